@@ -1,0 +1,188 @@
+"""Configuration of the stream service: one YAML file, checked key by key, environment variables over it."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from schemas.events import IdKind
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+"""A graph's or lane's name: it becomes a folder, so no separators and no leading dot."""
+
+
+class Section(BaseModel):
+    """Base of all configuration sections: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Service(BaseSettings):
+    """Base of both services' configuration: what the file says, overridden by the environment."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment first, then the file's keys (given as init arguments)."""
+        return env_settings, init_settings
+
+
+class Metrics(Section):
+    """Where Prometheus metrics and the health endpoints are served."""
+
+    host: str = Field("127.0.0.1", description="Address to bind; 0.0.0.0 in containers.")
+    port: int = Field(9108, ge=0, le=65535, description="0: any free port, printed at start.")
+
+
+class Topic(Section):
+    """One Kafka topic with events."""
+
+    name: str = Field(min_length=1, description="Topic name.")
+    format: Literal["json", "arrow"] = Field(
+        "json", description="json: one event a message; arrow: one IPC batch a message."
+    )
+    time_unit: Literal["s", "ms", "us", "rfc3339"] | None = Field(
+        None, description="Unit of t; default: s for json, us for arrow."
+    )
+
+    @property
+    def unit(self) -> Literal["s", "ms", "us", "rfc3339"]:
+        """The time unit in force."""
+        return self.time_unit or ("s" if self.format == "json" else "us")
+
+
+class Kafka(Section):
+    """Broker, topics and client limits."""
+
+    bootstrap: str = Field(description="host:port of the brokers, comma-separated.")
+    topics: list[Topic] = Field(min_length=1, description="Topics to read.")
+    dead_letters: str | None = Field(
+        None, description="Topic for refused messages; null: kept in the log only."
+    )
+    group: str | None = Field(
+        None, description="Consumer group that lag monitors watch; default freshet-<graph>."
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="As in Kafka clients."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        None, description="With SASL."
+    )
+    sasl_username: str | None = Field(None, description="With SASL.")
+    sasl_password: SecretStr | None = Field(
+        None, description="With SASL; better from FRESHET_STREAM_KAFKA__SASL_PASSWORD."
+    )
+    ssl_cafile: str | None = Field(None, description="CA certificates, PEM.")
+    api_version: tuple[int, ...] | None = Field(
+        None, description="Protocol version to assume, as [2, 1]; null: ask the broker."
+    )
+    max_poll_records: int = Field(20_000, ge=1, description="Messages a poll at most.")
+    max_partition_fetch_bytes: int = Field(
+        8 << 20, ge=1 << 10, description="Bytes a fetch and partition at most."
+    )
+    max_message_bytes: int = Field(16 << 20, ge=1, description="A longer message is refused.")
+    on_gap: Literal["fail", "skip"] = Field(
+        "fail", description="When retention deleted unread offsets: stop, or skip and count."
+    )
+    start: Literal["earliest", "latest"] = Field(
+        "earliest", description="Where a topic partition that the log doesn't know begins."
+    )
+
+    @field_validator("topics")
+    @classmethod
+    def _distinct(cls, topics: list[Topic]) -> list[Topic]:
+        names = [topic.name for topic in topics]
+        if len(set(names)) < len(names):
+            raise ValueError(f"topics must have distinct names, found {names}")
+        return topics
+
+
+class Snapshots(Section):
+    """Event-time rules, as docs/semantics.md defines them."""
+
+    interval_s: float = Field(
+        gt=0, description="Length of a snapshot in seconds of event time, aligned to the epoch."
+    )
+    lateness_s: float = Field(
+        0.0, ge=0, description="Out-of-orderness allowed within a topic partition, seconds."
+    )
+    late: Literal["next-snapshot", "dead-letter"] = Field(
+        "next-snapshot", description="What becomes of events of a sealed snapshot."
+    )
+    idle_timeout_s: float = Field(
+        30.0, gt=0, description="A partition with nothing unread for this long doesn't hold the watermark."
+    )
+    idle_seal_s: float | None = Field(
+        None, gt=0, description="Seal the open snapshot after all are idle this long; null: never."
+    )
+    commit_every_s: float = Field(
+        10.0, gt=0, description="Open events are durable after this many seconds at most."
+    )
+
+
+class Features(Section):
+    """Widths of feature vectors; fixed for the life of a log."""
+
+    node: int = Field(0, ge=0, le=65_536, description="Width F of node features; 0: none are taken.")
+    edge: int = Field(0, ge=0, le=65_536, description="Width of edge features; 0: none are taken.")
+    segments: int = Field(
+        4, ge=1, le=1024, description="S: slices in which changed node features are stored."
+    )
+
+
+class Lane(Section):
+    """One partitioner's view of the log."""
+
+    name: Name = Field(description="Folder of the lane in the store.")
+    algorithm: str = Field(description="A partitioner: freshet-stream partition --help lists them.")
+    parts: int = Field(ge=1, le=4096, description="K, the number of parts.")
+    window: int = Field(4, ge=1, description="w: snapshots that trainers look back.")
+    edge_life: int | None = Field(
+        None, ge=1, description="Intervals an edge lives after its last occurrence; null: until deleted."
+    )
+    seed: int = Field(0, ge=0, description="Seed of the partitioner's draws.")
+    base_every: int = Field(64, ge=1, description="Full state is written every so many snapshots.")
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Parameters of the algorithm, such as {hubs: 0.05}."
+    )
+
+
+class StreamConfig(Service):
+    """Configuration of freshet-stream."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FRESHET_STREAM_", env_nested_delimiter="__", extra="forbid", validate_default=True
+    )
+
+    graph: Name = Field(description="Name of the graph: a label of every metric.")
+    store: str = Field(description="Folder of the store.")
+    kafka: Kafka
+    snapshots: Snapshots
+    time_bounds: tuple[float, float | None] | None = Field(
+        None,
+        description="Allowed event times [min, max] in seconds; max null: now plus time_skew_s; default: 1990 to that.",
+    )
+    time_skew_s: float = Field(300.0, ge=0, description="How far a producer's clock may run ahead, seconds.")
+    ids: IdKind = Field("int", description="Kind of node ids: int or string.")
+    features: Features = Field(default_factory=Features)
+    lanes: list[Lane] = Field(default_factory=list, description="Partitioners that follow the log.")
+    metrics: Metrics = Field(default_factory=Metrics)
+    cycle_s: float = Field(
+        300.0, gt=0, description="Seconds after which the local pipeline is renewed from the last commit."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [lane.name for lane in self.lanes]
+        if len(set(names)) < len(names):
+            raise ValueError(f"lanes must have distinct names, found {names}")
+        low_high = self.time_bounds
+        if low_high is not None and low_high[1] is not None and low_high[1] <= low_high[0]:
+            raise ValueError(f"time_bounds must be [min, max] with min < max, found {list(low_high)}")
+        return self

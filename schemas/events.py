@@ -1,0 +1,103 @@
+"""The canonical event: one timestamped change of the graph, as Arrow columns.
+
+``docs/semantics.md`` says what every column means; this module gives types and names only.
+"""
+
+from enum import IntEnum, StrEnum
+from typing import Literal
+
+import pyarrow as pa
+
+IdKind = Literal["int", "string"]
+
+MAX_ID_BYTES = 256
+"""Longest external id, in UTF-8 bytes."""
+
+US_PER_S = 1_000_000
+
+
+class Op(IntEnum):
+    """What an event does to the graph (column ``op``, int8)."""
+
+    DELETE = -1
+    NODE = 0
+    INSERT = 1
+
+
+class Reason(StrEnum):
+    """Why a message, or a row of an Arrow message, was refused: a small closed set, fit for a metric label."""
+
+    NOT_JSON = "not_json"
+    NOT_ARROW = "not_arrow"
+    MISSING_FIELD = "missing_field"
+    WRONG_TYPE = "wrong_type"
+    BAD_ID = "bad_id"
+    ID_TOO_LONG = "id_too_long"
+    UNKNOWN_OP = "unknown_op"
+    NOT_FINITE = "not_finite"
+    FEATURE_WIDTH = "feature_width"
+    TIME_OUT_OF_BOUNDS = "time_out_of_bounds"
+    TOO_LARGE = "too_large"
+    LATE = "late"
+
+
+def id_type(ids: IdKind) -> pa.DataType:
+    """Arrow type of external node ids: int64, or UTF-8 string."""
+    return pa.int64() if ids == "int" else pa.string()
+
+
+def event_schema(ids: IdKind) -> pa.Schema:
+    """Canonical schema of events on the wire (Arrow format), between stages and in the log.
+
+    ``t`` is int64 microseconds since the epoch. ``dst`` is null for a node event. ``features`` replaces the
+    values from ``feature_offset`` on, or is the full vector where that is null.
+    """
+    return pa.schema(
+        [
+            pa.field("op", pa.int8(), nullable=False),
+            pa.field("src", id_type(ids), nullable=False),
+            pa.field("dst", id_type(ids)),
+            pa.field("t", pa.int64(), nullable=False),
+            pa.field("weight", pa.float32(), nullable=False),
+            pa.field("features", pa.list_(pa.float32())),
+            pa.field("feature_offset", pa.int32()),
+            pa.field("label", pa.int32()),
+            pa.field("event_id", pa.string()),
+        ]
+    )
+
+
+def log_event_schema(ids: IdKind) -> pa.Schema:
+    """Schema of ``events.arrow`` in a sealed snapshot: the canonical event and its dense node ids.
+
+    ``src_node`` and ``dst_node`` are int64, dense from 0 in order of first appearance in the log; −1 where
+    ``dst`` is null. Readers need no id dictionary.
+    """
+    return pa.schema(
+        [
+            *event_schema(ids),
+            pa.field("src_node", pa.int64(), nullable=False),
+            pa.field("dst_node", pa.int64(), nullable=False),
+        ]
+    )
+
+
+def node_schema(ids: IdKind) -> pa.Schema:
+    """Schema of ``nodes.arrow``: the ids first seen in a sealed snapshot, in dense order."""
+    return pa.schema(
+        [pa.field("node", pa.int64(), nullable=False), pa.field("id", id_type(ids), nullable=False)]
+    )
+
+
+REJECT_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("row", pa.int32()),  # the row of an Arrow message; null: the whole message
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("sentence", pa.string(), nullable=False),
+        pa.field("raw", pa.binary()),  # the message's first bytes
+    ]
+)
+"""Schema of refused messages: the dead letters, and ``rejects/<n>.arrow`` in the log."""

@@ -1,0 +1,173 @@
+"""Records of the store: what the JSON files of ``docs/store-format.md`` hold.
+
+Every record carries the checksum of its own canonical JSON; reading and writing them is ``stream.store``'s.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.events import IdKind
+
+FORMAT_VERSION = 1
+
+
+class Record(BaseModel):
+    """Base of all JSON records: immutable, exact keys, self-checksummed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: int = FORMAT_VERSION
+    checksum: str = Field("", description="xxh64 of the record's canonical JSON with this key empty, hex.")
+
+
+class FileRef(BaseModel):
+    """A data file as the record that names it knows it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str = Field(description="Relative to the log's or the lane's folder.")
+    bytes: int
+    checksum: str = Field(description="xxh64 of the whole file, hex.")
+
+
+class LogHeader(Record):
+    """``log/log.json``: what never changes in a log."""
+
+    graph: str
+    interval_us: int = Field(
+        gt=0, description="Length of a snapshot in microseconds; τ = floor(t / interval)."
+    )
+    ids: IdKind
+    node_features: int = Field(0, ge=0, description="Width F of node feature vectors.")
+    edge_features: int = Field(0, ge=0, description="Width of edge feature vectors.")
+    segments: int = Field(4, ge=1, description="S: slices of a node's feature vector.")
+
+
+class Position(BaseModel):
+    """How far one topic partition has been read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    topic: str
+    partition: int
+    next: int = Field(description="Offset of the first message not yet in the log.")
+    max_t_us: int | None = Field(None, description="Largest event time accepted from it.")
+
+
+class SealedSnapshot(BaseModel):
+    """One sealed snapshot as the commit that seals it records it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tau: int
+    events: FileRef
+    nodes: FileRef
+    num_events: int
+    num_inserts: int
+    num_deletes: int
+    num_late: int = Field(description="Events with t before the snapshot's start.")
+    num_nodes: int = Field(description="Dense ids in use after this snapshot: they are 0 … num_nodes − 1.")
+    max_t_us: int
+
+
+class CommitRecord(Record):
+    """``log/commits/<n>.json``: the log after commit n. A sealed snapshot exists iff a commit names it."""
+
+    n: int = Field(ge=0)
+    previous: str = Field(description="Checksum of commit n − 1; empty for n = 0.")
+    writer: str = Field(description="Id of the writer that made it.")
+    wall_time_us: int
+    positions: list[Position]
+    tail: list[FileRef] = Field(description="All files of the open tail after this commit, oldest first.")
+    tail_events: int = Field(description="Events of the open tail that are still open.")
+    rejects: FileRef | None = None
+    refused: dict[str, int] = Field(default_factory=dict, description="Running totals of rejects by reason.")
+    late: int = Field(0, description="Running total of late events, whatever the policy.")
+    duplicates: int = Field(0, description="Running total of events dropped by event_id.")
+    published: int = Field(
+        0, description="Dead letters of commits before this one are known to be published."
+    )
+    sealed: list[SealedSnapshot] = Field(default_factory=list)
+    sealed_through: int | None = Field(
+        None, description="Last τ that is closed; events of it or before are late."
+    )
+
+
+LaneKind = Literal["vertex", "edge"]
+
+
+class LaneHeader(Record):
+    """``lanes/<lane>/lane.json``: a partitioner and its parameters, fixed for the life of the lane."""
+
+    lane: str
+    algorithm: str
+    kind: LaneKind
+    parts: int = Field(ge=1)
+    window: int = Field(ge=1)
+    edge_life: int | None = Field(
+        None, description="Intervals an edge lives after its last occurrence; null: until deleted."
+    )
+    seed: int = 0
+    base_every: int = Field(64, ge=1)
+    params: dict[str, Any] = Field(default_factory=dict, description="The partitioner's own parameters.")
+    graph: str
+    interval_us: int
+    node_features: int
+    edge_features: int
+    segments: int
+
+
+class PartSummary(BaseModel):
+    """One part of a lane snapshot."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: int
+    edges: int
+    bytes: int = Field(
+        description="Payload bytes that this snapshot added to the part, index columns included."
+    )
+    full_bytes: int = Field(description="Payload bytes of the part, were it stored whole.")
+
+
+class QualityRecord(BaseModel):
+    """Partition quality of one snapshot; each figure as ``docs/semantics.md`` defines it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cut: float
+    replication_factor: float
+    training_replication_factor: float
+    shared_share: float
+    node_balance: float
+    edge_balance: float
+    utility: float | None = None
+    moved_share: float
+    seconds: float
+
+
+class LaneManifest(Record):
+    """``lanes/<lane>/commits/<τ>.json``: a lane's snapshot τ and the log snapshot it was made from."""
+
+    lane: str
+    lane_checksum: str = Field(description="Checksum of lane.json: a manifest of another lane is refused.")
+    tau: int
+    sequence: int = Field(ge=0, description="0, 1, 2 … over the lane's non-empty snapshots.")
+    previous: str = Field(description="Checksum of the lane's previous manifest; empty for the first.")
+    log_events_checksum: str = Field(description="Checksum of the log's events.arrow of τ.")
+    num_nodes: int = Field(description="Dense ids in use in the log after τ.")
+    num_events: int
+    live_nodes: int
+    live_edges: int
+    assignment: FileRef
+    edges: FileRef
+    segments: FileRef
+    event_parts: FileRef | None = Field(
+        None, description="Edge lanes: the part of every insert event of τ, −1 discarded."
+    )
+    base: FileRef | None = None
+    state: FileRef | None = None
+    parts: list[PartSummary]
+    quality: QualityRecord
+    wall_time_us: int

@@ -1,0 +1,68 @@
+"""Configuration of the trainer service: one YAML file, checked key by key, environment variables over it."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from schemas.config import Metrics, Name, Section, Service
+
+
+class Optimisation(Section):
+    """How a snapshot is learned."""
+
+    epochs: int = Field(
+        1, ge=1, description="Passes over a new snapshot's events; evaluate: passes over the training split."
+    )
+    batch_size: int = Field(512, ge=1, description="Events a step and rank.")
+    learning_rate: float = Field(1e-3, gt=0, description="Of Adam.")
+    weight_decay: float = Field(0.0, ge=0, description="Of Adam.")
+    grad_clip: float | None = Field(1.0, gt=0, description="Largest gradient norm; null: no clipping.")
+
+
+class Lag(Section):
+    """What happens when the stream runs ahead of training."""
+
+    max_snapshots: int = Field(8, ge=1, description="Behind by more than this is lag.")
+    policy: Literal["train-all", "skip-to-latest"] = Field(
+        "train-all", description="Catch up in order, or skip and count."
+    )
+
+
+class TrainerConfig(Service):
+    """Configuration of freshet-trainer."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FRESHET_TRAINER_", env_nested_delimiter="__", extra="forbid", validate_default=True
+    )
+
+    store: str | None = Field(None, description="Folder of the store; evaluate needs none.")
+    lane: Name = Field(
+        "distdy", description="Lane to train on; evaluate: the algorithm that partitions the file."
+    )
+    parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one a rank.")
+    model: str = Field("sage-linear", description="A model: freshet-trainer models lists them.")
+    model_params: dict[str, Any] = Field(
+        default_factory=dict, description="The model's own parameters, such as {hidden: 64}."
+    )
+    strategy: str = Field("vertex", description="How ranks share the work.")
+    strategy_params: dict[str, Any] = Field(
+        default_factory=dict, description="The strategy's own parameters."
+    )
+    window: int = Field(4, ge=1, description="w: snapshots the model looks back.")
+    checkpoint: str = Field("./checkpoints", description="Folder of checkpoints.")
+    checkpoint_every: int = Field(1, ge=1, description="Snapshots between checkpoints.")
+    keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
+    optimisation: Optimisation = Field(default_factory=Optimisation)
+    lag: Lag = Field(default_factory=Lag)
+    interval_s: float | None = Field(
+        None, gt=0, description="evaluate: snapshot length; null: a hundredth of the file's span."
+    )
+    export_embeddings: bool = Field(
+        False, description="Write node embeddings of each snapshot under exports/ in the store."
+    )
+    seed: int = Field(0, ge=0, description="Seed of weights, sampling and negatives.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one.")
+    metrics: Metrics = Field(
+        default_factory=lambda: Metrics(port=9109), description="Port plus rank for each rank; 0: any."
+    )

@@ -1,0 +1,60 @@
+"""JSON events as producers write them: the source of the exported JSON Schema.
+
+The stream decodes whole poll batches columnar; these models are the reference for a single message and the
+text of ``freshet-stream schema``.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from schemas.events import MAX_ID_BYTES
+
+NodeId = Annotated[
+    int | str,
+    Field(
+        description=f"Node id: an int64, or a string of at most {MAX_ID_BYTES} UTF-8 bytes; one kind a graph."
+    ),
+]
+Time = Annotated[
+    int | float | str,
+    Field(description="Event time in the topic's time_unit: seconds by default, or ms, us, rfc3339."),
+]
+Values = Annotated[list[float], Field(description="Finite float32 values.")]
+
+
+class _WireModel(BaseModel):
+    model_config = ConfigDict(extra="ignore", title="Freshet event")
+
+
+class EdgeEvent(_WireModel):
+    """One interaction: an edge appears (again) or is deleted."""
+
+    src: NodeId
+    dst: NodeId
+    t: Time
+    op: Literal["insert", "delete"] = Field(
+        "insert", description="insert also refreshes an edge that is there."
+    )
+    weight: float = Field(1.0, description="Edge weight, finite; the latest insert wins.")
+    features: Values | None = Field(None, description="Edge features, as wide as the graph's features.edge.")
+    label: int | None = Field(None, description="A label of this event, int32.")
+    event_id: str | int | None = Field(None, description="Equal ids within the dedup window are one event.")
+
+
+class NodeEvent(_WireModel):
+    """New features of one node: the full vector, or ``values`` from ``offset`` on."""
+
+    node: NodeId
+    t: Time
+    features: Values | None = Field(
+        None, description="The full vector, as wide as the graph's features.node."
+    )
+    offset: int | None = Field(None, ge=0, description="First position that values replace.")
+    values: Values | None = Field(None, description="The new values from offset on.")
+    label: int | None = Field(None, description="A label of the node at t, int32.")
+    event_id: str | int | None = Field(None, description="Equal ids within the dedup window are one event.")
+
+
+JsonEvent = TypeAdapter(EdgeEvent | NodeEvent)
+"""Either kind of message; ``JsonEvent.json_schema()`` is what producers validate against."""

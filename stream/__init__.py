@@ -1,0 +1,1 @@
+"""The stream service: Kafka events become a durable log, and every lane a partitioner's view of it."""

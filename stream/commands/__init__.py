@@ -1,0 +1,1 @@
+"""The commands of freshet-stream, one a module."""

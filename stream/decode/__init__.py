@@ -1,0 +1,1 @@
+"""Messages and files into canonical events, columnar, with every refusal named."""

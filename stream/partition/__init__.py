@@ -1,0 +1,1 @@
+"""Online graph partitioners: arrays in, arrays out, chosen by name."""

@@ -1,0 +1,152 @@
+"""The one interface of all partitioners, and the registry that finds them by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+
+from stream.snapshots.delta import Int8, Int32, Int64, SnapshotDelta
+
+Kind = Literal["vertex", "edge"]
+
+
+class PartitionError(Exception):
+    """A partitioner cannot do what was asked; the message says what, with the numbers."""
+
+
+class CapacityError(PartitionError):
+    """Nothing fits: the message names what was needed and what is free on every part."""
+
+
+class Why(IntEnum):
+    """Why a (node, part) placement changed (column ``why`` of ``assignment.arrow``, int8)."""
+
+    GONE = 0
+    NEW = 1
+    MOVED = 2
+    REPLICATED = 3
+    DEMOTED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one snapshot changed in the placement of nodes, and where its insert events went.
+
+    ``node``, ``part`` and ``why`` are parallel arrays (n,), ordered by (node, part). NEW and MOVED set a
+    node's home (its owner, in vertex lanes); REPLICATED adds a part to the node's set and DEMOTED takes one
+    away; GONE ends all its placements (part is −1). A home is always in the node's set of parts.
+
+    Attributes:
+        node: int64 dense ids.
+        part: int32 in [0, K), −1 for GONE.
+        why: int8, a ``Why``.
+        event_part: Edge partitioners: int32, one a row of the delta's events: the part of each insert, −1 for
+            an insert discarded on arrival and for deletes. None for vertex partitioners.
+    """
+
+    node: Int64
+    part: Int32
+    why: Int8
+    event_part: Int32 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Running quality of a partition, each figure as ``docs/semantics.md`` defines it; NaN where it has no meaning."""
+
+    cut: float
+    cut_final: float
+    replication_factor: float
+    training_replication_factor: float
+    shared_share: float
+    node_balance: float
+    edge_balance: float
+    utility: float
+    moved_share: float
+
+
+@runtime_checkable
+class OnlinePartitioner(Protocol):
+    """Assigns the nodes (and events) of one snapshot after the other, never looking ahead.
+
+    Deterministic: the same seed, state and deltas give the same assignments. ``restore(state())`` in a fresh
+    instance of the same parameters changes nothing that follows.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    parts: int
+
+    def update(self, delta: SnapshotDelta) -> Assignment:
+        """Partition snapshot ``delta.tau``; called once a snapshot, in order."""
+        ...
+
+    def home(self) -> Int32:
+        """Home (owner) of every dense id so far, int32 (num_nodes,); −1 where it has none. A view."""
+        ...
+
+    def quality(self) -> Quality:
+        """Quality of all snapshots so far."""
+        ...
+
+    def state(self) -> pa.Table:
+        """Everything that the next update depends on, the running quality included."""
+        ...
+
+    def restore(self, table: pa.Table) -> None:
+        """Continue from a ``state()``."""
+        ...
+
+
+Factory = Callable[..., OnlinePartitioner]
+ENTRY_POINTS = "freshet.partitioners"
+_REGISTRY: dict[str, Factory] = {}
+
+
+def register(factory: Factory) -> Factory:
+    """Class decorator: make a partitioner known under its ``name``."""
+    _REGISTRY[factory.name] = factory  # type: ignore[attr-defined]
+    return factory
+
+
+def algorithms() -> dict[str, Factory]:
+    """All partitioners by name: those of this package, then those that others installed by entry point."""
+    from stream.partition import builtin  # noqa: F401  imported for its registrations
+
+    found = dict(_REGISTRY)
+    for entry in entry_points(group=ENTRY_POINTS):
+        found.setdefault(entry.name, entry.load())
+    return found
+
+
+def create(name: str, *, parts: int, seed: int = 0, window: int = 4, **params: Any) -> OnlinePartitioner:
+    """Build the partitioner ``name``.
+
+    Args:
+        name: A key of ``algorithms()``.
+        parts: K ≥ 1.
+        seed: Seed of every draw.
+        window: w, snapshots that trainers look back (storage-aware partitioners plan with it).
+        params: The algorithm's own parameters.
+
+    Raises:
+        PartitionError: Unknown name or parameter, or a value out of range, each in a sentence.
+    """
+    known = algorithms()
+    if name not in known:
+        raise PartitionError(f"unknown partitioner {name!r}; expected one of {', '.join(sorted(known))}")
+    if parts < 1:
+        raise PartitionError(f"{name} needs at least one part, found parts = {parts}")
+    try:
+        return known[name](parts=parts, seed=seed, window=window, **params)
+    except TypeError as error:
+        raise PartitionError(f"{name} does not take these parameters: {error}") from error
+
+
+def empty_assignment(event_part: Int32 | None = None) -> Assignment:
+    """An assignment that changes no placement."""
+    return Assignment(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8), event_part)

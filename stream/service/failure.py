@@ -1,0 +1,36 @@
+"""How a command ends: 0 done, 1 failed with one sentence, 2 usage."""
+
+import sys
+import traceback
+from collections.abc import Callable
+
+DONE, FAILED, USAGE = 0, 1, 2
+
+
+class Failure(Exception):  # noqa: N818  a sentence for the user, not a defect
+    """A command cannot go on; its message is the one sentence that the user reads."""
+
+
+def run_command(
+    command: Callable[[], int | None], *, expected: tuple[type[Exception], ...] = (), debug: bool
+) -> int:
+    """Run a command body and turn expected exceptions into one sentence on standard error.
+
+    Args:
+        command: The body; returns an exit code or None for 0.
+        expected: Exceptions whose text is fit for users, besides Failure and OSError.
+        debug: Print tracebacks as well.
+    """
+    try:
+        return command() or DONE
+    except Exception as error:
+        if not isinstance(error, (Failure, OSError, *expected)):
+            raise
+        if debug:
+            traceback.print_exc()
+        sentence = " ".join(str(error).split()) or type(error).__name__
+        print(f"error: {sentence}", file=sys.stderr)  # noqa: T201
+        return FAILED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return 130

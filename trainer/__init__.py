@@ -1,0 +1,1 @@
+"""The training service: follows a store's lane and keeps a temporal graph model trained on it."""
