@@ -1,0 +1,22 @@
+"""``freshet-stream``: every command by name. A command's module holds its options and its body."""
+
+import typer
+
+from stream.commands.config import config
+from stream.commands.schema import schema
+
+app = typer.Typer(
+    name="freshet-stream",
+    help="Live interactions in Kafka become snapshots, partitions and an additive store.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (config, schema):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point."""
+    app()

@@ -1,0 +1,50 @@
+"""``freshet-stream config``: print a commented example, or check a file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from schemas.config import StreamConfig
+from stream.service.config_command import config_command
+from stream.service.output import Debug, Json
+
+EXAMPLE = {
+    "graph": "demo",
+    "store": "./store",
+    "kafka": {
+        "bootstrap": "127.0.0.1:9092",
+        "topics": [{"name": "edges", "format": "json"}],
+        "dead_letters": "edges.dead",
+    },
+    "snapshots": {"interval_s": 86400.0, "lateness_s": 0.0, "late": "next-snapshot"},
+    "ids": "int",
+    "lanes": [
+        {"name": "distdy", "algorithm": "distdy", "parts": 2},
+        {"name": "sep", "algorithm": "sep", "parts": 2, "params": {"hubs": 0.05}},
+    ],
+    "metrics": {"port": 9108},
+}
+
+
+def config(
+    file: Annotated[
+        Path | None, typer.Option("--config", help="A file to check; prints it with all defaults filled in.")
+    ] = None,
+    example: Annotated[bool, typer.Option("--example", help="Print a commented example.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Print a commented example configuration, or check a file and print what is in force (secrets hidden).
+
+    Example: freshet-stream config --example > stream.yaml
+    """
+    config_command(
+        StreamConfig,
+        EXAMPLE,
+        title="Freshet stream service",
+        file=file,
+        example_wanted=example,
+        as_json=json,
+        debug=debug,
+    )

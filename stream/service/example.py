@@ -1,0 +1,107 @@
+"""A commented configuration file, printed from the models themselves so that it can never be out of date."""
+
+from enum import Enum
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+
+def example(kind: type[BaseModel], required: dict[str, Any], *, title: str) -> str:
+    """YAML text of a configuration with every key, its meaning, unit, bounds and default.
+
+    Args:
+        kind: The configuration model.
+        required: Values to show, nested like the file; every required key must be there.
+        title: First comment line.
+    """
+    return (
+        f"# {title}\n# Keys without a comment mark are required or shown with a typical value.\n\n"
+        + "\n".join(_lines(kind, required, 0))
+        + "\n"
+    )
+
+
+def _lines(kind: type[BaseModel], values: dict[str, Any], depth: int) -> list[str]:
+    pad = "  " * depth
+    lines: list[str] = []
+    for name, field in kind.model_fields.items():
+        section = _section(field.annotation)
+        given = values.get(name)
+        lines += [f"{pad}# {note}" for note in _notes(field, section)]
+        if section is not None and isinstance(given, list):
+            lines.append(f"{pad}{name}:")
+            for entry in given:
+                inner = _lines(section, entry, depth + 2)
+                first = next(i for i, line in enumerate(inner) if not line.lstrip().startswith("#"))
+                inner[first] = f"{pad}  - {inner[first].lstrip()}"
+                lines += [*(f"{pad}  {line.lstrip()}" for line in inner[:first]), *inner[first:]]
+        elif section is not None and not isinstance(given, list) and _is_section(field.annotation):
+            lines.append(f"{pad}{name}:")
+            lines += _lines(section, given or {}, depth + 1)
+        elif given is not None or name in values:
+            lines.append(f"{pad}{name}: {_inline(given)}")
+        else:
+            lines.append(f"{pad}# {name}: {_inline(_default(field))}")
+    return lines
+
+
+def _notes(field: FieldInfo, section: type[BaseModel] | None) -> list[str]:
+    text = field.description or ((section.__doc__ or "").splitlines()[0] if section else "")
+    choices = _choices(field.annotation)
+    if choices:
+        text = f"{text} One of {', '.join(choices)}."
+    bounds = [
+        f"{sign} {getattr(constraint, attribute)}"
+        for kind, sign, attribute in ((Ge, "≥", "ge"), (Gt, ">", "gt"), (Le, "≤", "le"), (Lt, "<", "lt"))
+        for constraint in field.metadata
+        if isinstance(constraint, kind)
+    ]
+    if bounds:
+        text = f"{text} ({', '.join(bounds)})"
+    return [text] if text else []
+
+
+def _default(field: FieldInfo) -> Any:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    return None if value is PydanticUndefined else value
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        value = "…"
+    elif isinstance(value, Enum):
+        value = value.value
+    elif isinstance(value, tuple):
+        value = list(value)
+    elif isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    return (
+        yaml.safe_dump(value, default_flow_style=True, width=1000, allow_unicode=True)
+        .split("\n...")[0]
+        .strip()
+    )
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType, list) else (annotation,)
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    for member in _members(annotation):
+        if isinstance(member, type) and issubclass(member, BaseModel):
+            return member
+    return None
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _choices(annotation: Any) -> list[str]:
+    members = _members(annotation)
+    return [str(choice) for member in members if get_origin(member) is Literal for choice in get_args(member)]

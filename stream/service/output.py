@@ -1,0 +1,59 @@
+"""What a command prints: one JSON object for machines on standard output, everything else on standard error."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from stream.service.failure import run_command
+
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+
+notes = Console(stderr=True)
+"""Where people read: progress, tables' captions, warnings."""
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """Print one JSON object with finite numbers (NaN and infinities become null)."""
+    json.dump(_finite(result), sys.stdout, separators=(",", ": "), default=str, allow_nan=False)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def print_table(title: str, rows: Mapping[str, Any]) -> None:
+    """Print keys and values as a two-column table on standard output."""
+    table = Table(title=title, show_header=False, title_justify="left")
+    for key, value in rows.items():
+        table.add_row(key, _readable(value))
+    Console().print(table)
+
+
+def finish(command: Callable[[], int | None], *expected: type[Exception], debug: bool = False) -> None:
+    """Run a command body and leave with its exit code: 1 and one sentence for an expected exception."""
+    raise typer.Exit(run_command(command, expected=expected, debug=debug))
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def _finite(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value
