@@ -12,9 +12,14 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class Section(BaseModel):
-    """Base of all configuration sections: unknown keys are refused."""
+    """Base of all configuration sections: unknown keys are refused, a section left empty has its defaults."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty(cls, content: Any) -> Any:
+        return {} if content is None else content  # what YAML makes of a section whose keys are all comments
 
 
 class Service(BaseSettings):

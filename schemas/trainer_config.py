@@ -29,6 +29,14 @@ class Lag(Section):
     )
 
 
+class TrainerMetrics(Metrics):
+    """Where each rank serves its metrics and health endpoints."""
+
+    port: int = Field(
+        9109, ge=0, le=65535, description="Port of rank 0, rank r takes port + r; 0: any free ones."
+    )
+
+
 class TrainerConfig(Service):
     """Configuration of freshet-trainer."""
 
@@ -63,6 +71,4 @@ class TrainerConfig(Service):
     )
     seed: int = Field(0, ge=0, description="Seed of weights, sampling and negatives.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one.")
-    metrics: Metrics = Field(
-        default_factory=lambda: Metrics(port=9109), description="Port plus rank for each rank; 0: any."
-    )
+    metrics: TrainerMetrics = Field(default_factory=TrainerMetrics)

@@ -1,0 +1,56 @@
+# Everything a developer does here, by name. `make` alone lists the targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name))))
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?=
+
+.PHONY: help setup demo test lint format bench kafka kafka-stop clean
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with everything; quick when nothing changed
+
+# A virtual environment without a working pip is what an interrupted set-up leaves: made anew.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' \
+		|| { echo "Freshet needs Python 3.11 or 3.12; found $$($(PYTHON) --version 2>&1). Say: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
+	@echo "Installing into $(VENV) (minutes the first time) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Watch the whole path for a few minutes: broker, stream, trainer, figures
+	@$(BIN)/python deploy/demo/orchestrate.py
+
+test: $(STAMP) ## Run all tests (PYTEST_ARGS="-k name" to choose)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## Check style, types and import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(STAMP) ## Put code into form and mend what can be mended mechanically
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(STAMP) ## Run the benchmarks; each prints a table
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+kafka: $(STAMP) ## Start a fresh development broker; its host:port is the last line printed
+	@deploy/kafka/start.sh
+
+kafka-stop: ## Stop the development broker
+	@deploy/kafka/stop.sh
+
+clean: ## Remove caches, build products and the demo's output (.venv stays)
+	rm -rf build dist target .build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -type d -name '*.egg-info' -exec rm -rf {} +

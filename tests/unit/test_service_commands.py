@@ -1,0 +1,91 @@
+"""How a command ends and what it prints: exit codes, one sentence, one JSON object, structured logs."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from stream.service.failure import Failure, run_command
+from stream.service.output import print_json, print_table
+
+
+class ExpectedError(Exception):
+    """An error of some package whose text is fit for users."""
+
+
+def fail_with(error: BaseException) -> None:
+    raise error
+
+
+def test_a_failure_is_one_sentence_and_exit_code_one(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_command(lambda: fail_with(Failure("the file\n  x is missing")), debug=False)
+    assert code == 1
+    assert capsys.readouterr().err == "error: the file x is missing\n"
+
+
+def test_expected_and_operating_system_errors_are_sentences_too(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = (ExpectedError,)
+    assert run_command(lambda: fail_with(ExpectedError("odd")), expected=expected, debug=False) == 1
+    assert run_command(lambda: fail_with(OSError(28, "No space left", "x")), debug=False) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(lambda: fail_with(Failure("no")), debug=True) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_defect_is_not_dressed_up_as_a_sentence() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_command(lambda: fail_with(ZeroDivisionError()), debug=False)
+
+
+def test_an_interrupt_leaves_with_the_code_of_the_signal() -> None:
+    assert run_command(lambda: fail_with(KeyboardInterrupt()), debug=False) == 130
+
+
+def test_done_is_zero_and_a_commands_own_code_is_kept() -> None:
+    assert run_command(lambda: None, debug=False) == 0
+    assert run_command(lambda: 1, debug=False) == 1
+
+
+def test_json_is_one_object_of_finite_plain_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json(
+        {"ap": np.float32(0.5), "auc": float("nan"), "seconds": np.array([1.0, np.inf]), "n": np.int64(3)}
+    )
+    assert json.loads(capsys.readouterr().out) == {"ap": 0.5, "auc": None, "seconds": [1.0, None], "n": 3}
+
+
+def test_a_table_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("run", {"events": 1234567, "ap": 0.91234})
+    out = capsys.readouterr().out
+    assert "1,234,567" in out
+    assert "0.9123" in out
+
+
+@pytest.mark.parametrize("module", ["stream.cli", "trainer.cli"])
+def test_a_wrong_option_is_exit_code_two_and_nothing_on_standard_output(module: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", f"from {module} import main; main()", "config", "--exmaple"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert "--example" in run.stderr
+
+
+def test_logs_are_json_lines_on_standard_error_where_no_terminal_is() -> None:
+    program = (
+        "from stream.service.logs import configure_logs; import structlog; configure_logs(); "
+        "structlog.get_logger().info('commit', n=3); structlog.get_logger().debug('hidden')"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == ""
+    (line,) = run.stderr.splitlines()
+    entry = json.loads(line)
+    assert (entry["event"], entry["n"], entry["level"]) == ("commit", 3, "info")
+    assert entry["timestamp"].endswith("Z")

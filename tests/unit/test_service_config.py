@@ -1,0 +1,192 @@
+"""Configuration: errors name file and key, the example is valid, the environment overrides, secrets stay hidden."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from schemas.config import Service, StreamConfig
+from schemas.trainer_config import TrainerConfig
+from stream.cli import app
+from stream.commands.config import EXAMPLE
+from stream.service.config_file import load_config
+from stream.service.example import example
+from stream.service.failure import Failure
+
+SMALLEST = """
+graph: demo
+store: ./store
+kafka:
+  bootstrap: 127.0.0.1:9092
+  topics: [{name: edges, format: json}]
+  dead_letters: edges.dead
+snapshots: {interval_s: 86400, lateness_s: 0, late: next-snapshot}
+time_bounds: [0, null]
+ids: int
+lanes:
+  - {name: distdy, algorithm: distdy, parts: 2}
+  - {name: sep, algorithm: sep, parts: 2}
+metrics: {port: 0}
+"""
+SMALLEST_TRAINER = """
+store: ./store
+lane: distdy
+model: sage-linear
+strategy: vertex
+window: 4
+checkpoint: ./checkpoints
+"""
+
+
+@pytest.fixture(autouse=True)
+def _environment(clean_environment: pytest.MonkeyPatch) -> None:
+    """Nothing of the caller's shell."""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "service.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_smallest_configurations_of_the_contract_load(tmp_path: Path) -> None:
+    config = load_config(StreamConfig, write(tmp_path, SMALLEST))
+    assert [lane.name for lane in config.lanes] == ["distdy", "sep"]
+    assert config.time_bounds == (0.0, None)
+    assert config.snapshots.commit_every_s == 10.0
+    assert config.metrics.host == "127.0.0.1"
+    assert load_config(TrainerConfig, write(tmp_path, SMALLEST_TRAINER)).metrics.port == 9109
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("graph: demo\n=graph: ../demo\n", ["graph"]),
+        ("ids: int=ids: uuid", ["ids", "uuid"]),
+        ("interval_s: 86400=interval_s: 0", ["snapshots.interval_s", "greater than 0", "0"]),
+        ("interval_s: 86400=interval_s: day", ["snapshots.interval_s", "number", "day"]),
+        ("interval_s: 86400=interval: 86400", ["unknown key snapshots.interval", "snapshots.interval_s is missing"]),
+        ("bootstrap: 127.0.0.1:9092=brokers: 127.0.0.1:9092", ["unknown key kafka.brokers", "kafka.bootstrap is missing"]),
+        ("format: json=format: avro", ["kafka.topics.0.format", "avro"]),
+        ("{name: sep,={name: distdy,", ["distinct names", "distdy"]),
+        ("name: sep, algorithm: sep, parts: 2=name: sep, algorithm: sep, parts: 0", ["lanes.1.parts", "0"]),
+        ("[0, null]=[10, 5]", ["time_bounds", "min < max", "10"]),
+        ("port: 0=port: 70000", ["metrics.port", "65535", "70000"]),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_file_the_key_and_what_was_expected(
+    tmp_path: Path, change: str, expected: list[str]
+) -> None:
+    before, _, after = change.partition("=")
+    assert before in SMALLEST
+    path = write(tmp_path, SMALLEST.replace(before, after))
+    with pytest.raises(Failure) as failure:
+        load_config(StreamConfig, path)
+    for text in [str(path), *expected]:
+        assert text in str(failure.value)
+
+
+def test_all_wrong_keys_are_named_at_once(tmp_path: Path) -> None:
+    text = SMALLEST.replace("ids: int", "ids: uuid").replace("port: 0", "port: -1")
+    with pytest.raises(Failure, match=r"(?s)ids.*metrics\.port"):
+        load_config(StreamConfig, write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("graph: [demo", "is not YAML"), ("- demo\n", "must be a mapping of keys, found list")],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str, expected: str) -> None:
+    with pytest.raises(Failure, match=expected):
+        load_config(StreamConfig, write(tmp_path, content))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match=r"nowhere\.yaml cannot be read"):
+        load_config(StreamConfig, tmp_path / "nowhere.yaml")
+
+
+def test_the_environment_overrides_one_nested_key_and_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRESHET_STREAM_METRICS__HOST", "0.0.0.0")
+    monkeypatch.setenv("FRESHET_STREAM_KAFKA__BOOTSTRAP", "kafka:19092")
+    monkeypatch.setenv("FRESHET_STREAM_SNAPSHOTS__INTERVAL_S", "60")
+    config = load_config(StreamConfig, write(tmp_path, SMALLEST))
+    assert (config.metrics.host, config.metrics.port) == ("0.0.0.0", 0)
+    assert (config.kafka.bootstrap, config.kafka.topics[0].name) == ("kafka:19092", "edges")
+    assert config.snapshots.interval_s == 60
+
+
+@pytest.mark.parametrize(("kind", "values"), [(StreamConfig, EXAMPLE), (TrainerConfig, {})])
+def test_the_example_is_valid_and_shows_every_key(
+    tmp_path: Path, kind: type[Service], values: dict[str, Any]
+) -> None:
+    text = example(kind, values, title="An example")
+    load_config(kind, write(tmp_path, text))
+    for name, field in kind.model_fields.items():
+        assert f"{name}:" in text
+        assert field.description is None or field.description in text
+
+
+def test_every_key_that_the_example_comments_out_is_its_default(tmp_path: Path) -> None:
+    text = example(StreamConfig, EXAMPLE, title="An example")
+    as_shown = load_config(StreamConfig, write(tmp_path, text))
+    lines = [line.replace("# ", "", 1) if _is_key(line) else line for line in text.splitlines()]
+    assert load_config(StreamConfig, write(tmp_path, "\n".join(lines))) == as_shown
+
+
+def _is_key(line: str) -> bool:
+    text = line.strip()
+    if not text.startswith("# "):
+        return False
+    key, colon, value = text[2:].partition(":")
+    if not colon or not key.islower() or not key.replace("_", "").isalnum():
+        return False
+    known = {name for kind in _sections(StreamConfig) for name in kind.model_fields}
+    return key in known and (not value or value.startswith(" "))
+
+
+def _sections(kind: type) -> list[type]:
+    from pydantic import BaseModel
+
+    found = [kind]
+    for field in kind.model_fields.values():  # type: ignore[attr-defined]
+        for member in [field.annotation, *getattr(field.annotation, "__args__", ())]:
+            if isinstance(member, type) and issubclass(member, BaseModel):
+                found += _sections(member)
+    return found
+
+
+def test_a_password_is_in_no_output_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRESHET_STREAM_KAFKA__SASL_PASSWORD", "s3cret")
+    good = write(tmp_path, SMALLEST)
+    shown = CliRunner().invoke(app, ["config", "--config", str(good)])
+    as_json = CliRunner().invoke(app, ["config", "--config", str(good), "--json"])
+    assert shown.exit_code == as_json.exit_code == 0
+    assert load_config(StreamConfig, good).kafka.sasl_password.get_secret_value() == "s3cret"  # type: ignore[union-attr]
+    wrong = write(tmp_path, SMALLEST.replace("ids: int", "ids: uuid"))
+    failed = CliRunner().invoke(app, ["config", "--config", str(wrong)])
+    in_list = SMALLEST.replace("bootstrap:", "sasl_password: [s3cret]\n  bootstrap:")
+    monkeypatch.delenv("FRESHET_STREAM_KAFKA__SASL_PASSWORD")
+    mistyped = CliRunner().invoke(app, ["config", "--config", str(write(tmp_path, in_list))])
+    assert failed.exit_code == mistyped.exit_code == 1
+    assert "kafka.sasl_password" in mistyped.stderr
+    for result in (shown, as_json, failed, mistyped):
+        assert "s3cret" not in result.output
+        assert "s3cret" not in repr(result.exception)
+
+
+def test_what_config_prints_loads_again(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(app, ["config", "--config", str(write(tmp_path, SMALLEST))]).stdout
+    again = load_config(StreamConfig, write(tmp_path, printed))
+    assert again == load_config(StreamConfig, write(tmp_path, SMALLEST))
+    assert yaml.safe_load(printed)["kafka"]["sasl_password"] is None
+
+
+def test_config_without_a_wish_says_which_there_are() -> None:
+    result = CliRunner().invoke(app, ["config"])
+    assert result.exit_code == 1
+    assert "--example" in result.stderr

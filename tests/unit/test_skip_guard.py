@@ -1,0 +1,45 @@
+"""A continuous-integration run must not pass with an integration test skipped."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+
+
+def run_tests(folder: Path, body: str, *, required: bool) -> subprocess.CompletedProcess[str]:
+    shutil.copy(CONFTEST, folder / "conftest.py")
+    (folder / "test_it.py").write_text(body)
+    (folder / "test_other.py").write_text("def test_passes(): assert True")
+    environment = {**os.environ, "FRESHET_REQUIRE_KAFKA": "1" if required else "0"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", folder, folder],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "required", "passes"),
+    [
+        ("import pytest\ndef test_a(): pytest.skip('neither Java nor Docker')", True, False),
+        ("import pytest\npytest.skip('no broker', allow_module_level=True)", True, False),
+        ("import pytest\n@pytest.mark.skipif(True, reason='not today')\ndef test_a(): pass", True, False),
+        ("import pytest\ndef test_a(): pytest.skip('neither Java nor Docker')", False, True),
+        ("import pytest\ndef test_a(): pytest.skip('prometheus is not installed')", True, True),
+        ("import pytest\ndef test_a(): pytest.skip('needs a GPU')", True, True),
+        ("import pytest\ndef test_a(): pytest.skip('../shared/data/x.parquet is missing')", True, True),
+    ],
+)
+def test_a_skip_that_hides_a_missing_broker_fails_the_run(
+    tmp_path: Path, body: str, required: bool, passes: bool
+) -> None:
+    run = run_tests(tmp_path, body, required=required)
+    assert (run.returncode == 0) is passes, run.stdout
+    assert ("forbids it" in run.stdout) is not passes
