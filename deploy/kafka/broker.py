@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""A single-node Apache Kafka (KRaft, one JVM) on 127.0.0.1 for development and tests.
+
+    python deploy/kafka/broker.py start [--port 9092] [--data FOLDER] [--property key=value ...]
+    python deploy/kafka/broker.py stop [--data FOLDER]
+    python deploy/kafka/broker.py available
+
+``start`` resolves the broker's jars with Maven once, formats a fresh data folder, starts the JVM, waits until it
+serves and prints ``host:port`` as the last line of standard output. A broker already running in that data folder
+is stopped first: a start is always fresh. Where Java 17 and Maven are missing and a Docker engine answers, the
+official image of the same version is run instead. Needs nothing but Python's standard library.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+POM = HERE / "pom.xml"
+JARS = HERE / "target" / "jars"
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 30
+SERVING = "Kafka Server started"  # the broker's own last word before it answers clients
+STATE = "broker.json"
+
+PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "auto.create.topics.enable": "false",  # a mistyped topic is an error, not an empty topic
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "message.max.bytes": str(32 << 20),
+    "replica.fetch.max.bytes": str(32 << 20),
+    "log.retention.ms": "-1",
+}
+
+
+class BrokerError(Exception):
+    """The broker cannot be started or stopped; the message is for the person at the terminal."""
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=["start", "stop", "available"])
+    parser.add_argument("--port", type=int, default=0, help="0: any free port")
+    parser.add_argument("--data", type=Path, default=HERE / "target" / "development", help="data folder")
+    parser.add_argument("--property", action="append", default=[], metavar="KEY=VALUE", help="broker property")
+    arguments = parser.parse_args()
+    data = arguments.data.resolve()
+    try:
+        if arguments.action == "available":
+            print(_way())
+        elif arguments.action == "stop":
+            _say("stopped" if stop(data) else f"no broker runs in {data}")
+        else:
+            extra = dict(_pair(text) for text in arguments.property)
+            print(start(data, arguments.port, extra))
+    except BrokerError as error:
+        _say(f"error: {error}")
+        return 1
+    return 0
+
+
+def start(data: Path, port: int, extra: dict[str, str]) -> str:
+    """Start a fresh broker in a data folder and return its host:port."""
+    way = _way()
+    if way == "none":
+        raise BrokerError("neither Java 17 with Maven nor a Docker engine is here; install one of them")
+    if stop(data):
+        _say(f"stopped the broker that ran in {data}")
+    if data.exists() and any(data.iterdir()) and not (data / STATE).exists():
+        raise BrokerError(f"{data} is not empty and not a broker's data folder; give another --data")
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir(parents=True)
+    return _start_docker(data, port, extra) if way == "docker" else _start_java(data, port, extra)
+
+
+def stop(data: Path) -> bool:
+    """Stop the broker of a data folder; False if none runs."""
+    state_file = data / STATE
+    if not state_file.exists():
+        return False
+    state = json.loads(state_file.read_text())
+    if "container" in state:
+        command = ["docker", "rm", "--force", state["container"]]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    pid = state["pid"]
+    if not _is_ours(pid, data):
+        return False
+    os.kill(pid, signal.SIGTERM)
+    if not _gone(pid, data, STOP_TIMEOUT_S):
+        os.kill(pid, signal.SIGKILL)
+        _gone(pid, data, STOP_TIMEOUT_S)
+    return True
+
+
+def _way() -> str:
+    """How a broker can be run here: java, docker or none."""
+    if shutil.which("java") and shutil.which("mvn") and _java_major() >= 17:
+        return "java"
+    if shutil.which("docker"):
+        engine = subprocess.run(["docker", "info"], capture_output=True, check=False)
+        if engine.returncode == 0:
+            return "docker"
+    return "none"
+
+
+def _java_major() -> int:
+    text = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', text)
+    return int(found.group(1)) if found else 0
+
+
+def _start_java(data: Path, port: int, extra: dict[str, str]) -> str:
+    _resolve_jars()
+    attempts = 1 if port else 3  # a free port may be taken between asking for it and binding it
+    for attempt in range(1, attempts + 1):
+        broker_port, controller_port = port or _free_port(), _free_port()
+        properties = PROPERTIES | {
+            "listeners": f"PLAINTEXT://{HOST}:{broker_port},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{broker_port}",
+            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+            "log.dirs": str(data / "log"),
+        }
+        config = data / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in (properties | extra).items()))
+        if not (data / "log").exists():
+            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            _run(_java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)))
+        log = data / "broker.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                _java("kafka.Kafka", str(config)),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        address = f"{HOST}:{broker_port}"
+        (data / STATE).write_text(json.dumps({"pid": process.pid, "address": address}))
+        if _serves(log, process):
+            return address
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        if attempt == attempts or "Address already in use" not in log.read_text(errors="replace"):
+            break
+    last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+    raise BrokerError(f"the broker didn't start; {log} ends with\n{last_lines}")
+
+
+def _serves(log: Path, process: "subprocess.Popen[bytes]") -> bool:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if SERVING in log.read_text(errors="replace"):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _java(main_class: str, *arguments: str) -> list[str]:
+    jvm = ["-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={HERE / 'log4j2.yaml'}"]
+    return ["java", *jvm, "-cp", f"{JARS}/*", main_class, *arguments]
+
+
+def _resolve_jars() -> None:
+    """Have Maven put the jars that the pom names into JARS, unless that was done for this very pom."""
+    done = JARS / "resolved.pom"
+    if done.exists() and done.read_bytes() == POM.read_bytes():
+        return
+    _say("resolving Apache Kafka's jars with Maven (once)")
+    shutil.rmtree(JARS, ignore_errors=True)
+    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={JARS}", "-DincludeScope=runtime"]
+    _run(["mvn", "--batch-mode", "--quiet", "-f", str(POM), *goal])
+    done.write_bytes(POM.read_bytes())
+
+
+def _start_docker(data: Path, port: int, extra: dict[str, str]) -> str:
+    version = re.search(r"<kafka.version>(.+)</kafka.version>", POM.read_text())
+    assert version is not None
+    name, broker_port = f"freshet-kafka-{uuid.uuid4().hex[:8]}", port or _free_port()
+    properties = PROPERTIES | {
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{broker_port}",
+        "controller.quorum.voters": "1@localhost:9093",
+    }
+    environment = [
+        f"--env=KAFKA_{key.upper().replace('.', '_')}={value}" for key, value in (properties | extra).items()
+    ]
+    image = f"apache/kafka:{version.group(1)}"
+    (data / STATE).write_text(json.dumps({"container": name, "address": f"{HOST}:{broker_port}"}))
+    _run(["docker", "run", "--detach", "--name", name, f"--publish={HOST}:{broker_port}:9092", *environment, image])
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        logs = subprocess.run(["docker", "logs", name], capture_output=True, text=True, check=False)
+        if SERVING in logs.stdout + logs.stderr:
+            return f"{HOST}:{broker_port}"
+        time.sleep(0.5)
+    stop(data)
+    raise BrokerError(f"the container {name} of {image} didn't serve within {START_TIMEOUT_S} s")
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        told = " ".join((done.stdout + done.stderr).split())[-600:]
+        raise BrokerError(f"{command[0]} failed with exit code {done.returncode}: {told}")
+
+
+def _is_ours(pid: int, data: Path) -> bool:
+    """Whether the process is a broker of this data folder, and not a later one with the same number."""
+    told = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return str(data / "server.properties") in told.stdout
+
+
+def _gone(pid: int, data: Path, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if not _is_ours(pid, data):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise BrokerError(f"--property takes key=value, found {text!r}")
+    return key, value
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
