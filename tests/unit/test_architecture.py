@@ -1,0 +1,68 @@
+"""Imports point one way, services start light, and the folders are those of the map."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("schemas", "stream", "trainer")
+
+
+def test_imports_point_one_way() -> None:
+    """The contracts in pyproject.toml, checked by import-linter."""
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    run = subprocess.run(
+        [sys.executable, "-c", program, "--no-cache", "--no-logo"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "never"),
+    [
+        # Starting a command must cost neither a GPU library nor a job runner.
+        ("stream.cli", {"dgl", "torch", "apache_beam", "matplotlib"}),
+        ("trainer.cli", {"dgl", "apache_beam", "kafka", "confluent_kafka", "matplotlib"}),
+    ],
+)
+def test_a_command_line_starts_without_heavy_packages(module: str, never: set[str]) -> None:
+    program = f"import {module}, json, sys; print(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr
+    assert never & set(json.loads(run.stdout.splitlines()[-1])) == set()
+
+
+def test_dgl_is_imported_inside_functions_only() -> None:
+    """GPU machines may have a Python without it: everything but METIS must run there."""
+    at_top = re.compile(r"^(import|from) dgl\b", re.MULTILINE)
+    assert [path for path in sources() if at_top.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    empty_names = {"utils", "util", "helpers", "common", "misc", "manager"}
+    assert [path for path in sources() if path.stem in empty_names or path.parent.name in empty_names] == []
+
+
+def test_modules_stay_readable_in_one_sitting() -> None:
+    assert {
+        path: n for path in sources() if (n := len(path.read_text(encoding="utf-8").splitlines())) > 400
+    } == {}
+
+
+def test_every_package_folder_is_a_package() -> None:
+    folders = {path.parent for path in sources()}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]

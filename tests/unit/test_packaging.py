@@ -1,0 +1,129 @@
+"""What a user installs: the wheel, its metadata, and what the container image is made of."""
+
+import email
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    program = "import sys, hatchling.build; print(hatchling.build.build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=ROOT, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> email.message.Message:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return email.message_from_string(wheel.read(name).decode())
+
+
+def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"schemas", "stream", "trainer"}
+
+
+def test_the_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "schemas", "stream", "trainer"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tracked.returncode:
+        pytest.fail(f"not a git checkout: {tracked.stderr}")
+    assert set(tracked.stdout.split()) <= set(wheel.namelist())
+
+
+def test_the_wheel_names_both_commands(wheel: zipfile.ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+    text = wheel.read(name).decode()
+    assert "freshet-stream = stream.cli:main" in text
+    assert "freshet-trainer = trainer.cli:main" in text
+
+
+def test_dgl_is_required_below_python_3_12_only(metadata: email.message.Message) -> None:
+    (dgl,) = [r for line in metadata.get_all("Requires-Dist", []) if (r := Requirement(line)).name == "dgl"]
+    assert dgl.marker is not None
+    assert dgl.marker.evaluate({"python_version": "3.11"})
+    assert not dgl.marker.evaluate({"python_version": "3.12"})
+
+
+def test_every_dependency_is_pinned_for_the_tests(metadata: email.message.Message) -> None:
+    pins = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    named = [Requirement(line).name.lower() for line in metadata.get_all("Requires-Dist", [])]
+    assert [name for name in named if name not in pins] == []
+
+
+def test_torch_is_pinned_to_the_version_that_machines_keep_wheels_of() -> None:
+    assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+def test_the_version_is_the_changelogs_newest_section() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    sections = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sections[0] == "Unreleased"
+    assert len(sections) == 1 or sections[1] == version
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return [(line.split(None, 1)[0].upper(), line.split(None, 1)[1]) for line in lines]
+
+
+def test_what_the_image_copies_exists_and_is_not_ignored() -> None:
+    ignored = {
+        line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] not in "#!"
+    }
+    for name, rest in instructions():
+        words = [word for word in shlex.split(rest) if not word.startswith("--")]
+        if name == "COPY" and "--from=" not in rest:
+            for source in words[:-1]:
+                assert (ROOT / source).exists(), source
+                assert source.split("/")[0] in context
+
+
+def test_every_final_stage_runs_as_a_numbered_user_that_is_not_root() -> None:
+    user = ""
+    entry_points = []
+    for name, rest in instructions():
+        if name == "FROM" and not rest.split()[0].startswith("runtime"):
+            user = ""
+        elif name == "USER":
+            user = rest
+        elif name == "ENTRYPOINT":
+            entry_points.append((user, rest))
+    assert {rest for _, rest in entry_points} == {'["freshet-stream"]', '["freshet-trainer"]'}
+    for user, _ in entry_points:
+        # Orchestrators can check a number only (runAsNonRoot).
+        assert re.fullmatch(r"[1-9]\d*(:\d+)?", user)
+
+
+def test_the_image_keeps_compiled_kernels_where_its_user_can_write() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    (folder,) = re.findall(r"NUMBA_CACHE_DIR=(\S+)", text)
+    assert re.search(rf"chown -R [1-9]\d*:\d+ .*{re.escape(folder.rsplit('/', 1)[0])}", text)
+
+
+def test_the_image_binds_metrics_to_all_addresses() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    for service in ("STREAM", "TRAINER"):
+        assert f"FRESHET_{service}_METRICS__HOST=0.0.0.0" in text
