@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
+KAFKA_PORT ?= 0
 
 .PHONY: help setup demo test lint format bench kafka kafka-stop clean
 
@@ -44,13 +45,13 @@ format: $(STAMP) ## Put code into form and mend what can be mended mechanically
 bench: $(STAMP) ## Run the benchmarks; each prints a table
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
-kafka: $(STAMP) ## Start a fresh development broker; its host:port is the last line printed
-	@deploy/kafka/start.sh
+kafka: ## Start a fresh development broker; its host:port is the last line printed (KAFKA_PORT=9092: that port)
+	@$(PYTHON) deploy/kafka/broker.py start --port $(KAFKA_PORT)
 
 kafka-stop: ## Stop the development broker
-	@deploy/kafka/stop.sh
+	@$(PYTHON) deploy/kafka/broker.py stop
 
-clean: ## Remove caches, build products and the demo's output (.venv stays)
-	rm -rf build dist target .build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
+clean: kafka-stop ## Remove caches, build products and the demo's output (.venv stays)
+	rm -rf deploy/kafka/target build dist target .build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 	find . -path ./$(VENV) -prune -o -type d -name '*.egg-info' -exec rm -rf {} +
