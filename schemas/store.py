@@ -75,7 +75,7 @@ class CommitRecord(Record):
     """``log/commits/<n>.json``: the log after commit n. A sealed snapshot exists iff a commit names it."""
 
     n: int = Field(ge=0)
-    previous: str = Field(description="Checksum of commit n − 1; empty for n = 0.")
+    previous: str = Field(description="Checksum of commit n − 1; of log.json for n = 0.")
     writer: str = Field(description="Id of the writer that made it.")
     wall_time_us: int
     positions: list[Position]

@@ -1,0 +1,245 @@
+"""External node ids to dense ones: 0, 1, 2 … in order of first appearance, ``src`` before ``dst`` in a row."""
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+from numpy.typing import NDArray
+
+from schemas.events import IdKind
+from stream.snapshots.delta import Int64
+
+_FIRST_SLOTS = 1 << 10
+_STRING_ROWS = 1 << 20
+"""Rows densified at once: 2 · 256 bytes a row stay far below the 2 GiB of one Arrow string array."""
+
+
+class IdDictionary(Protocol):
+    """Dense ids of all external ids seen so far."""
+
+    @property
+    def size(self) -> int:
+        """Dense ids in use: they are 0 … size − 1."""
+        ...
+
+    def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
+        """Dense ids of both columns; ids not seen before get the next ones.
+
+        Args:
+            src: External ids, shape (E,), no nulls.
+            dst: External ids, shape (E,), null for a node event.
+
+        Returns:
+            Two int64 arrays of shape (E,); −1 where ``dst`` is null.
+        """
+        ...
+
+    def ids(self, start: int = 0) -> pa.Array:
+        """External ids in dense order from ``start`` on."""
+        ...
+
+    def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
+        """Add distinct new ids in dense order, as read from ``nodes.arrow``.
+
+        Raises:
+            ValueError: An id is known already.
+        """
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Forget the newest ids until ``size`` are left: a commit that failed takes its ids back."""
+        ...
+
+
+def new_dictionary(ids: IdKind) -> IdDictionary:
+    """An empty dictionary for a graph's kind of ids."""
+    return IntDictionary() if ids == "int" else StringDictionary()
+
+
+class IntDictionary:
+    """int64 ids in an open-addressing hash table with linear probing, at most half full (32 to 64 bytes an id)."""
+
+    def __init__(self) -> None:
+        self._slots = _empty_slots(_FIRST_SLOTS)
+        self._ids = np.empty(_FIRST_SLOTS // 2, np.int64)
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Dense ids in use."""
+        return self._size
+
+    def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
+        """See ``IdDictionary.encode``."""
+        sources = _int64(src)
+        targets = _int64(dst.fill_null(0))
+        valid = _valid(dst)
+        dense_src = np.empty(len(sources), np.int64)
+        dense_dst = np.full(len(sources), -1, np.int64)
+        row = 0
+        while True:
+            row, self._size = _encode(
+                sources, targets, valid, row, self._slots, self._ids, self._size, dense_src, dense_dst
+            )
+            if row == len(sources):
+                return dense_src, dense_dst
+            self._grow()
+
+    def ids(self, start: int = 0) -> pa.Array:
+        """See ``IdDictionary.ids``."""
+        return pa.array(self._ids[start : self._size].copy(), pa.int64())
+
+    def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
+        """See ``IdDictionary.extend``."""
+        values = _int64(ids)
+        while self._size + len(values) > len(self._ids):
+            self._grow()
+        before = self._size
+        self._ids[before : before + len(values)] = values
+        self._size += len(values)
+        if _insert_new(self._slots, self._ids, before, self._size) < self._size:
+            raise ValueError("an id appears twice in the dictionary")
+
+    def truncate(self, size: int) -> None:
+        """See ``IdDictionary.truncate``."""
+        _remove_newest(self._slots, self._ids, size, self._size)
+        self._size = size
+
+    def _grow(self) -> None:
+        self._slots = _empty_slots(2 * len(self._slots))
+        grown = np.empty(len(self._slots) // 2, np.int64)
+        grown[: self._size] = self._ids[: self._size]
+        self._ids = grown
+        _insert_new(self._slots, self._ids, 0, self._size)
+
+
+class StringDictionary:
+    """UTF-8 ids: Arrow finds the distinct ones of a snapshot, Python looks up each of them once."""
+
+    def __init__(self) -> None:
+        self._dense: dict[str, int] = {}
+
+    @property
+    def size(self) -> int:
+        """Dense ids in use."""
+        return len(self._dense)
+
+    def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
+        """See ``IdDictionary.encode``."""
+        pieces = [
+            self._encode(src.slice(start, _STRING_ROWS), dst.slice(start, _STRING_ROWS))
+            for start in range(0, len(src), _STRING_ROWS)
+        ]
+        if not pieces:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.concatenate([s for s, _ in pieces]), np.concatenate([d for _, d in pieces])
+
+    def _encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
+        rows = len(src)
+        both = pa.concat_arrays([*src.chunks, *dst.chunks])
+        interleaved = np.arange(2 * rows).reshape(2, rows).T.ravel()  # src 0, dst 0, src 1, dst 1, …
+        encoded = both.take(pa.array(interleaved)).dictionary_encode()
+        dense = self._dense
+        known = np.fromiter(
+            (dense.setdefault(name, len(dense)) for name in encoded.dictionary.to_pylist()),
+            np.int64,
+            len(encoded.dictionary),
+        )
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        pairs = np.append(known, -1)[codes].reshape(rows, 2)
+        return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+
+    def ids(self, start: int = 0) -> pa.Array:
+        """See ``IdDictionary.ids``."""
+        names = list(self._dense)[start:] if start < len(self._dense) else []
+        return pa.array(names, pa.string())
+
+    def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
+        """See ``IdDictionary.extend``."""
+        before = len(self._dense)
+        self._dense.update(zip(ids.to_pylist(), range(before, before + len(ids)), strict=True))
+        if len(self._dense) < before + len(ids):
+            raise ValueError("an id appears twice in the dictionary")
+
+    def truncate(self, size: int) -> None:
+        """See ``IdDictionary.truncate``."""
+        while len(self._dense) > size:
+            self._dense.popitem()
+
+
+def _int64(column: pa.Array | pa.ChunkedArray) -> Int64:
+    return np.ascontiguousarray(column.to_numpy(), np.int64)
+
+
+def _valid(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    if column.null_count == 0:
+        return np.ones(len(column), np.bool_)
+    return np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
+
+
+def _empty_slots(count: int) -> Int64:
+    slots = np.empty((count, 2), np.int64)  # a row: external id, dense id (−1: free); one cache line holds 4
+    slots[:, 1] = -1
+    return slots
+
+
+@njit(cache=True, nogil=True)
+def _find(slots: Int64, key: np.int64) -> np.int64:
+    """Slot of ``key``, or the free slot where it belongs."""
+    mask = np.uint64(len(slots) - 1)
+    mixed = np.uint64(key)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finaliser
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    slot = (mixed ^ (mixed >> np.uint64(31))) & mask
+    while slots[slot, 1] != -1 and slots[slot, 0] != key:
+        slot = (slot + np.uint64(1)) & mask
+    return np.int64(slot)
+
+
+@njit(cache=True, nogil=True)
+def _encode(
+    src: Int64,
+    dst: Int64,
+    dst_valid: NDArray[np.bool_],
+    row: int,
+    slots: Int64,
+    ids: Int64,
+    size: int,
+    dense_src: Int64,
+    dense_dst: Int64,
+) -> tuple[int, int]:
+    """Densify rows from ``row`` on, until done or fewer than two ids fit; returns (next row, size)."""
+    while row < len(src) and size + 2 <= len(ids):
+        slot = _find(slots, src[row])
+        if slots[slot, 1] == -1:
+            slots[slot, 0], slots[slot, 1], ids[size] = src[row], size, src[row]
+            size += 1
+        dense_src[row] = slots[slot, 1]
+        if dst_valid[row]:
+            slot = _find(slots, dst[row])
+            if slots[slot, 1] == -1:
+                slots[slot, 0], slots[slot, 1], ids[size] = dst[row], size, dst[row]
+                size += 1
+            dense_dst[row] = slots[slot, 1]
+        row += 1
+    return row, size
+
+
+@njit(cache=True, nogil=True)
+def _insert_new(slots: Int64, ids: Int64, start: int, stop: int) -> int:
+    """Put ids [start, stop) under their dense ids; returns the first that was there already, else stop."""
+    for dense in range(start, stop):
+        slot = _find(slots, ids[dense])
+        if slots[slot, 1] != -1:
+            return dense
+        slots[slot, 0], slots[slot, 1] = ids[dense], dense
+    return stop
+
+
+@njit(cache=True, nogil=True)
+def _remove_newest(slots: Int64, ids: Int64, start: int, stop: int) -> None:
+    """Free the slots of ids [start, stop), newest first: no older id was probed past a newer one."""
+    for dense in range(stop - 1, start - 1, -1):
+        slots[_find(slots, ids[dense]), 1] = -1

@@ -1,0 +1,214 @@
+"""Data files of a store: written whole or not at all, read only if they are what their record says."""
+
+import mmap
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import pyarrow as pa
+import xxhash
+
+from schemas.store import FileRef
+from stream.store.crash import crash_point
+from stream.store.errors import CorruptError
+from stream.store.paths import TEMPORARY, inside, make_folders, sync_file, sync_folder
+from stream.store.records import put_record, read_record
+
+__all__ = [
+    "Staging",
+    "checksum",
+    "open_table",
+    "put_record",
+    "read_record",
+    "read_table",
+    "write_file",
+    "write_table",
+]
+
+SYNC_THREADS = 8
+"""Threads that sync the files of one commit: file systems group concurrent fsyncs."""
+
+Write = Callable[[Any], None]
+"""Writes a file's content to the ``pyarrow.NativeFile`` it is given."""
+
+
+class Staging:
+    """The data files of one commit: written under temporary names, then made durable and named together.
+
+    Use it as a context manager: an exception inside removes what was written. The steps of ``finish``:
+    1. fsync of every file; 2. rename to the final names; 3. fsync of every folder that changed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._staged: list[Path] = []
+        self._folders: set[Path] = set()
+
+    def add(self, relative: str, write: Write) -> FileRef:
+        """Write one file under its temporary name.
+
+        Args:
+            relative: Path under the root.
+            write: Called once with an open ``pyarrow.NativeFile``.
+
+        Returns:
+            The reference that a record needs: path, length and checksum.
+
+        Raises:
+            OSError: The disk refuses (full, read-only).
+        """
+        path = inside(self._root, relative)
+        self._folders.update(make_folders(path.parent))
+        self._folders.add(path.parent)
+        temporary = path.with_name(path.name + TEMPORARY)
+        self._staged.append(path)
+        with pa.OSFile(str(temporary), "wb") as sink:
+            write(sink)
+        size = temporary.stat().st_size
+        crash_point("file.torn", lambda: os.truncate(temporary, size // 2))
+        crash_point("file.written")
+        return FileRef(path=relative, bytes=size, checksum=checksum(temporary))
+
+    def add_table(self, relative: str, table: pa.Table | list[pa.RecordBatch]) -> FileRef:
+        """Write a table, or a list of record batches of one schema, as an Arrow IPC file."""
+        schema = table.schema if isinstance(table, pa.Table) else table[0].schema
+
+        def write(sink: BinaryIO) -> None:
+            with pa.ipc.new_file(sink, schema) as writer:
+                for batch in table.to_batches() if isinstance(table, pa.Table) else table:
+                    writer.write_batch(batch)
+
+        return self.add(relative, write)
+
+    def finish(self) -> None:
+        """Make all files durable under their final names."""
+        if not self._staged:
+            return
+        temporaries = [path.with_name(path.name + TEMPORARY) for path in self._staged]
+        _each(sync_file, temporaries)
+        crash_point("file.synced")
+        for temporary, path in zip(temporaries, self._staged, strict=True):
+            temporary.rename(path)
+            crash_point("file.renamed")
+        _each(sync_folder, list(self._folders))
+        crash_point("files.named")
+
+    def discard(self) -> None:
+        """Remove what was written, whatever step it had reached."""
+        for path in self._staged:
+            path.with_name(path.name + TEMPORARY).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.discard()
+
+
+def _each(sync: Callable[[Path], None], paths: list[Path]) -> None:
+    if len(paths) <= 2:
+        for path in paths:
+            sync(path)
+        return
+    with ThreadPoolExecutor(min(SYNC_THREADS, len(paths))) as pool:
+        list(pool.map(sync, paths))
+
+
+def write_file(root: Path, relative: str, write: Write) -> FileRef:
+    """Write one durable file: temporary name, fsync, rename, fsync of the folder.
+
+    Raises:
+        OSError: The disk refuses; nothing is left behind.
+    """
+    with Staging(root) as staging:
+        reference = staging.add(relative, write)
+        staging.finish()
+    return reference
+
+
+def write_table(root: Path, relative: str, table: pa.Table | list[pa.RecordBatch]) -> FileRef:
+    """Write a table, or record batches of one schema, as one durable Arrow IPC file."""
+    with Staging(root) as staging:
+        reference = staging.add_table(relative, table)
+        staging.finish()
+    return reference
+
+
+def checksum(path: Path) -> str:
+    """xxh64, hex, of a whole file."""
+    digest = xxhash.xxh64()
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                digest.update(view)
+    return digest.hexdigest()
+
+
+def open_table(root: Path, reference: FileRef, *, verify: bool = True) -> pa.ipc.RecordBatchFileReader:
+    """Open an Arrow IPC file of the store, memory-mapped.
+
+    Args:
+        root: Folder of the log or lane.
+        reference: How a record names it.
+        verify: Compare the checksum as well as the length; False where it has been done before.
+
+    Returns:
+        A reader over the mapped bytes: record batches and their buffers are views, nothing is copied.
+
+    Raises:
+        CorruptError: Missing, of another length or checksum, or not an Arrow file; the message names the file.
+    """
+    path = inside(root, reference.path)
+    try:
+        found = path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        raise CorruptError(f"{path} is missing, though a record names it{_REMEDY}") from None
+    if found != reference.bytes:
+        raise CorruptError(f"{path} has {found} bytes, its record says {reference.bytes}{_REMEDY}")
+    try:
+        buffer = pa.memory_map(str(path)).read_buffer()
+        if verify and xxhash.xxh64_hexdigest(buffer) != reference.checksum:
+            raise CorruptError(
+                f"{path} does not match the checksum {reference.checksum} of its record{_REMEDY}"
+            )
+        return pa.ipc.open_file(buffer)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError(f"{path} is not an Arrow file: {' '.join(str(error).split())}{_REMEDY}") from error
+
+
+def read_table(
+    root: Path, reference: FileRef, *, schema: pa.Schema | None = None, verify: bool = True
+) -> pa.Table:
+    """The whole table of a file of the store, memory-mapped and zero-copy.
+
+    Args:
+        root: Folder of the log or lane.
+        reference: How a record names it.
+        schema: The schema it must have.
+        verify: As for ``open_table``.
+
+    Raises:
+        CorruptError: As ``open_table``, or another schema than asked for.
+    """
+    reader = open_table(root, reference, verify=verify)
+    if schema is not None and not reader.schema.equals(schema):
+        raise CorruptError(
+            f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
+            f"expected {', '.join(schema.names)}{_REMEDY}"
+        )
+    try:
+        return reader.read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError(
+            f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}{_REMEDY}"
+        ) from error
+
+
+_REMEDY = "; freshet-stream verify lists all damage, restore the file from a copy"

@@ -1,0 +1,56 @@
+"""One writer a folder: a lock that dies with its process, so that a stale one never needs a human."""
+
+import fcntl
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from stream.store.errors import LaneBusyError
+
+NAME = "lock"
+
+
+def new_writer_id() -> str:
+    """An id that tells host and process, and differs for every writer opened."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class FolderLock:
+    """Exclusive right to write into one folder, held until ``release`` or the end of the process.
+
+    The lock is the kernel's (flock on ``<folder>/lock``); the file's text only says who holds it.
+    """
+
+    def __init__(self, folder: Path, writer_id: str) -> None:
+        """Take the lock.
+
+        Args:
+            folder: An existing folder of a log or lane.
+            writer_id: Who takes it.
+
+        Raises:
+            LaneBusyError: Another writer holds it; the message names both.
+        """
+        path = folder / NAME
+        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._descriptor, 256, 0).decode(errors="replace").strip() or "another writer"
+            self.release()
+            raise LaneBusyError(
+                f"{folder} is being written by {holder}, so {writer_id} cannot write it too; "
+                "stop the other process or choose another store"
+            ) from None
+        except OSError:
+            self.release()
+            raise
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
+
+    def release(self) -> None:
+        """Give the lock back; doing so twice is harmless."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,300 @@
+"""The writer of the log: one process appends commits, each whole or not at all."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+
+from schemas.events import REJECT_SCHEMA
+from schemas.store import CommitRecord, FileRef, LogHeader, Position, SealedSnapshot
+from stream.snapshots.dictionary import IdDictionary, new_dictionary
+from stream.store.commits import CommitChain
+from stream.store.crash import crash_point
+from stream.store.errors import LaneBusyError, MismatchError, StoreError
+from stream.store.files import Staging, put_record, read_record
+from stream.store.lock import FolderLock, new_writer_id
+from stream.store.log_layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
+from stream.store.log_reader import read_nodes
+from stream.store.outbox import Outbox, RejectedMessages
+from stream.store.paths import make_folders, sync_folder
+from stream.store.records import seal_record
+from stream.store.sealed import stage_snapshot
+from stream.store.sweep import sweep
+from stream.store.tail import (
+    TailFile,
+    absorbed_from,
+    count_open,
+    encode_tail,
+    load_tail_file,
+    open_rows,
+    tail_schema,
+)
+
+Key = tuple[str, int]
+"""A topic partition: topic name and partition number."""
+
+Phase = Callable[[str, float], None]
+"""Told the seconds of each phase of a commit: ``files``, ``record``, ``sweep``."""
+
+
+class LogWriter:
+    """Appends commits to the log of a store; use ``open``.
+
+    A commit, in this order (what a crash leaves behind in brackets):
+        1. sealed snapshots, tail and rejects under temporary names, each fsynced [files swept on open]
+        2. renamed, their folders fsynced [files that no record names, swept on open]
+        3. the commit record: temporary name, fsync, put if absent, fsync of the folder [all or nothing]
+        4. tail files that it no longer names are removed [swept on open]
+    If 1 or 2 fails (a full disk), nothing has happened and the commit can be tried again. If 3 fails, nobody knows;
+    the writer refuses to go on and the log has to be opened anew, which finds out.
+    """
+
+    def __init__(self, root: Path, header: LogHeader, lock: FolderLock, writer_id: str) -> None:
+        self.header = header
+        self.writer_id = writer_id
+        self.on_phase: Phase = lambda phase, seconds: None
+        self._root = root
+        self._lock = lock
+        self._chain = CommitChain(root, header)
+        self._usable = True
+        self._chain.refresh()
+        self._chain.require_whole()
+        sweep(root, self._chain)
+        self._dictionary = _restored_dictionary(root, header, self._chain.sealed)
+        last = self._chain.last
+        self._tail = [load_tail_file(root, file, header.ids) for file in last.tail] if last else []
+        self.positions: dict[Key, Position] = (
+            {(p.topic, p.partition): p for p in last.positions} if last else {}
+        )
+        self.outbox = Outbox(root, self._chain.with_rejects, last.published if last else 0)
+
+    @classmethod
+    def open(cls, store: str | Path, header: LogHeader, *, writer_id: str | None = None) -> Self:
+        """Open a store's log for writing, creating it where there is none.
+
+        Args:
+            store: Folder of the store.
+            header: What the log must be; a new one is made so.
+            writer_id: Who writes; by default host, process and a random part.
+
+        Returns:
+            The only writer of this log, until ``close`` or the end of the process.
+
+        Raises:
+            LaneBusyError: Another process writes it; the message names both.
+            MismatchError: The log was made for something else; the message names the key.
+            CorruptError, FormatVersionError: The log is damaged, or of another release.
+            OSError: The disk refuses.
+        """
+        root = log_folder(store)
+        created = make_folders(root)
+        writer_id = writer_id or new_writer_id()
+        lock = FolderLock(root, writer_id)
+        try:
+            for folder in {*created, *make_folders(root / COMMITS)}:
+                sync_folder(folder)
+            crash_point("store.created")
+            return cls(root, _agreed_header(root / HEADER, header), lock, writer_id)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def last(self) -> CommitRecord | None:
+        """The newest commit; None in an empty log."""
+        return self._chain.last
+
+    @property
+    def snapshots(self) -> list[SealedSnapshot]:
+        """All sealed snapshots, in order of τ."""
+        return self._chain.sealed
+
+    @property
+    def sealed_through(self) -> int | None:
+        """Last τ that is closed: events of it or before are late."""
+        return None if self._chain.last is None else self._chain.last.sealed_through
+
+    @property
+    def num_nodes(self) -> int:
+        """Dense ids in use."""
+        return self._dictionary.size
+
+    def open_tail(self) -> pa.Table:
+        """Committed events that are still open, in order of arrival: ``tail_schema``, memory-mapped."""
+        return open_rows(self._tail, self.sealed_through, self.header.ids)
+
+    def unpublished_rejects(self) -> Iterator[RejectedMessages]:
+        """Refused messages that the dead-letter topic may not have yet, commit by commit."""
+        return self.outbox.unpublished()
+
+    def mark_published(self, through: int) -> None:
+        """Say that the rejects of commit ``through`` and before are published; the next commit records it."""
+        self.outbox.mark_published(through)
+
+    def commit(
+        self,
+        *,
+        positions: Mapping[Key, Position] | None = None,
+        tail: pa.Table | None = None,
+        rejects: pa.Table | None = None,
+        seal: list[tuple[int, pa.Table]] | None = None,
+        refused: Mapping[str, int] | None = None,
+        late: int = 0,
+        duplicates: int = 0,
+        sealed_through: int | None = None,
+    ) -> CommitRecord:
+        """Make one commit durable.
+
+        Args:
+            positions: The topic partitions that moved; the others stay as they are.
+            tail: Newly accepted events that stay open after this commit, ``tail_schema``, in order of arrival.
+            rejects: Refused messages, ``REJECT_SCHEMA``.
+            seal: Snapshots to seal, (τ, events in order) with at least the columns of ``event_schema``, ascending
+                in τ. They hold every open event of their τ, those of ``open_tail`` included.
+            refused: Rejects by reason since the last commit, late ones not counted.
+            late: Late events since the last commit.
+            duplicates: Events dropped by ``event_id`` since the last commit.
+            sealed_through: Last τ that is closed from now on; by default the last one sealed.
+
+        Returns:
+            The commit as it stands in the log.
+
+        Raises:
+            ValueError: The snapshots aren't ascending, are sealed already, or empty.
+            OSError: The disk refuses.
+            StoreError: The writer is closed, or an earlier commit's fate is unknown.
+        """
+        if not self._usable:
+            raise StoreError(f"the writer of {self._root} can't commit any more; open the log again")
+        seal = seal or []
+        closed = _closed_through(self.sealed_through, seal, sealed_through)
+        crash_point("commit.begun")
+        ids_before = self._dictionary.size
+        n = self._chain.next_n
+        started = time.perf_counter()
+        try:
+            with Staging(self._root) as staging:
+                sealed = [
+                    stage_snapshot(staging, self.header, self._dictionary, tau, table) for tau, table in seal
+                ]
+                kept, added = self._stage_tail(staging, n, tail, closed)
+                rejected = None
+                if rejects is not None and rejects.num_rows:
+                    rejected = staging.add_table(
+                        rejects_name(n), rejects.cast(REJECT_SCHEMA).combine_chunks()
+                    )
+                staging.finish()
+                files = list(kept)
+                if added is not None:
+                    files.append(load_tail_file(self._root, added, self.header.ids, verify=False))
+        except BaseException:
+            self._dictionary.truncate(ids_before)
+            raise
+        started = self._lap("files", started)
+        moved = {**self.positions, **(positions or {})}
+        last = self._chain.last
+        record = CommitRecord(
+            n=n,
+            previous=self._chain.link(),
+            writer=self.writer_id,
+            wall_time_us=time.time_ns() // 1_000,
+            positions=[moved[key] for key in sorted(moved)],
+            tail=[file.reference for file in files],
+            tail_events=count_open(files, closed),
+            rejects=rejected,
+            refused=_added(last.refused if last else {}, refused or {}),
+            late=(last.late if last else 0) + late,
+            duplicates=(last.duplicates if last else 0) + duplicates,
+            published=self.outbox.published,
+            sealed=sealed,
+            sealed_through=closed,
+        )
+        self._put(record)
+        started = self._lap("record", started)
+        self.positions = moved
+        dropped = [file.reference for file in self._tail if file not in kept]
+        self._tail = files
+        for reference in dropped:
+            (self._root / reference.path).unlink(missing_ok=True)
+        self._lap("sweep", started)
+        crash_point("commit.done")
+        assert self._chain.last is not None
+        return self._chain.last
+
+    def close(self) -> None:
+        """Give the lock back; doing so twice is harmless."""
+        self._usable = False
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _stage_tail(
+        self, staging: Staging, n: int, tail: pa.Table | None, closed: int | None
+    ) -> tuple[list[TailFile], FileRef | None]:
+        alive = [file for file in self._tail if closed is None or file.max_tau > closed]
+        if tail is None or tail.num_rows == 0:
+            return alive, None
+        first = absorbed_from([file.reference.bytes for file in alive], tail.nbytes)
+        older = open_rows(alive[first:], closed, self.header.ids)
+        joined = pa.concat_tables([older, tail.cast(tail_schema(self.header.ids))])
+        return alive[:first], staging.add_table(tail_name(n), encode_tail(joined))
+
+    def _put(self, record: CommitRecord) -> None:
+        self._usable = False
+        path = self._root / commit_name(record.n)
+        try:
+            record = put_record(path, record)
+        except FileExistsError:
+            other = read_record(path, CommitRecord)
+            raise LaneBusyError(
+                f"{path} was made by {other.writer} while {self.writer_id} held the log's lock: locks don't work "
+                "on this file system; put the store on a local disk, or run one stream job"
+            ) from None
+        self._chain.add(record)
+        self._usable = True
+
+    def _lap(self, phase: str, since: float) -> float:
+        now = time.perf_counter()
+        self.on_phase(phase, now - since)
+        return now
+
+
+def _agreed_header(path: Path, wanted: LogHeader) -> LogHeader:
+    if not path.exists():
+        return put_record(path, wanted)
+    found = read_record(path, LogHeader)
+    for key, value in seal_record(wanted):
+        if key != "checksum" and getattr(found, key) != value:
+            raise MismatchError(
+                f"{path} has {key} = {getattr(found, key)!r}, the configuration asks for {value!r}; "
+                "it is fixed for the life of a log: change the configuration back, or choose a new store"
+            )
+    return found
+
+
+def _restored_dictionary(root: Path, header: LogHeader, sealed: list[SealedSnapshot]) -> IdDictionary:
+    dictionary = new_dictionary(header.ids)
+    for snapshot in sealed:
+        dictionary.extend(read_nodes(root, header, snapshot)["id"])
+    return dictionary
+
+
+def _closed_through(before: int | None, seal: list[tuple[int, pa.Table]], asked: int | None) -> int | None:
+    through = before
+    for tau, table in seal:
+        if through is not None and tau <= through:
+            raise ValueError(f"snapshot {tau} cannot be sealed after {through}")
+        if table.num_rows == 0:
+            raise ValueError(f"snapshot {tau} has no events: empty intervals have no snapshot")
+        through = tau
+    return max((tau for tau in (through, asked) if tau is not None), default=None)
+
+
+def _added(totals: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return {reason: totals.get(reason, 0) + more.get(reason, 0) for reason in sorted({*totals, *more})}

@@ -1,0 +1,56 @@
+"""The dead letters' outbox: refused messages that commits hold and nobody has published yet."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from schemas.events import REJECT_SCHEMA
+from schemas.store import CommitRecord
+from stream.store.files import read_record, read_table
+from stream.store.log_layout import commit_name
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedMessages:
+    """The refused messages of one commit, ``schemas.events.REJECT_SCHEMA``."""
+
+    commit: int
+    table: pa.Table
+
+
+class Outbox:
+    """Which commits' refused messages are still to be published.
+
+    Publishing is at least once: 1. read ``unpublished``; 2. publish, keyed by topic/partition/offset, and wait
+    for the broker; 3. ``mark_published``; 4. the next commit records the position. A crash between 2 and 4
+    publishes the same messages again.
+    """
+
+    def __init__(self, root: Path, with_rejects: list[int], published: int) -> None:
+        """Continue an outbox.
+
+        Args:
+            root: Folder of the log.
+            with_rejects: Numbers of the commits that refused something, ascending; a live view.
+            published: Messages of commits before this one are published.
+        """
+        self._root = root
+        self._with_rejects = with_rejects
+        self.published = published
+
+    def unpublished(self) -> Iterator[RejectedMessages]:
+        """Refused messages not known to be published, commit by commit, oldest first.
+
+        Raises:
+            CorruptError: A file isn't what its commit says.
+        """
+        for n in [n for n in self._with_rejects if n >= self.published]:
+            record = read_record(self._root / commit_name(n), CommitRecord)
+            assert record.rejects is not None
+            yield RejectedMessages(n, read_table(self._root, record.rejects, schema=REJECT_SCHEMA))
+
+    def mark_published(self, through: int) -> None:
+        """Say that all refused messages of commit ``through`` and before are published."""
+        self.published = max(self.published, through + 1)

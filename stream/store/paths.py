@@ -1,0 +1,69 @@
+"""Paths inside a store: names that cannot leave their folder, and folders whose entries are durable."""
+
+import os
+import re
+from pathlib import Path
+
+from stream.store.errors import CorruptError
+
+_STEP = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,255}")
+TEMPORARY = ".tmp"
+"""Suffix of files that are being written; no record ever names one."""
+
+
+def inside(root: Path, relative: str) -> Path:
+    """The file ``relative`` of the folder ``root``.
+
+    Args:
+        root: Folder of a log or lane.
+        relative: Path as records hold it: steps of letters, digits, ``.``, ``_``, ``-`` between slashes.
+
+    Raises:
+        CorruptError: It is absolute, has an empty, hidden or ``..`` step, or leads out by a symbolic link.
+    """
+    steps = relative.split("/")
+    if not all(_STEP.fullmatch(step) for step in steps):
+        raise CorruptError(
+            f"the path {relative!r} in a record of {root} isn't a plain path inside the store; "
+            "the record is damaged or not from Freshet"
+        )
+    path = root.joinpath(*steps)
+    real_root = os.path.realpath(root)
+    if not os.path.realpath(path).startswith(real_root + os.sep):
+        raise CorruptError(
+            f"{path} leads out of the store through a symbolic link; copy the file into the store"
+        )
+    return path
+
+
+def make_folders(folder: Path) -> list[Path]:
+    """Create a folder and its missing parents.
+
+    Returns:
+        The folders whose entries changed: they have to be synced before anything in them is durable.
+    """
+    missing = []
+    step = folder
+    while not step.exists():
+        missing.append(step)
+        step = step.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return [created.parent for created in missing]
+
+
+def sync_file(path: Path) -> None:
+    """Force a file's bytes to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force a folder's entries (new names, renames) to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

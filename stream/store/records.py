@@ -1,0 +1,122 @@
+"""JSON records: canonical, self-checksummed, put once and never changed."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+from pydantic import ValidationError
+
+from schemas.store import FORMAT_VERSION, Record
+from stream.store.crash import crash_point
+from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
+from stream.store.paths import TEMPORARY, make_folders, sync_file, sync_folder
+
+R = TypeVar("R", bound=Record)
+
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def canonical(content: dict[str, Any]) -> bytes:
+    """The one byte form of a record: sorted keys, no spaces, UTF-8, a final newline."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode() + b"\n"
+
+
+def checksum_of(content: dict[str, Any]) -> str:
+    """xxh64, hex, of a record's canonical form with the key ``checksum`` empty."""
+    return xxhash.xxh64_hexdigest(canonical({**content, "checksum": ""}))
+
+
+def seal_record(record: R) -> R:
+    """The record with its checksum filled in."""
+    return record.model_copy(update={"checksum": checksum_of(record.model_dump(mode="json"))})
+
+
+def put_record(path: Path, record: R) -> R:
+    """Write a record under a name that isn't taken: whole, durable, and never over another one.
+
+    1. canonical JSON under a temporary name, fsync;
+    2. hard link to the final name, which fails if that exists;
+    3. fsync of the folder, and the temporary name goes.
+
+    A crash leaves either the whole record or a temporary file that nobody reads.
+
+    Returns:
+        The record as written, checksum included.
+
+    Raises:
+        FileExistsError: The name is taken.
+        OSError: The disk refuses (full, read-only).
+    """
+    record = seal_record(record)
+    changed = make_folders(path.parent)
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        temporary.write_bytes(canonical(record.model_dump(mode="json")))
+        crash_point("record.torn", lambda: os.truncate(temporary, temporary.stat().st_size // 2))
+        crash_point("record.written")
+        sync_file(temporary)
+        crash_point("record.synced")
+        _name_once(temporary, path)
+        crash_point("record.linked")
+        for folder in {path.parent, *changed}:
+            sync_folder(folder)
+        crash_point("record.named")
+    finally:
+        temporary.unlink(missing_ok=True)
+    return record
+
+
+def _name_once(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        # A file system without hard links: the folder's lock keeps others from the gap between the two.
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.rename(path)
+
+
+def read_record(path: Path, kind: type[R]) -> R:
+    """Read a record and check that every byte is what was written.
+
+    Raises:
+        ConfigMissingError: There is no such file.
+        FormatVersionError: It was written by another format version.
+        CorruptError: Truncated, flipped, or of another kind.
+    """
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigMissingError(f"{path} does not exist; check the store's path") from None
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise CorruptError(f"{path} is not a record: {len(raw)} bytes that are not a JSON object{_REMEDY}")
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{path} has format version {version!r}, this release reads version {FORMAT_VERSION}; "
+            "use the release that wrote the store"
+        )
+    try:
+        intact = canonical(content) == raw and content.get("checksum") == checksum_of(content)
+    except ValueError:  # NaN, which canonical JSON doesn't have
+        intact = False
+    if not intact:
+        raise CorruptError(f"{path} does not match its own checksum{_REMEDY}")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        where = ", ".join(".".join(str(step) for step in e["loc"]) for e in error.errors())
+        raise CorruptError(f"{path} is not a {kind.__name__}: wrong {where}{_REMEDY}") from error
+
+
+_REMEDY = "; freshet-stream verify lists all damage, restore the file from a copy"

@@ -1,0 +1,47 @@
+"""Removing what a crash left behind: files of the log that no commit names."""
+
+import re
+import shutil
+from pathlib import Path
+
+from stream.store.commits import CommitChain
+from stream.store.log_layout import COMMITS, REJECTS, SNAPSHOTS, TAIL, rejects_name
+from stream.store.paths import TEMPORARY
+
+_NUMBERED = re.compile(r"\d+\.arrow")
+_TAU = re.compile(r"-?\d+")
+
+
+def sweep(root: Path, chain: CommitChain) -> list[Path]:
+    """Remove unnamed tail, reject and snapshot files, and temporary ones; only a writer with the lock may.
+
+    Args:
+        root: Folder of the log.
+        chain: All of its commits.
+
+    Returns:
+        What was removed. Files that Freshet would not write are left alone.
+    """
+    tail = {Path(file.path).name for file in chain.last.tail} if chain.last else set()
+    rejects = {Path(rejects_name(n)).name for n in chain.with_rejects}
+    snapshots = {str(snapshot.tau) for snapshot in chain.sealed}
+    removed = [
+        *_unnamed(root / TAIL, tail, _NUMBERED),
+        *_unnamed(root / REJECTS, rejects, _NUMBERED),
+        *_unnamed(root / SNAPSHOTS, snapshots, _TAU),
+        *root.glob(f"*{TEMPORARY}"),
+        *(root / COMMITS).glob(f"*{TEMPORARY}"),
+    ]
+    for path in removed:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return removed
+
+
+def _unnamed(folder: Path, named: set[str], ours: re.Pattern[str]) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    entries = [path for path in folder.iterdir() if path.name not in named]
+    return [path for path in entries if ours.fullmatch(path.name.removesuffix(TEMPORARY))]

@@ -1,0 +1,110 @@
+"""The open tail: accepted events whose snapshots are still open, durable in a bounded number of files.
+
+A commit writes its new open events to one file and leaves older files alone, until eight of about the same size
+lie at the end: then the new file takes their open events in. So a day-long snapshot with a commit every 10 s has
+some tens of tail files, and each event is rewritten at most once for every factor of 8 in size. A file stays
+named while one of its events is open.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.events import IdKind, event_schema
+from schemas.store import FileRef
+from stream.store.files import read_table
+
+FAN_IN = 8
+
+
+def tail_schema(ids: IdKind) -> pa.Schema:
+    """Schema of ``tail/<n>.arrow``, in order of arrival.
+
+    The canonical event, where it came from (``topic``, ``partition``, ``offset``), and ``tau``: the snapshot that
+    it was accepted for, which is not its own if it came late.
+    """
+    return pa.schema(
+        [
+            *event_schema(ids),
+            pa.field("topic", pa.dictionary(pa.int16(), pa.string()), nullable=False),
+            pa.field("partition", pa.int32(), nullable=False),
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("tau", pa.int64(), nullable=False),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TailFile:
+    """One file of the open tail, memory-mapped."""
+
+    reference: FileRef
+    table: pa.Table
+    min_tau: int
+    max_tau: int
+
+
+def load_tail_file(root: Path, reference: FileRef, ids: IdKind, *, verify: bool = True) -> TailFile:
+    """Map one tail file.
+
+    Raises:
+        CorruptError: It isn't what its commit says.
+    """
+    table = read_table(root, reference, schema=tail_schema(ids), verify=verify)
+    span = pc.min_max(table["tau"]).as_py()
+    return TailFile(reference, table, span["min"], span["max"])
+
+
+def open_rows(files: list[TailFile], sealed_through: int | None, ids: IdKind) -> pa.Table:
+    """The events of some tail files that are still open, in order of arrival."""
+    tables = [tail_schema(ids).empty_table()]
+    for file in files:
+        if sealed_through is None or file.min_tau > sealed_through:
+            tables.append(file.table)
+        elif file.max_tau > sealed_through:
+            tables.append(file.table.filter(pa.array(file.table["tau"].to_numpy() > sealed_through)))
+    return pa.concat_tables(tables)
+
+
+def count_open(files: list[TailFile], sealed_through: int | None) -> int:
+    """How many events of some tail files are still open."""
+    return sum(
+        file.table.num_rows
+        if sealed_through is None or file.min_tau > sealed_through
+        else int(np.count_nonzero(file.table["tau"].to_numpy() > sealed_through))
+        for file in files
+    )
+
+
+def absorbed_from(sizes: list[int], new: int) -> int:
+    """Which tail files the next one takes in.
+
+    Args:
+        sizes: Bytes of the files, oldest first.
+        new: Bytes of the new events, > 0.
+
+    Returns:
+        Index of the first file to take in; ``len(sizes)`` for none. It is always a run at the end, so that the
+        order of arrival is kept.
+    """
+    start, total = len(sizes), new
+    while True:
+        run = start
+        while run > 0 and _tier(sizes[run - 1]) <= _tier(total):
+            run -= 1
+        if start - run < FAN_IN - 1:
+            return start
+        total += sum(sizes[run:start])
+        start = run
+
+
+def _tier(size: int) -> int:
+    return int(np.log2(max(size, 1))) // 3  # factors of 8
+
+
+def encode_tail(table: pa.Table) -> pa.Table:
+    """The table as one run of record batches with one dictionary of topics, as the IPC file format wants it."""
+    return table.unify_dictionaries().combine_chunks()

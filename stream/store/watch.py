@@ -1,0 +1,58 @@
+"""Waiting for a folder to change: inotify where there is one, polling everywhere."""
+
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+
+POLL_S = 0.25
+"""Longest wait for one look: covers network file systems, whose changes by other hosts inotify doesn't see."""
+
+
+class FolderWatch(FileSystemEventHandler):
+    """Wakes a reader when a file gets a new name in a folder.
+
+    Where the folder can't be watched (no inotify, its limits reached), ``wait`` just polls.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Begin to watch an existing folder."""
+        self._changed = threading.Event()
+        self._observer = Observer()
+        self._observer.daemon = True
+        self.polling = False
+        try:
+            self._observer.schedule(self, str(folder), recursive=False)
+            self._observer.start()
+        except (OSError, RuntimeError):
+            self.polling = True
+
+    def on_created(self, event: FileSystemEvent) -> None:
+        """A new name, by hard link or creation."""
+        self._changed.set()
+
+    def on_moved(self, event: FileSystemEvent) -> None:
+        """A new name, by rename."""
+        self._changed.set()
+
+    def wait(self, timeout_s: float = POLL_S) -> None:
+        """Return at the next change, at once if there was one since the last call, or after a while."""
+        self._changed.wait(min(timeout_s, POLL_S))
+        self._changed.clear()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if not self.polling and self._observer.is_alive():
+            self._observer.stop()
+            self._observer.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
