@@ -1,0 +1,109 @@
+"""Current node features, and which segments of them a snapshot changed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+from numpy.typing import NDArray
+
+from schemas.events import Op
+from stream.snapshots.delta import Float32, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChanges:
+    """Segments whose values a snapshot changed.
+
+    Attributes:
+        nodes: int64 (n,) ascending; each has at least one changed segment.
+        changed: bool (n, S).
+    """
+
+    nodes: Int64
+    changed: NDArray[np.bool_]
+
+
+def segment_bounds(width: int, segments: int) -> Int64:
+    """Borders of the S slices of a vector of ``width`` values, int64 (S + 1,): slice s is [b[s], b[s+1])."""
+    return np.arange(segments + 1, dtype=np.int64) * width // segments
+
+
+class NodeFeatures:
+    """Feature vectors by dense id; a node never described has zeros.
+
+    Args:
+        width: F values a vector; 0: features in events are ignored.
+        segments: S slices a vector.
+    """
+
+    def __init__(self, width: int, segments: int) -> None:
+        if width < 0 or segments < 1:
+            raise ValueError(f"features need width ≥ 0 and segments ≥ 1, found {width} and {segments}")
+        self.width = width
+        self.segments = segments
+        self.values: NDArray[np.float32] = np.zeros((0, width), np.float32)
+        self._bounds = segment_bounds(width, segments)
+
+    def grow(self, num_nodes: int) -> None:
+        """Make room for ids below ``num_nodes``."""
+        if num_nodes > len(self.values):
+            values = np.zeros((max(num_nodes, 2 * len(self.values)), self.width), np.float32)
+            values[: len(self.values)] = self.values
+            self.values = values
+
+    def apply(self, events: pa.Table) -> SegmentChanges:
+        """Take over the node events of a snapshot, in order; ``grow`` first.
+
+        Args:
+            events: ``log_event_schema``; only rows with op 0 and features count.
+
+        Returns:
+            What differs, bit by bit, from before the snapshot.
+
+        Raises:
+            ValueError: A vector that does not fit the width.
+        """
+        nothing = SegmentChanges(np.empty(0, np.int64), np.zeros((0, self.segments), np.bool_))
+        if self.width == 0:
+            return nothing
+        rows = events.filter(pc.and_(pc.equal(events["op"], int(Op.NODE)), pc.is_valid(events["features"])))
+        if rows.num_rows == 0:
+            return nothing
+        node = rows["src_node"].to_numpy()
+        start, offsets, values = self._vectors(rows)
+        nodes = np.unique(node)
+        before = self.values[nodes]
+        _write(self.values, node, start, offsets, values)
+        differs = before.view(np.uint32) != self.values[nodes].view(np.uint32)
+        changed = np.stack(
+            [differs[:, a:b].any(axis=1) for a, b in zip(self._bounds, self._bounds[1:], strict=False)],
+            axis=1,
+        )
+        some = changed.any(axis=1)
+        return SegmentChanges(nodes[some], changed[some])
+
+    def _vectors(self, rows: pa.Table) -> tuple[Int64, Int64, Float32]:
+        """First position, borders in the values, and values of each row's vector."""
+        lists = rows["features"].combine_chunks()
+        offsets = lists.offsets.to_numpy().astype(np.int64)
+        values = lists.values.to_numpy(zero_copy_only=False)
+        whole = rows["feature_offset"].is_null().to_numpy()
+        start = rows["feature_offset"].fill_null(0).to_numpy().astype(np.int64)
+        length = np.diff(offsets)
+        bad = np.where(whole, length != self.width, (start < 0) | (start + length > self.width))
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise ValueError(
+                f"node {rows['src_node'][row]} got {length[row]} feature values from position {start[row]} on, "
+                f"but this graph's node features have width {self.width}"
+            )
+        return start, offsets, values
+
+
+@njit(cache=True, nogil=True)
+def _write(table: NDArray[np.float32], node: Int64, start: Int64, offsets: Int64, values: Float32) -> None:
+    for i in range(len(node)):
+        for j in range(offsets[i + 1] - offsets[i]):
+            table[node[i], start[i] + j] = values[offsets[i] + j]
