@@ -1,0 +1,103 @@
+"""A look at an Arrow IPC stream's frames before anything is allocated for them.
+
+A few bytes can claim 2^60 rows, or compressed buffers of terabytes; both are refused here by reading the
+FlatBuffers headers (Arrow's Message.fbs and Schema.fbs), nothing else.
+"""
+
+import struct
+
+from schemas.events import Reason
+from stream.decode.reading import RefusedError
+
+MAX_ROWS = 1 << 20
+"""Rows of a record batch, or of a dictionary, at most."""
+
+_CONTINUATION = 0xFFFFFFFF
+_FRAME = struct.Struct("<Ii")
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+# Positions of the fields in their tables' vtables.
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
+_DICTIONARY_DATA = 1
+_LENGTH, _COMPRESSION = 0, 3
+
+
+def inspect_frames(value: bytes) -> None:
+    """Check every frame of a stream up to its end.
+
+    Raises:
+        RefusedError: Not framed as a stream, compressed, or with too many rows.
+    """
+    try:
+        _inspect(value)
+    except (struct.error, IndexError) as error:
+        raise RefusedError(Reason.NOT_ARROW, "not an Arrow IPC stream: a header points outside it") from error
+
+
+def _inspect(value: bytes) -> None:
+    if value.startswith(b"ARROW1"):
+        raise RefusedError(
+            Reason.NOT_ARROW,
+            "an Arrow file, expected an Arrow stream: the message is written by a stream writer",
+        )
+    at = 0
+    while at < len(value):
+        mark, size = _FRAME.unpack_from(value, at)
+        if mark != _CONTINUATION or size < 0:
+            raise RefusedError(Reason.NOT_ARROW, f"not an Arrow IPC stream: no frame begins at byte {at}")
+        if size == 0:
+            return
+        at += _FRAME.size
+        at += size + _check_message(value[at : at + size])
+
+
+def _check_message(metadata: bytes) -> int:
+    """Check one message's header and return the length of its body in bytes."""
+    message = _root(metadata)
+    kind_at = _field(metadata, message, _HEADER_TYPE)
+    header_at = _field(metadata, message, _HEADER)
+    body_at = _field(metadata, message, _BODY_LENGTH)
+    body = _signed(metadata, body_at, 8) if body_at else 0
+    if body < 0:
+        raise RefusedError(Reason.NOT_ARROW, "not an Arrow IPC stream: a body of negative length")
+    if not kind_at or not header_at:
+        return body
+    kind = metadata[kind_at]
+    table = _follow(metadata, header_at)
+    if kind == _DICTIONARY_BATCH:
+        data_at = _field(metadata, table, _DICTIONARY_DATA)
+        if not data_at:
+            return body
+        table = _follow(metadata, data_at)
+    if kind in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        length_at = _field(metadata, table, _LENGTH)
+        rows = _signed(metadata, length_at, 8) if length_at else 0
+        if rows > MAX_ROWS:
+            raise RefusedError(Reason.TOO_LARGE, f"a batch of {rows} rows, at most {MAX_ROWS} are taken")
+        if _field(metadata, table, _COMPRESSION):
+            raise RefusedError(
+                Reason.NOT_ARROW, "its buffers are compressed: leave compression to the Kafka producer"
+            )
+    return body
+
+
+def _root(metadata: bytes) -> int:
+    return _follow(metadata, 0)
+
+
+def _follow(metadata: bytes, at: int) -> int:
+    return at + int(struct.unpack_from("<I", metadata, at)[0])
+
+
+def _field(metadata: bytes, table: int, position: int) -> int:
+    """Where a field of a FlatBuffers table stands; 0: it is absent."""
+    vtable = table - _signed(metadata, table, 4)
+    size = int(struct.unpack_from("<H", metadata, vtable)[0]) if vtable >= 0 else 0
+    entry = 4 + 2 * position
+    if entry + 2 > size:
+        return 0
+    offset = int(struct.unpack_from("<H", metadata, vtable + entry)[0])
+    return table + offset if offset else 0
+
+
+def _signed(metadata: bytes, at: int, width: int) -> int:
+    return int(struct.unpack_from("<i" if width == 4 else "<q", metadata, at)[0])

@@ -1,0 +1,254 @@
+"""Columns of other types to canonical columns: what Arrow messages, Parquet and CSV files may hold.
+
+A column of a type that holds no such values is a ``RefusedError``; a single value that doesn't fit becomes a
+fault of its row.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from schemas.events import MAX_ID_BYTES, US_PER_S, IdKind, Op, Reason
+from stream.decode.reading import RefusedError
+from stream.decode.times import OUT_OF_RANGE_US, SCALE_DIGITS, TimeUnit
+from stream.decode.validate import Draft, Faults, draft_schema
+
+Int64Array = npt.NDArray[np.int64]
+
+REQUIRED = ("src", "dst", "t")
+_TICKS_PER_S = {"s": 1, "ms": 1_000, "us": US_PER_S, "ns": 1_000_000_000}
+_EXACT_FLOAT = 2.0**53
+"""From here on a float64 no longer tells integers apart."""
+
+
+def canonical(batch: pa.RecordBatch, ids: IdKind, unit: TimeUnit) -> Draft:
+    """Bring a batch with at least the columns src, dst and t to the canonical types, by column name.
+
+    Args:
+        batch: Optional columns may be missing and unknown ones are ignored.
+        ids: Kind of node ids of the graph.
+        unit: Unit of ``t`` where it is a number; a timestamp column brings its own.
+
+    Raises:
+        RefusedError: A required column is missing, a name stands twice or a type is of another kind.
+    """
+    faults = Faults.none(batch.num_rows)
+    found = {name: _column(batch, name) for name in draft_schema(ids).names}
+    for name in REQUIRED:
+        if found[name] is None:
+            raise RefusedError(
+                Reason.MISSING_FIELD, f"column {name} is missing; found {', '.join(batch.schema.names)}"
+            )
+    read_id = _ints if ids == "int" else _texts
+    src = read_id("src", found["src"], faults, Reason.BAD_ID)
+    dst = read_id("dst", found["dst"], faults, Reason.BAD_ID)
+    rows = batch.num_rows
+    columns = {
+        "op": _ops(found["op"], dst, faults),
+        "src": src,
+        "dst": dst,
+        "t": _times(found["t"], unit, faults),
+        "weight": _weights(found["weight"], rows),
+        "features": _features(found["features"], rows),
+        "feature_offset": _int32("feature_offset", found["feature_offset"], rows, faults),
+        "label": _int32("label", found["label"], rows, faults),
+        "event_id": _event_ids(found["event_id"], rows, faults),
+    }
+    schema = draft_schema(ids)
+    return Draft(pa.RecordBatch.from_arrays([columns[n] for n in schema.names], schema=schema), faults)
+
+
+def id_kind(schema: pa.Schema) -> IdKind:
+    """The kind of ids that a file's ``src`` column holds.
+
+    Raises:
+        RefusedError: There is no such column.
+    """
+    if "src" not in schema.names:
+        raise RefusedError(
+            Reason.MISSING_FIELD, f"column src is missing; found {', '.join(schema.names) or 'none'}"
+        )
+    kind = schema.field("src").type
+    kind = kind.value_type if pt.is_dictionary(kind) else kind
+    return "string" if pt.is_string(kind) or pt.is_large_string(kind) else "int"
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    places = batch.schema.get_all_field_indices(name)
+    if len(places) > 1:
+        raise RefusedError(Reason.WRONG_TYPE, f"column {name} stands {len(places)} times")
+    if not places:
+        return None
+    column = batch.column(places[0])
+    return _decoded(name, column) if pt.is_dictionary(column.type) else column
+
+
+def _decoded(name: str, column: pa.DictionaryArray) -> pa.Array:
+    words = column.dictionary
+    is_text = pt.is_string(words.type) or pt.is_large_string(words.type)
+    if not (is_text or pt.is_integer(words.type) or pt.is_floating(words.type)):
+        raise _wrong(name, column, ["a dictionary of strings or numbers"])
+    if is_text and (pc.max(pc.binary_length(words)).as_py() or 0) > MAX_ID_BYTES:
+        # Cut what is refused as too long anyway, or a few bytes of indices would become gigabytes of text.
+        words = pc.utf8_slice_codeunits(words, 0, MAX_ID_BYTES + 1)
+        column = pa.DictionaryArray.from_arrays(column.indices, words)
+    return column.dictionary_decode()
+
+
+def _wrong(name: str, found: pa.Array, expected: Iterable[str]) -> RefusedError:
+    return RefusedError(Reason.WRONG_TYPE, f"column {name} is {found.type}, expected {' or '.join(expected)}")
+
+
+def _integers(
+    name: str, column: pa.Array, low: int, high: int, faults: Faults, reason: Reason = Reason.WRONG_TYPE
+) -> pa.Array:
+    """Any column of whole numbers to int64 with nulls; values outside [low, high] are faults."""
+    kind = column.type
+    if pt.is_null(kind):
+        return pa.nulls(len(column), pa.int64())
+    if pt.is_floating(kind):
+        values = pc.cast(column, pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+        missing = np.isnan(values)
+        whole = np.where(missing, 0.0, values)
+        exact = np.abs(whole) <= _EXACT_FLOAT
+        fits = exact & (np.trunc(whole) == whole) & (whole >= low) & (whole <= high)
+        faults.refuse(
+            ~fits,
+            reason,
+            lambda i: f"{name} is {values[i]}, expected a whole number between {low} and {high}",
+        )
+        return pa.array(np.where(fits, whole, 0).astype(np.int64), mask=missing)
+    if not pt.is_integer(kind):
+        raise _wrong(name, column, ["integers"])
+    if pt.is_uint64(kind):
+        filled = column.fill_null(0).to_numpy(zero_copy_only=False)
+        fits = filled <= np.uint64(high)
+        faults.refuse(
+            ~fits, reason, lambda i: f"{name} is {filled[i]}, expected a number between {low} and {high}"
+        )
+        column = pc.cast(column, pa.int64(), safe=False)
+        return column if fits.all() else pc.if_else(pa.array(fits), column, pa.scalar(0, pa.int64()))
+    column = column if pt.is_int64(kind) else pc.cast(column, pa.int64())
+    if low > -(2**63) or high < 2**63 - 1:
+        values = column.fill_null(0).to_numpy(zero_copy_only=False)
+        fits = (values >= low) & (values <= high)
+        faults.refuse(
+            ~fits, reason, lambda i: f"{name} is {values[i]}, expected a number between {low} and {high}"
+        )
+        if not fits.all():
+            column = pc.if_else(pa.array(fits), column, pa.scalar(0, pa.int64()))
+    return column
+
+
+def _ints(name: str, column: pa.Array, faults: Faults, reason: Reason) -> pa.Array:
+    if pt.is_string(column.type) or pt.is_large_string(column.type):
+        raise RefusedError(
+            Reason.BAD_ID, f"column {name} is {column.type}, but ids are int64 (config key ids)"
+        )
+    return _integers(name, column, -(2**63), 2**63 - 1, faults, reason)
+
+
+def _texts(name: str, column: pa.Array, _faults: Faults, reason: Reason) -> pa.Array:
+    if pt.is_null(column.type):
+        return pa.nulls(len(column), pa.string())
+    if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
+        raise RefusedError(reason, f"column {name} is {column.type}, but ids are strings (config key ids)")
+    return column if pt.is_string(column.type) else pc.cast(column, pa.string())
+
+
+def _int32(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.Array:
+    if column is None or pt.is_null(column.type):
+        return pa.nulls(rows, pa.int32())
+    if pt.is_int32(column.type):
+        return column
+    return pc.cast(_integers(name, column, -(2**31), 2**31 - 1, faults), pa.int32())
+
+
+def _ops(column: pa.Array | None, dst: pa.Array, faults: Faults) -> pa.Array:
+    """Events without an op are inserts, or node events where ``dst`` is null; so are inserts without dst."""
+    has_dst = dst.is_valid().to_numpy(zero_copy_only=False)
+    default = np.where(has_dst, np.int8(Op.INSERT), np.int8(Op.NODE))
+    if column is None or pt.is_null(column.type):
+        return pa.array(default)
+    wide = _integers("op", column, -1, 1, faults, Reason.UNKNOWN_OP)
+    missing = wide.is_null().to_numpy(zero_copy_only=False)
+    op = wide.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int8)
+    return pa.array(np.where(missing | ((op == Op.INSERT) & ~has_dst), default, op))
+
+
+def _times(column: pa.Array, unit: TimeUnit, faults: Faults) -> pa.Array:
+    kind = column.type
+    if pt.is_timestamp(kind):
+        ticks = pc.cast(column, pa.timestamp(kind.unit)).view(pa.int64())
+        return _scaled(ticks, _TICKS_PER_S[kind.unit])
+    if pt.is_null(kind):
+        return pa.nulls(len(column), pa.int64())
+    if unit == "rfc3339" or not (pt.is_integer(kind) or pt.is_floating(kind)):
+        expected = ["timestamps"] if unit == "rfc3339" else ["timestamps", f"numbers (time_unit {unit})"]
+        raise _wrong("t", column, expected)
+    per_s = US_PER_S // 10 ** SCALE_DIGITS[unit]
+    if pt.is_integer(kind):
+        return _scaled(_integers("t", column, -(2**63), 2**63 - 1, faults, Reason.TIME_OUT_OF_BOUNDS), per_s)
+    values = pc.cast(column, pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+    faults.refuse(~np.isfinite(values), Reason.NOT_FINITE, lambda i: f"t is {values[i]}")
+    # A float64 of seconds near today is within 0.12 µs of the decimal it stands for: rounding restores it.
+    micros = np.nan_to_num(values, nan=0.0) * (US_PER_S // per_s)
+    clipped = np.clip(micros, -9.2e18, 9.2e18)
+    nearest = np.copysign(np.floor(np.abs(clipped) + 0.5), clipped).astype(np.int64)
+    return pa.array(nearest, mask=column.is_null().to_numpy(zero_copy_only=False))
+
+
+def _scaled(ticks: pa.Array, per_s: int) -> pa.Array:
+    """Ticks (int64) to microseconds; beyond int64 they become ±OUT_OF_RANGE_US, finer ones are rounded."""
+    if per_s == US_PER_S:
+        return ticks
+    missing = ticks.is_null().to_numpy(zero_copy_only=False)
+    values = ticks.fill_null(0).to_numpy(zero_copy_only=False)
+    if per_s > US_PER_S:
+        divisor = per_s // US_PER_S
+        whole, rest = np.divmod(values, divisor)
+        # Halves away from zero: floor division left them below for either sign.
+        micros = whole + (2 * rest + (values >= 0) > divisor)
+    else:
+        factor = US_PER_S // per_s
+        limit = OUT_OF_RANGE_US // factor
+        micros = np.where(
+            values > limit,
+            OUT_OF_RANGE_US,
+            np.where(values < -limit, -OUT_OF_RANGE_US, np.clip(values, -limit, limit) * factor),
+        )
+    return pa.array(micros.astype(np.int64), mask=missing)
+
+
+def _weights(column: pa.Array | None, rows: int) -> pa.Array:
+    if column is None or pt.is_null(column.type):
+        return pa.array(np.ones(rows, np.float32))
+    if not (pt.is_floating(column.type) or pt.is_integer(column.type)):
+        raise _wrong("weight", column, ["float32"])
+    return pc.cast(column, pa.float32(), safe=False).fill_null(np.float32(1.0))
+
+
+def _features(column: pa.Array | None, rows: int) -> pa.Array:
+    target = pa.list_(pa.float32())
+    if column is None or pt.is_null(column.type):
+        return pa.nulls(rows, target)
+    kind = column.type
+    is_list = pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+    if not is_list or not (pt.is_floating(kind.value_type) or pt.is_integer(kind.value_type)):
+        raise _wrong("features", column, ["list<float32>"])
+    return column if kind == target else pc.cast(column, target, safe=False)
+
+
+def _event_ids(column: pa.Array | None, rows: int, faults: Faults) -> pa.Array:
+    if column is None or pt.is_null(column.type):
+        return pa.nulls(rows, pa.string())
+    if pt.is_integer(column.type):
+        whole = _integers("event_id", column, -(2**63), 2**63 - 1, faults, Reason.BAD_ID)
+        return pc.cast(whole, pa.string())
+    if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
+        raise _wrong("event_id", column, ["strings", "integers"])
+    return column if pt.is_string(column.type) else pc.cast(column, pa.string())

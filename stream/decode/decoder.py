@@ -1,0 +1,130 @@
+"""One poll of one topic partition: messages in, canonical events and refusals out."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.config import StreamConfig, Topic
+from schemas.events import REJECT_SCHEMA, Reason, event_schema
+from stream.decode.arrow_events import read_arrow
+from stream.decode.json_events import read_json
+from stream.decode.reading import Int64Array, Refusal, Rows
+from stream.decode.rules import Rules
+from stream.decode.validate import check
+from stream.microbatch import MicroBatch, RawBatch
+
+RAW_LIMIT_BYTES = 4096
+"""A dead letter keeps this much of the message."""
+
+
+def wall_time_us() -> int:
+    """Now, microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
+class Decoder:
+    """Decodes the polls of one topic: whole batches at once, wrong messages named one by one.
+
+    Every message ends as events, as a reject or as a counted tombstone; nothing it holds raises.
+
+    Args:
+        topic: Format and time unit.
+        config: Kind of ids, feature widths, time bounds and the message limit.
+        now_us: The wall clock that bounds event times, microseconds since the epoch.
+    """
+
+    def __init__(
+        self, topic: Topic, config: StreamConfig, *, now_us: Callable[[], int] = wall_time_us
+    ) -> None:
+        self._topic = topic
+        self._config = config
+        self._now_us = now_us
+        self._schema = event_schema(config.ids).append(pa.field("offset", pa.int64(), nullable=False))
+
+    def decode(self, raw: RawBatch) -> MicroBatch:
+        """Decode one poll; events and rejects are in the order of the messages."""
+        now_us = self._now_us()
+        offsets = raw.offsets.to_numpy(zero_copy_only=False)
+        packed, lengths = self._lengths(raw.values)
+        limit = self._config.kafka.max_message_bytes
+        refusals = [
+            Refusal(
+                int(i),
+                None,
+                Reason.TOO_LARGE,
+                f"{lengths[i]} bytes, but config key kafka.max_message_bytes is {limit}",
+            )
+            for i in np.flatnonzero(lengths > limit)
+        ]
+        places = np.flatnonzero((lengths >= 0) & (lengths <= limit))
+        rules = Rules.of(self._config, now_us)
+        read, refused = self._read(raw.values, packed, places)
+        refusals += [replace(refusal, message=int(places[refusal.message])) for refusal in refused]
+        accepted = []
+        for rows in read:
+            check(rows.draft, rules)
+            refusals += _refused_rows(rows, places)
+            kept = offsets[places[rows.messages[rows.draft.faults.accepted]]]
+            accepted.append(rows.draft.events().append_column(self._schema.field("offset"), pa.array(kept)))
+        return MicroBatch(
+            topic=raw.topic,
+            partition=raw.partition,
+            first_offset=raw.first_offset,
+            end_offset=raw.end_offset,
+            high_watermark=raw.high_watermark,
+            events=_joined(accepted, self._schema),
+            rejects=_rejects(raw, offsets, refusals),
+            tombstones=int(np.count_nonzero(lengths < 0)),
+            wall_time_us=now_us,
+        )
+
+    def _lengths(self, values: list[bytes | None]) -> tuple[pa.LargeBinaryArray | None, Int64Array]:
+        """JSON messages side by side in one buffer, and the length of each message; −1 for a tombstone."""
+        if self._topic.format == "json":
+            packed = pa.array(values, pa.large_binary())
+            return packed, pc.binary_length(packed).fill_null(-1).to_numpy(zero_copy_only=False)
+        sizes = (-1 if value is None else len(value) for value in values)
+        return None, np.fromiter(sizes, np.int64, len(values))
+
+    def _read(
+        self, values: list[bytes | None], packed: pa.LargeBinaryArray | None, places: Int64Array
+    ) -> tuple[list[Rows], list[Refusal]]:
+        ids, unit = self._config.ids, self._topic.unit
+        if packed is None:
+            return read_arrow([value for i in places if (value := values[i]) is not None], ids, unit)
+        return read_json(packed if len(places) == len(packed) else packed.take(pa.array(places)), ids, unit)
+
+
+def _refused_rows(rows: Rows, places: Int64Array) -> list[Refusal]:
+    refusals = []
+    for i in rows.draft.faults.refused_rows():
+        reason, sentence = rows.draft.faults.of(int(i))
+        row = None if rows.rows is None else int(rows.rows[i])
+        refusals.append(Refusal(int(places[rows.messages[i]]), row, reason, sentence))
+    return refusals
+
+
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    together = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return together[0] if together else pa.RecordBatch.from_pylist([], schema)
+
+
+def _rejects(raw: RawBatch, offsets: Int64Array, refusals: list[Refusal]) -> pa.RecordBatch:
+    refusals = sorted(refusals, key=lambda refusal: (refusal.message, refusal.row or 0))
+    columns = {
+        "topic": [raw.topic] * len(refusals),
+        "partition": [raw.partition] * len(refusals),
+        "offset": [int(offsets[refusal.message]) for refusal in refusals],
+        "row": [refusal.row for refusal in refusals],
+        "reason": [refusal.reason.value for refusal in refusals],
+        "sentence": [refusal.sentence for refusal in refusals],
+        "raw": [(raw.values[refusal.message] or b"")[:RAW_LIMIT_BYTES] for refusal in refusals],
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in REJECT_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA)

@@ -1,0 +1,124 @@
+"""Parquet and CSV files to canonical events, columns by name; a wrong row is named, never skipped."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.events import US_PER_S, IdKind, Op, event_schema
+from stream.decode.columns import canonical, id_kind
+from stream.decode.csv_file import csv_batches
+from stream.decode.reading import RefusedError
+from stream.decode.rules import EARLIEST_US, LATEST_US, Rules
+from stream.decode.validate import Draft, check, draft_schema
+from stream.service.failure import Failure
+
+_ROWS_A_BATCH = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """The events of a file.
+
+    Attributes:
+        path: Where they were read.
+        events: Canonical events (``schemas.events.event_schema``) in file order.
+        ids: Kind of node ids.
+        node_features: Width of node feature vectors; 0: the file has none.
+        edge_features: Width of edge feature vectors; 0: the file has none.
+        sorted_by_time: Whether ``t`` never decreases in file order.
+    """
+
+    path: Path
+    events: pa.Table
+    ids: IdKind
+    node_features: int
+    edge_features: int
+    sorted_by_time: bool
+
+
+def read_events(
+    path: str | Path, *, ids: IdKind | None = None, bounds: tuple[float, float | None] = (0, None)
+) -> EventFile:
+    """Read a Parquet or CSV file with columns src, dst, t (seconds) and optionally op, weight, label, features.
+
+    ``feature_offset`` and ``event_id`` are read where they exist; other columns are ignored. A row whose
+    ``dst`` is null is a node event. Parquet may hold ``t`` as timestamps. In CSV, ``features`` is
+    ``[0.5, 1.0]`` in quotes.
+
+    Args:
+        path: The file; Parquet is recognised by its first bytes, all else is CSV with a header.
+        ids: Kind of node ids that is expected; None: what the file holds.
+        bounds: Allowed event times [min, max], seconds; max None: the year 9999.
+
+    Raises:
+        Failure: The file cannot be read, a column is missing or wrong, or a row breaks a rule; the sentence
+            names file, column and row, counted from 1 without the header.
+    """
+    path = Path(path)
+    try:
+        batches, schema = _open(path, ids)
+        kind = ids or id_kind(schema)
+        drafts = _drafts(path, batches, kind)
+        events, widths = _checked(path, drafts, kind, bounds)
+    except RefusedError as error:
+        raise Failure(f"{path}: {error}") from error
+    except pa.ArrowException as error:
+        raise Failure(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror or ' '.join(str(error).split())}") from error
+    t = events["t"].to_numpy()
+    return EventFile(path, events, kind, *widths, sorted_by_time=bool(np.all(t[1:] >= t[:-1])))
+
+
+def _open(path: Path, ids: IdKind | None) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+    with path.open("rb") as file:
+        is_parquet = file.read(4) == b"PAR1"
+    if not is_parquet:
+        return csv_batches(path, ids)
+    parquet = pq.ParquetFile(path, memory_map=True)
+    known = [name for name in draft_schema("int").names if name in parquet.schema_arrow.names]
+    return parquet.iter_batches(_ROWS_A_BATCH, columns=known), parquet.schema_arrow
+
+
+def _drafts(path: Path, batches: Iterator[pa.RecordBatch], ids: IdKind) -> Iterator[Draft]:
+    for batch in batches:
+        batch.validate(full=True)
+        yield canonical(batch, ids, "s")
+
+
+def _checked(
+    path: Path, drafts: Iterator[Draft], ids: IdKind, bounds: tuple[float, float | None]
+) -> tuple[pa.Table, tuple[int, int]]:
+    low, high = bounds
+    min_us = max(round(low * US_PER_S), EARLIEST_US)
+    max_us = LATEST_US if high is None else min(round(high * US_PER_S), LATEST_US)
+    accepted: list[pa.RecordBatch] = []
+    rows = node_features = edge_features = 0
+    for draft in drafts:
+        node_features = node_features or _width(draft, node=True)
+        edge_features = edge_features or _width(draft, node=False)
+        check(draft, Rules(ids, node_features, edge_features, min_us, max_us, offline=True))
+        for row in draft.faults.refused_rows()[:1]:
+            raise Failure(
+                f"{path}, row {rows + row + 1}: {draft.faults.of(row)[1]} "
+                "(rows count from 1, the header left out)"
+            )
+        accepted.append(draft.events())
+        rows += draft.batch.num_rows
+    return pa.Table.from_batches(accepted, event_schema(ids)), (node_features, edge_features)
+
+
+def _width(draft: Draft, *, node: bool) -> int:
+    """Width of the first full feature vector among node events, or among edge events; 0: none."""
+    lengths = draft.batch["features"].value_lengths()
+    if lengths.null_count == len(lengths):
+        return 0
+    is_node = draft.batch["op"].to_numpy() == Op.NODE
+    whole = draft.batch["feature_offset"].is_null().to_numpy(zero_copy_only=False)
+    values = lengths.fill_null(0).to_numpy()
+    widths = values[(is_node == node) & whole & (values > 0)]
+    return int(widths[0]) if len(widths) else 0

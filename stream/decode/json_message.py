@@ -1,0 +1,294 @@
+"""One JSON message to one event: the reference that defines what is accepted, and names what is wrong.
+
+The columnar scanner (``json_kernel``) gives the same result for the plain messages that it knows, and leaves
+the others to this module.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.events import IdKind, Op, Reason
+from stream.decode.reading import RefusedError
+from stream.decode.rules import shorten
+from stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
+
+MAX_DEPTH = 64
+"""Deepest nesting of arrays and objects in a message, the message itself included."""
+
+FIELDS = ("src", "dst", "t", "op", "weight", "features", "label", "event_id", "node", "offset", "values")
+"""The keys that mean something, in an edge event or a node event."""
+
+_OPS = {"insert": Op.INSERT, "delete": Op.DELETE}
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+class Number(str):
+    """A JSON number as it was written: converted only once its field is known, so nothing is rounded."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRow:
+    """One event as the canonical columns hold it; ``features`` is float32."""
+
+    op: int
+    src: int | str
+    dst: int | str | None
+    t: int
+    weight: float
+    features: npt.NDArray[np.float32] | None
+    feature_offset: int | None
+    label: int | None
+    event_id: str | None
+
+
+def read_message(raw: bytes, ids: IdKind, unit: TimeUnit) -> JsonRow:
+    """Read one message; fields that are null count as absent, unknown fields are ignored.
+
+    Args:
+        raw: The message: one JSON object in UTF-8.
+        ids: Kind of node ids of the graph.
+        unit: The topic's time unit.
+
+    Raises:
+        RefusedError: With the reason and a sentence that names the field.
+    """
+    fields = _fields(raw)
+    if "node" in fields:
+        return _node_event(fields, ids, unit)
+    return _edge_event(fields, ids, unit)
+
+
+def _edge_event(fields: dict[str, Any], ids: IdKind, unit: TimeUnit) -> JsonRow:
+    return JsonRow(
+        op=_op(fields),
+        src=_node_id(fields, "src", ids),
+        dst=_node_id(fields, "dst", ids),
+        t=_time(fields, unit),
+        weight=_weight(fields),
+        features=_values(fields, "features"),
+        feature_offset=None,
+        label=_integer(fields, "label", 32),
+        event_id=_event_id(fields),
+    )
+
+
+def _node_event(fields: dict[str, Any], ids: IdKind, unit: TimeUnit) -> JsonRow:
+    for other in ("src", "dst"):
+        if other in fields:
+            _refuse(Reason.WRONG_TYPE, f"has both node and {other}: an event is of a node or of an edge")
+    if _op(fields) != Op.INSERT:
+        _refuse(Reason.UNKNOWN_OP, "op is delete, which is known for edges only")
+    features, offset = _values(fields, "features"), _integer(fields, "offset", 32)
+    values = _values(fields, "values")
+    if features is not None and (offset is not None or values is not None):
+        _refuse(Reason.WRONG_TYPE, "has features and offset or values: give the full vector or a piece of it")
+    if values is not None and offset is None:
+        _refuse(Reason.MISSING_FIELD, "values are given without offset")
+    return JsonRow(
+        op=Op.NODE,
+        src=_node_id(fields, "node", ids),
+        dst=None,
+        t=_time(fields, unit),
+        weight=_weight(fields),
+        features=features if values is None else values,
+        feature_offset=offset,
+        label=_integer(fields, "label", 32),
+        event_id=_event_id(fields),
+    )
+
+
+def _fields(raw: bytes) -> dict[str, Any]:
+    """The fields of the message's object that are not null; numbers as ``Number``, objects as tuples."""
+    if not raw:
+        _refuse(Reason.NOT_JSON, "the message is empty")
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
+        _refuse(Reason.NOT_JSON, f"nested deeper than {MAX_DEPTH} levels")
+    try:
+        # Objects become tuples of pairs: repeated keys stay visible, and no array is mistaken for an object.
+        parsed = json.loads(
+            raw.decode("utf-8"),
+            parse_int=Number,
+            parse_float=Number,
+            parse_constant=Number,
+            object_pairs_hook=tuple,
+        )
+    except UnicodeDecodeError as error:
+        _refuse(Reason.NOT_JSON, f"not UTF-8 at byte {error.start}")
+    except json.JSONDecodeError as error:
+        _refuse(Reason.NOT_JSON, f"not JSON: {error.msg} at character {error.pos}")
+    if not isinstance(parsed, tuple):
+        _refuse(Reason.NOT_JSON, f"a JSON {_kind(parsed)} instead of an object: one event a message")
+    fields: dict[str, Any] = {}
+    for key, value in parsed:
+        if key in fields:
+            _refuse(Reason.NOT_JSON, f"the key {key} stands twice")
+        if key in FIELDS:
+            fields[key] = value
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _depth(raw: bytes) -> int:
+    depth = deepest = 0
+    for byte in _STRINGS.sub(b"", raw):
+        if byte in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte in b"]}":
+            depth -= 1
+    return deepest
+
+
+def _op(fields: dict[str, Any]) -> Op:
+    value = fields.get("op", "insert")
+    if isinstance(value, Number) or not isinstance(value, str):
+        _wrong("op", value, '"insert" or "delete"')
+    if value not in _OPS:
+        _refuse(Reason.UNKNOWN_OP, f'op is {shorten(value)}, expected "insert" or "delete"')
+    return _OPS[value]
+
+
+def _node_id(fields: dict[str, Any], name: str, ids: IdKind) -> int | str:
+    if name not in fields:
+        _refuse(Reason.MISSING_FIELD, f"{name} is missing")
+    value = fields[name]
+    if isinstance(value, Number):
+        if ids == "string":
+            _refuse(
+                Reason.BAD_ID, f"{name} is the number {shorten(value)}, but ids are strings (config key ids)"
+            )
+        return _whole(name, value, 64, Reason.BAD_ID)
+    if isinstance(value, str):
+        if ids == "int":
+            _refuse(
+                Reason.BAD_ID, f"{name} is the string {shorten(value)}, but ids are int64 (config key ids)"
+            )
+        return _text(name, value)
+    _wrong(name, value, "a number" if ids == "int" else "a string")
+
+
+def _time(fields: dict[str, Any], unit: TimeUnit) -> int:
+    if "t" not in fields:
+        _refuse(Reason.MISSING_FIELD, "t is missing")
+    value = fields["t"]
+    if unit == "rfc3339":
+        if isinstance(value, Number) or not isinstance(value, str):
+            _wrong("t", value, "an RFC 3339 string (the topic's time_unit)")
+        try:
+            return rfc3339_to_us(value)
+        except ValueError as error:
+            _refuse(Reason.WRONG_TYPE, f"t is {shorten(value)}, which {error}")
+    if not isinstance(value, Number):
+        _wrong("t", value, f"a number (the topic's time_unit is {unit})")
+    if value[-1] in "yN":  # Infinity, NaN
+        _refuse(Reason.NOT_FINITE, f"t is {value}")
+    return number_to_us(value, unit)
+
+
+def _weight(fields: dict[str, Any]) -> float:
+    value = fields.get("weight")
+    if value is None:
+        return 1.0
+    if not isinstance(value, Number):
+        _wrong("weight", value, "a number")
+    return float(_float32([value])[0])
+
+
+def _values(fields: dict[str, Any], name: str) -> npt.NDArray[np.float32] | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        _wrong(name, value, "an array of numbers")
+    for i, item in enumerate(value):
+        if not isinstance(item, Number):
+            _refuse(Reason.WRONG_TYPE, f"{name}[{i}] is {_found(item)}, expected a number")
+    return _float32(value)
+
+
+def _float32(numbers: list[Number]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # beyond float32 becomes infinite, which the column check refuses
+        return np.array([float(number) for number in numbers], np.float64).astype(np.float32)
+
+
+def _integer(fields: dict[str, Any], name: str, bits: int) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, Number):
+        _wrong(name, value, "an integer")
+    return _whole(name, value, bits, Reason.WRONG_TYPE)
+
+
+def _event_id(fields: dict[str, Any]) -> str | None:
+    value = fields.get("event_id")
+    if value is None:
+        return None
+    if isinstance(value, Number):
+        return str(_whole("event_id", value, 64, Reason.BAD_ID))
+    if isinstance(value, str):
+        return _text("event_id", value)
+    _wrong("event_id", value, "a string or an integer")
+
+
+def _whole(name: str, value: Number, bits: int, reason: Reason) -> int:
+    """An integer however it is written (5, 5.0, 5e0), within ``bits`` signed bits."""
+    limit = 2 ** (bits - 1)
+    try:
+        number = Decimal(value)
+    except InvalidOperation:  # an exponent of twenty digits
+        number = Decimal("NaN")
+    if number.is_zero():
+        return 0
+    if number.is_finite() and number.adjusted() < 20:  # before int(): 1e999999999 has as many digits
+        whole = int(number)
+        if whole == number and -limit <= whole < limit:
+            return whole
+    _refuse(reason, f"{name} is {shorten(value)}, expected an int{bits}")
+
+
+def _text(name: str, value: str) -> str:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        _refuse(Reason.BAD_ID, f"{name} holds half of a surrogate pair, which is no character")
+    return value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Number):
+        return "number"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list):
+        return "array"
+    return "object" if isinstance(value, tuple) else "null"
+
+
+def _found(value: Any) -> str:
+    kind = _kind(value)
+    if kind == "boolean":
+        return str(value).lower()
+    if kind in ("string", "number"):
+        return f"the {kind} {shorten(value)}"
+    return "null" if value is None else f"an {kind}"
+
+
+def _wrong(name: str, value: Any, expected: str) -> NoReturn:
+    _refuse(Reason.WRONG_TYPE, f"{name} is {_found(value)}, expected {expected}")
+
+
+def _refuse(reason: Reason, sentence: str) -> NoReturn:
+    raise RefusedError(reason, sentence)

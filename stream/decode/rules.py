@@ -1,0 +1,63 @@
+"""What a graph accepts: the configured kind of ids, feature widths and time bounds."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self
+
+from schemas.config import StreamConfig
+from schemas.events import US_PER_S, IdKind
+
+EARLIEST_US = -62_135_596_800 * US_PER_S
+"""Year 1: the earliest time that prints as a date."""
+LATEST_US = 253_402_300_799 * US_PER_S
+"""Year 9999; also keeps every sum of two times within int64."""
+DEFAULT_EARLIEST_S = 631_152_000
+"""1990-01-01, the default lower bound of event times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules an event must meet besides having the right types.
+
+    Attributes:
+        ids: Kind of node ids.
+        node_features: Width of node feature vectors; 0: none are taken.
+        edge_features: Width of edge feature vectors; 0: none are taken.
+        min_us: Earliest event time taken, microseconds since the epoch.
+        max_us: Latest event time taken.
+        offline: The events come from a file, without a configuration; only sentences differ.
+    """
+
+    ids: IdKind
+    node_features: int = 0
+    edge_features: int = 0
+    min_us: int = EARLIEST_US
+    max_us: int = LATEST_US
+    offline: bool = False
+
+    @classmethod
+    def of(cls, config: StreamConfig, now_us: int) -> Self:
+        """The rules of a configuration at wall time ``now_us`` (which bounds times where ``max`` is null)."""
+        low, high = config.time_bounds or (DEFAULT_EARLIEST_S, None)
+        latest = now_us + round(config.time_skew_s * US_PER_S) if high is None else round(high * US_PER_S)
+        return cls(
+            ids=config.ids,
+            node_features=config.features.node,
+            edge_features=config.features.edge,
+            min_us=max(round(low * US_PER_S), EARLIEST_US),
+            max_us=min(latest, LATEST_US),
+        )
+
+
+def show_time(t_us: int) -> str:
+    """A time for a sentence: RFC 3339 where it has a date, else plain seconds."""
+    if EARLIEST_US <= t_us <= LATEST_US:
+        moment = datetime.fromtimestamp(t_us // US_PER_S, UTC).replace(microsecond=t_us % US_PER_S)
+        return moment.isoformat().replace("+00:00", "Z")
+    return f"{t_us / US_PER_S:g} s"
+
+
+def shorten(value: object, limit: int = 60) -> str:
+    """A found value for a sentence, cut to ``limit`` characters."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

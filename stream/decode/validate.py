@@ -1,0 +1,190 @@
+"""Rules of meaning, checked on whole columns: the same for JSON messages, Arrow messages and files."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
+from stream.decode.rules import Rules, show_time
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Faults:
+    """Which rows are refused, and why: the first fault found of each row.
+
+    Attributes:
+        code: uint8 [rows]; 0: the row is accepted.
+    """
+
+    code: npt.NDArray[np.uint8]
+    kinds: list[tuple[Reason, Callable[[int], str]]] = field(default_factory=list)
+
+    @classmethod
+    def none(cls, rows: int) -> "Faults":
+        """No row refused yet."""
+        return cls(np.zeros(rows, np.uint8))
+
+    def refuse(self, where: BoolArray, reason: Reason, sentence: str | Callable[[int], str]) -> None:
+        """Refuse the rows of a mask that aren't refused yet; ``sentence`` may depend on the row."""
+        if where.any():
+            say = sentence if callable(sentence) else lambda _row, text=sentence: text
+            self.kinds.append((reason, say))
+            self.code[where & (self.code == 0)] = len(self.kinds)
+
+    @property
+    def accepted(self) -> BoolArray:
+        """Mask of the rows without a fault."""
+        return cast(BoolArray, self.code == 0)
+
+    def refused_rows(self) -> npt.NDArray[np.intp]:
+        """Indices of the refused rows, ascending."""
+        return np.flatnonzero(self.code)
+
+    def of(self, row: int) -> tuple[Reason, str]:
+        """Reason and sentence of a refused row."""
+        reason, say = self.kinds[int(self.code[row]) - 1]
+        return reason, say(row)
+
+
+@dataclass(slots=True)
+class Draft:
+    """Rows on their way to being events: canonical types, but nulls and bad values still in them.
+
+    Attributes:
+        batch: Columns as ``draft_schema``.
+        faults: What the readers of columns already found wrong.
+    """
+
+    batch: pa.RecordBatch
+    faults: Faults
+
+    def events(self) -> pa.RecordBatch:
+        """The accepted rows under the canonical schema; call after ``check``."""
+        ids: IdKind = "int" if pa.types.is_integer(self.batch.schema.field("src").type) else "string"
+        batch = self.batch
+        accepted = self.faults.accepted
+        if not accepted.all():
+            batch = batch.filter(pa.array(accepted))
+        return pa.RecordBatch.from_arrays(batch.columns, schema=event_schema(ids))
+
+
+def draft_schema(ids: IdKind) -> pa.Schema:
+    """The canonical schema with every column nullable."""
+    return pa.schema([pa.field(f.name, f.type) for f in event_schema(ids)])
+
+
+def check(draft: Draft, rules: Rules) -> None:
+    """Note every row that breaks a rule in ``draft.faults``.
+
+    Columns ``op`` and ``weight`` must have no nulls (their readers put the defaults in).
+    """
+    batch, faults = draft.batch, draft.faults
+    op = _numpy(batch["op"])
+    has_dst = _present(batch["dst"])
+    node = op == Op.NODE
+    faults.refuse(~_present(batch["src"]), Reason.MISSING_FIELD, "src is missing")
+    faults.refuse(~_present(batch["t"]), Reason.MISSING_FIELD, "t is missing")
+    faults.refuse((op < -1) | (op > 1), Reason.UNKNOWN_OP, lambda i: f"op is {op[i]}, expected 1, -1 or 0")
+    faults.refuse(
+        node & has_dst, Reason.UNKNOWN_OP, "op is 0, a node event, but dst is given: it must be null"
+    )
+    faults.refuse(~node & ~has_dst, Reason.MISSING_FIELD, "dst is missing")
+    if rules.ids == "string":
+        for name in ("src", "dst"):
+            _check_text(faults, batch[name], name)
+    _check_text(faults, batch["event_id"], "event_id")
+
+    t = _numpy(batch["t"].fill_null(0))
+    allowed = f"outside {show_time(rules.min_us)} to {show_time(rules.max_us)}"
+    if not rules.offline:
+        allowed += " (config keys time_bounds and time_skew_s; is the topic's time_unit right?)"
+    faults.refuse(
+        (t < rules.min_us) | (t > rules.max_us),
+        Reason.TIME_OUT_OF_BOUNDS,
+        lambda i: f"t is {show_time(int(t[i]))}, {allowed}",
+    )
+    weight = _numpy(batch["weight"])
+    faults.refuse(~np.isfinite(weight), Reason.NOT_FINITE, lambda i: f"weight is {weight[i]}")
+    _check_features(faults, batch, node, rules)
+
+
+def _check_text(faults: Faults, column: pa.Array, name: str) -> None:
+    if column.null_count == len(column):
+        return
+    lengths = _numpy(pc.binary_length(column).fill_null(1))
+    faults.refuse(lengths == 0, Reason.BAD_ID, f"{name} is an empty string")
+    faults.refuse(
+        lengths > MAX_ID_BYTES,
+        Reason.ID_TOO_LONG,
+        lambda i: f"{name} has more than {MAX_ID_BYTES} bytes of UTF-8",
+    )
+
+
+def _check_features(faults: Faults, batch: pa.RecordBatch, node: BoolArray, rules: Rules) -> None:
+    features, offsets = batch["features"], batch["feature_offset"]
+    present = _present(features)
+    partial = _present(offsets)
+    faults.refuse(
+        node & ~present & ~_present(batch["label"]),
+        Reason.MISSING_FIELD,
+        "a node event without features (or offset and values, or label)",
+    )
+    faults.refuse(
+        partial & ~node, Reason.WRONG_TYPE, "feature_offset is given, which only node events can have"
+    )
+    faults.refuse(partial & ~present, Reason.MISSING_FIELD, "an offset is given without values")
+    if not present.any():
+        return
+    lengths = _numpy(features.value_lengths().fill_null(0)).astype(np.int64)
+    first = _numpy(offsets.fill_null(0)).astype(np.int64)
+    expected = np.where(node, rules.node_features, rules.edge_features)
+
+    def width_sentence(i: int) -> str:
+        kind = "node" if node[i] else "edge"
+        width = (
+            f"the first {kind} row with features has" if rules.offline else f"config key features.{kind} is"
+        )
+        if partial[i]:
+            return f"{lengths[i]} values from position {first[i]} on, but {width} {expected[i]}"
+        return f"features has {lengths[i]} values, but {width} {expected[i]}"
+
+    whole = present & ~partial
+    faults.refuse(whole & (lengths != expected), Reason.FEATURE_WIDTH, width_sentence)
+    out_of_range = (first < 0) | (lengths == 0) | (first + lengths > expected)
+    faults.refuse(partial & out_of_range, Reason.FEATURE_WIDTH, width_sentence)
+    values = features.flatten()
+    ends = np.cumsum(lengths)
+    if values.null_count:
+        faults.refuse(_any_in_row(~_present(values), ends), Reason.WRONG_TYPE, "a value of features is null")
+        values = values.fill_null(0)
+    finite = np.isfinite(_numpy(values))
+    if not finite.all():
+        faults.refuse(
+            _any_in_row(~finite, ends), Reason.NOT_FINITE, "a value of features is not a finite float32"
+        )
+
+
+def _any_in_row(flat: BoolArray, ends: npt.NDArray[np.int64]) -> BoolArray:
+    """Rows that hold at least one True of ``flat``, given the running ends of the rows."""
+    rows = np.zeros(len(ends), bool)
+    rows[np.searchsorted(ends, np.flatnonzero(flat), side="right")] = True
+    return rows
+
+
+def _numpy(array: pa.Array) -> npt.NDArray[Any]:
+    return cast(npt.NDArray[Any], array.to_numpy(zero_copy_only=False))
+
+
+def _present(array: pa.Array) -> BoolArray:
+    if array.null_count == 0:
+        return np.ones(len(array), bool)
+    if array.null_count == len(array):
+        return np.zeros(len(array), bool)
+    return cast(BoolArray, _numpy(array.is_valid()))
