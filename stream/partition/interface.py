@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -103,11 +103,12 @@ class OnlinePartitioner(Protocol):
 
 
 Factory = Callable[..., OnlinePartitioner]
+Registered = TypeVar("Registered", bound=Factory)
 ENTRY_POINTS = "freshet.partitioners"
 _REGISTRY: dict[str, Factory] = {}
 
 
-def register(factory: Factory) -> Factory:
+def register(factory: Registered) -> Registered:
     """Class decorator: make a partitioner known under its ``name``."""
     _REGISTRY[factory.name] = factory  # type: ignore[attr-defined]
     return factory

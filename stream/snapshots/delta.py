@@ -9,6 +9,7 @@ Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
 Int8 = NDArray[np.int8]
 Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,295 @@
+"""What every registered partitioner must hold, whatever its algorithm."""
+
+import dataclasses
+import math
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from schemas.events import log_event_schema
+from stream.partition import interface
+from stream.partition.hash import Hash
+from stream.partition.interface import OnlinePartitioner, PartitionError, Why, algorithms, create, register
+from stream.snapshots.graph import LiveGraph
+
+ALGORITHMS = sorted(algorithms())
+PARTS = [1, 2, 5, 64, 100]
+
+
+def snapshot(events):
+    """(op, src, dst) rows, dst −1 a node event that describes src anew; t counts up."""
+    op, src, dst = (list(column) for column in zip(*events, strict=True)) if events else ([], [], [])
+    n = len(events)
+    return pa.table(
+        {
+            "op": op,
+            "src": src,
+            "dst": [None if d < 0 else d for d in dst],
+            "t": [1_000_000 * i for i in range(n)],
+            "weight": [1.0] * n,
+            "features": [[float(i), 1.0, 0.0, 0.0] if o == 0 else None for i, o in enumerate(op)],
+            "feature_offset": [None] * n,
+            "label": [None] * n,
+            "event_id": [None] * n,
+            "src_node": src,
+            "dst_node": dst,
+        },
+        schema=log_event_schema("int"),
+    )
+
+
+def stream(seed=0, snapshots=12):
+    """Deltas with everything in them: growth, communities, deletes, returns, self-loops, an empty snapshot."""
+    draws = np.random.default_rng(seed)
+    graph = LiveGraph(node_features=4, segments=2, edge_life=5)
+    live, num_nodes, deltas = [], 0, []
+    for tau in range(snapshots):
+        events = []
+        if tau != 4:
+            for _ in range(60):
+                if draws.random() < 0.25 and num_nodes > 10:
+                    events.append((0, int(draws.integers(num_nodes)), -1))
+                elif draws.random() < 0.3 and live:
+                    events.append((-1, *live.pop(int(draws.integers(len(live))))))
+                else:
+                    src = int(draws.integers(num_nodes + 1))
+                    num_nodes = max(num_nodes, src + 1)
+                    dst = min(int(draws.integers(num_nodes + 1) // 3 * 3 + src % 3), num_nodes)
+                    num_nodes = max(num_nodes, dst + 1)
+                    events.append((1, src, dst))
+                    live.append((src, dst))
+        deltas.append(graph.apply(tau, snapshot(events)))
+    return deltas
+
+
+def same_assignment(a, b):
+    for field in dataclasses.fields(a):
+        x, y = getattr(a, field.name), getattr(b, field.name)
+        assert (x is None) == (y is None)
+        if x is not None:
+            np.testing.assert_array_equal(x, y, err_msg=field.name)
+            assert x.dtype == y.dtype
+
+
+def same_quality(a, b):
+    for field in dataclasses.fields(a):
+        x, y = getattr(a, field.name), getattr(b, field.name)
+        assert x == y or (math.isnan(x) and math.isnan(y)), field.name
+
+
+class Placements:
+    """What a reader of the assignments alone knows: homes and sets of parts."""
+
+    def __init__(self):
+        self.home, self.parts = {}, {}
+
+    def follow(self, assignment):
+        for node, part, why in zip(assignment.node, assignment.part, assignment.why, strict=True):
+            node, part = int(node), int(part)
+            match Why(why):
+                case Why.GONE:
+                    assert part == -1
+                    assert node in self.home
+                    del self.home[node], self.parts[node]
+                case Why.NEW:
+                    assert node not in self.home
+                    self.home[node], self.parts[node] = part, self.parts.get(node, set()) | {part}
+                case Why.MOVED:
+                    assert self.home[node] != part
+                    self.home[node] = part
+                    self.parts[node].add(part)
+                case Why.REPLICATED:
+                    assert part not in self.parts.get(node, set())
+                    self.parts.setdefault(node, set()).add(part)
+                case Why.DEMOTED:
+                    self.parts[node].remove(part)
+
+
+@pytest.fixture(params=ALGORITHMS)
+def algorithm(request):
+    return request.param
+
+
+@pytest.fixture(params=PARTS)
+def parts(request):
+    return request.param
+
+
+def test_it_satisfies_the_protocol(algorithm):
+    partitioner = create(algorithm, parts=3)
+    assert isinstance(partitioner, OnlinePartitioner)
+    assert partitioner.name == algorithm
+    assert partitioner.kind in ("vertex", "edge")
+    assert partitioner.parts == 3
+
+
+def test_assignments_tell_every_placement(algorithm, parts):
+    """Following the assignments gives the homes that the partitioner reports, in [0, K)."""
+    partitioner = create(algorithm, parts=parts, seed=3)
+    known = Placements()
+    for delta in stream():
+        assignment = partitioner.update(delta)
+        known.follow(assignment)
+        assert (np.lexsort((assignment.part, assignment.node)) == np.arange(len(assignment.node))).all()
+        home = partitioner.home()
+        assert home.shape == (delta.num_nodes,)
+        assert home.dtype == np.int32
+        assert {v: int(home[v]) for v in np.flatnonzero(home >= 0).tolist()} == known.home
+        assert all(0 <= p < parts for ps in known.parts.values() for p in ps)
+        assert all(home[v] in known.parts[v] for v in known.parts)
+        assert (home[delta.live] >= 0).all()
+
+
+def test_vertex_partitioners_own_exactly_the_live_nodes(algorithm, parts):
+    partitioner = create(algorithm, parts=parts)
+    if partitioner.kind != "vertex":
+        pytest.skip("an edge partitioner")
+    left = 0
+    for delta in stream():
+        before = partitioner.home().copy()
+        assignment = partitioner.update(delta)
+        np.testing.assert_array_equal(np.flatnonzero(partitioner.home() >= 0), delta.live)
+        gone = np.setdiff1d(np.flatnonzero(before >= 0), delta.live)
+        np.testing.assert_array_equal(assignment.node[assignment.why == Why.GONE], gone)
+        assert not np.isin(assignment.why, (Why.REPLICATED, Why.DEMOTED)).any()
+        assert assignment.event_part is None
+        left += len(gone)
+    assert left, "the stream must have nodes that leave"
+
+
+def test_edge_partitioners_give_every_insert_a_part_or_discard_it_and_place_its_ends(algorithm, parts):
+    partitioner = create(algorithm, parts=parts)
+    if partitioner.kind != "edge":
+        pytest.skip("a vertex partitioner")
+    known = Placements()
+    for delta in stream():
+        assignment = partitioner.update(delta)
+        known.follow(assignment)
+        event_part = assignment.event_part
+        assert event_part.dtype == np.int32
+        assert event_part.shape == delta.op.shape
+        assert (event_part[delta.op < 0] == -1).all()
+        assert ((event_part >= -1) & (event_part < parts)).all()
+        for src, dst, part in zip(delta.src.tolist(), delta.dst.tolist(), event_part.tolist(), strict=True):
+            if part >= 0:
+                assert known.parts.keys() >= {src, dst}
+        loops = (delta.src == delta.dst) & (delta.op > 0)
+        assert (event_part[loops] >= 0).all(), "self-loops are never cut"
+
+
+def test_the_same_seed_gives_the_same_assignments(algorithm):
+    first, second = (create(algorithm, parts=4, seed=9) for _ in range(2))
+    for delta in stream():
+        same_assignment(first.update(delta), second.update(delta))
+    same_quality(first.quality(), second.quality())
+
+
+@pytest.mark.parametrize("restart", [0, 1, 5, 11])
+def test_a_restart_from_the_state_changes_nothing_that_follows(algorithm, restart):
+    whole, stopped = create(algorithm, parts=4, seed=1), create(algorithm, parts=4, seed=1)
+    for i, delta in enumerate(stream()):
+        if i == restart:
+            sink = pa.BufferOutputStream()
+            state = stopped.state()
+            with pa.ipc.new_file(sink, state.schema) as writer:
+                writer.write_table(state)
+            stopped = create(algorithm, parts=4, seed=1)
+            stopped.restore(pa.ipc.open_file(sink.getvalue()).read_all())
+        same_assignment(whole.update(delta), stopped.update(delta))
+        np.testing.assert_array_equal(whole.home(), stopped.home())
+        same_quality(whole.quality(), stopped.quality())
+    assert whole.state().equals(stopped.state())
+
+
+def test_asking_for_quality_or_state_changes_nothing(algorithm):
+    asked, silent = create(algorithm, parts=3), create(algorithm, parts=3)
+    for delta in stream():
+        same_assignment(asked.update(delta), silent.update(delta))
+        asked.quality()
+        asked.state()
+    same_quality(asked.quality(), silent.quality())
+
+
+def test_the_delta_is_left_as_it_is(algorithm):
+    partitioner = create(algorithm, parts=3)
+    for delta in stream(snapshots=4):
+        for array in (delta.src, delta.dst, delta.op, delta.live, delta.touched, delta.graph.indptr):
+            array.setflags(write=False)
+        partitioner.update(delta)
+
+
+def test_one_part_cuts_and_moves_nothing(algorithm):
+    partitioner = create(algorithm, parts=1)
+    for delta in stream():
+        assignment = partitioner.update(delta)
+        assert (assignment.part[assignment.why != Why.GONE] == 0).all()
+    quality = partitioner.quality()
+    assert quality.cut == 0
+    assert quality.moved_share == 0
+    assert quality.replication_factor == quality.training_replication_factor == 1
+    assert quality.shared_share == 0
+    assert quality.node_balance == quality.edge_balance == 1
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([], id="no events at all"),
+        pytest.param([(0, 0, -1), (0, 3, -1)], id="node events only"),
+        pytest.param([(1, 0, 0)], id="one node with a self-loop"),
+        pytest.param([(1, 2, 2), (1, 0, 0), (1, 2, 2)], id="self-loops only"),
+        pytest.param([(1, 0, 1), (1, 1, 0), (1, 0, 1)], id="one pair many times"),
+        pytest.param([(1, 0, 1), (-1, 0, 1)], id="a pair that came and went"),
+        pytest.param([(-1, 0, 1)], id="a delete of what was never there"),
+    ],
+)
+def test_small_and_odd_snapshots(algorithm, events, parts):
+    graph = LiveGraph(node_features=4)
+    partitioner = create(algorithm, parts=parts)
+    for tau, rows in enumerate([events, [], [(1, 4, 5), (1, 5, 5)], [(-1, 4, 5)], [(-1, 5, 5)]]):
+        delta = graph.apply(tau, snapshot(rows))
+        assignment = partitioner.update(delta)
+        home = partitioner.home()
+        assert (home[delta.live] >= 0).all()
+        if partitioner.kind == "edge":
+            assert len(assignment.event_part) == len(delta.op)
+    quality = partitioner.quality()
+    for field in dataclasses.fields(quality):
+        value = getattr(quality, field.name)
+        assert math.isnan(value) or value >= 0, field.name
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(PartitionError, match=r"unknown partitioner 'metsi'; expected one of .*hash"):
+        create("metsi", parts=2)
+
+
+def test_no_parts_are_refused(algorithm):
+    with pytest.raises(PartitionError, match=f"{algorithm} needs at least one part, found parts = 0"):
+        create(algorithm, parts=0)
+
+
+def test_an_unknown_parameter_is_refused(algorithm):
+    with pytest.raises(PartitionError, match="colour"):
+        create(algorithm, parts=2, colour="red")
+
+
+def test_a_registered_class_is_found_by_its_name(monkeypatch):
+    monkeypatch.setattr(interface, "_REGISTRY", dict(interface._REGISTRY))
+
+    @register
+    class Mine(Hash):
+        name = "mine"
+
+    assert "mine" in algorithms()
+    assert create("mine", parts=2).name == "mine"
+
+
+def test_an_entry_point_of_another_package_is_found(monkeypatch):
+    found = [EntryPoint(name="theirs", value="stream.partition.hash:Hash", group=interface.ENTRY_POINTS)]
+    monkeypatch.setattr(
+        interface, "entry_points", lambda group: found if group == interface.ENTRY_POINTS else []
+    )
+    assert algorithms()["theirs"] is Hash
