@@ -1,0 +1,63 @@
+"""What the sink took in since the last commit."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.events import REJECT_SCHEMA, Op, Reason
+from schemas.store import Position
+from stream.snapshots.event_time import Key
+
+
+@dataclass(slots=True)
+class Pending:
+    """Events, rejects, positions and counts that the next commit makes durable."""
+
+    batches: int = 0
+    bytes: int = 0
+    min_tau: int | None = None
+    max_tau: int | None = None
+    events: list[pa.Table] = field(default_factory=list)
+    rejects: list[pa.Table] = field(default_factory=list)
+    positions: dict[Key, Position] = field(default_factory=dict)
+    accepted: Counter[tuple[str, Op]] = field(default_factory=Counter)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    late: Counter[str] = field(default_factory=Counter)
+    tombstones: Counter[str] = field(default_factory=Counter)
+
+    def add_events(self, topic: str, rows: pa.Table) -> None:
+        """Take accepted events in, ``tail_schema``."""
+        if rows.num_rows == 0:
+            return
+        tau = rows["tau"].to_numpy()
+        low, high = int(tau.min()), int(tau.max())
+        self.min_tau = low if self.min_tau is None else min(low, self.min_tau)
+        self.max_tau = high if self.max_tau is None else max(high, self.max_tau)
+        self.events.append(rows)
+        self.bytes += rows.nbytes
+        ops, counts = np.unique(rows["op"].to_numpy(), return_counts=True)
+        for op, count in zip(ops.tolist(), counts.tolist(), strict=True):
+            self.accepted[topic, Op(op)] += count
+
+    def add_rejects(self, topic: str, rows: pa.Table) -> None:
+        """Take refused messages in, ``REJECT_SCHEMA``; late ones are counted apart."""
+        if rows.num_rows == 0:
+            return
+        self.rejects.append(rows)
+        self.bytes += rows.nbytes
+        for entry in rows["reason"].value_counts().to_pylist():
+            if entry["values"] != Reason.LATE:
+                self.refused[topic, entry["values"]] += entry["counts"]
+
+    def all_rejects(self) -> pa.Table:
+        """All refused messages, in order of arrival."""
+        return pa.concat_tables([REJECT_SCHEMA.empty_table(), *self.rejects])
+
+    def refused_by_reason(self) -> dict[str, int]:
+        """Refused messages of all topics together."""
+        total: Counter[str] = Counter()
+        for (_, reason), count in self.refused.items():
+            total[reason] += count
+        return dict(total)

@@ -1,0 +1,262 @@
+"""The sink: micro-batches in, commits out. One writer, no Beam, no Kafka."""
+
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.config import StreamConfig
+from schemas.events import US_PER_S, IdKind, event_schema
+from schemas.store import CommitRecord, LogHeader, Position
+from stream.microbatch import MicroBatch
+from stream.pending import Pending
+from stream.sink_observer import SinkObserver, Unobserved
+from stream.snapshots.delta import Int64
+from stream.snapshots.event_time import EventClock, Key, closed_by, place
+from stream.snapshots.late import late_rejects
+from stream.snapshots.sealing import split_snapshots
+from stream.store.log_writer import LogWriter
+from stream.store.tail import tail_schema
+
+PENDING_BYTES = 256 << 20
+"""A commit is due when so much is only in memory: what is committed is read from the disk's cache."""
+
+
+def log_header(config: StreamConfig) -> LogHeader:
+    """The header of the log that a configuration asks for."""
+    return LogHeader(
+        graph=config.graph,
+        interval_us=round(config.snapshots.interval_s * US_PER_S),
+        ids=config.ids,
+        node_features=config.features.node,
+        edge_features=config.features.edge,
+        segments=config.features.segments,
+    )
+
+
+class SnapshotSink:
+    """Takes micro-batches in, keeps event time, and commits to the log.
+
+    Whatever order and size the batches have, and wherever the process dies: what lies before a topic partition's
+    ``next`` is in the log or its rejects exactly once, what lies after has no effect.
+
+    A commit is due ``commit_every_s`` after the last one if there is something to commit, and as soon as the
+    watermark closes a snapshot that has events, but not before as much time has passed as the last commit took:
+    so commits never take more than half of the time, whatever the disk.
+    """
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        config: StreamConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        observer: SinkObserver | None = None,
+    ) -> None:
+        """Continue from the writer's last commit.
+
+        Args:
+            writer: The open log.
+            config: Event-time rules.
+            clock: Seconds, for what is due and what is idle.
+            observer: Told what is counted.
+        """
+        self._writer = writer
+        self._rules = config.snapshots
+        self._ids = config.ids
+        self._clock = clock
+        self._observer: SinkObserver = observer or Unobserved()
+        writer.on_phase = self._observer.commit_phase
+        self._event_clock = EventClock(
+            out_of_orderness_us=round(self._rules.lateness_s * US_PER_S),
+            idle_timeout_s=self._rules.idle_timeout_s,
+        )
+        for key, position in writer.positions.items():
+            self._event_clock.restore(key, position.max_t_us)
+        self._published = writer.outbox.published
+        self._next_seal_s = self._last_commit_s = clock()
+        self._start_over()
+
+    def assign(self, partitions: Iterable[Key]) -> None:
+        """Say which topic partitions are being read.
+
+        Each holds the watermark until it was heard of, also those that were never read; those of the log that
+        are not among them no longer do. Without this call they are those of the log and those offered.
+        """
+        self._event_clock.assign(partitions)
+
+    def next_offset(self, key: Key) -> int | None:
+        """First offset of a topic partition that was not taken in; None: unknown to the log."""
+        position = self._position(key)
+        return None if position is None else position.next
+
+    def offer(self, batch: MicroBatch) -> None:
+        """Take one poll of a topic partition in; what was taken in before is dropped, whole messages at a time.
+
+        Args:
+            batch: Batches of one topic partition come in order of offset. An empty one tells that there is
+                nothing to read: sources send it for idle polls.
+        """
+        key = (batch.topic, batch.partition)
+        known = self._position(key)
+        start = batch.first_offset if known is None else known.next
+        events, rejects = _from(batch.events, start), _from(batch.rejects, start)
+        latest = int(events["t"].to_numpy().max()) if events.num_rows else None
+        self._event_clock.hear(
+            key,
+            max_t_us=latest,
+            messages=batch.end_offset > max(start, batch.first_offset),
+            unread=batch.end_offset < batch.high_watermark,
+            now_s=self._clock(),
+        )
+        pending = self._pending
+        if known is None or batch.end_offset > known.next:
+            pending.batches += 1
+            pending.positions[key] = Position(
+                topic=batch.topic,
+                partition=batch.partition,
+                next=max(batch.end_offset, start),
+                max_t_us=self._event_clock.max_t_us(key),
+            )
+            pending.tombstones[batch.topic] += batch.tombstones
+            pending.add_rejects(batch.topic, rejects)
+            self._accept(batch.topic, batch.partition, events)
+        held = self._event_clock.partition_watermark_us(key)
+        if held is not None:
+            self._observer.watermark(batch.topic, batch.partition, held)
+        self._observer.pending(pending.batches, pending.bytes + self._open.nbytes)
+
+    def advance(self) -> CommitRecord | None:
+        """Commit if one is due; call it after offers and when there was nothing to offer.
+
+        Returns:
+            The commit, or None.
+
+        Raises:
+            OSError: The disk refuses; nothing is lost, the next call tries again.
+            StoreError: As ``LogWriter.commit``.
+        """
+        now = self._clock()
+        closed = self._closed(now)
+        min_tau = self._min_tau()
+        if closed is not None and min_tau is not None and min_tau <= closed and now >= self._next_seal_s:
+            return self._commit(closed)
+        overdue = now - self._last_commit_s >= self._rules.commit_every_s
+        if self._anything() and (overdue or self._pending.bytes >= PENDING_BYTES):
+            return self._commit(closed)
+        return None
+
+    def seal_all(self) -> CommitRecord | None:
+        """Commit everything and seal all snapshots that have events; None if there is nothing to do."""
+        closed = self._closed(self._clock())
+        latest = max(
+            (tau for tau in (self._pending.max_tau, self._open_max) if tau is not None), default=None
+        )
+        if latest is None:
+            return self.flush()
+        return self._commit(latest if closed is None else max(latest, closed))
+
+    def flush(self) -> CommitRecord | None:
+        """Commit what is pending, sealing only what the watermark has closed; None if there is nothing to do."""
+        return self._commit(self._closed(self._clock())) if self._anything() else None
+
+    def _accept(self, topic: str, partition: int, events: pa.Table) -> None:
+        sealed_through = self._writer.sealed_through
+        interval_us = self._writer.header.interval_us
+        tau, late = place(events["t"].to_numpy(), interval_us, sealed_through)
+        num_late = int(np.count_nonzero(late))
+        if num_late:
+            self._pending.late[topic] += num_late
+        rows = _with_source(events, self._ids, topic, partition, tau)
+        if num_late and self._rules.late == "dead-letter":
+            assert sealed_through is not None
+            refused = events.filter(pa.array(late))
+            own_tau = np.floor_divide(refused["t"].to_numpy(), interval_us)
+            refused = refused.append_column("tau", pa.array(own_tau))
+            self._pending.add_rejects(topic, late_rejects(refused, topic, partition, sealed_through))
+            rows = rows.filter(pa.array(~late))
+        self._pending.add_events(topic, rows)
+
+    def _commit(self, closed: int | None) -> CommitRecord:
+        pending = self._pending
+        started = time.perf_counter()
+        begun = self._clock()
+        seal: list[tuple[int, pa.Table]] = []
+        new = pa.concat_tables([tail_schema(self._ids).empty_table(), *pending.events])
+        min_tau = self._min_tau()
+        if closed is not None and min_tau is not None and min_tau <= closed:
+            seal = split_snapshots(pa.concat_tables([self._open, new]), closed)
+            new = new.filter(pa.array(new["tau"].to_numpy() > closed))
+        self._observer.commit_phase("order", time.perf_counter() - started)
+        record = self._writer.commit(
+            positions=pending.positions,
+            tail=new,
+            rejects=pending.all_rejects(),
+            seal=seal,
+            refused=pending.refused_by_reason(),
+            late=pending.late.total(),
+            sealed_through=closed,
+        )
+        self._last_commit_s = self._clock()
+        self._next_seal_s = 2 * self._last_commit_s - begun
+        self._published = record.published
+        self._start_over()
+        self._report(pending, record)
+        return record
+
+    def _start_over(self) -> None:
+        self._pending = Pending()
+        self._open = self._writer.open_tail()
+        tau = self._open["tau"].to_numpy()
+        self._open_min = int(tau.min()) if len(tau) else None
+        self._open_max = int(tau.max()) if len(tau) else None
+
+    def _report(self, pending: Pending, record: CommitRecord) -> None:
+        for (topic, op), count in pending.accepted.items():
+            self._observer.accepted(topic, op, count)
+        for (topic, reason), count in pending.refused.items():
+            self._observer.refused(topic, reason, count)
+        for topic, count in pending.late.items():
+            self._observer.late(topic, self._rules.late, count)
+        for topic, count in pending.tombstones.items():
+            if count:
+                self._observer.tombstones(topic, count)
+        self._observer.pending(0, self._open.nbytes)
+        self._observer.committed(record)
+
+    def _position(self, key: Key) -> Position | None:
+        return self._pending.positions.get(key) or self._writer.positions.get(key)
+
+    def _anything(self) -> bool:
+        return bool(self._pending.positions) or self._writer.outbox.published != self._published
+
+    def _min_tau(self) -> int | None:
+        return min((tau for tau in (self._pending.min_tau, self._open_min) if tau is not None), default=None)
+
+    def _closed(self, now: float) -> int | None:
+        """Last τ to close now: what the watermark has passed, and all that is open after a long idle time."""
+        before = [] if self._writer.sealed_through is None else [self._writer.sealed_through]
+        watermark = self._event_clock.watermark_us(now)
+        if watermark is not None:
+            before.append(closed_by(watermark, self._writer.header.interval_us))
+        idle = self._event_clock.all_idle_s(now)
+        if self._rules.idle_seal_s is not None and idle is not None and idle >= self._rules.idle_seal_s:
+            before += [tau for tau in (self._pending.max_tau, self._open_max) if tau is not None]
+        return max(before, default=None)
+
+
+def _from(batch: pa.RecordBatch, start: int) -> pa.Table:
+    """The rows of messages from offset ``start`` on."""
+    table = pa.Table.from_batches([batch])
+    keep = table["offset"].to_numpy() >= start
+    return table if keep.all() else table.filter(pa.array(keep))
+
+
+def _with_source(events: pa.Table, ids: IdKind, topic: str, partition: int, tau: Int64) -> pa.Table:
+    rows = events.num_rows
+    topics = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int16)), pa.array([topic]))
+    schema = tail_schema(ids)
+    columns = [events[name] for name in event_schema(ids).names]
+    columns += [topics, pa.repeat(pa.scalar(partition, pa.int32()), rows), events["offset"], pa.array(tau)]
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,70 @@
+"""What the sink tells whoever counts: one small protocol, so that metrics need no hand in the sink."""
+
+from typing import Protocol
+
+from schemas.events import Op
+from schemas.store import CommitRecord
+
+
+class SinkObserver(Protocol):
+    """Told what commits made durable; counts are never told twice, also when a batch is read again."""
+
+    def accepted(self, topic: str, op: Op, count: int) -> None:
+        """Events of one kind are in the log now."""
+        ...
+
+    def refused(self, topic: str, reason: str, count: int) -> None:
+        """Messages, or rows of one, are in the rejects now; late events aren't among them."""
+        ...
+
+    def late(self, topic: str, policy: str, count: int) -> None:
+        """Late events are in the log or the rejects now, as the policy says."""
+        ...
+
+    def tombstones(self, topic: str, count: int) -> None:
+        """Null messages were skipped."""
+        ...
+
+    def watermark(self, topic: str, partition: int, t_us: int) -> None:
+        """Event time up to which a topic partition is taken to be complete, microseconds."""
+        ...
+
+    def pending(self, batches: int, open_bytes: int) -> None:
+        """Batches not yet committed, and bytes of all open events, durable ones included."""
+        ...
+
+    def commit_phase(self, phase: str, seconds: float) -> None:
+        """How long a phase of a commit took: order, files, record, sweep."""
+        ...
+
+    def committed(self, record: CommitRecord) -> None:
+        """A commit is durable; its ``sealed`` says which snapshots it closed."""
+        ...
+
+
+class Unobserved:
+    """Counts nothing."""
+
+    def accepted(self, topic: str, op: Op, count: int) -> None:
+        """Nothing."""
+
+    def refused(self, topic: str, reason: str, count: int) -> None:
+        """Nothing."""
+
+    def late(self, topic: str, policy: str, count: int) -> None:
+        """Nothing."""
+
+    def tombstones(self, topic: str, count: int) -> None:
+        """Nothing."""
+
+    def watermark(self, topic: str, partition: int, t_us: int) -> None:
+        """Nothing."""
+
+    def pending(self, batches: int, open_bytes: int) -> None:
+        """Nothing."""
+
+    def commit_phase(self, phase: str, seconds: float) -> None:
+        """Nothing."""
+
+    def committed(self, record: CommitRecord) -> None:
+        """Nothing."""

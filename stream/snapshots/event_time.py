@@ -1,0 +1,123 @@
+"""Event time: which snapshot an event belongs to, how far time has come, and what is late.
+
+All of it is plain integers and arrays, persisted in the log's commits; no runner's watermark, timer or pane takes
+part. ``docs/semantics.md`` is the law.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.snapshots.delta import Int64
+
+Key = tuple[str, int]
+"""A topic partition: topic name and partition number."""
+
+
+def place(t: Int64, interval_us: int, sealed_through: int | None) -> tuple[Int64, NDArray[np.bool_]]:
+    """The snapshot that each event is accepted for.
+
+    Args:
+        t: int64 microseconds, shape (E,).
+        interval_us: Length of a snapshot.
+        sealed_through: Last τ that is closed; None: none is.
+
+    Returns:
+        τ as int64 and whether the event is late, both of shape (E,). The τ of a late event is that of the open
+        snapshot, the first one that isn't closed; of any other floor(t / interval).
+    """
+    tau = np.floor_divide(t, interval_us)
+    if sealed_through is None:
+        return tau, np.zeros(len(tau), np.bool_)
+    late = tau <= sealed_through
+    return np.maximum(tau, sealed_through + 1), late
+
+
+def closed_by(watermark_us: int, interval_us: int) -> int:
+    """Last τ whose whole interval [τ·i, (τ+1)·i) lies before the watermark: later events have t ≥ watermark."""
+    return watermark_us // interval_us - 1
+
+
+@dataclass(slots=True)
+class _Partition:
+    max_t_us: int | None = None
+    read_up_since: float | None = None  # None: it has unread messages, or nobody looked yet
+
+
+class EventClock:
+    """The watermark over all topic partitions, and which of them are idle.
+
+    The watermark is the minimum over topic partitions of (largest event time seen − out-of-orderness), and never
+    goes back. A partition holds it until its first event. One with nothing unread for ``idle_timeout_s`` is
+    idle and left out; when all are, what holds the watermark is only the largest event time that was seen.
+    """
+
+    def __init__(self, *, out_of_orderness_us: int, idle_timeout_s: float) -> None:
+        """Start without partitions.
+
+        Args:
+            out_of_orderness_us: How far events of one partition may be out of order.
+            idle_timeout_s: Seconds with nothing unread that make a partition idle.
+        """
+        self._out_of_orderness_us = out_of_orderness_us
+        self._idle_timeout_s = idle_timeout_s
+        self._partitions: dict[Key, _Partition] = {}
+        self._watermark_us: int | None = None
+
+    def assign(self, keys: Iterable[Key]) -> None:
+        """Set the partitions that are being read: a new one holds the watermark, one that is gone doesn't."""
+        self._partitions = {key: self._partitions.get(key, _Partition()) for key in keys}
+
+    def restore(self, key: Key, max_t_us: int | None) -> None:
+        """Take in a partition as the last commit left it; it holds the watermark until it is read again."""
+        self._partitions[key] = _Partition(max_t_us)
+
+    def hear(self, key: Key, *, max_t_us: int | None, messages: bool, unread: bool, now_s: float) -> None:
+        """Take in one poll of a partition.
+
+        Args:
+            key: Which one.
+            max_t_us: Largest event time in the poll; None: it had no event.
+            messages: It had messages.
+            unread: There are more to read.
+            now_s: The clock.
+        """
+        partition = self._partitions.setdefault(key, _Partition())
+        if max_t_us is not None:
+            partition.max_t_us = max(max_t_us, max_t_us if partition.max_t_us is None else partition.max_t_us)
+        if unread:
+            partition.read_up_since = None
+        elif messages or partition.read_up_since is None:
+            partition.read_up_since = now_s
+
+    def max_t_us(self, key: Key) -> int | None:
+        """Largest event time seen in a partition."""
+        partition = self._partitions.get(key)
+        return None if partition is None else partition.max_t_us
+
+    def partition_watermark_us(self, key: Key) -> int | None:
+        """Largest event time seen in a partition less the out-of-orderness; None before its first event."""
+        latest = self.max_t_us(key)
+        return None if latest is None else latest - self._out_of_orderness_us
+
+    def watermark_us(self, now_s: float) -> int | None:
+        """The watermark now, microseconds; None before it first can be told."""
+        busy = [p for p in self._partitions.values() if not self._idle(p, now_s)]
+        times = [p.max_t_us for p in (busy or self._partitions.values())]
+        seen = [t for t in times if t is not None]
+        if seen and (not busy or len(seen) == len(times)):
+            now = (min(seen) if busy else max(seen)) - self._out_of_orderness_us
+            self._watermark_us = now if self._watermark_us is None else max(now, self._watermark_us)
+        return self._watermark_us
+
+    def all_idle_s(self, now_s: float) -> float | None:
+        """Seconds since the last partition became idle; None while one isn't, or there are none."""
+        if not self._partitions or not all(self._idle(p, now_s) for p in self._partitions.values()):
+            return None
+        since = max(p.read_up_since for p in self._partitions.values() if p.read_up_since is not None)
+        return now_s - since - self._idle_timeout_s
+
+    def _idle(self, partition: _Partition, now_s: float) -> bool:
+        return partition.read_up_since is not None and now_s - partition.read_up_since >= self._idle_timeout_s

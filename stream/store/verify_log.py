@@ -1,0 +1,240 @@
+"""The whole log checked against itself: every byte that a record names, and what must hold between them.
+
+Not checkable here: that no offset was taken in twice, because sealed events don't carry theirs; for the same
+reason the order within one time (topic partition, offset).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
+from schemas.store import CommitRecord, FileRef, LogHeader, SealedSnapshot
+from stream.snapshots.dictionary import new_dictionary
+from stream.store.commits import CommitChain, numbers
+from stream.store.errors import CorruptError, FormatVersionError, StoreError
+from stream.store.files import read_record, read_table
+from stream.store.log_layout import HEADER, commit_name, events_name, log_folder, nodes_name
+from stream.store.tail import tail_schema
+
+
+@dataclass(slots=True)
+class LogCheck:
+    """What a check of the log found.
+
+    Attributes:
+        problems: A sentence each, naming file and snapshot; empty: the log is whole.
+        files: Files that were read.
+        bytes: Their bytes.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+
+    def read(self, path: Path) -> None:
+        """Count a file."""
+        if path.is_file():
+            self.files += 1
+            self.bytes += path.stat().st_size
+
+
+def verify_log(store: str | Path) -> LogCheck:
+    """Check a store's log: records and their chain, files, order, dense ids, times, counts and totals.
+
+    It reads every file once and may run beside a writer: what that commits meanwhile isn't looked at.
+
+    Args:
+        store: Folder of the store.
+
+    Returns:
+        All problems; damage in one file doesn't hide damage in others.
+
+    Raises:
+        ConfigMissingError: There is no log.
+    """
+    root = log_folder(store)
+    check = LogCheck()
+    check.read(root / HEADER)
+    try:
+        header = read_record(root / HEADER, LogHeader)
+    except (CorruptError, FormatVersionError) as error:
+        check.problems.append(str(error))
+        return check
+    records = _records(root, header, check)
+    snapshots = _Snapshots(root, header, check)
+    for record in records:
+        for sealed in record.sealed:
+            snapshots.check(record, sealed)
+        if record.rejects is not None:
+            _rejects(root, record, check)
+    if records:
+        _tail(root, header, records[-1], check)
+    return check
+
+
+def _records(root: Path, header: LogHeader, check: LogCheck) -> list[CommitRecord]:
+    """All readable commits in order; what is wrong with them and between them is noted."""
+    records: list[CommitRecord] = []
+    chain = CommitChain(root, header)
+    for n in sorted(numbers(root)):
+        path = root / commit_name(n)
+        check.read(path)
+        try:
+            record = read_record(path, CommitRecord)
+            records.append(record)
+            chain.add(record)
+        except StoreError as error:
+            check.problems.append(str(error))
+            chain = _resumed(root, header, records)
+    for before, after in zip(records, records[1:], strict=False):
+        check.problems.extend(_backwards(root, before, after))
+    return records
+
+
+def _resumed(root: Path, header: LogHeader, records: list[CommitRecord]) -> CommitChain:
+    """A chain that goes on after the last record that could be read, so that one damage is told once."""
+    chain = CommitChain(root, header)
+    chain.last = records[-1] if records else None
+    return chain
+
+
+def _backwards(root: Path, before: CommitRecord, after: CommitRecord) -> Iterator[str]:
+    """What must only grow from commit to commit, and doesn't."""
+    path = root / commit_name(after.n)
+    reached = {(p.topic, p.partition): p.next for p in before.positions}
+    now = {(p.topic, p.partition): p.next for p in after.positions}
+    for (topic, partition), offset in reached.items():
+        if now.get((topic, partition), -1) < offset:
+            yield f"{path} goes back from offset {offset} to {now.get((topic, partition))} in {topic}[{partition}]"
+    if (
+        before.sealed_through is not None
+        and (after.sealed_through or before.sealed_through) < before.sealed_through
+    ):
+        yield f"{path} opens snapshots again: closed through {after.sealed_through} after {before.sealed_through}"
+    shrunk = [reason for reason, count in before.refused.items() if after.refused.get(reason, 0) < count]
+    shrunk += [
+        name for name in ("late", "duplicates", "published") if getattr(after, name) < getattr(before, name)
+    ]
+    if shrunk:
+        yield f"{path} has smaller totals than the commit before: {', '.join(shrunk)}"
+
+
+class _Snapshots:
+    """Sealed snapshots in order, with the id dictionary that they must lead to."""
+
+    def __init__(self, root: Path, header: LogHeader, check: LogCheck) -> None:
+        self._root = root
+        self._header = header
+        self._check = check
+        self._dictionary = new_dictionary(header.ids)
+        self._ids_known = True
+        self._before: int | None = None
+
+    def check(self, record: CommitRecord, sealed: SealedSnapshot) -> None:
+        where = f"snapshot {sealed.tau} (commit {record.n})"
+        problems = self._check.problems
+        if self._before is not None and sealed.tau <= self._before:
+            problems.append(f"{where} was sealed after snapshot {self._before}")
+        if record.sealed_through is None or sealed.tau > record.sealed_through:
+            problems.append(f"{where} is sealed, but its commit closes only up to {record.sealed_through}")
+        self._before = sealed.tau
+        names = (sealed.events.path, sealed.nodes.path)
+        if names != (events_name(sealed.tau), nodes_name(sealed.tau)):
+            problems.append(f"{where} names files of another snapshot: {', '.join(names)}")
+        ids = self._header.ids
+        events = _table(self._root, sealed.events, log_event_schema(ids), self._check)
+        nodes = _table(self._root, sealed.nodes, node_schema(ids), self._check)
+        if events is None or nodes is None:
+            self._ids_known = (
+                False  # ids of this snapshot are unknown, so dense ids can't be checked from here on
+            )
+            return
+        problems.extend(f"{self._root / sealed.events.path}: {p}" for p in self._wrong_events(sealed, events))
+        if self._ids_known:
+            problems.extend(
+                f"{self._root / sealed.nodes.path}: {p}" for p in self._wrong_ids(sealed, events, nodes)
+            )
+
+    def _wrong_events(self, sealed: SealedSnapshot, events: pa.Table) -> Iterator[str]:
+        t, op = events["t"].to_numpy(), events["op"].to_numpy()
+        start = sealed.tau * self._header.interval_us
+        if len(t) == 0:
+            yield "it has no events"
+            return
+        if (t[1:] < t[:-1]).any():
+            yield f"event {int(np.flatnonzero(t[1:] < t[:-1])[0]) + 1} is earlier than the one before"
+        if int(t[-1]) >= start + self._header.interval_us:
+            yield f"an event at {int(t.max())} µs lies after the end of snapshot {sealed.tau}"
+        counts = {
+            "num_events": len(t),
+            "num_inserts": int(np.count_nonzero(op == Op.INSERT)),
+            "num_deletes": int(np.count_nonzero(op == Op.DELETE)),
+            "num_late": int(np.count_nonzero(t < start)),
+            "max_t_us": int(t.max()),
+        }
+        for name, count in counts.items():
+            if getattr(sealed, name) != count:
+                yield f"{name} is {count}, its commit says {getattr(sealed, name)}"
+
+    def _wrong_ids(self, sealed: SealedSnapshot, events: pa.Table, nodes: pa.Table) -> Iterator[str]:
+        first = self._dictionary.size
+        src, dst = self._dictionary.encode(events["src"], events["dst"])
+        if not (np.array_equal(src, events["src_node"]) and np.array_equal(dst, events["dst_node"])):
+            yield "dense ids of the events are not those of first appearance in the log"
+        new = pa.chunked_array([self._dictionary.ids(first)])
+        dense = np.arange(first, self._dictionary.size)
+        if not (np.array_equal(dense, nodes["node"]) and nodes["id"].equals(new)):
+            yield f"it doesn't hold the ids first seen in snapshot {sealed.tau} in their order"
+        if sealed.num_nodes != self._dictionary.size:
+            yield f"{self._dictionary.size} ids are in use after it, its commit says {sealed.num_nodes}"
+
+
+def _rejects(root: Path, record: CommitRecord, check: LogCheck) -> None:
+    assert record.rejects is not None
+    table = _table(root, record.rejects, REJECT_SCHEMA, check)
+    if table is None:
+        return
+    reached = {(p.topic, p.partition): p.next for p in record.positions}
+    for source in table.group_by(["topic", "partition"]).aggregate([("offset", "max")]).to_pylist():
+        if source["offset_max"] >= reached.get((source["topic"], source["partition"]), -1):
+            check.problems.append(
+                f"{root / record.rejects.path} has offset {source['offset_max']} of "
+                f"{source['topic']}[{source['partition']}], which commit {record.n} hasn't reached"
+            )
+
+
+def _tail(root: Path, header: LogHeader, last: CommitRecord, check: LogCheck) -> None:
+    """The open tail of the newest commit; gone if a writer has committed since and swept it."""
+    through = last.sealed_through
+    count, problems = 0, LogCheck()
+    for file in last.tail:
+        table = _table(root, file, tail_schema(header.ids), problems)
+        if table is not None:
+            tau = table["tau"].to_numpy()
+            count += len(tau) if through is None else int(np.count_nonzero(tau > through))
+    if (root / commit_name(last.n + 1)).exists():
+        return
+    check.files += problems.files
+    check.bytes += problems.bytes
+    check.problems.extend(problems.problems)
+    if not problems.problems and count != last.tail_events:
+        path = root / commit_name(last.n)
+        check.problems.append(f"{path} says {last.tail_events} events are open, its tail files hold {count}")
+
+
+def _table(root: Path, reference: FileRef, schema: pa.Schema, check: LogCheck) -> pa.Table | None:
+    check.read(root / reference.path)
+    try:
+        table = read_table(root, reference, schema=schema)
+        table.validate(full=True)
+    except CorruptError as error:
+        check.problems.append(str(error))
+        return None
+    except pa.ArrowException as error:
+        check.problems.append(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")
+        return None
+    return table

@@ -1,0 +1,93 @@
+"""Events, polls and configurations for tests of the log: small, explicit, nothing hidden."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from schemas.config import StreamConfig
+from schemas.events import REJECT_SCHEMA, IdKind, event_schema
+from stream.microbatch import MicroBatch
+
+SECOND = 1_000_000
+
+Message = tuple[int, Sequence[dict[str, Any]] | None]
+"""Offset, and the events of the message; None: a message that the decoder refused."""
+
+
+def event(src: Any, dst: Any, t: int, **more: Any) -> dict[str, Any]:
+    """One canonical event, t in microseconds."""
+    return {
+        "op": 1 if dst is not None else 0,
+        "src": src,
+        "dst": dst,
+        "t": t,
+        "weight": 1.0,
+        "features": None,
+        "feature_offset": None,
+        "label": None,
+        "event_id": None,
+        **more,
+    }
+
+
+def poll(
+    topic: str,
+    partition: int,
+    messages: Iterable[Message],
+    *,
+    first: int,
+    end: int,
+    high_watermark: int | None = None,
+    ids: IdKind = "int",
+    tombstones: int = 0,
+) -> MicroBatch:
+    """A decoded poll of one topic partition."""
+    rows, rejects = [], []
+    for offset, events in messages:
+        if events is None:
+            rejects.append(
+                {
+                    "topic": topic,
+                    "partition": partition,
+                    "offset": offset,
+                    "row": None,
+                    "reason": "not_json",
+                    "sentence": "it is not JSON",
+                    "raw": b"{",
+                }
+            )
+        else:
+            rows.extend({**e, "offset": offset} for e in events)
+    schema = event_schema(ids).append(pa.field("offset", pa.int64(), nullable=False))
+    return MicroBatch(
+        topic=topic,
+        partition=partition,
+        first_offset=first,
+        end_offset=end,
+        high_watermark=end if high_watermark is None else high_watermark,
+        events=pa.RecordBatch.from_pylist(rows, schema=schema),
+        rejects=pa.RecordBatch.from_pylist(rejects, schema=REJECT_SCHEMA),
+        tombstones=tombstones,
+    )
+
+
+def stream_config(store: str, *, ids: IdKind = "int", **snapshots: Any) -> StreamConfig:
+    """A configuration with intervals of one second unless told otherwise."""
+    return StreamConfig(
+        graph="test",
+        store=store,
+        kafka={"bootstrap": "nowhere:9092", "topics": [{"name": "a"}]},  # type: ignore[arg-type]
+        snapshots={"interval_s": 1.0, **snapshots},  # type: ignore[arg-type]
+        ids=ids,
+    )
+
+
+class Clock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
