@@ -1,0 +1,120 @@
+"""``freshet-stream synth``: write a synthetic event file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from stream.service.failure import Failure
+from stream.service.output import Debug, Json, finish, print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+_DAY_S = 86_400.0
+
+
+def synth(
+    out: Annotated[
+        Path, typer.Option("--out", help="File to write: CSV where it ends in .csv, else Parquet.")
+    ],
+    nodes: Annotated[int | None, typer.Option("--nodes", min=2, help="Nodes of a plain stream.")] = None,
+    edges: Annotated[int | None, typer.Option("--edges", min=1, help="Inserts of a plain stream.")] = None,
+    features: Annotated[
+        int | None,
+        typer.Option("--features", min=0, help="Width of node features. Default: 0; with --paper 128."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Same arguments and seed, same file.")] = 0,
+    shape: Annotated[
+        Literal["community", "rmat"],
+        typer.Option("--shape", help="community: structure worth learning; rmat: the skew of load tests."),
+    ] = "community",
+    span: Annotated[
+        float | None,
+        typer.Option("--span", help="Seconds of event time of a plain stream. Default: 30 days."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", help="Events a second of event time of a plain stream, instead of --span."),
+    ] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            "--paper", help="A graph of DistDy's Table 2: uni500k, ex500k, 10k-sparse … 100k-dense."
+        ),
+    ] = None,
+    snapshots: Annotated[
+        int | None, typer.Option("--snapshots", min=1, help="With --paper: T, one a 1,000 s.")
+    ] = None,
+    change: Annotated[
+        float | None,
+        typer.Option("--change", min=0, max=1, help="With --paper: share replaced a snapshot. Default: 0.3."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a synthetic stream of interactions, sorted by time from 2024-01-01 on.
+
+    Example: freshet-stream synth --nodes 2000 --edges 100000 --features 16 --out demo.parquet
+    """
+    if (paper is None) == (nodes is None and edges is None):
+        raise typer.BadParameter("give --nodes and --edges, or --paper")
+    if paper is None and (nodes is None or edges is None):
+        raise typer.BadParameter("give both --nodes and --edges")
+    if paper is None and (snapshots is not None or change is not None):
+        raise typer.BadParameter("--snapshots and --change go with --paper")
+    if paper is not None and (span is not None or rate is not None or shape != "community"):
+        raise typer.BadParameter("--span, --rate and --shape go with --nodes and --edges")
+    if span is not None and rate is not None:
+        raise typer.BadParameter("give --span or --rate, not both")
+    if any(value is not None and not value > 0 for value in (span, rate)):
+        raise typer.BadParameter("--span and --rate must be positive")
+
+    def body() -> None:
+        tables: Iterable[pa.Table]
+        if paper is not None:
+            tables, interval_s = _paper_tables(paper, snapshots, features, change, seed)
+        else:
+            from stream.synthetic import DEFAULT_SPAN_S, interactions
+
+            assert nodes is not None and edges is not None
+            span_s = span or (edges / rate if rate else DEFAULT_SPAN_S)
+            interval_s = _DAY_S
+            try:
+                tables = [
+                    interactions(nodes, edges, features=features or 0, seed=seed, shape=shape, span_s=span_s)
+                ]
+            except ValueError as error:
+                raise Failure(f"synth: {error}") from error
+        from stream.synthetic.event_writer import write_events
+
+        result = write_events(out, tables, interval_s=interval_s)
+        if json:
+            print_json(result)
+        else:
+            print_table(f"Wrote {out}", result)
+
+    finish(body, debug=debug)
+
+
+def _paper_tables(
+    name: str, snapshots: int | None, features: int | None, change: float | None, seed: int
+) -> "tuple[Iterable[pa.Table], float]":
+    from dataclasses import replace
+
+    from stream.synthetic import PAPER_GRAPHS, paper_snapshots
+    from stream.synthetic.table2 import CHANGE, FEATURES, INTERVAL_S
+
+    if name not in PAPER_GRAPHS:
+        raise Failure(f"unknown graph {name!r} of --paper, expected one of {', '.join(PAPER_GRAPHS)}")
+    graph = PAPER_GRAPHS[name]
+    graph = replace(graph, snapshots=graph.snapshots if snapshots is None else snapshots)
+    tables = paper_snapshots(
+        graph,
+        features=FEATURES if features is None else features,
+        change=CHANGE if change is None else change,
+        seed=seed,
+    )
+    return tables, float(INTERVAL_S)

@@ -1,0 +1,155 @@
+"""Communities with drift: who interacts with whom, in order, without the times."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Int64Array = npt.NDArray[np.int64]
+
+_EPOCHS = 64
+_LOYALTY = 0.9
+"""Share of interactions inside the source's community."""
+_PAIRS_PER_EDGE = 4.0
+"""Possible partners in the community for each interaction of a node: keeps most pairs new."""
+_SMALLEST, _FEWEST = 12, 8
+_MOVES_A_NODE = 0.5
+"""Expected changes of community over the stream."""
+_TAIL = 1.8
+"""Exponent of the Pareto law of activity."""
+_BURSTING, _BURST = 0.03, 8.0
+"""Share of communities that burst in an epoch, and by how much more active they are."""
+_ARRIVAL = 2.0
+"""Arrivals slow down: node i comes with event about (i / nodes)^2 · edges."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommunityStream:
+    """Edges in order, and when nodes joined communities.
+
+    Attributes:
+        src: int64 [edges].
+        dst: int64 [edges]; never equal to src.
+        communities: How many there are.
+        joined_node: int64: nodes that arrive or change their community, in order.
+        joined_at: int64: index of the edge before which that happens, ascending.
+        joined_community: int64: the community joined.
+    """
+
+    src: Int64Array
+    dst: Int64Array
+    communities: int
+    joined_node: Int64Array
+    joined_at: Int64Array
+    joined_community: Int64Array
+
+
+def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> CommunityStream:
+    """Draw the stream epoch by epoch; inside one, memberships stand still.
+
+    Node i emits its first edge on arrival, so all nodes occur where edges ≥ nodes.
+    """
+    size = max(_SMALLEST, _PAIRS_PER_EDGE * edges / nodes)
+    communities = max(2, round(nodes / size), min(_FEWEST, nodes // _SMALLEST))
+    community = rng.integers(0, communities, nodes)
+    activity = rng.pareto(_TAIL, nodes) + 1.0
+    comes_at = _arrivals(nodes, edges)
+    src, dst = np.empty(edges, np.int64), np.empty(edges, np.int64)
+    joined: list[tuple[Int64Array, Int64Array, Int64Array]] = []
+    bounds = np.linspace(0, edges, min(_EPOCHS, edges) + 1).astype(np.int64)
+    for first, end in pairwise(bounds):
+        here, soon = np.searchsorted(comes_at, (first, end))
+        movers = np.flatnonzero(rng.random(here) < _MOVES_A_NODE / _EPOCHS) if first else np.empty(0, int)
+        community[movers] = rng.integers(0, communities, len(movers))
+        newcomers = np.arange(here, soon)
+        at = np.concatenate((np.sort(rng.integers(first, end, len(movers))), comes_at[newcomers]))
+        who = np.concatenate((movers, newcomers))
+        order = np.argsort(at, kind="stable")
+        joined.append((who[order], at[order], community[who[order]]))
+
+        known = max(here, min(soon, nodes), 2) if first == 0 else here
+        boost = np.where(rng.random(communities) < _BURSTING, _BURST, 1.0)
+        forced = np.full(end - first, -1, np.int64)
+        forced[comes_at[newcomers] - first] = newcomers
+        members, starts = _by_community(community[:known], communities)
+        weight = np.cumsum(activity[members] * boost[community[members]])
+        _draw(
+            forced, members, starts, community, weight, rng.random((end - first, 3)),
+            src[first:end], dst[first:end],
+        )  # fmt: skip
+    node, at, joins = (np.concatenate(parts) for parts in zip(*joined, strict=True))
+    return CommunityStream(src, dst, communities, node, at, joins)
+
+
+def _arrivals(nodes: int, edges: int) -> Int64Array:
+    """Distinct, ascending edge indices at which nodes 0, 1, 2 … arrive; those past the end never do."""
+    i = np.arange(min(nodes, edges))
+    spare = max(edges - nodes, 0)
+    return i + (spare * (i / nodes) ** _ARRIVAL).astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _by_community(community: Int64Array, communities: int) -> tuple[Int64Array, Int64Array]:
+    """Nodes sorted by community (counting sort), and where each community starts [communities + 1]."""
+    starts = np.zeros(communities + 1, np.int64)
+    for c in community:
+        starts[c + 1] += 1
+    starts = np.cumsum(starts)
+    place = starts[:-1].copy()
+    members = np.empty(len(community), np.int64)
+    for node in range(len(community)):
+        c = community[node]
+        members[place[c]] = node
+        place[c] += 1
+    return members, starts
+
+
+@njit(cache=True, nogil=True)
+def _draw(
+    forced: Int64Array,
+    members: Int64Array,
+    starts: Int64Array,
+    community: Int64Array,
+    weight: npt.NDArray[np.float64],
+    uniform: npt.NDArray[np.float64],
+    src: Int64Array,
+    dst: Int64Array,
+) -> None:
+    """One epoch's edges: the source by activity (or forced), the partner evenly from its community.
+
+    Args:
+        forced: int64 [n]; the source, or −1 to draw one.
+        members: Nodes that are there, sorted by community.
+        starts: int64 [communities + 1], where each community starts in ``members``.
+        community: Of every node.
+        weight: float64 [members], running sum of activities in the order of ``members``.
+        uniform: float64 [n, 3] in [0, 1).
+        src: Written.
+        dst: Written.
+    """
+    count = len(members)
+    # Guide table: a bucket of the running sum to the first member in it, so that a draw looks at about two.
+    guide = np.empty(count, np.int64)
+    place = 0
+    for bucket in range(count):
+        while weight[place] < weight[-1] * bucket / count:
+            place += 1
+        guide[bucket] = place
+    for i in range(len(forced)):
+        source = forced[i]
+        if source < 0:
+            place = guide[int(uniform[i, 0] * count)]
+            while place < count - 1 and weight[place] <= uniform[i, 0] * weight[-1]:
+                place += 1
+            source = members[place]
+        low, high = starts[community[source]], starts[community[source] + 1]
+        alone = high - low < 2
+        if alone or uniform[i, 1] >= _LOYALTY:
+            low, high = 0, count
+        place = low + int(uniform[i, 2] * (high - low))
+        if members[place] == source:
+            place = low + (place - low + 1) % (high - low)
+        src[i] = source
+        dst[i] = members[place]
