@@ -6,6 +6,7 @@ reason the order within one time (topic partition, offset).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +91,7 @@ def _records(root: Path, header: LogHeader, check: LogCheck) -> list[CommitRecor
         except StoreError as error:
             check.problems.append(str(error))
             chain = _resumed(root, header, records)
-    for before, after in zip(records, records[1:], strict=False):
+    for before, after in pairwise(records):
         check.problems.extend(_backwards(root, before, after))
     return records
 
@@ -110,11 +111,9 @@ def _backwards(root: Path, before: CommitRecord, after: CommitRecord) -> Iterato
     for (topic, partition), offset in reached.items():
         if now.get((topic, partition), -1) < offset:
             yield f"{path} goes back from offset {offset} to {now.get((topic, partition))} in {topic}[{partition}]"
-    if (
-        before.sealed_through is not None
-        and (after.sealed_through or before.sealed_through) < before.sealed_through
-    ):
-        yield f"{path} opens snapshots again: closed through {after.sealed_through} after {before.sealed_through}"
+    through = after.sealed_through
+    if before.sealed_through is not None and (through is None or through < before.sealed_through):
+        yield f"{path} opens snapshots again: closed through {through} after {before.sealed_through}"
     shrunk = [reason for reason, count in before.refused.items() if after.refused.get(reason, 0) < count]
     shrunk += [
         name for name in ("late", "duplicates", "published") if getattr(after, name) < getattr(before, name)

@@ -2,6 +2,7 @@
 
 import tempfile
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -31,48 +32,55 @@ class Script:
     steps: list[tuple[Any, ...]] = field(default_factory=list)
 
 
+def random_messages(random: Random, ids: str, *, steady: bool) -> Messages:
+    """One topic partition: offsets with holes, several rows a message, refused ones, any kind of event."""
+    names: list[Any] = list(range(-3, 7)) if ids == "int" else ["", "a", "ü", "b" * 256, "0"]
+    jumps = [0, 0, 1, 300_000, 400_000, SECOND] * 3 + [7 * SECOND, 10**13]
+    jumps += [] if steady else [-300_000, -SECOND, -3 * SECOND] * 2
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"op": -1},
+        {"weight": 0.5, "label": 3},
+        {"features": [1.0, 2.0]},
+        {"op": 0, "features": [7.0], "feature_offset": 1, "event_id": "x"},
+    ]
+    messages: Messages = []
+    offset, now = random.randrange(5), random.randrange(-2, 2) * SECOND
+    for _ in range(random.randrange(1, 25)):
+        rows = []
+        for _ in range(random.choice([1, 1, 2, 3])):
+            now += random.choice(jumps)
+            more = random.choice(kinds)
+            rows.append(
+                event(
+                    random.choice(names), random.choice(names) if more.get("op") != 0 else None, now, **more
+                )
+            )
+        messages.append((offset, None if random.random() < 0.1 else rows))
+        offset += random.choice([1, 1, 1, 4])
+    return messages
+
+
 @st.composite
 def scripts(draw: st.DrawFn) -> Script:
     ids = draw(st.sampled_from(["int", "string"]))
     script = Script(
         ids, draw(st.sampled_from(["next-snapshot", "dead-letter"])), draw(st.sampled_from([0, 2]))
     )
-    names = st.integers(-3, 6) if ids == "int" else st.sampled_from(["", "a", "ü", "b" * 256, "0"])
-    steady = draw(st.booleans())
+    random, steady = Random(draw(st.integers(0, 10**9))), draw(st.booleans())
     for key in KEYS[: draw(st.integers(1, 3))]:
-        offset, now = draw(st.integers(0, 5)), draw(st.integers(-2, 3)) * SECOND
-        script.messages[key] = []
-        for _ in range(draw(st.integers(0, 14))):
-            rows = []
-            for _ in range(draw(st.sampled_from([1, 1, 2, 3]))):
-                jump = [0, 1, 400_000, SECOND, 7 * SECOND, 10**13] + (
-                    [] if steady else [-300_000, -2 * SECOND]
-                )
-                now += draw(st.sampled_from(jump))
-                more = draw(
-                    st.sampled_from(
-                        [
-                            {},
-                            {"op": -1},
-                            {"weight": 0.5, "label": 3},
-                            {"features": [1.0, 2.0]},
-                            {"features": [7.0], "feature_offset": 1, "event_id": "x"},
-                        ]
-                    )
-                )
-                dst = draw(names) if "features" not in more or draw(st.booleans()) else None
-                rows.append(event(draw(names), dst, now, **more))
-            script.messages[key].append((offset, None if draw(st.integers(0, 9)) == 0 else rows))
-            offset += draw(st.sampled_from([1, 1, 1, 4]))
+        script.messages[key] = random_messages(random, ids, steady=steady)
+    count, back = st.integers(1, 6), st.sampled_from([0, 0, 0, 1, 3])
     step = st.one_of(
-        st.tuples(st.just("poll"), st.sampled_from(KEYS), st.integers(1, 5), st.integers(0, 3)),
-        st.tuples(st.just("poll"), st.sampled_from(KEYS), st.integers(1, 5), st.just(0)),
-        st.tuples(st.just("advance"), st.sampled_from([0.0, 0.0, 11.0])),
+        st.tuples(st.just("poll"), st.sampled_from(list(script.messages)), count, back),
+        st.tuples(st.just("round"), count, st.sampled_from([0.0, 11.0])),
+        st.tuples(st.just("round"), count, st.just(0.0)),
+        st.tuples(st.just("advance"), st.sampled_from([0.0, 11.0])),
         st.just(("crash",)),
         st.just(("flush",)),
         st.just(("seal_all",)),
     )
-    script.steps = draw(st.lists(step, max_size=25))
+    script.steps = draw(st.lists(step, min_size=6, max_size=25))
     return script
 
 
@@ -118,6 +126,10 @@ class Job:
     def step(self, what: str, *more: Any) -> None:
         if what == "poll":
             self.poll(*more)
+        elif what == "round":
+            for key in self.script.messages:
+                self.poll(key, more[0], 0)
+            self.step("advance", more[1])
         elif what == "crash":
             self.writer.close()
             self.oracle.crash()

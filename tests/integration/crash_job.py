@@ -1,0 +1,61 @@
+"""A stream job without Kafka, to be killed: reads three scripted topic partitions from where the log stands.
+
+Usage: python crash_job.py STORE. Prints "done" when everything is sealed.
+"""
+
+import sys
+from pathlib import Path
+from random import Random
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from log_events import SECOND, Clock, Message, event, poll, stream_config
+
+from stream.sink import SnapshotSink, log_header
+from stream.store.log_writer import LogWriter
+
+KEYS = [("a", 0), ("a", 1), ("b", 0)]
+
+
+def messages(key: tuple[str, int], count: int = 120) -> list[Message]:
+    """The partition's content: in order of time, some messages refused, some offsets missing."""
+    random = Random(f"{key}")
+    content: list[Message] = []
+    offset, now = 3, random.randrange(SECOND)
+    for _ in range(count):
+        now += random.randrange(SECOND // 4)
+        rows = [
+            event(random.randrange(40), random.randrange(40), now, label=random.choice([None, 1]))
+            for _ in range(random.choice([1, 2, 5]))
+        ]
+        content.append((offset, None if random.random() < 0.1 else rows))
+        offset += random.choice([1, 1, 3])
+    return content
+
+
+def main(store: str) -> None:
+    config = stream_config(store, commit_every_s=2.0)
+    clock = Clock()
+    with LogWriter.open(store, log_header(config)) as writer:
+        sink = SnapshotSink(writer, config, clock=clock)
+        sink.assign(KEYS)
+        contents = {key: messages(key) for key in KEYS}
+        while True:
+            idle = True
+            for key, content in contents.items():
+                start = sink.next_offset(key) or 0
+                part = [message for message in content if message[0] >= start][:3]
+                if part:
+                    idle = False
+                    end = part[-1][0] + 1
+                    sink.offer(poll(*key, part, first=start, end=end, high_watermark=content[-1][0] + 1))
+            clock.now += 1.0
+            sink.advance()
+            if idle:
+                sink.seal_all()
+                print("done")
+                return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
