@@ -132,19 +132,20 @@ class PartSummary(BaseModel):
 
 
 class QualityRecord(BaseModel):
-    """Partition quality of one snapshot; each figure as ``docs/semantics.md`` defines it."""
+    """Partition quality after a snapshot; each figure as ``docs/semantics.md`` defines it, null where it has no meaning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cut: float
-    replication_factor: float
-    training_replication_factor: float
-    shared_share: float
-    node_balance: float
-    edge_balance: float
-    utility: float | None = None
-    moved_share: float
-    seconds: float
+    cut: float | None
+    cut_final: float | None
+    replication_factor: float | None
+    training_replication_factor: float | None
+    shared_share: float | None
+    node_balance: float | None
+    edge_balance: float | None
+    utility: float | None
+    moved_share: float | None
+    seconds: float = Field(description="What the partitioner took for this snapshot.")
 
 
 class LaneManifest(Record):
@@ -159,15 +160,16 @@ class LaneManifest(Record):
     num_nodes: int = Field(description="Dense ids in use in the log after τ.")
     num_events: int
     live_nodes: int
-    live_edges: int
+    live_edges: int = Field(description="Directed pairs of the lane's live graph, edge life counted.")
     assignment: FileRef
     edges: FileRef
     segments: FileRef
     event_parts: FileRef | None = Field(
-        None, description="Edge lanes: the part of every insert event of τ, −1 discarded."
+        None, description="Edge lanes: the part of every edge event of τ, −1 for discarded ones and deletes."
     )
     base: FileRef | None = None
     state: FileRef | None = None
-    parts: list[PartSummary]
+    parts: list[PartSummary] = Field(description="One a part.")
+    discarded: PartSummary | None = Field(None, description="Edge lanes: the pairs that no part holds.")
     quality: QualityRecord
     wall_time_us: int

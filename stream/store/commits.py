@@ -85,8 +85,8 @@ class CommitChain:
             CorruptError: A record in between is missing.
         """
         for n in numbers(self._root):
-            if n >= self.next_n:
-                missing = self._root / commit_name(self.next_n)
+            missing = self._root / commit_name(self.next_n)
+            if n >= self.next_n and not missing.exists():  # else it was made since the chain was read
                 raise CorruptError(
                     f"{missing} is missing, though commit {n} exists; restore it from a copy of the store"
                 )

@@ -1,6 +1,5 @@
 """The reader of the log: sealed snapshots in order, memory-mapped, while another process writes."""
 
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ from schemas.store import CommitRecord, FileRef, LogHeader, Position, SealedSnap
 from stream.store.commits import CommitChain
 from stream.store.errors import CorruptError, RetainedError
 from stream.store.files import read_record, read_table
+from stream.store.follow import follow
 from stream.store.log_layout import COMMITS, HEADER, log_folder
-from stream.store.watch import POLL_S, FolderWatch
 
 
 class LogReader:
@@ -134,21 +133,13 @@ class LogReader:
         Raises:
             CorruptError, FormatVersionError: A new commit is damaged.
         """
-        index = 0 if after is None else bisect_right(self.snapshots, after, key=lambda snapshot: snapshot.tau)
-        with FolderWatch(self._root / COMMITS) as watch:
-            waited_since = time.monotonic()
-            while True:
-                self.refresh()
-                while index < len(self.snapshots):
-                    yield self.snapshots[index]
-                    index += 1
-                    waited_since = time.monotonic()
-                if stop is not None and stop():
-                    return
-                left = None if timeout_s is None else timeout_s - (time.monotonic() - waited_since)
-                if left is not None and left <= 0:
-                    return
-                watch.wait(POLL_S if left is None else left)
+
+        def refreshed() -> list[SealedSnapshot]:
+            self.refresh()
+            return self.snapshots
+
+        first = 0 if after is None else bisect_right(self.snapshots, after, key=lambda snapshot: snapshot.tau)
+        return follow(self._root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
 
     def _table(self, reference: FileRef, schema: pa.Schema) -> pa.Table:
         table = read_table(self._root, reference, schema=schema, verify=reference.path not in self._checked)

@@ -12,14 +12,14 @@ from schemas.store import CommitRecord, FileRef, LogHeader, Position, SealedSnap
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
 from stream.store.commits import CommitChain
 from stream.store.crash import crash_point
-from stream.store.errors import LaneBusyError, MismatchError, StoreError
+from stream.store.errors import LaneBusyError, StoreError
 from stream.store.files import Staging, put_record, read_record
+from stream.store.headers import put_or_agree
 from stream.store.lock import FolderLock, new_writer_id
 from stream.store.log_layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
 from stream.store.log_reader import read_nodes
 from stream.store.outbox import Outbox, RejectedMessages
 from stream.store.paths import make_folders, sync_folder
-from stream.store.records import seal_record
 from stream.store.sealed import stage_snapshot
 from stream.store.sweep import sweep
 from stream.store.tail import (
@@ -96,7 +96,7 @@ class LogWriter:
             for folder in {*created, *make_folders(root / COMMITS)}:
                 sync_folder(folder)
             crash_point("store.created")
-            return cls(root, _agreed_header(root / HEADER, header), lock, writer_id)
+            return cls(root, put_or_agree(root / HEADER, header, "a log"), lock, writer_id)
         except BaseException:
             lock.release()
             raise
@@ -263,19 +263,6 @@ class LogWriter:
         now = time.perf_counter()
         self.on_phase(phase, now - since)
         return now
-
-
-def _agreed_header(path: Path, wanted: LogHeader) -> LogHeader:
-    if not path.exists():
-        return put_record(path, wanted)
-    found = read_record(path, LogHeader)
-    for key, value in seal_record(wanted):
-        if key != "checksum" and getattr(found, key) != value:
-            raise MismatchError(
-                f"{path} has {key} = {getattr(found, key)!r}, the configuration asks for {value!r}; "
-                "it is fixed for the life of a log: change the configuration back, or choose a new store"
-            )
-    return found
 
 
 def _restored_dictionary(root: Path, header: LogHeader, sealed: list[SealedSnapshot]) -> IdDictionary:

@@ -8,8 +8,8 @@ from stream.store.commits import CommitChain
 from stream.store.log_layout import COMMITS, REJECTS, SNAPSHOTS, TAIL, rejects_name
 from stream.store.paths import TEMPORARY
 
-_NUMBERED = re.compile(r"\d+\.arrow")
-_TAU = re.compile(r"-?\d+")
+NUMBERED = re.compile(r"\d+\.arrow")
+TAU = re.compile(r"-?\d+")
 
 
 def sweep(root: Path, chain: CommitChain) -> list[Path]:
@@ -26,22 +26,28 @@ def sweep(root: Path, chain: CommitChain) -> list[Path]:
     rejects = {Path(rejects_name(n)).name for n in chain.with_rejects}
     snapshots = {str(snapshot.tau) for snapshot in chain.sealed}
     removed = [
-        *_unnamed(root / TAIL, tail, _NUMBERED),
-        *_unnamed(root / REJECTS, rejects, _NUMBERED),
-        *_unnamed(root / SNAPSHOTS, snapshots, _TAU),
+        *unnamed(root / TAIL, tail, NUMBERED),
+        *unnamed(root / REJECTS, rejects, NUMBERED),
+        *unnamed(root / SNAPSHOTS, snapshots, TAU),
         *root.glob(f"*{TEMPORARY}"),
         *(root / COMMITS).glob(f"*{TEMPORARY}"),
     ]
-    for path in removed:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    remove(removed)
     return removed
 
 
-def _unnamed(folder: Path, named: set[str], ours: re.Pattern[str]) -> list[Path]:
+def unnamed(folder: Path, named: set[str], ours: re.Pattern[str]) -> list[Path]:
+    """Entries of a folder that Freshet would write (their names match ``ours``) and no record names."""
     if not folder.is_dir():
         return []
     entries = [path for path in folder.iterdir() if path.name not in named]
     return [path for path in entries if ours.fullmatch(path.name.removesuffix(TEMPORARY))]
+
+
+def remove(paths: list[Path]) -> None:
+    """Remove files, and folders with all that is in them."""
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -1,0 +1,43 @@
+"""Following what another process commits: first what is there, then each new one as it comes."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from stream.store.watch import POLL_S, FolderWatch
+
+T = TypeVar("T")
+
+
+def follow(
+    folder: Path,
+    refreshed: Callable[[], Sequence[T]],
+    first: int,
+    *,
+    timeout_s: float | None,
+    stop: Callable[[], bool] | None,
+) -> Iterator[T]:
+    """Items in order from number ``first`` on, waiting for each.
+
+    Args:
+        folder: Where a new record shows that there may be more.
+        refreshed: Looks again and returns all items there are, old ones at the same place.
+        first: Index of the item to begin with.
+        timeout_s: End when nothing new came for so long; None: never.
+        stop: Asked some times a second while waiting; True ends.
+    """
+    with FolderWatch(folder) as watch:
+        waiting_since = time.monotonic()
+        while True:
+            items = refreshed()
+            while first < len(items):
+                yield items[first]
+                first += 1
+                waiting_since = time.monotonic()
+            if stop is not None and stop():
+                return
+            left = POLL_S if timeout_s is None else timeout_s - (time.monotonic() - waiting_since)
+            if left <= 0:
+                return
+            watch.wait(left)

@@ -1,0 +1,100 @@
+"""A store from a file of events, without Kafka: log first, then its lanes."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.config import Lane
+from schemas.events import event_schema
+from schemas.store import LogHeader
+from stream.decode.event_file import EventFile, read_events
+from stream.store.errors import MismatchError
+from stream.store.lane_writer import LaneObserver, LaneWriter
+from stream.store.log_writer import LogWriter
+
+SNAPSHOTS_A_COMMIT = 1024
+"""Commit records stay small, whatever the number of snapshots."""
+
+
+def build_store(
+    source: str | Path | EventFile | pa.Table,
+    store: str | Path,
+    *,
+    interval_us: int,
+    lanes: Sequence[Lane] = (),
+    graph: str = "file",
+    node_features: int | None = None,
+    edge_features: int | None = None,
+    segments: int = 4,
+    observer: LaneObserver | None = None,
+) -> Path:
+    """Write a log with all events of a file, every snapshot sealed, and bring its lanes up to date.
+
+    Events are ordered by time, equal times stay in file order.
+
+    Args:
+        source: Parquet or CSV file, what ``read_events`` made of one, or canonical events (``event_schema``).
+        store: Folder to make the store in; it must not have a log yet.
+        interval_us: Length of a snapshot, microseconds; snapshots are aligned to the epoch.
+        lanes: Partitioners that follow the log.
+        graph: Name of the graph.
+        node_features: F; None: as the file has it, 0 for a table.
+        edge_features: Width of edge features; None likewise.
+        segments: S, slices of a node's feature vector.
+        observer: Told every lane snapshot.
+
+    Returns:
+        The store's folder.
+
+    Raises:
+        Failure: The file cannot be read; the sentence names file, column and row.
+        MismatchError: The folder has a log with commits already.
+        PartitionError: A lane's partitioner can't do what is asked.
+        OSError: The disk refuses.
+    """
+    if isinstance(source, str | Path):
+        source = read_events(source)
+    if isinstance(source, EventFile):
+        events, ids = source.events, source.ids
+        node_features = source.node_features if node_features is None else node_features
+        edge_features = source.edge_features if edge_features is None else edge_features
+    else:
+        ids = "string" if pa.types.is_string(source.schema.field("src").type) else "int"
+        events = source.cast(event_schema(ids))
+    header = LogHeader(
+        graph=graph,
+        interval_us=interval_us,
+        ids=ids,
+        node_features=node_features or 0,
+        edge_features=edge_features or 0,
+        segments=segments,
+    )
+    with LogWriter.open(store, header) as log:
+        if log.last is not None:
+            raise MismatchError(
+                f"{store} has a log with {log.last.n + 1} commits already; choose another folder"
+            )
+        for seal in _commits(events, interval_us):
+            log.commit(seal=seal)
+    for lane in lanes:
+        with LaneWriter(store, lane, observer=observer) as writer:
+            writer.catch_up()
+    return Path(store)
+
+
+def _commits(events: pa.Table, interval_us: int) -> Iterator[list[tuple[int, pa.Table]]]:
+    """The snapshots of all events, as many at a time as go into a commit."""
+    t = events["t"].to_numpy()
+    if len(t) == 0:
+        return
+    if (t[1:] < t[:-1]).any():
+        events = events.take(pa.array(np.argsort(t, kind="stable")))
+        t = events["t"].to_numpy()
+    tau = t // interval_us
+    starts = np.flatnonzero(np.concatenate(([True], tau[1:] != tau[:-1]))).tolist()
+    ends = [*starts[1:], len(tau)]
+    snapshots = [(int(tau[a]), a, b) for a, b in zip(starts, ends, strict=True)]
+    for first in range(0, len(snapshots), SNAPSHOTS_A_COMMIT):
+        yield [(k, events.slice(a, b - a)) for k, a, b in snapshots[first : first + SNAPSHOTS_A_COMMIT]]

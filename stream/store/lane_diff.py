@@ -1,0 +1,202 @@
+"""What a lane stores of a snapshot: the additive difference to the one before (DistDy, section 3.2).
+
+Pure functions, arrays in and out. An edge is stored with each part that owns one of its ends (vertex lanes)
+or with one part (edge lanes). Of features only the segments that differ from what a part already holds are
+stored, and a newly placed node starts from zeros.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numba import njit
+
+from stream.snapshots.delta import Float32, Int8, Int32, Int64
+from stream.snapshots.node_features import segment_bounds
+from stream.snapshots.pairs import split_keys
+
+NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPairs:
+    """The live pairs of a snapshot and the parts that hold them.
+
+    ``keys`` int64 (n,) ascending (``pairs.pair_keys``), ``weight`` float32 (n,), ``first`` and ``second``
+    int32 (n,): the parts, ``second`` −1 where one part holds the pair.
+    """
+
+    keys: Int64
+    weight: Float32
+    first: Int32
+    second: Int32
+
+    @classmethod
+    def empty(cls) -> "StoredPairs":
+        """No pairs."""
+        return cls(
+            np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32)
+        )
+
+    @classmethod
+    def by_owner(cls, keys: Int64, weight: Float32, home: Int32) -> "StoredPairs":
+        """Vertex lanes: each pair with the owners of its ends; ``home`` is int32 (num_nodes,)."""
+        src, dst = split_keys(keys)
+        first, second = home[src], home[dst]
+        return cls(keys, weight, first, np.where(first == second, np.int32(NOWHERE), second))
+
+    @classmethod
+    def by_edge(cls, keys: Int64, weight: Float32, part: Int32) -> "StoredPairs":
+        """Edge lanes: each pair with one part; ``part`` is int32 (n,)."""
+        return cls(keys, weight, part, np.full(len(keys), NOWHERE, np.int32))
+
+    def count(self, batches: int) -> Int64:
+        """Pairs stored with each part, int64 (batches,)."""
+        both = np.bincount(self.first, minlength=batches)
+        return both + np.bincount(self.second[self.second >= 0], minlength=batches)
+
+
+@dataclass(frozen=True, slots=True)
+class PairChanges:
+    """Edge changes by part: rows offsets[k]:offsets[k + 1] are part k's, ascending by (src, dst).
+
+    ``op`` int8: 1 the pair comes to the part, −1 it leaves the part, 0 it stays with a new weight. ``weight``
+    is 0 where op is −1.
+    """
+
+    offsets: Int64
+    op: Int8
+    keys: Int64
+    weight: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChanges:
+    """Feature changes by part: rows offsets[k]:offsets[k + 1] are part k's, ascending by (node, segment).
+
+    ``values`` is float32 (n, W), W = ceil(F / S); shorter segments are padded with zeros.
+    """
+
+    offsets: Int64
+    node: Int64
+    segment: Int32
+    values: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Content of a lane snapshot's files: the change from the snapshot before, or from nothing (a base)."""
+
+    node: Int64
+    part: Int32
+    why: Int8
+    pairs: PairChanges
+    segments: SegmentChanges
+
+
+def segment_width(features: int, segments: int) -> int:
+    """W: values in the longest segment, ceil(F / S); 0 without features."""
+    return -(-features // segments)
+
+
+def pair_changes(before: StoredPairs, after: StoredPairs, batches: int) -> PairChanges:
+    """Difference of two snapshots' stored pairs.
+
+    Args:
+        before: The snapshot before.
+        after: This one.
+        batches: Parts, and one more for discarded pairs in edge lanes.
+
+    Returns:
+        The changes by part; O(pairs) by one merge of sorted arrays.
+    """
+    args = (
+        before.keys, before.weight, before.first, before.second,
+        after.keys, after.weight, after.first, after.second,
+    )  # fmt: skip
+    total = _pair_changes(*args, np.empty(0, np.int32), np.empty(0, np.int8), *(a[:0] for a in args[:2]))
+    part, op = np.empty(total, np.int32), np.empty(total, np.int8)
+    keys, weight = np.empty(total, np.int64), np.empty(total, np.float32)
+    _pair_changes(*args, part, op, keys, weight)
+    order = np.argsort(part, kind="stable")
+    return PairChanges(_offsets(part, batches), op[order], keys[order], weight[order])
+
+
+def full_rows(
+    node: Int64, part: Int32, vectors: Float32, segments: int
+) -> tuple[Int32, Int64, Int32, Float32]:
+    """Segments that newly placed nodes bring: those that aren't all zeros.
+
+    Args:
+        node: int64 (n,).
+        part: int32 (n,).
+        vectors: float32 (n, F), the nodes' whole vectors.
+        segments: S.
+
+    Returns:
+        Rows (part, node, segment, values (r, W)).
+    """
+    cut = cut_segments(vectors, segments)
+    row, segment = np.nonzero(cut.any(axis=2))
+    return part[row], node[row], segment.astype(np.int32), cut[row, segment]
+
+
+def cut_segments(vectors: Float32, segments: int) -> Float32:
+    """Vectors (n, F) as float32 (n, S, W): segment s holds values [b[s], b[s + 1]) of ``segment_bounds``, then zeros."""
+    n, features = vectors.shape
+    bounds = segment_bounds(features, segments)
+    width = segment_width(features, segments)
+    if features == segments * width:
+        return vectors.reshape(n, segments, width)
+    cut = np.zeros((n, segments, width), np.float32)
+    for s, (start, end) in enumerate(pairwise(bounds.tolist())):
+        cut[:, s, : end - start] = vectors[:, start:end]
+    return cut
+
+
+def segment_changes(
+    rows: list[tuple[Int32, Int64, Int32, Float32]], parts: int, width: int
+) -> SegmentChanges:
+    """Order rows (part, node, segment, values) by part, node and segment."""
+    part = np.concatenate([np.empty(0, np.int32), *(r[0] for r in rows)])
+    node = np.concatenate([np.empty(0, np.int64), *(r[1] for r in rows)])
+    segment = np.concatenate([np.empty(0, np.int32), *(r[2] for r in rows)])
+    values = np.concatenate([np.empty((0, width), np.float32), *(r[3] for r in rows)])
+    order = np.lexsort((segment, node, part))
+    return SegmentChanges(_offsets(part, parts), node[order], segment[order], values[order])
+
+
+def _offsets(part: Int32, batches: int) -> Int64:
+    return np.concatenate([[0], np.cumsum(np.bincount(part, minlength=batches))]).astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _pair_changes(bk, bw, b1, b2, ak, aw, a1, a2, part, op, keys, weight):  # type: ignore[no-untyped-def]  # compiled
+    # Called twice: with empty outputs it counts, with outputs of that size it fills them.
+    fill = len(part) > 0
+    i = j = n = 0
+    while i < len(bk) or j < len(ak):
+        was = i < len(bk) and (j == len(ak) or bk[i] <= ak[j])
+        stays = j < len(ak) and (i == len(bk) or ak[j] <= bk[i])
+        key = bk[i] if was else ak[j]
+        old1, old2 = (b1[i], b2[i]) if was else (np.int32(-1), np.int32(-1))
+        new1, new2 = (a1[j], a2[j]) if stays else (np.int32(-1), np.int32(-1))
+        w = aw[j] if stays else np.float32(0)
+        reweighted = was and stays and bw[i] != w
+        for p in (old1, old2):
+            if p >= 0 and p not in (new1, new2):
+                if fill:
+                    part[n], op[n], keys[n], weight[n] = p, -1, key, 0
+                n += 1
+        for p in (new1, new2):
+            if p < 0:
+                continue
+            held = p in (old1, old2)
+            if held and not reweighted:
+                continue
+            if fill:
+                part[n], op[n], keys[n], weight[n] = p, 0 if held else 1, key, w
+            n += 1
+        i += was
+        j += stays
+    return n

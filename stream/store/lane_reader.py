@@ -1,0 +1,189 @@
+"""The reader of a lane: its snapshots in order, while another process writes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from schemas.store import LaneHeader, LaneManifest
+from stream.snapshots.delta import Int32
+from stream.store.errors import ConfigMissingError, CorruptError
+from stream.store.follow import follow
+from stream.store.lane_diff import segment_width
+from stream.store.lane_layout import COMMITS, HEADER, lane_folder, lane_names, manifest_name
+from stream.store.lane_state import edge_batch_count
+from stream.store.lane_tables import LaneChanges, Selection, read_base, read_changes, read_event_parts
+from stream.store.log_reader import LogReader
+from stream.store.records import read_record
+
+
+class LaneReader:
+    """A view of a lane as of the newest manifest seen; ``refresh`` moves it on.
+
+    Sequence numbers are those of the log's sealed snapshots: manifest i belongs to ``log.snapshots[i]``.
+
+    Attributes:
+        log: The log that the lane was made from.
+        root: The lane's folder.
+        header: Partitioner and parameters.
+        manifests: By sequence, oldest first; not to be changed.
+    """
+
+    def __init__(self, store: str | Path, lane: str) -> None:
+        """Open a lane of a store.
+
+        Raises:
+            ConfigMissingError: There is no such store or lane.
+            CorruptError, FormatVersionError: A record of log or lane is damaged, or of another release.
+        """
+        self.log = LogReader(store)
+        self.root = lane_folder(store, lane)
+        if not (self.root / HEADER).exists():
+            raise ConfigMissingError(
+                f"{store} has no lane {lane!r}; it has {', '.join(lane_names(store)) or 'none yet'}: "
+                "name one of them, or add the lane to the stream's configuration"
+            )
+        self.header = read_record(self.root / HEADER, LaneHeader)
+        self.manifests: list[LaneManifest] = []
+        listed = manifest_taus(self.root)
+        self.refresh()
+        self._require_all(listed)
+
+    def refresh(self) -> None:
+        """Take in the snapshots committed since.
+
+        Raises:
+            CorruptError, FormatVersionError: A record is damaged, or not the successor of the one before; those
+                before it are taken in.
+        """
+        self.log.refresh()
+        for snapshot in self.log.snapshots[len(self.manifests) :]:
+            path = self.root / manifest_name(snapshot.tau)
+            if not path.exists():
+                return
+            manifest = read_record(path, LaneManifest)
+            check_successor(path, manifest, self.header, self.manifests[-1:], snapshot.events.checksum)
+            self.manifests.append(manifest)
+
+    def follow(
+        self,
+        after_sequence: int | None = None,
+        timeout_s: float | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Iterator[LaneManifest]:
+        """Lane snapshots in order, those that are there and then new ones, waiting for each.
+
+        Args:
+            after_sequence: Begin after this sequence number; None: with the oldest.
+            timeout_s: End when nothing new was committed for so long; None: never.
+            stop: Asked some times a second while waiting; True ends.
+
+        Raises:
+            CorruptError, FormatVersionError: A new record is damaged.
+        """
+
+        def refreshed() -> list[LaneManifest]:
+            self.refresh()
+            return self.manifests
+
+        first = 0 if after_sequence is None else after_sequence + 1
+        return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
+
+    def changes(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
+        """What the lane stores of a snapshot for some parts, memory-mapped where one part is asked for.
+
+        Args:
+            manifest: The snapshot's.
+            parts: Parts in [0, K).
+            discarded: Edge lanes: the pairs that no part holds as well.
+
+        Raises:
+            CorruptError: A file isn't what the manifest says; the message names it.
+        """
+        files = (manifest.assignment, manifest.edges, manifest.segments)
+        return read_changes(self.root, files, self._selection(manifest, parts, discarded))
+
+    def base(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
+        """All that some parts hold at a snapshot that has a base, as a change from nothing.
+
+        Raises:
+            CorruptError: The file isn't what the manifest says; the message names it.
+        """
+        assert manifest.base is not None, "ask only where manifest.base is there"
+        return read_base(self.root, manifest.base, self._selection(manifest, parts, discarded))
+
+    def event_parts(self, manifest: LaneManifest) -> Int32 | None:
+        """The part of every edge event of a snapshot, −1 for discarded ones and deletes; None in vertex lanes.
+
+        Raises:
+            CorruptError: The file isn't what the manifest says; the message names it.
+        """
+        if manifest.event_parts is None:
+            return None
+        return read_event_parts(self.root, manifest.event_parts)
+
+    def _selection(self, manifest: LaneManifest, parts: list[int], discarded: bool) -> Selection:
+        more = [self.header.parts] if discarded and self.header.kind == "edge" else []
+        return Selection(
+            parts=parts,
+            edge_batches=[*parts, *more],
+            stored_parts=self.header.parts,
+            stored_edge_batches=edge_batch_count(self.header),
+            width=segment_width(self.header.node_features, self.header.segments),
+            num_nodes=manifest.num_nodes,
+        )
+
+    def _require_all(self, listed: set[int]) -> None:
+        """Check that the chain reached every manifest that was ``listed`` before it was read."""
+        beyond = listed - {manifest.tau for manifest in self.manifests}
+        if not beyond:
+            return
+        strangers = beyond - {snapshot.tau for snapshot in self.log.snapshots}
+        if strangers:
+            raise CorruptError(
+                f"{self.root / manifest_name(min(strangers))} belongs to no sealed snapshot of the log: "
+                "log and lane are from different stores"
+            )
+        missing = self.root / manifest_name(self.log.snapshots[len(self.manifests)].tau)
+        raise CorruptError(
+            f"{missing} is missing, though snapshot {min(beyond)} exists; restore it from a copy, or remove "
+            f"the folder {self.root} and let the stream job build the lane anew"
+        )
+
+
+def check_successor(
+    path: Path, manifest: LaneManifest, header: LaneHeader, before: list[LaneManifest], events_checksum: str
+) -> None:
+    """Check that a manifest is the next one of its lane and was made from the log's snapshot.
+
+    Args:
+        path: Where it lies.
+        manifest: As read.
+        header: The lane's.
+        before: The manifest before it, or nothing.
+        events_checksum: Checksum of the log's events of the snapshot.
+
+    Raises:
+        CorruptError: It belongs to another lane, place or log.
+    """
+    remedy = "; restore it from a copy, or remove the lane's folder and let the stream job build it anew"
+    if manifest.lane_checksum != header.checksum:
+        raise CorruptError(f"{path} is a manifest of another lane ({manifest.lane}){remedy}")
+    sequence = before[0].sequence + 1 if before else 0
+    previous = before[0].checksum if before else ""
+    if (manifest.sequence, manifest.previous) != (sequence, previous):
+        raise CorruptError(
+            f"{path} says it is number {manifest.sequence} after {manifest.previous or 'nothing'}, "
+            f"expected number {sequence} after {previous or 'nothing'}{remedy}"
+        )
+    if path.name != Path(manifest_name(manifest.tau)).name:
+        raise CorruptError(f"{path} is the manifest of snapshot {manifest.tau}{remedy}")
+    if manifest.log_events_checksum != events_checksum:
+        raise CorruptError(
+            f"{path} was made from other events (checksum {manifest.log_events_checksum}) than the log has "
+            f"({events_checksum}){remedy}"
+        )
+
+
+def manifest_taus(root: Path) -> set[int]:
+    """Snapshots whose manifests lie in a lane's folder."""
+    names = (path.stem for path in (root / COMMITS).glob("*.json"))
+    return {int(name) for name in names if name.lstrip("-").isdigit()}

@@ -1,0 +1,276 @@
+"""The Arrow files of a lane snapshot: arrays to record batches and back. Record batch k is part k."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.store import FileRef
+from stream.snapshots.delta import Float32, Int8, Int32, Int64
+from stream.snapshots.pairs import pair_keys, split_keys
+from stream.store.errors import CorruptError
+from stream.store.files import open_table
+from stream.store.lane_diff import PairChanges, SegmentChanges
+
+ASSIGNMENT_SCHEMA = pa.schema(
+    [
+        pa.field("node", pa.int64(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("why", pa.int8(), nullable=False),
+    ]
+)
+EDGES_SCHEMA = pa.schema(
+    [
+        pa.field("op", pa.int8(), nullable=False),
+        pa.field("src", pa.int64(), nullable=False),
+        pa.field("dst", pa.int64(), nullable=False),
+        pa.field("weight", pa.float32(), nullable=False),
+    ]
+)
+EVENT_PARTS_SCHEMA = pa.schema([pa.field("part", pa.int32(), nullable=False)])
+BUNDLE_SCHEMA = pa.schema(
+    [pa.field("name", pa.string(), nullable=False), pa.field("content", pa.large_binary(), nullable=False)]
+)
+"""Several tables in one file: one record batch a table, its content an Arrow IPC file of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneChanges:
+    """What a lane stores of one snapshot for some of its parts; a base is the change from nothing.
+
+    Attributes:
+        node: int64 (a,), rows of the assignment, of all parts.
+        part: int32 (a,).
+        why: int8 (a,).
+        op: int8 (e,), pair changes of the parts asked for, part after part (see ``PairChanges``).
+        keys: int64 (e,).
+        weight: float32 (e,).
+        segment_node: int64 (s,), feature changes of the parts asked for, part after part.
+        segment: int32 (s,).
+        values: float32 (s, W).
+    """
+
+    node: Int64
+    part: Int32
+    why: Int8
+    op: Int8
+    keys: Int64
+    weight: Float32
+    segment_node: Int64
+    segment: Int32
+    values: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to read of a lane snapshot's files, and what they must look like.
+
+    Attributes:
+        parts: Record batches of ``segments.arrow`` to read.
+        edge_batches: Record batches of ``edges.arrow`` to read.
+        stored_parts: How many batches ``segments.arrow`` must have.
+        stored_edge_batches: How many batches ``edges.arrow`` must have.
+        width: W, values of a stored segment.
+        num_nodes: Every node id must be below.
+    """
+
+    parts: Sequence[int]
+    edge_batches: Sequence[int]
+    stored_parts: int
+    stored_edge_batches: int
+    width: int
+    num_nodes: int
+
+
+def segments_schema(width: int) -> pa.Schema:
+    """Schema of ``segments.arrow``; ``width`` is W, 0 without features (the file has no rows then)."""
+    return pa.schema(
+        [
+            pa.field("node", pa.int64(), nullable=False),
+            pa.field("segment", pa.int32(), nullable=False),
+            pa.field("values", pa.list_(pa.float32(), max(width, 1)), nullable=False),
+        ]
+    )
+
+
+def assignment_batches(node: Int64, part: Int32, why: Int8) -> list[pa.RecordBatch]:
+    """The one record batch of ``assignment.arrow``."""
+    return [pa.record_batch([pa.array(node), pa.array(part), pa.array(why)], schema=ASSIGNMENT_SCHEMA)]
+
+
+def edge_batches(changes: PairChanges) -> list[pa.RecordBatch]:
+    """Record batches of ``edges.arrow``, one a part (and one of discarded pairs in edge lanes)."""
+    src, dst = split_keys(changes.keys)
+    columns = [pa.array(column) for column in (changes.op, src, dst, changes.weight)]
+    whole = pa.record_batch(columns, schema=EDGES_SCHEMA)
+    return _by_part(whole, changes.offsets)
+
+
+def segment_batches(changes: SegmentChanges, width: int) -> list[pa.RecordBatch]:
+    """Record batches of ``segments.arrow``, one a part."""
+    schema = segments_schema(width)
+    values = pa.FixedSizeListArray.from_arrays(
+        pa.array(np.ascontiguousarray(changes.values).reshape(-1)), type=schema.field("values").type
+    )
+    whole = pa.record_batch([pa.array(changes.node), pa.array(changes.segment), values], schema=schema)
+    return _by_part(whole, changes.offsets)
+
+
+def event_part_batches(part: Int32) -> list[pa.RecordBatch]:
+    """The one record batch of ``event_parts.arrow``: a row for each edge event of the snapshot, in log order."""
+    return [pa.record_batch([pa.array(part)], schema=EVENT_PARTS_SCHEMA)]
+
+
+def bundle_batches(tables: Mapping[str, pa.Table | list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+    """Record batches of a file that holds several tables by name."""
+    batches = []
+    for name, table in tables.items():
+        sink = pa.BufferOutputStream()
+        schema = table.schema if isinstance(table, pa.Table) else table[0].schema
+        with pa.ipc.new_file(sink, schema) as writer:
+            for batch in table.to_batches() if isinstance(table, pa.Table) else table:
+                writer.write_batch(batch)
+        content = sink.getvalue()
+        offsets = pa.py_buffer(np.array([0, content.size], np.int64))
+        binary = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, content])
+        batches.append(pa.record_batch([pa.array([name]), binary], schema=BUNDLE_SCHEMA))
+    return batches
+
+
+def open_bundle(root: Path, reference: FileRef) -> dict[str, pa.ipc.RecordBatchFileReader]:
+    """Readers of the tables of a bundle by name, views of the mapped file.
+
+    Raises:
+        CorruptError: The file isn't what its record says, or not a bundle.
+    """
+    reader = open_table(root, reference)
+    _expect_schema(reader, BUNDLE_SCHEMA, root, reference)
+    tables = {}
+    try:
+        for k in range(reader.num_record_batches):
+            row = reader.get_batch(k)
+            tables[row.column("name")[0].as_py()] = pa.ipc.open_file(row.column("content")[0].as_buffer())
+    except (pa.ArrowException, OSError, IndexError) as error:
+        raise _damaged(root, reference, error) from error
+    return tables
+
+
+def read_changes(root: Path, files: tuple[FileRef, FileRef, FileRef], selection: Selection) -> LaneChanges:
+    """The files of a lane snapshot, for some parts.
+
+    Args:
+        root: The lane's folder.
+        files: Assignment, edges and segments.
+        selection: What to read of them.
+
+    Raises:
+        CorruptError: A file isn't what its record or the lane says.
+    """
+    return _changes(root, [(open_table(root, reference), reference) for reference in files], selection)
+
+
+def read_base(root: Path, base: FileRef, selection: Selection) -> LaneChanges:
+    """A base: the same as ``read_changes``, from nothing to the whole state at a snapshot."""
+    tables = open_bundle(root, base)
+    missing = {"assignment", "edges", "segments"} - tables.keys()
+    if missing:
+        raise CorruptError(
+            f"{root / base.path} lacks {', '.join(sorted(missing))}: it is not a base snapshot"
+        )
+    return _changes(root, [(tables[name], base) for name in ("assignment", "edges", "segments")], selection)
+
+
+def read_event_parts(root: Path, reference: FileRef) -> Int32:
+    """The part of every edge event of a snapshot: int32, −1 discarded or a delete; a view of the file."""
+    reader = open_table(root, reference)
+    _expect_schema(reader, EVENT_PARTS_SCHEMA, root, reference)
+    part: Int32 = np.asarray(_batch(reader, 0, root, reference).column("part"))
+    return part
+
+
+def _changes(
+    root: Path, readers: list[tuple[pa.ipc.RecordBatchFileReader, FileRef]], selection: Selection
+) -> LaneChanges:
+    segments = segments_schema(selection.width)
+    schemas = (ASSIGNMENT_SCHEMA, EDGES_SCHEMA, segments)
+    stored = (1, selection.stored_edge_batches, selection.stored_parts)
+    for (reader, reference), schema, expected in zip(readers, schemas, stored, strict=True):
+        _expect_schema(reader, schema, root, reference)
+        if reader.num_record_batches != expected:
+            raise CorruptError(
+                f"{root / reference.path} has {reader.num_record_batches} record batches, "
+                f"the lane needs {expected}, one a part"
+            )
+    (placed, placed_file), (pairs, pairs_file), (features, features_file) = readers
+    node, part, why = (np.asarray(column) for column in _batch(placed, 0, root, placed_file).columns)
+    op, src, dst, weight = _columns(pairs, selection.edge_batches, EDGES_SCHEMA, root, pairs_file)
+    segment_node, segment, values = _columns(features, selection.parts, segments, root, features_file)
+    for ids, file in (
+        (node, placed_file),
+        (src, pairs_file),
+        (dst, pairs_file),
+        (segment_node, features_file),
+    ):
+        if len(ids) and (ids.min() < 0 or ids.max() >= selection.num_nodes):
+            raise CorruptError(
+                f"{root / file.path} names node {ids.min() if ids.min() < 0 else ids.max()}, "
+                f"the snapshot has nodes 0 to {selection.num_nodes - 1}"
+            )
+    return LaneChanges(
+        node,
+        part,
+        why,
+        op,
+        pair_keys(src, dst),
+        weight,
+        segment_node,
+        segment,
+        values.reshape(-1, max(selection.width, 1)),
+    )
+
+
+def _columns(
+    reader: pa.ipc.RecordBatchFileReader, wanted: Sequence[int], schema: pa.Schema, root: Path, file: FileRef
+) -> list[Any]:
+    batches = [_batch(reader, k, root, file) for k in wanted]
+    columns = []
+    for index, field in enumerate(schema):
+        arrays = [batch.column(index) for batch in batches if batch.num_rows]
+        if pa.types.is_fixed_size_list(field.type):
+            arrays, kind = [array.flatten() for array in arrays], field.type.value_type
+        else:
+            kind = field.type
+        filled = [np.asarray(array) for array in arrays] or [np.asarray(pa.array([], kind))]
+        columns.append(filled[0] if len(filled) == 1 else np.concatenate(filled))
+    return columns
+
+
+def _by_part(whole: pa.RecordBatch, offsets: Int64) -> list[pa.RecordBatch]:
+    return [
+        whole.slice(start, end - start)
+        for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ]
+
+
+def _batch(reader: pa.ipc.RecordBatchFileReader, k: int, root: Path, reference: FileRef) -> pa.RecordBatch:
+    try:
+        return reader.get_batch(k)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(root, reference, error) from error
+
+
+def _expect_schema(
+    reader: pa.ipc.RecordBatchFileReader, schema: pa.Schema, root: Path, reference: FileRef
+) -> None:
+    if not reader.schema.equals(schema):
+        raise CorruptError(
+            f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
+            f"expected {', '.join(schema.names)}"
+        )
+
+
+def _damaged(root: Path, reference: FileRef, error: Exception) -> CorruptError:
+    return CorruptError(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")

@@ -1,0 +1,303 @@
+"""The writer of a lane: one process catches it up from the log, one snapshot a commit."""
+
+import math
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+
+from schemas.config import Lane
+from schemas.store import FileRef, LaneHeader, LaneManifest, LogHeader, QualityRecord, SealedSnapshot
+from stream.partition.interface import Quality, algorithms, create
+from stream.store.crash import crash_point
+from stream.store.errors import CorruptError, LaneBusyError, StoreError
+from stream.store.files import Staging, put_record
+from stream.store.headers import put_or_agree
+from stream.store.lane_diff import Stored
+from stream.store.lane_layout import (
+    COMMITS,
+    HEADER,
+    SNAPSHOTS,
+    STATE,
+    data_name,
+    lane_folder,
+    manifest_name,
+    state_name,
+)
+from stream.store.lane_reader import LaneReader
+from stream.store.lane_state import LaneState, LaneStep
+from stream.store.lane_tables import (
+    assignment_batches,
+    bundle_batches,
+    edge_batches,
+    event_part_batches,
+    open_bundle,
+    segment_batches,
+)
+from stream.store.lock import FolderLock, new_writer_id
+from stream.store.log_reader import LogReader
+from stream.store.paths import TEMPORARY, make_folders, sync_folder
+from stream.store.sweep import TAU, remove, unnamed
+
+LaneObserver = Callable[[LaneManifest], None]
+"""Told every manifest right after its commit."""
+
+STATE_SHARE = 4
+"""State is written once the edge events since the last one are this fraction of the live pairs: writing it costs
+a constant factor of the changes, and so does replaying the log from the newest one."""
+
+KEPT_STATES = 2
+_STATE = re.compile(r"-?\d+\.arrow")
+
+
+class LaneWriter:
+    """Writes the lane snapshots that the log has and the lane has not.
+
+    A commit, in this order (what a crash leaves behind in brackets):
+        1. assignment, edges, segments, event parts, now and then base and state: temporary names, fsync
+           [swept on open]
+        2. renamed, their folders fsynced [files that no manifest names, swept on open]
+        3. the manifest: temporary name, fsync, put if absent, fsync of the folder [all or nothing]
+        4. states older than the newest two are removed [swept on open]
+    A lane is a pure function of the log and its header, so after a crash the same snapshot gets the same files,
+    byte for byte. On open the newest state that can be read is restored and the log replayed from there.
+    """
+
+    def __init__(
+        self,
+        store: str | Path,
+        lane: Lane,
+        *,
+        observer: LaneObserver | None = None,
+        writer_id: str | None = None,
+    ) -> None:
+        """Open a lane for writing, creating it where there is none.
+
+        Args:
+            store: Folder of a store that has a log.
+            lane: What the lane must be; a new one is made so.
+            observer: Told every manifest right after its commit.
+            writer_id: Who writes; by default host, process and a random part.
+
+        Raises:
+            ConfigMissingError: The store has no log.
+            PartitionError: Unknown algorithm, or parameters it doesn't take.
+            LaneBusyError: Another process writes the lane; the message names both.
+            MismatchError: The lane was made for something else; the message names the key.
+            CorruptError, FormatVersionError: Log or lane is damaged, or of another release.
+            OSError: The disk refuses.
+        """
+        wanted = lane_header(lane, LogReader(store).header)
+        self.root = lane_folder(store, lane.name)
+        self.writer_id = writer_id or new_writer_id()
+        self._observer = observer
+        created = make_folders(self.root)
+        self._lock = FolderLock(self.root, self.writer_id)
+        try:
+            for folder in {*created, *make_folders(self.root / COMMITS)}:
+                sync_folder(folder)
+            self.header = put_or_agree(self.root / HEADER, wanted, "a lane")
+            self._reader = LaneReader(store, lane.name)
+            sweep_lane(self.root, self._reader.manifests)
+            self._state: LaneState | None = self._restored()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def manifests(self) -> list[LaneManifest]:
+        """The lane's snapshots so far, oldest first; not to be changed."""
+        return self._reader.manifests
+
+    @property
+    def lag(self) -> int:
+        """Sealed snapshots of the log that the lane doesn't have yet, as of now."""
+        self._reader.log.refresh()
+        return len(self._reader.log.snapshots) - len(self.manifests)
+
+    def catch_up(self, *, stop: Callable[[], bool] = lambda: False) -> int:
+        """Commit a lane snapshot for every sealed snapshot of the log that has none.
+
+        Args:
+            stop: Asked before each; True ends early.
+
+        Returns:
+            How many were committed.
+
+        Raises:
+            PartitionError: The partitioner can't go on.
+            CorruptError: A file of the log is damaged.
+            OSError: The disk refuses; the next call tries again.
+            StoreError: The writer is closed.
+        """
+        if self._lock is None:
+            raise StoreError(f"the writer of {self.root} is closed; open the lane again")
+        self._reader.log.refresh()
+        done = 0
+        for snapshot in self._reader.log.snapshots[len(self.manifests) :]:
+            if stop():
+                break
+            state = self._state or self._restored()
+            self._state = None  # whatever fails from here on, the next try starts from what is on the disk
+            self._commit(state, snapshot)
+            self._state = state
+            done += 1
+        return done
+
+    def close(self) -> None:
+        """Give the lock back; doing so twice is harmless."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _commit(self, state: LaneState, snapshot: SealedSnapshot) -> None:
+        tau = snapshot.tau
+        step = state.advance(tau, self._reader.log.events(tau))
+        last = self.manifests[-1] if self.manifests else None
+        sequence = len(self.manifests)
+        crash_point("commit.begun")
+        with Staging(self.root) as staging:
+            files = self._stage(staging, state, step, sequence)
+            staging.finish()
+        record = LaneManifest(
+            lane=self.header.lane,
+            lane_checksum=self.header.checksum,
+            tau=tau,
+            sequence=sequence,
+            previous=last.checksum if last else "",
+            log_events_checksum=snapshot.events.checksum,
+            num_nodes=snapshot.num_nodes,
+            num_events=snapshot.num_events,
+            live_nodes=len(step.delta.live),
+            live_edges=step.live_pairs,
+            **files,
+            parts=step.parts,
+            discarded=step.discarded,
+            quality=quality_record(state.partitioner.quality(), step.seconds),
+            wall_time_us=time.time_ns() // 1_000,
+        )
+        try:
+            put_record(self.root / manifest_name(tau), record)
+        except FileExistsError:
+            raise LaneBusyError(
+                f"{self.root / manifest_name(tau)} was made while {self.writer_id} held the lane's lock: locks don't "
+                "work on this file system; put the store on a local disk, or run one stream job"
+            ) from None
+        self._reader.refresh()
+        for path in old_states(self.root, self.manifests):
+            path.unlink()
+        crash_point("commit.done")
+        if self._observer is not None:
+            self._observer(self.manifests[-1])
+
+    def _stage(
+        self, staging: Staging, state: LaneState, step: LaneStep, sequence: int
+    ) -> dict[str, FileRef | None]:
+        tau = step.delta.tau
+        files: dict[str, FileRef | None] = {
+            name: staging.add_table(data_name(tau, name), batches)
+            for name, batches in _batches(step.stored, state.width).items()
+        }
+        if step.event_part is not None:
+            files["event_parts"] = staging.add_table(
+                data_name(tau, "event_parts"), event_part_batches(step.event_part)
+            )
+        if sequence and sequence % self.header.base_every == 0:
+            whole = bundle_batches(_batches(state.whole(), state.width))
+            files["base"] = staging.add_table(data_name(tau, "base"), whole)
+        if self._state_is_due(step):
+            files["state"] = staging.add_table(state_name(tau), bundle_batches(state.tables()))
+        return files
+
+    def _state_is_due(self, step: LaneStep) -> bool:
+        events = len(step.delta.op)
+        for manifest in reversed(self.manifests):
+            if manifest.state is not None:
+                break
+            events += manifest.num_events
+        return events * STATE_SHARE >= step.live_pairs
+
+    def _restored(self) -> LaneState:
+        """The state after the lane's last snapshot."""
+        log, manifests = self._reader.log, self.manifests
+        kept = [manifest for manifest in manifests if manifest.state is not None][-KEPT_STATES:]
+        state, following = LaneState(self.header), 0
+        for manifest in reversed(kept):
+            assert manifest.state is not None
+            try:
+                tables = open_bundle(self.root, manifest.state)
+            except CorruptError:
+                continue  # an older state or the log itself tells the same; verify reports the file
+            state.restore({name: reader.read_all() for name, reader in tables.items()})
+            following = manifest.sequence + 1
+            break
+        for manifest in manifests[following:]:
+            state.advance(manifest.tau, log.events(manifest.tau))
+        return state
+
+
+def lane_header(lane: Lane, log: LogHeader) -> LaneHeader:
+    """The header of a lane that follows a log.
+
+    Raises:
+        PartitionError: Unknown algorithm, or parameters it doesn't take.
+    """
+    create(lane.algorithm, parts=lane.parts, seed=lane.seed, window=lane.window, **lane.params)
+    return LaneHeader(
+        lane=lane.name,
+        algorithm=lane.algorithm,
+        kind=algorithms()[lane.algorithm].kind,  # type: ignore[attr-defined]  # a class with the attribute
+        parts=lane.parts,
+        window=lane.window,
+        edge_life=lane.edge_life,
+        seed=lane.seed,
+        base_every=lane.base_every,
+        params=lane.params,
+        graph=log.graph,
+        interval_us=log.interval_us,
+        node_features=log.node_features,
+        edge_features=log.edge_features,
+        segments=log.segments,
+    )
+
+
+def quality_record(quality: Quality, seconds: float) -> QualityRecord:
+    """Quality as a manifest holds it: null where a figure has no meaning."""
+    figures = {name: getattr(quality, name) for name in QualityRecord.model_fields if name != "seconds"}
+    return QualityRecord(
+        **{name: value if math.isfinite(value) else None for name, value in figures.items()}, seconds=seconds
+    )
+
+
+def sweep_lane(root: Path, manifests: list[LaneManifest]) -> None:
+    """Remove what a crash left behind: files that no manifest names; only a writer with the lock may."""
+    named = {str(manifest.tau) for manifest in manifests}
+    remove(
+        [
+            *unnamed(root / SNAPSHOTS, named, TAU),
+            *old_states(root, manifests),
+            *root.glob(f"*{TEMPORARY}"),
+            *(root / COMMITS).glob(f"*{TEMPORARY}"),
+        ]
+    )
+
+
+def old_states(root: Path, manifests: list[LaneManifest]) -> list[Path]:
+    """Files of the state folder other than the newest two states."""
+    kept = [manifest.state.path for manifest in manifests if manifest.state is not None][-KEPT_STATES:]
+    return unnamed(root / STATE, {Path(path).name for path in kept}, _STATE)
+
+
+def _batches(stored: Stored, width: int) -> dict[str, list[pa.RecordBatch]]:
+    return {
+        "assignment": assignment_batches(stored.node, stored.part, stored.why),
+        "edges": edge_batches(stored.pairs),
+        "segments": segment_batches(stored.segments, width),
+    }

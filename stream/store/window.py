@@ -1,0 +1,310 @@
+"""The window view: the last w snapshots of a lane in memory, additively, for trainers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from schemas.store import LaneManifest
+from stream.snapshots.adjacency import build_adjacency
+from stream.snapshots.delta import Csr, Float32, Int32, Int64
+from stream.snapshots.pairs import pair_keys, split_keys
+from stream.store.errors import RetainedError
+from stream.store.event_columns import EventColumns, event_columns
+from stream.store.feature_versions import FeatureVersions
+from stream.store.lane_reader import LaneReader
+from stream.store.lane_tables import LaneChanges
+from stream.store.pair_window import PairWindow
+from stream.store.placement import Placement, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class PairDelta:
+    """Undirected pairs that a snapshot took away and added, against the snapshot before.
+
+    All arrays are int64 dense ids, src < dst, sorted by (src, dst); self-loops are left out, as in ``Csr``.
+    """
+
+    removed_src: Int64
+    removed_dst: Int64
+    added_src: Int64
+    added_dst: Int64
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """One snapshot of the window: its manifest, what its homes replaced, and what was built on demand."""
+
+    manifest: LaneManifest
+    rehomed: Int64
+    former_home: Int32
+    csr: Csr | None = None
+    nodes: Int64 | None = None
+    events: EventColumns | None = None
+
+
+class WindowView:
+    """The last w snapshots of a lane, or of some of its parts.
+
+    Held additively, as DistDy's section 3.2 has it: features and homes as of the newest snapshot with what each
+    snapshot replaced, pairs as of the oldest with what each snapshot changed. An adjacency is built when it is first
+    asked for and kept while its snapshot is in the window.
+
+    An edge lane's discarded pairs are seen by a view of all parts only.
+    """
+
+    def __init__(self, lane: LaneReader, window: int, parts: Sequence[int] | None = None) -> None:
+        """A view that is empty until the first ``advance``.
+
+        Args:
+            lane: The lane to view.
+            window: w ≥ 1, non-empty snapshots to hold.
+            parts: Parts to view; None: all.
+
+        Raises:
+            ValueError: ``window`` below 1, or parts outside [0, K).
+        """
+        count = lane.header.parts
+        if window < 1:
+            raise ValueError(f"a window holds at least one snapshot, found {window}")
+        chosen = sorted(set(range(count) if parts is None else parts))
+        if not chosen or chosen[0] < 0 or chosen[-1] >= count:
+            raise ValueError(
+                f"lane {lane.header.lane} has parts 0 to {count - 1}, asked for {list(parts or [])}"
+            )
+        self.lane = lane
+        self.window = window
+        self.parts = chosen
+        self._all = parts is None
+        self._selected = np.isin(np.arange(count), chosen)
+        self._reset()
+
+    def advance(self, manifest: LaneManifest) -> None:
+        """Move the window on so that ``manifest`` is its newest snapshot.
+
+        The first may be anywhere in the lane: the window before it is read from the newest base and the
+        differences since. So is a later one that leaves a gap; else the cost is that of the changes.
+
+        Args:
+            manifest: One of ``lane.manifests``, after the newest snapshot of the window.
+
+        Raises:
+            ValueError: It isn't after the newest snapshot.
+            CorruptError: A file isn't what its manifest says; the message names it. The view stays usable only
+                if the call is repeated with success.
+        """
+        newest = self._snapshots[-1].manifest.sequence if self._snapshots else None
+        if newest is not None and manifest.sequence <= newest:
+            raise ValueError(
+                f"the window is at snapshot {self.taus[-1]} (number {newest}), it can't go back to {manifest.tau}"
+            )
+        if newest is None or manifest.sequence != newest + 1:
+            self._rebuild(manifest.sequence)
+        else:
+            self._step(manifest, undo=True)
+
+    @property
+    def taus(self) -> list[int]:
+        """Interval indices of the window's snapshots, oldest first; at most w."""
+        return [snapshot.manifest.tau for snapshot in self._snapshots]
+
+    @property
+    def num_nodes(self) -> int:
+        """Dense ids in use after the newest snapshot."""
+        return self._snapshots[-1].manifest.num_nodes if self._snapshots else 0
+
+    def nodes(self, tau: int) -> Int64:
+        """Live nodes of snapshot τ in these parts.
+
+        Vertex lanes: owned by one of them. Edge lanes: end of a pair that one of them stores.
+
+        Returns:
+            int64 (n,), ascending; kept with the snapshot, not to be changed.
+        """
+        snapshot = self._built(tau)
+        assert snapshot.nodes is not None
+        return snapshot.nodes
+
+    def csr(self, tau: int) -> Csr:
+        """Undirected adjacency of the pairs that these parts store at τ, as ``SnapshotDelta.graph`` has it.
+
+        Returns:
+            Rows for all dense ids in use at τ; built at the first call and kept with the snapshot.
+        """
+        snapshot = self._built(tau)
+        assert snapshot.csr is not None
+        return snapshot.csr
+
+    def delta(self, tau: int) -> PairDelta:
+        """What τ changed in ``csr`` against the snapshot before; all of it is added at the window's oldest."""
+        index = self._index(tau)
+        after = self.csr(tau)
+        if index == 0:
+            rows = np.repeat(np.arange(after.num_nodes, dtype=np.int64), np.diff(after.indptr))
+            upper = rows < after.indices
+            none = np.empty(0, np.int64)
+            return PairDelta(none, none, rows[upper], after.indices[upper].astype(np.int64))
+        before = self.csr(self.taus[index - 1])
+        src, dst = split_keys(self._pairs.changed(self._snapshots[index].manifest.sequence))
+        low, high = split_keys(np.unique(pair_keys(np.minimum(src, dst), np.maximum(src, dst))))
+        was = _contains(before.indptr, before.indices, low, high)
+        now = _contains(after.indptr, after.indices, low, high)
+        removed, added = was & ~now, now & ~was
+        return PairDelta(low[removed], high[removed], low[added], high[added])
+
+    def features(self, ids: Int64, tau: int) -> Float32:
+        """Feature vectors at snapshot τ.
+
+        Args:
+            ids: int64 (n,) dense ids, any order, repeats allowed.
+            tau: A snapshot of the window.
+
+        Returns:
+            float32 (n, F), contiguous, the caller's own; zeros for nodes that these parts don't store at τ and
+            for nodes without features.
+        """
+        ids = np.ascontiguousarray(ids, np.int64)
+        if len(ids) and ids.min() < 0:
+            raise ValueError(f"node ids are not negative, found {ids.min()}")
+        return self._features.read(ids, self._snapshots[self._index(tau)].manifest.sequence)
+
+    def owner(self, tau: int) -> Int32:
+        """Home of every dense id at τ, over all parts of the lane.
+
+        Returns:
+            int32 (num_nodes at τ,), −1 for nodes without one; the caller's own.
+        """
+        index = self._index(tau)
+        home = self._placement.home.copy()
+        for snapshot in reversed(self._snapshots[index + 1 :]):
+            home[snapshot.rehomed] = snapshot.former_home
+        return home[: self._snapshots[index].manifest.num_nodes]
+
+    def events(self, tau: int) -> EventColumns:
+        """Edge events of snapshot τ in log order, whatever the parts; views of the mapped log where possible."""
+        snapshot = self._snapshots[self._index(tau)]
+        if snapshot.events is None:
+            header = self.lane.header
+            table = self.lane.log.events(tau)
+            snapshot.events = event_columns(table, tau, header.interval_us, header.edge_features)
+        return snapshot.events
+
+    def event_parts(self, tau: int) -> Int32 | None:
+        """Edge lanes: the part of every edge event of τ, int32 like ``events``, −1 for discarded ones and deletes."""
+        return self.lane.event_parts(self._snapshots[self._index(tau)].manifest)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held: features, pairs, placements, and the adjacencies and columns built so far."""
+        total = self._features.memory_bytes + self._pairs.memory_bytes + self._placement.memory_bytes
+        for snapshot in self._snapshots:
+            total += snapshot.rehomed.nbytes + snapshot.former_home.nbytes
+            if snapshot.csr is not None and snapshot.nodes is not None:
+                csr = snapshot.csr
+                total += csr.indptr.nbytes + csr.indices.nbytes + csr.weights.nbytes + snapshot.nodes.nbytes
+            if snapshot.events is not None:
+                total += snapshot.events.memory_bytes
+        return total
+
+    def _reset(self) -> None:
+        header = self.lane.header
+        self._snapshots: list[_Snapshot] = []
+        self._features = FeatureVersions(header.node_features, header.segments)
+        self._pairs = PairWindow()
+        self._placement = Placement(header.kind, header.parts)
+
+    def _rebuild(self, sequence: int) -> None:
+        manifests = self.lane.manifests[: sequence + 1]
+        oldest = max(0, sequence - self.window + 1)
+        self._reset()
+        first = 0
+        for manifest in reversed(manifests[: oldest + 1]):
+            if manifest.base is not None:
+                self._apply(manifest, self.lane.base(manifest, self.parts, discarded=self._all), undo=False)
+                first = manifest.sequence + 1
+                break
+        for manifest in manifests[first : oldest + 1]:
+            self._apply(manifest, self._changes(manifest), undo=False)
+        self._pairs.fold(oldest, always=True)
+        none = np.empty(0, np.int64)
+        self._snapshots = [_Snapshot(manifests[oldest], none, none.astype(np.int32))]
+        for manifest in manifests[oldest + 1 :]:
+            self._step(manifest, undo=True)
+
+    def _step(self, manifest: LaneManifest, *, undo: bool) -> None:
+        changes = self._changes(manifest)
+        if len(self._snapshots) == self.window:
+            del self._snapshots[0]
+        transition = self._apply(manifest, changes, undo=undo)
+        self._snapshots.append(_Snapshot(manifest, transition.rehomed, transition.former_home))
+        oldest = self._snapshots[0].manifest.sequence
+        self._features.forget(oldest)
+        self._pairs.fold(oldest)
+
+    def _changes(self, manifest: LaneManifest) -> LaneChanges:
+        return self.lane.changes(manifest, self.parts, discarded=self._all)
+
+    def _apply(self, manifest: LaneManifest, changes: LaneChanges, *, undo: bool) -> Transition:
+        transition = self._placement.apply(changes.node, changes.part, changes.why, manifest.num_nodes)
+        self._pairs.append(manifest.sequence, changes.op, changes.keys, changes.weight)
+        self._write_features(manifest, changes, transition, undo=undo)
+        return transition
+
+    def _write_features(
+        self, manifest: LaneManifest, changes: LaneChanges, transition: Transition, *, undo: bool
+    ) -> None:
+        segments = self.lane.header.segments
+        rows = changes.segment_node * segments + changes.segment
+        rows, first = np.unique(rows, return_index=True)  # parts that share a node store equal values
+        values = changes.values[first]
+        # A node that enters a part brings its vector from zeros on; one that left all of these parts is zeros.
+        entered = transition.entered_node[self._selected[transition.entered_part]]
+        left = transition.left_node[self._selected[transition.left_part]]
+        left = left[~self._placement.in_any(self._selected, left)]
+        anew = np.unique(np.concatenate([entered, left]))
+        anew = anew[self._features.holds(anew)]
+        cleared = np.setdiff1d((anew[:, None] * segments + np.arange(segments)).ravel(), rows)
+        if len(cleared):
+            rows = np.concatenate([rows, cleared])
+            values = np.concatenate([values, np.zeros((len(cleared), values.shape[1]), np.float32)])
+            order = np.argsort(rows, kind="stable")
+            rows, values = rows[order], values[order]
+        node, segment = np.divmod(rows, segments)
+        self._features.write(
+            manifest.sequence, node, segment.astype(np.int32), values, manifest.num_nodes, undo=undo
+        )
+
+    def _index(self, tau: int) -> int:
+        taus = self.taus
+        if tau not in taus:
+            held = f"it holds {taus}" if taus else "it is empty until the first advance"
+            raise RetainedError(f"snapshot {tau} is not in the window of {self.window}: {held}")
+        return taus.index(tau)
+
+    def _built(self, tau: int) -> _Snapshot:
+        snapshot = self._snapshots[self._index(tau)]
+        if snapshot.csr is None:
+            manifest = snapshot.manifest
+            keys, weight = self._pairs.at(manifest.sequence)
+            snapshot.csr = Csr(*build_adjacency(manifest.num_nodes, keys, weight))
+            live = np.zeros(manifest.num_nodes, np.bool_)
+            for ends in split_keys(keys):
+                live[ends] = True
+            if self.lane.header.kind == "vertex" and not self._all:
+                owner = self.owner(tau)
+                live &= (owner >= 0) & self._selected[owner]
+            snapshot.nodes = np.flatnonzero(live)
+        return snapshot
+
+
+@njit(cache=True, nogil=True)
+def _contains(indptr, indices, low, high):  # type: ignore[no-untyped-def]  # compiled
+    found = np.zeros(len(low), np.bool_)
+    for i in range(len(low)):
+        if low[i] == high[i] or high[i] >= len(indptr) - 1:
+            continue
+        row = indices[indptr[low[i]] : indptr[low[i] + 1]]
+        at = np.searchsorted(row, high[i])
+        found[i] = at < len(row) and row[at] == high[i]
+    return found
