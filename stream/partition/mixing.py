@@ -32,4 +32,5 @@ def mixed(seed: int, keys: Int64) -> NDArray[np.uint64]:
 
 def mixed_parts(seed: int, keys: Int64, parts: int) -> Int32:
     """A uniform part in [0, parts) for each key, int32."""
-    return (((mixed(seed, keys) >> np.uint64(32)) * np.uint64(parts)) >> np.uint64(32)).astype(np.int32)
+    high: NDArray[np.uint64] = mixed(seed, keys) >> np.uint64(32)
+    return ((high * np.uint64(parts)) >> np.uint64(32)).astype(np.int32)

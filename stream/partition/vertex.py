@@ -91,6 +91,8 @@ class VertexPartitioner(ABC):
 
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
         """Take back what ``_memory`` gave."""
+        if memory:
+            raise ValueError(f"this is not a state of {self.name}: it has {', '.join(memory)}")
 
     def _grow(self, num_nodes: int) -> None:
         new = num_nodes - len(self._home)

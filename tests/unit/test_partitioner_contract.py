@@ -86,8 +86,8 @@ class Placements:
         self.home, self.parts = {}, {}
 
     def follow(self, assignment):
-        for node, part, why in zip(assignment.node, assignment.part, assignment.why, strict=True):
-            node, part = int(node), int(part)
+        columns = (assignment.node.tolist(), assignment.part.tolist(), assignment.why.tolist())
+        for node, part, why in zip(*columns, strict=True):
             match Why(why):
                 case Why.GONE:
                     assert part == -1
