@@ -3,6 +3,8 @@
 import typer
 
 from stream.commands.config import config
+from stream.commands.replay import replay
+from stream.commands.run import run
 from stream.commands.schema import schema
 
 app = typer.Typer(
@@ -13,7 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (config, schema):
+for command in (config, replay, run, schema):
     app.command()(command)
 
 

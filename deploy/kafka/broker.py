@@ -63,7 +63,9 @@ def main() -> int:
     parser.add_argument("action", choices=["start", "stop", "available"])
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
     parser.add_argument("--data", type=Path, default=HERE / "target" / "development", help="data folder")
-    parser.add_argument("--property", action="append", default=[], metavar="KEY=VALUE", help="broker property")
+    parser.add_argument(
+        "--property", action="append", default=[], metavar="KEY=VALUE", help="broker property"
+    )
     arguments = parser.parse_args()
     data = arguments.data.resolve()
     try:
@@ -205,7 +207,18 @@ def _start_docker(data: Path, port: int, extra: dict[str, str]) -> str:
     ]
     image = f"apache/kafka:{version.group(1)}"
     (data / STATE).write_text(json.dumps({"container": name, "address": f"{HOST}:{broker_port}"}))
-    _run(["docker", "run", "--detach", "--name", name, f"--publish={HOST}:{broker_port}:9092", *environment, image])
+    _run(
+        [
+            "docker",
+            "run",
+            "--detach",
+            "--name",
+            name,
+            f"--publish={HOST}:{broker_port}:9092",
+            *environment,
+            image,
+        ]
+    )
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         logs = subprocess.run(["docker", "logs", name], capture_output=True, text=True, check=False)

@@ -1,0 +1,98 @@
+"""Work beside the log on a thread of its own: asked for often, done once for all that was asked, tried again on failure."""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+_log = structlog.get_logger()
+
+
+class Background:
+    """Runs a task whenever it is asked for, from construction to ``close``.
+
+    Requests that come while the task runs are met by one more run. A failure stops nothing else: it is logged,
+    shown by ``error`` and tried again.
+
+    Attributes:
+        error: Why the last try failed; None while it works.
+        stopping: Whether ``close`` was called: a long task looks at it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        task: Callable[[], None],
+        *,
+        retry_s: float = 5.0,
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start the thread; the task is asked for once at once.
+
+        Args:
+            name: Of the thread, and in logs.
+            task: What to do; runs on the thread only.
+            retry_s: Pause before a failed task is tried again.
+            on_retry: Called before each such try.
+        """
+        self.error: str | None = None
+        self.stopping = False
+        self._name, self._task, self._retry_s, self._on_retry = name, task, retry_s, on_retry
+        self._changed = threading.Condition()
+        self._asked, self._tried = 1, 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Have the task run (again)."""
+        with self._changed:
+            self._asked += 1
+            self._changed.notify_all()
+
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Wait until the task has run after this call.
+
+        Args:
+            timeout_s: Give up after this long; None: never.
+
+        Returns:
+            Whether it ran, and without a failure.
+        """
+        self.ask()
+        with self._changed:
+            asked = self._asked
+            done = self._changed.wait_for(lambda: self._tried >= asked or self.stopping, timeout_s)
+        return done and not self.stopping and self.error is None
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stop after the run at work.
+
+        Args:
+            timeout_s: Leave the thread behind after this long; it ends with the process.
+        """
+        with self._changed:
+            self.stopping = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._asked > self._tried or self.stopping,
+                    None if self.error is None else self._retry_s,
+                )
+                if self.stopping:
+                    return
+                asked = self._asked
+            if self.error is not None:
+                self._on_retry()
+            try:
+                self._task()
+                self.error = None
+            except Exception as error:  # noqa: BLE001  whatever fails here, the log goes on
+                self.error = " ".join(str(error).split()) or type(error).__name__
+                _log.error("failed, trying again", task=self._name, error=self.error, retry_s=self._retry_s)
+            with self._changed:
+                self._tried = asked
+                self._changed.notify_all()

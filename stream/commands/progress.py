@@ -1,0 +1,62 @@
+"""What a person sees of long work: one live line on a terminal, a plain line now and then where it is not one."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from rich.live import Live
+from rich.text import Text
+
+from stream.service.output import notes
+
+LIVE_S = 0.25
+PLAIN_S = 5.0
+
+
+class Display:
+    """Shows a changing line from a thread of its own, from entering to leaving the block.
+
+    Args:
+        line: Makes the line; called often on a terminal, every few seconds elsewhere. None: nothing new to say.
+    """
+
+    def __init__(self, line: Callable[[], str | None]) -> None:
+        self._line = line
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="display", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        if notes.is_terminal:
+            with Live(console=notes, refresh_per_second=4, transient=True) as live:
+                while not self._over.wait(LIVE_S):
+                    live.update(Text(self._line() or ""))
+            return
+        last = None
+        while not self._over.wait(PLAIN_S):
+            line = self._line()
+            if line is not None and line != last:
+                notes.print(line, highlight=False, soft_wrap=True)
+            last = line
+
+
+class Rate:
+    """Units a second over the time between two questions."""
+
+    def __init__(self) -> None:
+        self._then, self._count = time.monotonic(), 0
+
+    def of(self, count: int) -> float:
+        """The rate since the last call, given a running total."""
+        now = time.monotonic()
+        rate = (count - self._count) / max(now - self._then, 1e-9)
+        self._then, self._count = now, count
+        return rate

@@ -1,0 +1,81 @@
+"""``freshet-stream replay``: the events of a file into a Kafka topic."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from schemas.config import Kafka, Topic
+from stream.commands.progress import Display, Rate
+from stream.service.failure import Failure
+from stream.service.output import Debug, Json, finish, print_json, print_table
+
+
+def replay(
+    file: Annotated[
+        Path, typer.Argument(help="Parquet or CSV with columns src, dst, t and optionally more.")
+    ],
+    bootstrap: Annotated[str, typer.Option(help="host:port of the brokers, comma-separated.")],
+    topic: Annotated[str, typer.Option(help="Where to; created if it doesn't exist.")],
+    message_format: Annotated[
+        Literal["json", "arrow"],
+        typer.Option("--format", help="json: one event a message; arrow: up to 4,096 events a message."),
+    ] = "json",
+    rate: Annotated[float, typer.Option(min=0, help="Events a second; 0: as fast as it goes.")] = 0.0,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Partitions of a new topic (default 1: file order is topic order); events go by the hash of src.",
+        ),
+    ] = None,
+    api_version: Annotated[
+        str | None, typer.Option(help="Kafka version to assume, as 2.1 (the demo's broker); default: ask.")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Send the events of a file to a topic, in file order.
+
+    Example: freshet-stream replay collegemsg.parquet --bootstrap 127.0.0.1:9092 --topic edges --format arrow
+    """
+
+    def body() -> None:
+        from stream.decode.event_file import read_events
+        from stream.kafka.client import client_settings
+        from stream.kafka.producer import replay as send
+
+        kafka = Kafka(bootstrap=bootstrap, topics=[Topic(name=topic)], api_version=_version(api_version))
+        events = read_events(file).events
+        sent, rate_now = [0], Rate()
+
+        def line() -> str:
+            return f"{sent[0]:,} of {len(events):,} events sent, {rate_now.of(sent[0]):,.0f} a second"
+
+        def progress(total: int) -> None:
+            sent[0] = total
+
+        with Display(line):
+            done = send(
+                events,
+                settings=client_settings(kafka),
+                bootstrap=bootstrap,
+                topic=topic,
+                message_format=message_format,
+                rate=rate,
+                partitions=partitions,
+                progress=progress,
+            )
+        result = {"sent": done.sent, "seconds": done.seconds, "events_per_s": done.events_per_s}
+        print_json(result) if json else print_table(f"{file} → {topic}", result)
+
+    finish(body, debug=debug)
+
+
+def _version(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split("."))
+    except ValueError:
+        raise Failure(f"--api-version takes numbers and dots, as 2.1, found {text!r}") from None

@@ -1,0 +1,117 @@
+"""``freshet-stream run``: the stream job of one graph, until SIGTERM or until nothing more comes."""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from schemas.config import StreamConfig
+from stream.commands.progress import Display, Rate
+from stream.service.config_file import load_config
+from stream.service.endpoint import Endpoint
+from stream.service.logs import configure_logs
+from stream.service.output import Debug, Json, finish, notes, print_json, print_table
+
+
+def run(
+    file: Annotated[
+        Path, typer.Option("--config", help="The configuration; see freshet-stream config --example.")
+    ],
+    until_idle: Annotated[
+        float | None,
+        typer.Option(
+            "--until-idle",
+            min=0.1,
+            metavar="SECONDS",
+            help="Once nothing came for so long: seal what is open, bring all lanes up to date and end.",
+        ),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Read a graph's topics into its log and keep its lanes up to date, until SIGTERM.
+
+    Example: freshet-stream run --config stream.yaml --until-idle 5 --json
+    """
+    from stream.partition.interface import PartitionError
+    from stream.store.errors import StoreError
+
+    def body() -> None:
+        configure_logs(level="DEBUG" if debug else "INFO")
+        config = load_config(StreamConfig, file)
+        result = run_job(config, until_idle_s=until_idle, debug=debug)
+        print_json(result) if json else print_table(f"{config.graph} in {config.store}", result)
+
+    finish(body, StoreError, PartitionError, debug=debug)
+
+
+def run_job(config: StreamConfig, *, until_idle_s: float | None, debug: bool = False) -> dict[str, object]:
+    """Run the job with its endpoint and its display; SIGTERM and Ctrl-C end it cleanly.
+
+    Returns:
+        The keys of docs/cli.md.
+    """
+    _quiet_beam(debug)
+    from stream.job import StreamJob
+    from stream.metrics import StreamMetrics
+
+    metrics = StreamMetrics(config)
+    job = StreamJob(config, metrics, until_idle_s=until_idle_s)
+    endpoint = Endpoint(config.metrics, metrics.registry, job.not_ready)
+    notes.print(
+        f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz", soft_wrap=True, highlight=False
+    )
+    totals, rate = metrics.totals, Rate()
+
+    def line() -> str:
+        behind = "".join(f", {name} behind {lag}" for name, lag in job.lane_lags().items() if lag)
+        return (
+            f"{config.graph}: {totals.events:,} events ({rate.of(totals.events):,.0f}/s), "
+            f"{totals.snapshots:,} snapshots, refused {totals.refused:,}, late {totals.late:,}, "
+            f"unread {job.lag():,}{behind}"
+        )
+
+    try:
+        with _ending_on_signals(job.stop), Display(line):
+            ran = job.run()
+    finally:
+        endpoint.close()
+    return {
+        "snapshots": ran.snapshots,
+        "events": ran.events,
+        "refused": ran.refused,
+        "late": ran.late,
+        "seconds": ran.seconds,
+        "events_per_s": ran.events_per_s,
+        "ended": "idle" if ran.idle else "stopped",
+    }
+
+
+def _quiet_beam(debug: bool) -> None:
+    """Beam warns at import about packages for clouds that nobody uses here, and logs tracebacks of what we report."""
+    if not debug:
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    logging.disable(logging.WARNING)
+    import stream.pipeline  # noqa: F401
+
+    logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _ending_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C call ``stop`` inside the block; where signals can't be caught, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

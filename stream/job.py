@@ -1,0 +1,252 @@
+"""The run loop of the stream job: pipelines in cycles, each from the last commit, until it is told to stop or idle."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from schemas.config import StreamConfig
+from schemas.store import CommitRecord
+from stream.decode.decoder import Decoder
+from stream.held import hold, release
+from stream.kafka.dead_letters import DeadLetters
+from stream.kafka.group_offsets import GroupOffsets
+from stream.kafka.reader import PartitionReader
+from stream.lane_threads import LaneThread
+from stream.metrics import StreamMetrics
+from stream.microbatch import MicroBatch, RawBatch
+from stream.pipeline import HeldStages, run_locally
+from stream.service.failure import Failure
+from stream.sink import SnapshotSink, log_header
+from stream.store.log_writer import LogWriter
+
+STALLED_S = 60.0
+"""Not ready when the source has not come round for this long."""
+
+DRAIN_S = 30.0
+"""How long the end of a job waits for its dead letters; what is left waits in the log for the next start."""
+
+STOP_DRAIN_S = 2.0
+"""The same after SIGTERM."""
+
+_log = structlog.get_logger()
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run did: events and snapshots that it made durable.
+
+    Attributes:
+        seconds: From the first poll to the last commit, without the idle tail.
+        idle: Whether it ended because nothing more came; else it was told to stop.
+    """
+
+    snapshots: int
+    events: int
+    refused: int
+    late: int
+    seconds: float
+    idle: bool
+
+    @property
+    def events_per_s(self) -> float:
+        """Events in the log a second."""
+        return self.events / self.seconds if self.seconds > 0 else 0.0
+
+
+class StreamJob:
+    """One graph's stream in this process: reads its topics into its log, and its lanes after it.
+
+    Commits are made by the sink, inside the pipeline. After each: dead letters and group offsets are sent from
+    threads of their own, and lanes are woken where snapshots were sealed.
+
+    Args:
+        config: What to run.
+        metrics: Told of everything.
+        until_idle_s: End once nothing came for this long; None: only ``stop`` ends it.
+    """
+
+    def __init__(
+        self, config: StreamConfig, metrics: StreamMetrics, *, until_idle_s: float | None = None
+    ) -> None:
+        self._config, self._metrics, self._until_idle_s = config, metrics, until_idle_s
+        self._names = HeldStages(stages=f"stages-{id(self)}", reader=f"reader-{id(self)}")
+        self._decoders = {topic.name: Decoder(topic, config) for topic in config.kafka.topics}
+        self._reader: PartitionReader | None = None
+        self._lanes: list[LaneThread] = []
+        self._letters: DeadLetters | None = None
+        self._offsets: GroupOffsets | None = None
+        self._sink: SnapshotSink
+        self._stopping = self._idle = False
+        self._failure: Exception | None = None
+        self._cycle_ends_s = 0.0
+        self._last_round_s: float | None = None
+        self._busy_until_s = 0.0
+        self._late_commits_s = 0.0  # commits since then, the idle time between them left out
+
+    def stop(self) -> None:
+        """Ask the job to end: what was read is committed first. Safe in a signal handler."""
+        self._stopping = True
+        reader = self._reader
+        if reader is not None:
+            reader.stop.set()
+
+    def not_ready(self) -> str | None:
+        """Why the job makes no progress; None when it does."""
+        if self._last_round_s is None:
+            return "starting"
+        silent_s = time.monotonic() - self._last_round_s
+        if silent_s > STALLED_S:
+            return f"no topic partition was looked at for {silent_s:.0f} s"
+        failed = [f"lane {lane.name}: {lane.error}" for lane in self._lanes if lane.error]
+        return "; ".join(failed) or None
+
+    def lag(self) -> int:
+        """Messages not read yet, over all topic partitions."""
+        reader = self._reader
+        return sum(reader.lag().values()) if reader is not None else 0
+
+    def lane_lags(self) -> dict[str, int]:
+        """Sealed snapshots that each lane lacks."""
+        return {lane.name: lane.lag for lane in self._lanes}
+
+    def run(self) -> Ran:
+        """Run until stopped or idle.
+
+        Raises:
+            Failure: Kafka refuses, a topic doesn't exist, or with ``until_idle_s`` a lane can't be brought up to date.
+            StoreError: The log or a lane is busy, damaged or made for something else; or Kafka lost unread messages.
+            OSError: The disk refuses.
+        """
+        config = self._config
+        with ExitStack() as stack:
+            writer = stack.enter_context(LogWriter.open(config.store, log_header(config)))
+            self._metrics.opened_log(writer.last, writer.snapshots)
+            self._sink = SnapshotSink(writer, config, observer=self._metrics)
+            if config.kafka.dead_letters is not None:
+                self._letters = DeadLetters(config.kafka, writer)
+                stack.callback(self._letters.close)
+            self._offsets = GroupOffsets(config.kafka, config.kafka.group or f"freshet-{config.graph}")
+            stack.callback(self._offsets.close)
+            for lane in config.lanes:
+                self._lanes.append(stack.enter_context(LaneThread(config.store, lane, self._metrics)))
+            hold(self._names.stages, self)
+            stack.callback(release, self._names.stages)
+            started_s = time.monotonic()
+            self._busy_until_s = started_s
+            arrival_s = started_s
+            while True:
+                arrival_s = self._cycle(arrival_s)
+                if self._stopping or self._idle:
+                    break
+                self._metrics.restarted("cycle")
+            seconds = self._busy_until_s - started_s + self._late_commits_s + self._finish(writer)
+            totals = self._metrics.totals
+            return Ran(totals.snapshots, totals.events, totals.refused, totals.late, seconds, self._idle)
+
+    # The pipeline's stages (stream.pipeline.Stages).
+
+    def decode(self, raw: RawBatch) -> MicroBatch:
+        """Validate one poll."""
+        return self._kept(lambda: self._decoders[raw.topic].decode(raw))
+
+    def write(self, batch: MicroBatch) -> list[int]:
+        """Append one micro-batch to the log; returns the snapshots that this sealed."""
+        return self._kept(lambda: self._write(batch))
+
+    def follow(self, tau: int) -> None:
+        """Wake the lanes."""
+        for lane in self._lanes:
+            lane.wake()
+
+    def _cycle(self, arrival_s: float) -> float:
+        """Run one pipeline from the last commit; returns when the last message came."""
+        reader = PartitionReader(self._config.kafka, self._sink.next_offset, self._metrics.skipped)
+        try:
+            reader.last_arrival_s = arrival_s
+            self._reader = reader
+            if self._stopping:  # asked for before there was a reader to tell
+                reader.stop.set()
+            self._sink.assign([(start.topic, start.partition) for start in reader.starts])
+            self._cycle_ends_s = time.monotonic() + self._config.cycle_s
+            hold(self._names.reader, reader)
+            try:
+                run_locally(reader.starts, self._names)
+            except Exception as error:
+                # The runner passes errors on as text only; what was raised in here is the one to show.
+                raise self._failure or reader.failure or error from error
+            finally:
+                release(self._names.reader)
+            self._committed(self._sink.flush())
+            return reader.last_arrival_s
+        finally:
+            self._reader = None
+            reader.close()
+
+    def _write(self, batch: MicroBatch) -> list[int]:
+        reader = self._reader
+        assert reader is not None
+        begun_s = time.monotonic()
+        self._sink.offer(batch)
+        record = self._sink.advance()
+        self._committed(record)
+        now = time.monotonic()
+        self._last_round_s = now
+        if batch.end_offset > batch.first_offset:
+            self._busy_until_s, self._late_commits_s = now, 0.0
+        elif record is not None:
+            self._late_commits_s += now - begun_s
+        self._metrics.lag(reader.lag())
+        if now >= self._cycle_ends_s:
+            reader.stop.set()
+        elif self._until_idle_s is not None and reader.idle_s >= self._until_idle_s and reader.caught_up():
+            self._idle = True
+            reader.stop.set()
+        return [sealed.tau for sealed in record.sealed] if record is not None else []
+
+    def _committed(self, record: CommitRecord | None) -> None:
+        if record is None:
+            return
+        if self._letters is not None:
+            self._letters.committed()
+        if self._offsets is not None:
+            self._offsets.committed(record.positions)
+
+    def _finish(self, writer: LogWriter) -> float:
+        """The last commit, dead letters and lanes; returns the seconds of the commit."""
+        begun_s = time.monotonic()
+        record = self._sink.seal_all() if self._idle else self._sink.flush()
+        self._committed(record)
+        seconds = time.monotonic() - begun_s if record is not None else 0.0
+        if self._letters is not None:
+            self._letters.drain(DRAIN_S if self._idle else STOP_DRAIN_S)
+            self._sink.flush()  # records which are published
+        if self._idle:
+            for lane in self._lanes:
+                lane.wake()  # all at once, then wait for each
+            for lane in self._lanes:
+                lane.bring_up_to_date()
+            failed = [
+                f"lane {lane.name} is not up to date: {lane.error}" for lane in self._lanes if lane.error
+            ]
+            if failed:
+                raise Failure(f"{'; '.join(failed)}; the log is complete, start again to go on")
+        _log.info(
+            "ended",
+            graph=self._config.graph,
+            idle=self._idle,
+            log=str(writer.last.n) if writer.last else None,
+        )
+        return seconds
+
+    def _kept(self, body: Callable[[], Result]) -> Result:
+        try:
+            return body()
+        except Exception as error:
+            self._failure = error
+            raise

@@ -1,0 +1,87 @@
+"""Settings that every Kafka client of this package shares, and Kafka's errors as sentences that name the key to change."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    SaslAuthenticationFailedError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+
+from schemas.config import Kafka
+from stream.service.failure import Failure
+
+REQUEST_TIMEOUT_MS = 30_000
+BOOTSTRAP_TIMEOUT_MS = 15_000
+"""How long a client tries to reach a broker before a command fails."""
+
+
+def client_settings(kafka: Kafka) -> dict[str, Any]:
+    """Connection and security settings for kafka-python's consumer, producer and admin client.
+
+    The password leaves its SecretStr only here, on its way into the client.
+    """
+    settings: dict[str, Any] = {
+        "bootstrap_servers": [server.strip() for server in kafka.bootstrap.split(",")],
+        "client_id": "freshet",
+        "security_protocol": kafka.security_protocol,
+        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS,
+    }
+    if kafka.api_version is not None:
+        settings["api_version"] = tuple(kafka.api_version)
+    if kafka.ssl_cafile is not None:
+        settings["ssl_cafile"] = kafka.ssl_cafile
+    if kafka.security_protocol.startswith("SASL"):
+        settings["sasl_mechanism"] = kafka.sasl_mechanism
+        settings["sasl_plain_username"] = kafka.sasl_username
+        settings["sasl_plain_password"] = (
+            kafka.sasl_password.get_secret_value() if kafka.sasl_password else None
+        )
+    return settings
+
+
+@contextmanager
+def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
+    """Turn a Kafka client's errors into a Failure that says what was tried and which key to look at.
+
+    Args:
+        bootstrap: The brokers' addresses, for the sentence.
+        doing: What was tried, as "reading topic edges".
+
+    Raises:
+        Failure: The client raised.
+    """
+    try:
+        yield
+    except SaslAuthenticationFailedError as error:
+        raise Failure(
+            f"{doing}: the broker at {bootstrap} refused the login; check kafka.sasl_mechanism, "
+            "kafka.sasl_username and kafka.sasl_password"
+        ) from error
+    except TopicAuthorizationFailedError as error:
+        raise Failure(
+            f"{doing}: kafka.sasl_username may not do that at {bootstrap}; give it the rights in the cluster"
+        ) from error
+    except (KafkaConnectionError, KafkaTimeoutError) as error:
+        raise Failure(
+            f"{doing}: no broker answers at {bootstrap} ({_told(error)}); "
+            "check kafka.bootstrap and kafka.security_protocol"
+        ) from error
+    except UnknownTopicOrPartitionError as error:
+        raise Failure(
+            f"{doing}: the topic doesn't exist at {bootstrap}; create it or correct its name"
+        ) from error
+    except KafkaError as error:
+        raise Failure(f"{doing}: {_told(error)} at {bootstrap}") from error
+
+
+def _told(error: KafkaError) -> str:
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return text if text.startswith(name) or not text else f"{name}: {text}"

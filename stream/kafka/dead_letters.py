@@ -1,0 +1,100 @@
+"""Refused messages into the dead-letter topic, after the commit that holds them, at least once."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+from kafka import KafkaProducer
+
+from schemas.config import Kafka
+from stream.background import Background
+from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.topics import ensure_topic
+from stream.store.outbox import RejectedMessages
+
+FLUSH_S = 30.0
+"""Brokers that don't take letters for so long make a try fail; they stay in the log's outbox for the next."""
+
+CLOSE_S = 2.0
+
+
+class Rejects(Protocol):
+    """Where refused messages wait: the log's writer."""
+
+    def unpublished_rejects(self) -> Iterator[RejectedMessages]:
+        """Refused messages not known to be published, commit by commit."""
+        ...
+
+    def mark_published(self, through: int) -> None:
+        """Say that those of a commit and before are published."""
+        ...
+
+
+class DeadLetters:
+    """Publishes what the log's outbox holds from a thread of its own, so that a slow broker delays no commit.
+
+    A letter's key is ``topic/partition/offset``; its value is JSON with topic, partition, offset, row (of an Arrow
+    message, else null), reason, sentence and raw (the message's first bytes, base64; null for a tombstone).
+
+    Args:
+        kafka: Broker and topic; ``dead_letters`` must be set.
+        rejects: The outbox.
+
+    Raises:
+        Failure: No broker answers, or the topic can be neither found nor made.
+    """
+
+    def __init__(self, kafka: Kafka, rejects: Rejects) -> None:
+        assert kafka.dead_letters is not None
+        self._topic, self._rejects = kafka.dead_letters, rejects
+        settings = client_settings(kafka)
+        ensure_topic(settings, kafka.bootstrap, self._topic, 1)
+        with kafka_failures(kafka.bootstrap, f"writing to topic {self._topic}"):
+            self._producer = KafkaProducer(
+                **settings, acks="all", linger_ms=20, max_request_size=32 << 20, metrics_enabled=False
+            )
+        self._work = Background("dead-letters", self._empty_outbox)
+
+    def committed(self) -> None:
+        """A commit was made: look into the outbox."""
+        self._work.ask()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until the outbox is empty; False if it isn't in time (its content stays in the log)."""
+        return self._work.settle(timeout_s)
+
+    def close(self) -> None:
+        """Stop; what is unpublished is published by the next start."""
+        self._work.close(CLOSE_S)
+        self._producer.close(timeout=CLOSE_S)
+
+    def _empty_outbox(self) -> None:
+        for refused in self._rejects.unpublished_rejects():
+            if self._work.stopping:
+                return
+            self._publish(refused.table)
+            self._rejects.mark_published(refused.commit)
+
+    def _publish(self, refused: pa.Table) -> None:
+        sent = [self._producer.send(self._topic, value, key=key) for key, value in letters(refused)]
+        self._producer.flush(timeout=FLUSH_S)
+        for future in sent:
+            future.get(timeout=FLUSH_S)
+
+
+def letters(refused: pa.Table) -> Iterator[tuple[bytes, bytes]]:
+    """Key and value of each dead letter.
+
+    Args:
+        refused: ``schemas.events.REJECT_SCHEMA``.
+    """
+    for row in refused.to_pylist():
+        row["raw"] = None if row["raw"] is None else base64.b64encode(row["raw"]).decode("ascii")
+        key = f"{row['topic']}/{row['partition']}/{row['offset']}"
+        yield key.encode(), _json(row)
+
+
+def _json(row: dict[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False).encode()

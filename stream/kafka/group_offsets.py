@@ -1,0 +1,52 @@
+"""Kafka's group offsets, set after each commit as a hint for lag monitors; the log's own offsets are the truth."""
+
+from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+
+from schemas.config import Kafka
+from schemas.store import Position
+from stream.background import Background
+from stream.kafka.client import client_settings
+
+COMMIT_TIMEOUT_MS = 10_000
+
+CLOSE_S = 2.0
+
+
+class GroupOffsets:
+    """Follows the log's positions from a thread of its own; a failure is logged and never stops the stream.
+
+    Args:
+        kafka: Broker.
+        group: Consumer group to commit for.
+    """
+
+    def __init__(self, kafka: Kafka, group: str) -> None:
+        self._kafka, self._group = kafka, group
+        self._latest: list[Position] = []
+        self._consumer: KafkaConsumer | None = None
+        self._work = Background("group-offsets", self._commit)
+
+    def committed(self, positions: list[Position]) -> None:
+        """A commit was made; only the newest positions are sent."""
+        self._latest = positions
+        self._work.ask()
+
+    def close(self) -> None:
+        """Send the newest positions, if the brokers take them at once, and stop."""
+        self._work.settle(CLOSE_S)
+        self._work.close(CLOSE_S)
+        if self._consumer is not None:
+            self._consumer.close(autocommit=False, timeout_ms=1_000)
+
+    def _commit(self) -> None:
+        positions = self._latest
+        if not positions:
+            return
+        if self._consumer is None:
+            self._consumer = KafkaConsumer(
+                **client_settings(self._kafka), group_id=self._group, enable_auto_commit=False
+            )
+        offsets = {TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.next, "", -1) for p in positions}
+        self._consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
+        if self._latest is positions:
+            self._latest = []

@@ -1,0 +1,184 @@
+"""Replay: the events of a file into a topic, in file order, at a rate or as fast as the client goes."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from stream.decode.encode import encode_arrow, encode_json
+from stream.kafka.client import kafka_failures
+from stream.kafka.topics import ensure_topic
+from stream.service.failure import Failure
+
+Format = Literal["json", "arrow"]
+
+ROWS_A_CHUNK = 1 << 15
+"""Events encoded at a time: bounds the memory of a replay, whatever the file's size."""
+
+ARROW_ROWS = 4096
+CHUNKS_A_SECOND = 20
+"""At a rate, events go out in this many bursts a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay did: events that the brokers acknowledged, and the wall seconds from first send to last."""
+
+    sent: int
+    seconds: float
+
+    @property
+    def events_per_s(self) -> float:
+        """Acknowledged events a second."""
+        return self.sent / self.seconds if self.seconds > 0 else 0.0
+
+
+class Deliveries:
+    """Sends messages and keeps the first error, which Kafka's clients report long after the send."""
+
+    def __init__(self, settings: dict[str, Any], bootstrap: str, topic: str) -> None:
+        self._bootstrap, self._topic = bootstrap, topic
+        self._error: BaseException | None = None
+        with kafka_failures(bootstrap, f"writing to topic {topic}"):
+            self._producer = KafkaProducer(
+                **settings,
+                acks="all",
+                enable_idempotence=True,  # retries neither reorder nor repeat
+                linger_ms=20,
+                batch_size=1 << 19,
+                max_request_size=32 << 20,
+                metrics_enabled=False,
+            )
+
+    def send(self, value: bytes, partition: int) -> None:
+        """Queue one message; blocks while the client's buffer is full.
+
+        Raises:
+            Failure: An earlier message was not delivered.
+        """
+        if self._error is not None:
+            self._fail(self._error)
+        try:
+            self._producer.send(self._topic, value, partition=partition).add_errback(self._failed)
+        except KafkaError as error:
+            self._fail(error)
+
+    def finish(self) -> None:
+        """Wait until the brokers have acknowledged everything.
+
+        Raises:
+            Failure: A message was not delivered.
+        """
+        with kafka_failures(self._bootstrap, f"writing to topic {self._topic}"):
+            self._producer.flush(timeout=120)
+        if self._error is not None:
+            self._fail(self._error)
+
+    def close(self) -> None:
+        """Leave the brokers; what is still queued may be lost."""
+        self._producer.close(timeout=5)
+
+    def _failed(self, error: BaseException) -> None:
+        self._error = self._error or error
+
+    def _fail(self, error: BaseException) -> None:
+        told = " ".join(str(error).split()) or type(error).__name__
+        raise Failure(
+            f"topic {self._topic} at {self._bootstrap} didn't take a message: {told}; "
+            "the replay stopped there, part of the file is in the topic"
+        ) from error
+
+
+def replay(
+    events: pa.Table,
+    *,
+    settings: dict[str, Any],
+    bootstrap: str,
+    topic: str,
+    message_format: Format = "json",
+    rate: float = 0.0,
+    partitions: int | None = None,
+    progress: Callable[[int], None] = lambda sent: None,
+) -> Replayed:
+    """Send canonical events to a topic in their order; the topic is created where it is missing.
+
+    With several partitions an event goes where the hash of its ``src`` says: the events of one source stay in order.
+
+    Args:
+        events: ``schemas.events.event_schema``.
+        settings: Of ``stream.kafka.client.client_settings``.
+        bootstrap: Brokers, for messages.
+        topic: Its name.
+        message_format: json: one message an event; arrow: one IPC batch of up to 4,096 events a message.
+        rate: Events a second; 0: as fast as it goes.
+        partitions: Of a new topic (default 1); an existing topic must have as many where this is given.
+        progress: Told the running total of events sent.
+
+    Raises:
+        Failure: A message was not delivered, no broker answers, or the topic has another number of partitions.
+    """
+    found = ensure_topic(settings, bootstrap, topic, partitions or 1)
+    if partitions is not None and found != partitions:
+        raise Failure(
+            f"topic {topic} at {bootstrap} has {found} partitions, --partitions asks for {partitions}; "
+            "leave the option out or choose another topic"
+        )
+    deliveries = Deliveries(settings, bootstrap, topic)
+    try:
+        started = time.monotonic()
+        sent = 0
+        for chunk in _chunks(events, rate):
+            for partition, part in _by_partition(chunk, found):
+                for value in _messages(part, message_format):
+                    deliveries.send(value, partition)
+            sent += len(chunk)
+            progress(sent)
+            if rate > 0:
+                time.sleep(max(0.0, started + sent / rate - time.monotonic()))
+        deliveries.finish()
+        return Replayed(sent, time.monotonic() - started)
+    finally:
+        deliveries.close()
+
+
+def partition_of(src: pa.Array, partitions: int) -> np.ndarray:
+    """The topic partition of each event: xxh3 of the source's distinct ids, the same in every run and on every machine.
+
+    Args:
+        src: External ids, int64 or string [n].
+        partitions: How many there are.
+
+    Returns:
+        int64 [n].
+    """
+    encoded = src.dictionary_encode()
+    distinct = encoded.dictionary
+    raw = pc.cast(distinct, pa.string()).cast(pa.binary()).to_pylist()
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(value) for value in raw), np.uint64, len(raw))
+    homes: np.ndarray = (hashes % np.uint64(partitions)).astype(np.int64)
+    return homes[encoded.indices.to_numpy()]
+
+
+def _chunks(events: pa.Table, rate: float) -> Iterator[pa.RecordBatch]:
+    rows = ROWS_A_CHUNK if rate <= 0 else int(min(ROWS_A_CHUNK, max(1, rate / CHUNKS_A_SECOND)))
+    yield from events.combine_chunks().to_batches(max_chunksize=rows)
+
+
+def _by_partition(batch: pa.RecordBatch, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if partitions == 1:
+        yield 0, batch
+        return
+    home = partition_of(batch["src"], partitions)
+    for partition in np.unique(home):
+        yield int(partition), batch.take(pa.array(np.flatnonzero(home == partition)))
+
+
+def _messages(batch: pa.RecordBatch, message_format: Format) -> Iterator[bytes]:
+    yield from encode_json(batch) if message_format == "json" else encode_arrow(batch, rows=ARROW_ROWS)

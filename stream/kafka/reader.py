@@ -1,0 +1,230 @@
+"""One consumer for all topic partitions of a process, handed out partition by partition so that none starves."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.errors import KafkaError, OffsetOutOfRangeError
+
+from schemas.config import Kafka
+from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
+from stream.microbatch import RawBatch
+from stream.store.errors import OffsetGapError
+
+LINGER_MS = 100
+LINGER_BYTES = 64 << 10
+"""A broker answers once it has this much or this long has passed: few polls on a slow topic, none delayed on a fast one."""
+
+POLL_S = 0.2
+"""How long a poll blocks where nothing comes: the longest wait for a stop to be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where reading one topic partition begins.
+
+    Attributes:
+        offset: First offset to read.
+        end: End of the partition when asked: what is before it is unread.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    end: int
+
+
+NextOffset = Callable[[tuple[str, int]], int | None]
+"""From (topic, partition) to the first offset that the log doesn't have; None: the log doesn't know it."""
+
+Skipped = Callable[[str, int], None]
+"""Told topic and number of offsets that retention took, with ``on_gap: skip``."""
+
+
+def open_consumer(kafka: Kafka) -> KafkaConsumer:
+    """A consumer without a group: offsets come from the log, never from Kafka."""
+    with kafka_failures(kafka.bootstrap, "connecting to Kafka"):
+        return KafkaConsumer(
+            **client_settings(kafka),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",  # a position out of range is a gap to name, not to jump over
+            isolation_level="read_committed",
+            max_poll_records=kafka.max_poll_records,
+            max_partition_fetch_bytes=kafka.max_partition_fetch_bytes,
+            fetch_max_bytes=max(52_428_800, kafka.max_partition_fetch_bytes),
+            fetch_min_bytes=LINGER_BYTES,
+            fetch_max_wait_ms=LINGER_MS,
+            metrics_enabled=False,  # its sensors cost time with every record
+        )
+
+
+class PartitionReader:
+    """Reads topic partitions through one consumer, from one thread.
+
+    A poll may bring messages of any partition; those of others than the one asked for wait here. As long as some
+    wait, nothing more is polled: at most one poll is held in memory.
+
+    Attributes:
+        starts: The topic partitions read here, and where each begins.
+        stop: Set it to have the source end.
+        last_arrival_s: Monotonic seconds when a message last came; at first, when the reader was made.
+        failure: What ``take`` raised, kept because a runner passes on only its text.
+    """
+
+    def __init__(self, kafka: Kafka, next_offset: NextOffset, skipped: Skipped) -> None:
+        """Connect, find the topics' partitions and go to where each was left.
+
+        Args:
+            kafka: Where to read, and how much at a time.
+            next_offset: Where the log goes on; None for topic partitions that it doesn't know.
+            skipped: Told of gaps that ``on_gap: skip`` jumps over.
+
+        Raises:
+            OffsetGapError: Retention deleted messages that were not read yet, or a topic was made anew.
+            Failure: No broker answers, or a topic doesn't exist.
+        """
+        self._kafka, self._skipped = kafka, skipped
+        self._consumer = open_consumer(kafka)
+        self._waiting: dict[TopicPartition, RawBatch] = {}
+        self.stop = threading.Event()
+        self.last_arrival_s = time.monotonic()
+        self.failure: Exception | None = None
+        try:
+            self.starts = self._find_starts(next_offset)
+        except BaseException:
+            self.close()
+            raise
+        self._next = {TopicPartition(start.topic, start.partition): start.offset for start in self.starts}
+        self._end = {TopicPartition(start.topic, start.partition): start.end for start in self.starts}
+        self._consumer.assign(list(self._next))
+        for tp, offset in self._next.items():
+            self._consumer.seek(tp, offset)
+
+    @property
+    def num_partitions(self) -> int:
+        """How many topic partitions this reader has."""
+        return len(self._next)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether messages of some partition are here and not yet taken."""
+        return bool(self._waiting)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last message came, 0 while some wait here."""
+        return 0.0 if self._waiting else time.monotonic() - self.last_arrival_s
+
+    def lag(self) -> dict[tuple[str, int], int]:
+        """Offsets between what was read and the partition's end, as far as the brokers have said."""
+        return {(tp.topic, tp.partition): max(0, end - self._next[tp]) for tp, end in self._end.items()}
+
+    def take(self, topic: str, partition: int) -> RawBatch:
+        """The next messages of one topic partition, waiting a little for them unless others' wait to be taken.
+
+        Returns:
+            A batch; an empty one where there is nothing to read now.
+
+        Raises:
+            OffsetGapError: Retention deleted messages that were not read yet, or the topic was made anew.
+            Failure: Kafka refuses.
+        """
+        tp = TopicPartition(topic, partition)
+        if not self._waiting:
+            try:
+                self._poll()
+            except Exception as error:
+                self.failure = error
+                raise
+        return self._waiting.pop(tp, None) or self._batch(tp, self._next[tp], [])
+
+    def caught_up(self) -> bool:
+        """Ask the brokers whether there is nothing unread in any partition."""
+        with kafka_failures(self._kafka.bootstrap, "asking for the ends of the topics"):
+            self._end = dict(self._consumer.end_offsets(list(self._next)))
+        return not self._waiting and all(self._next[tp] >= end for tp, end in self._end.items())
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._consumer.close(autocommit=False, timeout_ms=2_000)
+
+    def _find_starts(self, next_offset: NextOffset) -> list[Start]:
+        names = [topic.name for topic in self._kafka.topics]
+        starts = []
+        with kafka_failures(self._kafka.bootstrap, f"asking for topics {', '.join(names)}"):
+            partitions = topic_partitions(self._consumer, names, self._kafka.bootstrap)
+            for found in bounds(self._consumer, partitions):
+                wanted = next_offset((found.topic, found.partition))
+                if wanted is None:
+                    begin = found.end if self._kafka.start == "latest" else found.log_start
+                else:
+                    begin = self._checked(found, wanted)
+                starts.append(Start(found.topic, found.partition, begin, found.end))
+        return starts
+
+    def _poll(self) -> None:
+        with kafka_failures(self._kafka.bootstrap, "reading from Kafka"):
+            try:
+                polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
+            except OffsetOutOfRangeError as error:
+                self._gap(list(error.args[0]))
+                return
+            except KafkaError as error:
+                if getattr(error, "retriable", False):
+                    return
+                raise
+            for tp in self._next:
+                records = polled.get(tp, [])
+                position = self._consumer.position(tp, timeout_ms=0)
+                if position is None:
+                    continue
+                self._end[tp] = max(self._end[tp], self._consumer.highwater(tp) or 0, position)
+                if position > self._next[tp] or records:
+                    first, self._next[tp] = self._next[tp], position
+                    self._waiting[tp] = self._batch(tp, first, records)
+        if polled:
+            self.last_arrival_s = time.monotonic()
+
+    def _batch(self, tp: TopicPartition, first: int, records: list[ConsumerRecord]) -> RawBatch:
+        return RawBatch(
+            topic=tp.topic,
+            partition=tp.partition,
+            first_offset=first,
+            end_offset=self._next[tp],
+            high_watermark=self._end[tp],
+            offsets=pa.array([record.offset for record in records], pa.int64()),
+            values=[record.value for record in records],
+        )
+
+    def _gap(self, partitions: list[TopicPartition]) -> None:
+        for found in bounds(self._consumer, partitions):
+            tp = TopicPartition(found.topic, found.partition)
+            after = self._checked(found, self._next[tp])
+            first, self._next[tp], self._end[tp] = self._next[tp], after, found.end
+            self._consumer.seek(tp, after)
+            self._waiting[tp] = self._batch(tp, first, [])
+
+    def _checked(self, found: PartitionBounds, wanted: int) -> int:
+        """Where reading can go on: ``wanted``, or the partition's first offset where a gap may be skipped."""
+        place = f"topic {found.topic} partition {found.partition} at {self._kafka.bootstrap}"
+        if wanted > found.end:
+            raise OffsetGapError(
+                f"{place} ends at offset {found.end}, but the log has read up to {wanted}: the topic was made anew "
+                "or truncated; choose a new store, or a topic of another name"
+            )
+        if wanted >= found.log_start:
+            return wanted
+        missing = found.log_start - wanted
+        if self._kafka.on_gap == "fail":
+            raise OffsetGapError(
+                f"{place} begins at offset {found.log_start}, but the log's next offset is {wanted}: retention "
+                f"deleted {missing} unread offsets; set kafka.on_gap: skip to go on without them (they are counted)"
+            )
+        self._skipped(found.topic, missing)
+        return found.log_start

@@ -1,0 +1,99 @@
+"""Topics and their partitions: which there are, where they begin and end, and making one."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import NewTopic
+from kafka.errors import TopicAlreadyExistsError, UnknownBrokerIdError, UnsupportedVersionError
+
+from stream.kafka.client import kafka_failures
+from stream.service.failure import Failure
+
+METADATA_WAIT_S = 5.0
+"""A topic made a moment ago may take the brokers this long to tell everyone."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBounds:
+    """Where one topic partition begins and ends now; offsets in [log_start, end) were written.
+
+    Attributes:
+        log_start: First offset that retention has left.
+        end: Offset of the next message.
+    """
+
+    topic: str
+    partition: int
+    log_start: int
+    end: int
+
+
+def topic_partitions(consumer: KafkaConsumer, topics: list[str], bootstrap: str) -> list[TopicPartition]:
+    """All partitions of the topics, in order of topic and partition.
+
+    Raises:
+        Failure: A topic doesn't exist; the sentence names it and those that do.
+    """
+    found: list[TopicPartition] = []
+    for topic in topics:
+        deadline = time.monotonic() + METADATA_WAIT_S
+        while not (partitions := consumer.partitions_for_topic(topic)):
+            if time.monotonic() > deadline:
+                there = ", ".join(sorted(consumer.topics())[:10]) or "none"
+                raise Failure(
+                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (there: {there}); "
+                    "create it or correct its name"
+                )
+            time.sleep(0.2)
+        found += [TopicPartition(topic, partition) for partition in sorted(partitions)]
+    return found
+
+
+def bounds(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> list[PartitionBounds]:
+    """Ask the brokers where partitions begin and end."""
+    starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    return [PartitionBounds(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in partitions]
+
+
+def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partitions: int) -> int:
+    """Make a topic unless it is there.
+
+    Args:
+        settings: Of ``client_settings``.
+        bootstrap: For messages.
+        topic: Its name.
+        partitions: How many a new one gets.
+
+    Returns:
+        How many partitions the topic has.
+
+    Raises:
+        Failure: No broker answers, or the cluster refuses the topic.
+    """
+    with kafka_failures(bootstrap, f"creating topic {topic}"):
+        admin = KafkaAdminClient(**settings)
+        try:
+            admin.create_topics([NewTopic(topic, partitions, replication_factor=_replicas(settings))])
+            return partitions
+        except TopicAlreadyExistsError:
+            return len(admin.describe_topics([topic])[0]["partitions"])
+        except (UnknownBrokerIdError, UnsupportedVersionError):
+            # The demo's broker has no controller: it makes a topic when a client asks for it.
+            return _asked_for(settings, bootstrap, topic)
+        finally:
+            admin.close()
+
+
+def _replicas(settings: dict[str, Any]) -> int:
+    """The cluster's default, which brokers before 2.4 can't be asked for."""
+    return 1 if settings.get("api_version", (2, 4)) < (2, 4) else -1
+
+
+def _asked_for(settings: dict[str, Any], bootstrap: str, topic: str) -> int:
+    producer = KafkaProducer(**settings)
+    try:
+        return len(producer.partitions_for(topic))
+    finally:
+        producer.close()

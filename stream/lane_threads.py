@@ -1,0 +1,91 @@
+"""Lanes at work: one thread each follows the log, so that lanes run side by side and heal by themselves."""
+
+from pathlib import Path
+from typing import Protocol, Self
+
+from schemas.config import Lane
+from schemas.store import LaneManifest
+from stream.background import Background
+from stream.store.lane_writer import LaneWriter
+
+
+class LaneObserver(Protocol):
+    """Told what lanes do."""
+
+    def opened_lane(self, lane: str, manifests: list[LaneManifest]) -> None:
+        """A lane as it was found."""
+        ...
+
+    def lane_committed(self, manifest: LaneManifest) -> None:
+        """A lane has one more snapshot."""
+        ...
+
+    def lane_lag(self, lane: str, snapshots: int) -> None:
+        """Sealed snapshots that a lane lacks."""
+        ...
+
+    def restarted(self, cause: str) -> None:
+        """A lane tries again (cause ``lane``)."""
+        ...
+
+
+class LaneThread:
+    """Keeps one lane up to date with the log until ``close``; a failure doesn't stop the log.
+
+    Attributes:
+        name: The lane's.
+        lag: Sealed snapshots it lacked when it last looked.
+    """
+
+    def __init__(self, store: str | Path, lane: Lane, observer: LaneObserver) -> None:
+        """Open the lane and start following the log.
+
+        Raises:
+            StoreError: The lane can't be opened: another process writes it, or it was made with other parameters.
+            PartitionError: Unknown algorithm, or parameters it doesn't take.
+        """
+        self.name = lane.name
+        self.lag = 0
+        self._observer = observer
+        self._writer = LaneWriter(store, lane, observer=self._committed)
+        observer.opened_lane(self.name, self._writer.manifests)
+        self._work = Background(
+            f"lane-{lane.name}", self._catch_up, on_retry=lambda: observer.restarted("lane")
+        )
+
+    @property
+    def error(self) -> str | None:
+        """Why the lane is not up to date; None while it works."""
+        return self._work.error
+
+    def wake(self) -> None:
+        """Snapshots were sealed: catch up."""
+        self._work.ask()
+
+    def bring_up_to_date(self) -> None:
+        """Wait until the lane has every snapshot that is sealed now, or has failed trying."""
+        self._work.settle()
+
+    def close(self) -> None:
+        """Stop after the snapshot at work and give the lane's lock back."""
+        self._work.close()
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _catch_up(self) -> None:
+        self._show(self._writer.lag)
+        self._writer.catch_up(stop=lambda: self._work.stopping)
+        self._show(self._writer.lag)
+
+    def _committed(self, manifest: LaneManifest) -> None:
+        self._observer.lane_committed(manifest)
+        self._show(max(0, self.lag - 1))
+
+    def _show(self, lag: int) -> None:
+        self.lag = lag
+        self._observer.lane_lag(self.name, lag)

@@ -1,0 +1,240 @@
+"""The stream's Prometheus series, named in docs/metrics.md: counts of what is durable, gauges of where the stream is."""
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+from schemas.config import StreamConfig
+from schemas.events import US_PER_S, Op
+from schemas.store import CommitRecord, FileRef, LaneManifest, SealedSnapshot
+
+COMMIT_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+
+Metric = TypeVar("Metric", bound=MetricWrapperBase)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What this process made durable so far."""
+
+    snapshots: int = 0
+    events: int = 0
+    refused: int = 0
+    late: int = 0
+    duplicates: int = 0
+    gap_offsets: int = 0
+
+
+class StreamMetrics:
+    """All series of the stream, the store and its lanes; a ``SinkObserver``.
+
+    Args:
+        config: Names the graph, a label of every series.
+
+    Attributes:
+        registry: What the endpoint serves.
+        totals: The same counts as plain numbers, over all topics.
+    """
+
+    def __init__(self, config: StreamConfig) -> None:
+        self.registry = CollectorRegistry()
+        self.totals = Totals()
+        self._graph = config.graph
+        self._duplicates_before: int | None = None
+        self._lane_bytes: dict[str, tuple[int, int]] = {}
+
+        self._events = self._make(Counter, "stream_events", "Events in the log", "topic", "op")
+        self._refused = self._make(Counter, "stream_refused", "Refused messages", "topic", "reason")
+        self._late = self._make(Counter, "stream_late", "Late events", "topic", "policy")
+        self._duplicates = self._make(Counter, "stream_duplicates", "Events dropped by event_id")
+        self._tombstones = self._make(Counter, "stream_tombstones", "Null messages skipped", "topic")
+        self._gaps = self._make(
+            Counter, "stream_gap_offsets", "Unread offsets that retention deleted", "topic"
+        )
+        self._lag = self._make(
+            Gauge, "stream_consumer_lag_messages", "Offsets not read yet", "topic", "partition"
+        )
+        self._watermark = self._make(
+            Gauge,
+            "stream_watermark_timestamp_seconds",
+            "Event time complete up to here",
+            "topic",
+            "partition",
+        )
+        self._last_commit = self._make(
+            Gauge, "stream_last_commit_timestamp_seconds", "Wall time of the last commit"
+        )
+        self._last_sealed = self._make(
+            Gauge, "stream_last_sealed_timestamp_seconds", "Wall time of the last sealed snapshot"
+        )
+        self._phases = self._make(
+            Histogram,
+            "stream_commit_seconds",
+            "Seconds of a commit's phases",
+            "phase",
+            buckets=COMMIT_BUCKETS,
+        )
+        self._queue = self._make(Gauge, "stream_queue_batches", "Micro-batches waiting at a stage", "stage")
+        self._open = self._make(Gauge, "stream_open_snapshot_bytes", "Bytes of events that are still open")
+        self._restarts = self._make(
+            Counter, "stream_restarts", "Renewals and retries in this process", "cause"
+        )
+
+        self._store_bytes = self._make(Gauge, "store_bytes", "Bytes of the snapshots' files", "kind")
+        self._make(Gauge, "store_free_bytes", "Free bytes where the store lies").labels(
+            self._graph
+        ).set_function(lambda: shutil.disk_usage(config.store).free)
+
+        self._lane_lag = self._make(Gauge, "lane_lag_snapshots", "Sealed snapshots the lane lacks", "lane")
+        self._saving = self._make(
+            Gauge, "lane_saving_ratio", "Bytes saved against storing every snapshot whole", "lane"
+        )
+        self._cut = self._make(Gauge, "lane_cut_ratio", "Cut or discarded share, newest snapshot", "lane")
+        self._replication = self._make(Gauge, "lane_replication_factor", "Parts a node is in, mean", "lane")
+        self._moved = self._make(Gauge, "lane_moved_ratio", "Moved nodes over live ones", "lane")
+        self._balance = self._make(
+            Gauge, "lane_balance_ratio", "Largest part over the mean part", "lane", "kind"
+        )
+        self._update = self._make(
+            Histogram,
+            "lane_update_seconds",
+            "Seconds of the partitioner a snapshot",
+            "lane",
+            buckets=COMMIT_BUCKETS,
+        )
+
+        self._make(Gauge, "build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
+        self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, _config_hash(config)).set(1)
+        for cause in ("cycle", "lane"):
+            self._restarts.labels(self._graph, cause)
+        for topic in config.kafka.topics:
+            self._gaps.labels(self._graph, topic.name)
+
+    # What the sink tells (SinkObserver).
+
+    def accepted(self, topic: str, op: Op, count: int) -> None:
+        """Events of one kind are in the log."""
+        self._events.labels(self._graph, topic, op.name.lower()).inc(count)
+        self.totals.events += count
+
+    def refused(self, topic: str, reason: str, count: int) -> None:
+        """Messages, or rows of one, are in the rejects."""
+        self._refused.labels(self._graph, topic, reason).inc(count)
+        self.totals.refused += count
+
+    def late(self, topic: str, policy: str, count: int) -> None:
+        """Late events are in the log or the rejects."""
+        self._late.labels(self._graph, topic, policy).inc(count)
+        self.totals.late += count
+
+    def tombstones(self, topic: str, count: int) -> None:
+        """Null messages were skipped."""
+        self._tombstones.labels(self._graph, topic).inc(count)
+
+    def watermark(self, topic: str, partition: int, t_us: int) -> None:
+        """Event time up to which a topic partition is complete."""
+        self._watermark.labels(self._graph, topic, str(partition)).set(t_us / US_PER_S)
+
+    def pending(self, batches: int, open_bytes: int) -> None:
+        """Batches not yet committed and bytes of open events."""
+        self._queue.labels(self._graph, "sink").set(batches)
+        self._open.labels(self._graph).set(open_bytes)
+
+    def commit_phase(self, phase: str, seconds: float) -> None:
+        """Seconds of a phase of a commit."""
+        self._phases.labels(self._graph, phase).observe(seconds)
+
+    def committed(self, record: CommitRecord) -> None:
+        """A commit is durable."""
+        wall_s = record.wall_time_us / US_PER_S
+        self._last_commit.labels(self._graph).set(wall_s)
+        if record.sealed:
+            self._last_sealed.labels(self._graph).set(wall_s)
+            self.totals.snapshots += len(record.sealed)
+            self._store_bytes.labels(self._graph, "log").inc(_snapshot_bytes(record.sealed))
+        new = record.duplicates - (self._duplicates_before or 0)
+        self._duplicates_before = record.duplicates
+        if new:
+            self._duplicates.labels(self._graph).inc(new)
+            self.totals.duplicates += new
+
+    # What the job tells.
+
+    def opened_log(self, last: CommitRecord | None, snapshots: list[SealedSnapshot]) -> None:
+        """The log as it was found: where gauges and differences of totals begin."""
+        self._duplicates_before = last.duplicates if last else 0
+        self._store_bytes.labels(self._graph, "log").set(_snapshot_bytes(snapshots))
+
+    def skipped(self, topic: str, offsets: int) -> None:
+        """A gap was jumped over."""
+        self._gaps.labels(self._graph, topic).inc(offsets)
+        self.totals.gap_offsets += offsets
+
+    def lag(self, lag: Mapping[tuple[str, int], int]) -> None:
+        """Offsets not read yet, by topic partition."""
+        for (topic, partition), messages in lag.items():
+            self._lag.labels(self._graph, topic, str(partition)).set(messages)
+
+    def restarted(self, cause: str) -> None:
+        """The pipeline was renewed (cycle), or a lane tried again (lane)."""
+        self._restarts.labels(self._graph, cause).inc()
+
+    def lane_lag(self, lane: str, snapshots: int) -> None:
+        """Sealed snapshots that a lane lacks."""
+        self._lane_lag.labels(self._graph, lane).set(snapshots)
+
+    def opened_lane(self, lane: str, manifests: list[LaneManifest]) -> None:
+        """A lane as it was found."""
+        self._lane_bytes[lane] = (0, 0)
+        self._count_lane(lane, manifests)
+        if manifests:
+            self._show_lane(manifests[-1])
+
+    def lane_committed(self, manifest: LaneManifest) -> None:
+        """A lane has one more snapshot."""
+        self._count_lane(manifest.lane, [manifest])
+        self._show_lane(manifest)
+        self._update.labels(self._graph, manifest.lane).observe(manifest.quality.seconds)
+
+    def _count_lane(self, lane: str, manifests: list[LaneManifest]) -> None:
+        stored, full = self._lane_bytes.get(lane, (0, 0))
+        for manifest in manifests:
+            stored += sum(part.bytes for part in manifest.parts)
+            full += sum(part.full_bytes for part in manifest.parts)
+        self._lane_bytes[lane] = (stored, full)
+        if full:
+            self._saving.labels(self._graph, lane).set(1 - stored / full)
+        self._store_bytes.labels(self._graph, "lane").inc(sum(_manifest_bytes(m) for m in manifests))
+
+    def _show_lane(self, manifest: LaneManifest) -> None:
+        quality, labels = manifest.quality, (self._graph, manifest.lane)
+        for gauge, value in (
+            (self._cut.labels(*labels), quality.cut),
+            (self._replication.labels(*labels), quality.replication_factor),
+            (self._moved.labels(*labels), quality.moved_share),
+            (self._balance.labels(*labels, "node"), quality.node_balance),
+            (self._balance.labels(*labels, "edge"), quality.edge_balance),
+        ):
+            if value is not None:
+                gauge.set(value)
+
+    def _make(self, kind: type[Metric], name: str, text: str, *labels: str, **options: Any) -> Metric:
+        return kind(f"freshet_{name}", text, ["graph", *labels], registry=self.registry, **options)
+
+
+def _snapshot_bytes(snapshots: Iterable[SealedSnapshot]) -> int:
+    return sum(snapshot.events.bytes + snapshot.nodes.bytes for snapshot in snapshots)
+
+
+def _manifest_bytes(manifest: LaneManifest) -> int:
+    return sum(file.bytes for _, file in manifest if isinstance(file, FileRef))
+
+
+def _config_hash(config: StreamConfig) -> str:
+    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]
