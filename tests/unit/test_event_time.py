@@ -1,0 +1,149 @@
+"""Event time: snapshots, the watermark, idle partitions, lateness, order and the split into snapshots."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from log_events import SECOND
+
+from stream.snapshots.event_time import EventClock, closed_by, place
+from stream.snapshots.sealing import sealed_order, source_ranks, split_snapshots
+
+A, B = ("a", 0), ("b", 0)
+
+
+def clock(out_of_orderness_s: float = 0, idle_timeout_s: float = 30) -> EventClock:
+    return EventClock(out_of_orderness_us=round(out_of_orderness_s * SECOND), idle_timeout_s=idle_timeout_s)
+
+
+def hear(
+    of: EventClock, key: tuple[str, int], max_t_us: int | None = None, *, unread: bool = False, now: float = 0
+) -> None:
+    of.hear(key, max_t_us=max_t_us, messages=max_t_us is not None, unread=unread, now_s=now)
+
+
+def test_intervals_are_half_open_and_aligned_to_the_epoch() -> None:
+    tau, late = place(np.array([-1, 0, 9, 10, -10, -11]), 10, None)
+    assert tau.tolist() == [-1, 0, 0, 1, -1, -2]
+    assert not late.any()
+
+
+def test_an_event_of_a_closed_snapshot_is_late_and_goes_to_the_first_open_one() -> None:
+    tau, late = place(np.array([5, 19, 20, 45]), 10, 1)
+    assert late.tolist() == [True, True, False, False]
+    assert tau.tolist() == [2, 2, 2, 4]
+
+
+@pytest.mark.parametrize(("watermark", "last"), [(0, -1), (9, -1), (10, 0), (19, 0), (20, 1), (-1, -2)])
+def test_a_snapshot_is_closed_when_the_watermark_reaches_its_end(watermark: int, last: int) -> None:
+    assert closed_by(watermark, 10) == last
+
+
+def test_the_slowest_partition_holds_the_watermark() -> None:
+    event_clock = clock(out_of_orderness_s=2)
+    event_clock.assign([A, B])
+    hear(event_clock, A, 100 * SECOND, unread=True)
+    assert event_clock.watermark_us(0) is None, "b may still bring anything"
+    hear(event_clock, B, 50 * SECOND, unread=True)
+    assert event_clock.watermark_us(0) == 48 * SECOND
+
+
+def test_the_watermark_never_goes_back() -> None:
+    event_clock = clock()
+    hear(event_clock, A, 100, unread=True)
+    assert event_clock.watermark_us(0) == 100
+    hear(event_clock, B, 7, unread=True)
+    assert event_clock.watermark_us(0) == 100
+
+
+def test_a_partition_with_unread_messages_is_never_idle() -> None:
+    event_clock = clock(idle_timeout_s=30)
+    hear(event_clock, A, 100, unread=True)
+    hear(event_clock, B, 50, unread=True)
+    assert event_clock.watermark_us(1e6) == 50
+
+
+def test_a_partition_with_nothing_unread_is_left_out_after_the_timeout() -> None:
+    event_clock = clock(idle_timeout_s=30)
+    hear(event_clock, A, 100, unread=True)
+    hear(event_clock, B, 50, now=0)
+    hear(event_clock, B, now=20)
+    assert event_clock.watermark_us(29.9) == 50
+    assert event_clock.watermark_us(30) == 100
+    hear(event_clock, B, 60, now=31)
+    hear(event_clock, A, 140, unread=True, now=31)
+    assert event_clock.watermark_us(31) == 100, "b is back and holds it where it is"
+
+
+def test_a_partition_that_never_had_an_event_holds_the_watermark_until_it_is_idle() -> None:
+    event_clock = clock(idle_timeout_s=30)
+    event_clock.assign([A, B])
+    hear(event_clock, A, 100, unread=True)
+    hear(event_clock, B, now=5)
+    assert event_clock.watermark_us(34) is None
+    assert event_clock.watermark_us(35) == 100
+
+
+def test_when_all_are_idle_the_latest_event_alone_holds_the_watermark() -> None:
+    event_clock = clock(idle_timeout_s=30)
+    hear(event_clock, A, 100, now=0)
+    hear(event_clock, B, 50, now=0)
+    assert event_clock.all_idle_s(29) is None
+    assert event_clock.watermark_us(30) == 100
+    assert event_clock.all_idle_s(37) == 7
+
+
+def test_a_partition_that_is_no_longer_read_lets_go_of_the_watermark() -> None:
+    event_clock = clock()
+    event_clock.restore(A, 100)
+    event_clock.restore(B, 50)
+    assert event_clock.watermark_us(0) == 50
+    event_clock.assign([A])
+    assert event_clock.watermark_us(0) == 100
+
+
+def test_without_partitions_there_is_no_watermark_and_nothing_is_idle() -> None:
+    assert clock().watermark_us(0) is None
+    assert clock().all_idle_s(0) is None
+
+
+def rows(*events: tuple[int, int, str, int]) -> pa.Table:
+    """(tau, t, topic, partition), in order of arrival; ``label`` says which row it was."""
+    tau, t, topic, partition = zip(*events, strict=True)
+    return pa.table(
+        {
+            "t": pa.array(t, pa.int64()),
+            "label": pa.array(range(len(t)), pa.int32()),
+            "topic": pa.array(topic).dictionary_encode(),
+            "partition": pa.array(partition, pa.int32()),
+            "offset": pa.array(range(len(t)), pa.int64()),
+            "tau": pa.array(tau, pa.int64()),
+        }
+    )
+
+
+def test_events_are_ordered_by_time_then_topic_then_partition_then_arrival() -> None:
+    table = rows(
+        (0, 5, "b", 0), (0, 5, "a", 10), (0, 5, "a", 2), (0, 4, "z", 0), (0, 5, "a", 2), (0, 5, "b", 0)
+    )
+    [(tau, sealed)] = split_snapshots(table, 0)
+    assert tau == 0
+    assert sealed["label"].to_pylist() == [3, 2, 4, 1, 0, 5]
+    assert sealed.column_names == ["t", "label"]
+
+
+def test_only_closed_snapshots_are_split_off_and_a_late_event_is_ordered_by_its_own_time() -> None:
+    table = rows((3, 35, "a", 0), (1, 12, "a", 0), (4, 41, "a", 0), (3, 2, "a", 0), (1, 11, "a", 0))
+    split = [(tau, part["label"].to_pylist()) for tau, part in split_snapshots(table, 3)]
+    assert split == [(1, [4, 1]), (3, [3, 0])]
+    assert split_snapshots(table, 0) == []
+
+
+def test_topics_are_ranked_by_name_across_chunks_with_different_dictionaries() -> None:
+    chunks = [pa.array(["b", "a"]).dictionary_encode(), pa.array(["c", "a", "b"]).dictionary_encode()]
+    ranks = source_ranks(pa.chunked_array(chunks), pa.chunked_array([pa.array([0, 1, 0, 0, 0], pa.int32())]))
+    assert np.argsort(ranks, kind="stable").tolist() == [3, 1, 0, 4, 2]
+
+
+def test_sorted_arrivals_of_one_partition_stay_where_they_are() -> None:
+    t = np.array([1, 2, 2, 3])
+    assert sealed_order(np.zeros(4, np.int64), t, np.zeros(4, np.int64)).tolist() == [0, 1, 2, 3]
