@@ -121,7 +121,8 @@ def _json_times(t: pa.Array, unit: TimeUnit) -> pa.Array:
     whole, rest = np.divmod(magnitude, per_unit)
     text = pc.cast(pa.array(whole), pa.string())
     if rest.any():
-        fraction = pc.utf8_lpad(pc.cast(pa.array(rest), pa.string()), width=digits, padding="0")
+        padded = pc.utf8_lpad(pc.cast(pa.array(rest), pa.string()), width=digits, padding="0")
+        fraction = pc.ascii_rtrim(padded, characters="0")
         text = pc.if_else(pa.array(rest > 0), pc.binary_join_element_wise(text, fraction, "."), text)
     if (micros < 0).any():
         text = pc.if_else(pa.array(micros < 0), pc.binary_join_element_wise("-", text, ""), text)

@@ -1,9 +1,21 @@
 """JSON messages of a whole poll to event columns."""
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from schemas.events import IdKind
+from stream.decode.json_kernel import (
+    EVENT_ID,
+    FEATURES,
+    LABEL,
+    NODE,
+    OFFSET,
+    VALUES,
+    Columns,
+    gather_text,
+    scan,
+)
 from stream.decode.json_message import JsonRow, read_message
 from stream.decode.reading import Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
@@ -11,25 +23,106 @@ from stream.decode.validate import Draft, Faults, draft_schema
 
 
 def read_json(values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit) -> tuple[list[Rows], list[Refusal]]:
-    """Read messages of one event each.
+    """Read messages of one event each: the scanner reads what it knows, ``read_message`` the rest.
+
+    Args:
+        values: The messages, without nulls.
+        ids: Kind of node ids of the graph.
+        unit: The topic's time unit.
 
     Returns:
         Rows in the order of the messages, and the messages that are no events.
     """
+    if len(values) == 0:
+        return [], []
+    _, ends_buffer, data_buffer = values.buffers()
+    ends = np.frombuffer(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    columns = scan(data, ends, text_ids=ids == "string", unit=unit)
+    batch = _scanned(columns, data, ids)
+    messages = np.flatnonzero(columns.known)
+    if len(messages) == len(values):
+        return [Rows(Draft(batch, Faults.none(len(messages))), messages)], []
+
     rows: list[JsonRow] = []
     sources: list[int] = []
     refusals: list[Refusal] = []
-    for i, value in enumerate(values.to_pylist()):
+    for i in np.flatnonzero(~columns.known).tolist():
         try:
-            rows.append(read_message(value, ids, unit))
+            rows.append(read_message(values[i].as_py(), ids, unit))
             sources.append(i)
         except RefusedError as error:
             refusals.append(Refusal(i, None, error.reason, str(error)))
-    draft = Draft(_batch(rows, ids), Faults.none(len(rows)))
-    return [Rows(draft, np.array(sources, np.int64))], refusals
+    if rows:
+        messages = np.concatenate((messages, np.array(sources, np.int64)))
+        order = np.argsort(messages)
+        together = pa.Table.from_batches([batch, _read(rows, ids)]).combine_chunks().to_batches()[0]
+        batch, messages = together.take(pa.array(order)), messages[order]
+    return [Rows(Draft(batch, Faults.none(len(messages))), messages)], refusals
 
 
-def _batch(rows: list[JsonRow], ids: IdKind) -> pa.RecordBatch:
+def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind) -> pa.RecordBatch:
+    """The messages that the scanner knew, as columns."""
+    known = columns.known
+    every = bool(known.all())
+
+    def kept(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        return values if every else values[known]
+
+    given = kept(columns.given)
+
+    def given_bits(bits: int) -> npt.NDArray[np.bool_]:
+        return (given & bits) != 0
+
+    def texts(
+        starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], missing: npt.NDArray[np.bool_] | None
+    ) -> pa.Array:
+        offsets, text = gather_text(data, kept(starts), kept(lengths))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+        array = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
+        return array if missing is None else pa.compute.if_else(pa.array(missing), None, array)
+
+    def optional(values: npt.NDArray[np.generic], bit: int) -> pa.Array:
+        present = given_bits(bit)
+        if not present.any():
+            return pa.nulls(len(given), pa.from_numpy_dtype(values.dtype))
+        return pa.array(kept(values), mask=~present)
+
+    is_node = given_bits(NODE)
+    no_dst = is_node if is_node.any() else None
+    if ids == "string":
+        src = texts(columns.src, columns.src_bytes, None)
+        dst = texts(columns.dst, columns.dst_bytes, no_dst)
+    else:
+        src = pa.array(kept(columns.src))
+        dst = pa.array(kept(columns.dst), mask=no_dst)
+    has_features, has_event_id = given_bits(FEATURES | VALUES), given_bits(EVENT_ID)
+    features = pa.nulls(len(given), pa.list_(pa.float32()))
+    if has_features.any():
+        # A message that isn't known left no values, so the known ones' ends stay running ends.
+        ends = np.concatenate(([0], kept(columns.feature_ends))).astype(np.int32)
+        flat = pa.array(columns.values[: ends[-1]].copy())
+        features = pa.ListArray.from_arrays(ends, flat, mask=pa.array(~has_features))
+    event_id = pa.nulls(len(given), pa.string())
+    if has_event_id.any():
+        event_id = texts(columns.event_id, columns.event_id_bytes, ~has_event_id)
+    schema = draft_schema(ids)
+    found = {
+        "op": pa.array(kept(columns.op)),
+        "src": src,
+        "dst": dst,
+        "t": pa.array(kept(columns.t)),
+        "weight": pa.array(kept(columns.weight)),
+        "features": features,
+        "feature_offset": optional(columns.feature_offset, OFFSET),
+        "label": optional(columns.label, LABEL),
+        "event_id": event_id,
+    }
+    return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
+
+
+def _read(rows: list[JsonRow], ids: IdKind) -> pa.RecordBatch:
+    """The messages that ``read_message`` knew, as columns."""
     schema = draft_schema(ids)
     return pa.RecordBatch.from_arrays(
         [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema], schema=schema
