@@ -86,7 +86,8 @@ class StreamJob:
         self._failure: Exception | None = None
         self._cycle_ends_s = 0.0
         self._last_round_s: float | None = None
-        self._busy_until_s = 0.0
+        self._first_poll_s: float | None = None
+        self._busy_until_s: float | None = None  # when the last message was taken in
         self._late_commits_s = 0.0  # commits since then, the idle time between them left out
 
     def stop(self) -> None:
@@ -137,15 +138,13 @@ class StreamJob:
                 self._lanes.append(stack.enter_context(LaneThread(config.store, lane, self._metrics)))
             hold(self._names.stages, self)
             stack.callback(release, self._names.stages)
-            started_s = time.monotonic()
-            self._busy_until_s = started_s
-            arrival_s = started_s
+            arrival_s = time.monotonic()
             while True:
                 arrival_s = self._cycle(arrival_s)
                 if self._stopping or self._idle:
                     break
                 self._metrics.restarted("cycle")
-            seconds = self._busy_until_s - started_s + self._late_commits_s + self._finish(writer)
+            seconds = self._busy_s() + self._finish(writer)
             totals = self._metrics.totals
             return Ran(totals.snapshots, totals.events, totals.refused, totals.late, seconds, self._idle)
 
@@ -197,6 +196,8 @@ class StreamJob:
         self._committed(record)
         now = time.monotonic()
         self._last_round_s = now
+        if self._first_poll_s is None:
+            self._first_poll_s = reader.first_poll_s
         if batch.end_offset > batch.first_offset:
             self._busy_until_s, self._late_commits_s = now, 0.0
         elif record is not None:
@@ -216,6 +217,12 @@ class StreamJob:
             self._letters.committed()
         if self._offsets is not None:
             self._offsets.committed(record.positions)
+
+    def _busy_s(self) -> float:
+        """Seconds from the first poll to the last message's being in the log or waiting for its commit."""
+        if self._first_poll_s is None or self._busy_until_s is None:
+            return 0.0
+        return self._busy_until_s - self._first_poll_s + self._late_commits_s
 
     def _finish(self, writer: LogWriter) -> float:
         """The last commit, dead letters and lanes; returns the seconds of the commit."""

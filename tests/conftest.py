@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from kafka_broker import kafka  # noqa: F401  a fixture for all tests
 
 MAY_BE_ABSENT = re.compile(r"prometheus|promtool|kcat|\bGPU\b|\bCUDA\b|\.\./shared/data", re.IGNORECASE)
 """What a machine may lack without hiding a fault: a skip whose reason names none of these hides one."""

@@ -162,8 +162,8 @@ def partition_of(src: pa.Array, partitions: int) -> np.ndarray:
     distinct = encoded.dictionary
     raw = pc.cast(distinct, pa.string()).cast(pa.binary()).to_pylist()
     hashes = np.fromiter((xxhash.xxh3_64_intdigest(value) for value in raw), np.uint64, len(raw))
-    homes: np.ndarray = (hashes % np.uint64(partitions)).astype(np.int64)
-    return homes[encoded.indices.to_numpy()]
+    homes = (hashes % np.uint64(partitions)).astype(np.int64)
+    return np.take(homes, encoded.indices.to_numpy())
 
 
 def _chunks(events: pa.Table, rate: float) -> Iterator[pa.RecordBatch]:

@@ -73,6 +73,7 @@ class PartitionReader:
     Attributes:
         starts: The topic partitions read here, and where each begins.
         stop: Set it to have the source end.
+        first_poll_s: Monotonic seconds of the first poll; None before it.
         last_arrival_s: Monotonic seconds when a message last came; at first, when the reader was made.
         failure: What ``take`` raised, kept because a runner passes on only its text.
     """
@@ -93,6 +94,7 @@ class PartitionReader:
         self._consumer = open_consumer(kafka)
         self._waiting: dict[TopicPartition, RawBatch] = {}
         self.stop = threading.Event()
+        self.first_poll_s: float | None = None
         self.last_arrival_s = time.monotonic()
         self.failure: Exception | None = None
         try:
@@ -169,6 +171,8 @@ class PartitionReader:
         return starts
 
     def _poll(self) -> None:
+        if self.first_poll_s is None:
+            self.first_poll_s = time.monotonic()
         with kafka_failures(self._kafka.bootstrap, "reading from Kafka"):
             try:
                 polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
