@@ -240,7 +240,7 @@ class LogWriter:
         alive = [file for file in self._tail if closed is None or file.max_tau > closed]
         if tail is None or tail.num_rows == 0:
             return alive, None
-        first = absorbed_from([file.reference.bytes for file in alive], tail.nbytes)
+        first = absorbed_from([file.table.nbytes for file in alive], tail.nbytes)
         older = open_rows(alive[first:], closed, self.header.ids)
         joined = pa.concat_tables([older, tail.cast(tail_schema(self.header.ids))])
         return alive[:first], staging.add_table(tail_name(n), encode_tail(joined))

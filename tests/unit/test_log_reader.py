@@ -1,0 +1,149 @@
+"""The log's reader: memory-mapped truth beside a writer, and typed errors where it isn't whole."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from log_events import event
+
+from schemas.events import event_schema
+from schemas.store import LogHeader
+from stream.store.errors import ConfigMissingError, CorruptError, RetainedError
+from stream.store.log_reader import LogReader
+from stream.store.log_writer import LogWriter
+from stream.store.watch import FolderWatch
+
+HEADER = LogHeader(graph="g", interval_us=10, ids="string")
+
+
+def snapshot(tau: int) -> tuple[int, pa.Table]:
+    return tau, pa.Table.from_pylist([event(f"n{tau}", "hub", tau * 10)], schema=event_schema("string"))
+
+
+def write(store: Path, *taus: int) -> None:
+    with LogWriter.open(store, HEADER) as writer:
+        for tau in taus:
+            writer.commit(seal=[snapshot(tau)])
+
+
+def test_a_store_without_a_log_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigMissingError, match=r"log\.json does not exist; check the store's path"):
+        LogReader(tmp_path / "nowhere")
+
+
+def test_a_reader_sees_new_commits_when_it_refreshes(tmp_path: Path) -> None:
+    write(tmp_path)
+    log = LogReader(tmp_path)
+    assert (log.last, log.snapshots, log.external_ids().to_pylist()) == (None, [], [])
+    write(tmp_path, 3, 90)
+    assert log.snapshots == []
+    log.refresh()
+    assert [s.tau for s in log.snapshots] == [3, 90]
+    assert log.external_ids().to_pylist() == ["n3", "hub", "n90"]
+    assert log.nodes(90).to_pylist() == [{"node": 2, "id": "n90"}]
+    write(tmp_path, 91)
+    log.refresh()
+    assert log.external_ids().to_pylist() == ["n3", "hub", "n90", "n91"]
+    with pytest.raises(RetainedError, match="no sealed snapshot 4; it holds 3 to 91"):
+        log.events(4)
+
+
+def test_events_are_views_of_the_mapped_file(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    before = pa.total_allocated_bytes()
+    table = LogReader(tmp_path).events(1)
+    assert pa.total_allocated_bytes() - before < 256
+    assert table["t"].to_pylist() == [10]
+
+
+@pytest.mark.parametrize("name", ["events", "nodes"])
+def test_a_damaged_snapshot_is_an_error_that_names_it_and_spares_the_others(
+    tmp_path: Path, name: str
+) -> None:
+    write(tmp_path, 1, 2)
+    path = tmp_path / f"log/snapshots/2/{name}.arrow"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    log = LogReader(tmp_path)
+    assert log.events(1).num_rows == log.nodes(1).num_rows - 1 == 1
+    with pytest.raises(CorruptError, match=rf"snapshots/2/{name}\.arrow"):
+        getattr(log, name)(2)
+
+
+def test_swapped_snapshots_are_noticed(tmp_path: Path) -> None:
+    write(tmp_path, 1, 2)
+    folder = tmp_path / "log/snapshots"
+    for old, new in (("1", "x"), ("2", "1"), ("x", "2")):
+        (folder / old).rename(folder / new)
+    with pytest.raises(CorruptError, match="does not match the checksum"):
+        LogReader(tmp_path).events(1)
+
+
+def test_following_begins_where_it_is_told_and_ends_by_timeout(tmp_path: Path) -> None:
+    write(tmp_path, 1, 5, 7)
+    log = LogReader(tmp_path)
+    assert [s.tau for s in log.follow(timeout_s=0)] == [1, 5, 7]
+    assert [s.tau for s in log.follow(after=4, timeout_s=0)] == [5, 7]
+    assert [s.tau for s in log.follow(after=7, timeout_s=0.05)] == []
+
+
+def test_following_ends_when_told_to_stop(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    seen: list[int] = []
+    for sealed in LogReader(tmp_path).follow(stop=lambda: bool(seen)):
+        seen.append(sealed.tau)
+    assert seen == [1]
+
+
+def test_a_follower_sees_and_reads_what_another_process_commits(tmp_path: Path) -> None:
+    write(tmp_path, 0)
+    log = LogReader(tmp_path)
+    code = (
+        "import sys; sys.path[:0] = sys.argv[2:]\n"
+        "import pathlib, test_log_reader as t; t.write(pathlib.Path(sys.argv[1]), *range(1, 40))"
+    )
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path), *paths]) as process:
+        seen = []
+        for sealed in log.follow(timeout_s=30, stop=lambda: len(seen) == 40):
+            assert log.events(sealed.tau)["src"].to_pylist() == [f"n{sealed.tau}"]
+            assert len(log.external_ids()) == sealed.num_nodes or log.last.sealed[-1].tau > sealed.tau  # type: ignore[union-attr]
+            seen.append(sealed.tau)
+        assert process.wait(30) == 0
+    assert seen == list(range(40))
+
+
+@pytest.mark.parametrize("polling", [False, True])
+def test_a_follower_wakes_up_with_and_without_inotify(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, polling: bool
+) -> None:
+    if polling:
+
+        def unavailable(*_: object, **__: object) -> None:
+            raise OSError("inotify instance limit reached")
+
+        monkeypatch.setattr("stream.store.watch.Observer.start", unavailable)
+    write(tmp_path, 1)
+    with FolderWatch(tmp_path) as watch:
+        assert watch.polling is polling
+    later = threading.Timer(0.3, write, (tmp_path, 2))
+    later.start()
+    assert [s.tau for s in LogReader(tmp_path).follow(after=1, timeout_s=1.5)] == [2]
+    later.join()
+
+
+def test_a_watch_wakes_at_a_new_name(tmp_path: Path) -> None:
+    with FolderWatch(tmp_path) as watch:
+        watch.wait(0)
+        (tmp_path / "x").touch()
+        deadline = time.monotonic() + 5
+        while not watch.polling and not watch._changed.is_set() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert watch.polling or watch._changed.is_set()
+        watch.wait(0)
+        assert not watch._changed.is_set()

@@ -1,0 +1,304 @@
+"""The log's writer: what it refuses, what a failure leaves, and that bytes depend on events alone."""
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_events import event
+
+from schemas.events import REJECT_SCHEMA, IdKind, event_schema
+from schemas.store import LogHeader, Position
+from stream.store import log_writer
+from stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
+from stream.store.log_reader import LogReader
+from stream.store.log_writer import LogWriter
+from stream.store.sealed import canonical_batches
+from stream.store.tail import FAN_IN, absorbed_from, tail_schema
+
+HEADER = LogHeader(graph="g", interval_us=10, ids="int")
+
+
+def events(*rows: dict[str, Any], ids: IdKind = "int") -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=event_schema(ids))
+
+
+def tail(*rows: dict[str, Any], offset: int = 0) -> pa.Table:
+    provenance = [
+        {**row, "topic": "a", "partition": 0, "offset": offset + i, "tau": row["t"] // HEADER.interval_us}
+        for i, row in enumerate(rows)
+    ]
+    return pa.Table.from_pylist(provenance, schema=tail_schema("int"))
+
+
+def rejects(offset: int) -> pa.Table:
+    row = {
+        "topic": "a",
+        "partition": 0,
+        "offset": offset,
+        "reason": "not_json",
+        "sentence": "no",
+        "raw": b"x",
+    }
+    return pa.Table.from_pylist([{**row, "row": None}], schema=REJECT_SCHEMA)
+
+
+def at(next_offset: int) -> dict[tuple[str, int], Position]:
+    return {("a", 0): Position(topic="a", partition=0, next=next_offset)}
+
+
+def files(store: Path, folder: str) -> list[str]:
+    return sorted(
+        p.relative_to(store / "log" / folder).as_posix() for p in (store / "log" / folder).rglob("*.arrow")
+    )
+
+
+def test_a_commit_is_there_when_the_log_is_opened_again(tmp_path: Path) -> None:
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        writer.commit(positions=at(3), tail=tail(event(5, 6, 1), event(6, None, 2), event(9, 5, 12)))
+        sealing = writer.open_tail().slice(0, 2)
+        done = writer.commit(seal=[(0, sealing)], refused={"late": 1}, late=2, duplicates=3)
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        assert writer.last == done
+        assert writer.positions == at(3)
+        assert writer.open_tail()["src"].to_pylist() == [9]
+        assert (writer.num_nodes, writer.sealed_through, done.tail_events) == (2, 0, 1)
+        last = writer.commit(seal=[(1, writer.open_tail())], refused={"late": 1, "other": 1}, late=1)
+    assert last.refused == {"late": 2, "other": 1}
+    assert (last.late, last.duplicates, last.tail) == (3, 3, [])
+    log = LogReader(tmp_path)
+    assert log.events(0)["src_node"].to_pylist() == [0, 1]
+    assert log.events(0)["dst_node"].to_pylist() == [1, -1]
+    assert log.events(1).select(["src_node", "dst_node"]).to_pylist() == [{"src_node": 2, "dst_node": 0}]
+    assert files(tmp_path, "tail") == []
+
+
+def test_a_second_writer_is_refused_until_the_first_closes(tmp_path: Path) -> None:
+    first = LogWriter.open(tmp_path, HEADER, writer_id="one")
+    with pytest.raises(LaneBusyError, match="being written by one, so two cannot"):
+        LogWriter.open(tmp_path, HEADER, writer_id="two")
+    first.close()
+    with pytest.raises(StoreError, match="open the log again"):
+        first.commit(positions=at(1))
+    LogWriter.open(tmp_path, HEADER, writer_id="two").close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("graph", "h"), ("interval_us", 11), ("ids", "string"), ("node_features", 2), ("segments", 8)],
+)
+def test_another_configuration_is_refused_with_the_key(tmp_path: Path, key: str, value: Any) -> None:
+    LogWriter.open(tmp_path, HEADER).close()
+    with pytest.raises(MismatchError, match=f"log.json has {key} = .* the configuration asks for"):
+        LogWriter.open(tmp_path, HEADER.model_copy(update={key: value}))
+    LogWriter.open(tmp_path, HEADER).close()
+
+
+def test_snapshots_are_sealed_once_in_order_and_never_empty(tmp_path: Path) -> None:
+    one = events(event(1, 2, 25))
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        with pytest.raises(ValueError, match="snapshot 1 cannot be sealed after 2"):
+            writer.commit(seal=[(2, one), (1, one)])
+        with pytest.raises(ValueError, match="snapshot 2 has no events"):
+            writer.commit(seal=[(2, one.slice(0, 0))])
+        writer.commit(seal=[(2, one)], sealed_through=7)
+        with pytest.raises(ValueError, match="snapshot 7 cannot be sealed after 7"):
+            writer.commit(seal=[(7, one)])
+        assert writer.commit(positions=at(2)).sealed_through == 7
+
+
+def test_a_full_disk_leaves_the_log_as_it_was_and_the_commit_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        writer.commit(positions=at(1), tail=tail(event(1, 2, 5)))
+        with monkeypatch.context() as patch:
+
+            def full(path: Path) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            patch.setattr("stream.store.files.sync_file", full)
+            with pytest.raises(OSError, match="No space"):
+                writer.commit(seal=[(0, events(event(1, 2, 5), event(3, 3, 6)))], tail=tail(event(4, 4, 15)))
+        assert (writer.num_nodes, files(tmp_path, "tail"), files(tmp_path, "snapshots")) == (
+            0,
+            ["0.arrow"],
+            [],
+        )
+        writer.commit(seal=[(0, events(event(3, 1, 5)))])
+    assert LogReader(tmp_path).external_ids().to_pylist() == [3, 1]
+
+
+def test_a_record_of_unknown_fate_stops_the_writer_until_the_log_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter.open(tmp_path, HEADER)
+    put = log_writer.put_record
+
+    def put_then_fail(path: Path, record: Any) -> Any:
+        put(path, record)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(log_writer, "put_record", put_then_fail)
+    with pytest.raises(OSError, match="Input/output"):
+        writer.commit(positions=at(4))
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="open the log again"):
+        writer.commit(positions=at(5))
+    writer.close()
+    with LogWriter.open(tmp_path, HEADER) as again:
+        assert again.positions == at(4)
+
+
+def test_locks_that_do_not_work_are_noticed_at_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream.store.lock.fcntl.flock", lambda *_: None)
+    one = LogWriter.open(tmp_path, HEADER, writer_id="one")
+    two = LogWriter.open(tmp_path, HEADER, writer_id="two")
+    one.commit(positions=at(1))
+    with pytest.raises(LaneBusyError, match=r"was made by one while two held the log's lock"):
+        two.commit(positions=at(1))
+
+
+def test_what_a_crash_left_is_swept_and_what_is_foreign_stays(tmp_path: Path) -> None:
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        writer.commit(positions=at(1), tail=tail(event(1, 2, 5)), rejects=rejects(0))
+    log = tmp_path / "log"
+    left = [
+        "tail/1.arrow",
+        "tail/1.arrow.tmp",
+        "rejects/1.arrow",
+        "snapshots/-4/events.arrow.tmp",
+        "log.json.tmp",
+    ]
+    left.append("commits/0000000000000001.json.tmp")
+    for name in [*left, "tail/notes.txt"]:
+        (log / name).parent.mkdir(exist_ok=True, parents=True)
+        (log / name).write_bytes(b"left")
+    LogWriter.open(tmp_path, HEADER).close()
+    assert [name for name in left if (log / name).exists()] == []
+    assert not (log / "snapshots/-4").exists()
+    assert (log / "tail/notes.txt").exists()
+    assert files(tmp_path, "tail") == ["0.arrow"]
+    assert files(tmp_path, "rejects") == ["0.arrow"]
+
+
+def test_a_missing_commit_and_a_commit_of_another_log_are_typed_errors(tmp_path: Path) -> None:
+    for store in ("one", "two"):
+        with LogWriter.open(tmp_path / store, HEADER, writer_id=store) as writer:
+            for n in range(3):
+                writer.commit(positions=at(n))
+    commits = tmp_path / "one/log/commits"
+    shutil.copy(tmp_path / "two/log/commits/0000000000000001.json", commits)
+    for opened in (LogReader, lambda store: LogWriter.open(store, HEADER)):
+        with pytest.raises(CorruptError, match=r"1\.json follows a record with checksum .* another log"):
+            opened(tmp_path / "one")
+    (commits / "0000000000000001.json").unlink()
+    for opened in (LogReader, lambda store: LogWriter.open(store, HEADER)):
+        with pytest.raises(CorruptError, match=r"1\.json is missing, though commit 2 exists"):
+            opened(tmp_path / "one")
+
+
+def test_the_first_commit_belongs_to_its_header(tmp_path: Path) -> None:
+    for store in ("one", "two"):
+        with LogWriter.open(tmp_path / store, HEADER.model_copy(update={"graph": store})) as writer:
+            writer.commit(positions=at(1))
+    shutil.copy(tmp_path / "two/log/log.json", tmp_path / "one/log/log.json")
+    with pytest.raises(CorruptError, match="another log"):
+        LogReader(tmp_path / "one")
+
+
+def test_rejects_are_unpublished_until_a_commit_has_recorded_it(tmp_path: Path) -> None:
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        for n in range(3):
+            writer.commit(positions=at(n + 1), rejects=rejects(n) if n != 1 else None)
+        found = [(part.commit, part.table["offset"].to_pylist()) for part in writer.unpublished_rejects()]
+        assert found == [(0, [0]), (2, [2])]
+        writer.mark_published(0)
+        assert [part.commit for part in writer.unpublished_rejects()] == [2]
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        assert [part.commit for part in writer.unpublished_rejects()] == [0, 2], "at least once"
+        writer.mark_published(2)
+        assert writer.commit().published == 3
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        assert list(writer.unpublished_rejects()) == []
+
+
+def test_many_commits_of_one_open_snapshot_keep_few_tail_files_and_rewrite_little(tmp_path: Path) -> None:
+    written, most = 0, 0
+    with LogWriter.open(tmp_path, HEADER.model_copy(update={"interval_us": 10**9})) as writer:
+        for n in range(300):
+            record = writer.commit(
+                positions=at(n + 1),
+                tail=tail(*[event(n, i, 5) for i in range(20)], offset=n).set_column(
+                    12, "tau", pa.array([0] * 20)
+                ),
+            )
+            written += next((file.bytes for file in record.tail if file.path == f"tail/{n}.arrow"), 0)
+            most = max(most, len(record.tail))
+        assert writer.open_tail()["src"].to_pylist() == [n for n in range(300) for _ in range(20)]
+        assert writer.last is not None and writer.last.tail_events == 6000
+        assert files(tmp_path, "tail") == sorted(file.path.removeprefix("tail/") for file in writer.last.tail)
+        held = sum(file.bytes for file in writer.last.tail)
+    assert most <= 4 * FAN_IN
+    assert written <= 8 * held
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=400))
+@settings(max_examples=60, deadline=None)
+def test_the_number_of_tail_files_is_bounded_whatever_commits_write(sizes: list[int]) -> None:
+    kept: list[int] = []
+    for size in sizes:
+        first = absorbed_from(kept, size)
+        kept = [*kept[:first], sum(kept[first:]) + size]
+    assert sum(kept) == sum(sizes)
+    assert len(kept) <= FAN_IN * (2 + int(np.log2(sum(sizes))) // 3)
+
+
+def test_a_tail_file_stays_named_while_one_of_its_events_is_open(tmp_path: Path) -> None:
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        writer.commit(positions=at(2), tail=tail(event(1, 1, 5), event(2, 2, 25)))
+        writer.commit(positions=at(3), tail=tail(event(3, 3, 15), offset=2))
+        record = writer.commit(
+            seal=[(0, writer.open_tail().slice(0, 1)), (1, writer.open_tail().slice(2, 1))]
+        )
+        assert [file.path for file in record.tail] == ["tail/0.arrow"]
+        assert files(tmp_path, "tail") == ["0.arrow"]
+        assert writer.open_tail()["src"].to_pylist() == [2]
+
+
+def test_bytes_of_a_snapshot_depend_on_its_values_alone() -> None:
+    values = np.arange(1, 41, dtype=np.int32)
+    mask = values % 3 == 0
+    garbage = pa.array(values, mask=mask)  # the values under the nulls stay in the buffer
+    clean = pa.array([None if m else int(v) for v, m in zip(values, mask, strict=True)], pa.int32())
+    text = pa.array([None if m else f"s{v}" for v, m in zip(values, mask, strict=True)])
+    rows = [None if m else [float(v)] * (v % 4) for v, m in zip(values, mask, strict=True)]
+    lists = pa.array(rows, pa.list_(pa.float32()))
+    long = pa.table(
+        {
+            "x": pa.concat_arrays([clean, garbage, clean]),
+            "s": pa.concat_arrays([text] * 3),
+            "l": pa.concat_arrays([lists] * 3),
+        }
+    )
+    plain = pa.table({"x": clean, "s": text, "l": lists})
+    sliced = long.slice(40, 40)
+    chunked = pa.concat_tables([plain.slice(0, 13), long.slice(53, 27)])
+    wanted = ipc(plain)
+    assert ipc(sliced) == wanted
+    assert ipc(chunked) == wanted
+
+
+def ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        for batch in canonical_batches(table, 16):
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
