@@ -1,0 +1,315 @@
+"""The sink: when it commits, what it seals, and that no message counts twice or not at all."""
+
+import errno
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_events import SECOND, Clock, event, poll, stream_config
+
+from schemas.events import Op
+from schemas.store import CommitRecord
+from stream.sink import SnapshotSink, log_header
+from stream.sink_observer import Unobserved
+from stream.store.log_reader import LogReader
+from stream.store.log_writer import LogWriter
+
+A, B = ("a", 0), ("a", 1)
+
+
+class Counting(Unobserved):
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[Any, ...]] = Counter()
+        self.commits: list[CommitRecord] = []
+        self.open_bytes = 0
+        self.phases: set[str] = set()
+
+    def accepted(self, topic: str, op: Op, count: int) -> None:
+        self.counts[topic, op.name] += count
+
+    def refused(self, topic: str, reason: str, count: int) -> None:
+        self.counts[topic, reason] += count
+
+    def late(self, topic: str, policy: str, count: int) -> None:
+        self.counts[topic, policy] += count
+
+    def tombstones(self, topic: str, count: int) -> None:
+        self.counts[topic, "tombstones"] += count
+
+    def watermark(self, topic: str, partition: int, t_us: int) -> None:
+        self.counts[topic, partition, "watermark"] = t_us
+
+    def pending(self, batches: int, open_bytes: int) -> None:
+        self.open_bytes = open_bytes
+
+    def commit_phase(self, phase: str, seconds: float) -> None:
+        self.phases.add(phase)
+
+    def committed(self, record: CommitRecord) -> None:
+        self.commits.append(record)
+
+
+class Job:
+    """A sink over a log in a folder; ``restart`` is a crash."""
+
+    def __init__(self, store: Path, **snapshots: Any) -> None:
+        self.config = stream_config(str(store), **snapshots)
+        self.clock = Clock()
+        self.start()
+
+    def start(self) -> None:
+        self.observer = Counting()
+        self.writer = LogWriter.open(self.config.store, log_header(self.config))
+        self.sink = SnapshotSink(self.writer, self.config, clock=self.clock, observer=self.observer)
+
+    def restart(self) -> None:
+        self.writer.close()
+        self.start()
+
+    def offer(self, key: tuple[str, int], *seconds: float, first: int = 0, unread: bool = True) -> None:
+        """One message an event, at these seconds; its src is its offset."""
+        messages = [(first + i, [event(first + i, key[1], round(s * SECOND))]) for i, s in enumerate(seconds)]
+        end = first + len(seconds)
+        self.sink.offer(poll(*key, messages, first=first, end=end, high_watermark=end + unread))
+
+    def idle(self, key: tuple[str, int], at: int) -> None:
+        self.sink.offer(poll(*key, [], first=at, end=at))
+
+    def sealed(self) -> dict[int, list[int]]:
+        """External src ids by snapshot."""
+        log = LogReader(self.config.store)
+        return {s.tau: log.events(s.tau)["src"].to_pylist() for s in log.snapshots}
+
+
+def test_a_snapshot_is_committed_as_soon_as_the_watermark_closes_it(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.offer(A, 0.5, 0.2, 0.9)
+    assert job.sink.advance() is None
+    job.offer(A, 1.0, first=3)
+    record = job.sink.advance()
+    assert record is not None and [s.tau for s in record.sealed] == [0]
+    assert (record.sealed_through, record.tail_events) == (0, 1)
+    assert job.sealed() == {0: [1, 0, 2]}
+
+
+def test_open_events_are_durable_after_commit_every_s_and_only_if_there_are_any(tmp_path: Path) -> None:
+    job = Job(tmp_path, interval_s=86_400.0, commit_every_s=10.0)
+    job.clock.now += 100
+    assert job.sink.advance() is None
+    job.offer(A, 5, 3)
+    first = job.sink.advance()
+    assert first is not None and (first.tail_events, first.positions[0].next) == (2, 2)
+    job.offer(A, 7, first=2)
+    job.clock.now += 9.9
+    assert job.sink.advance() is None
+    job.clock.now += 0.1
+    assert job.sink.advance() is not None
+    job.clock.now += 1000
+    job.idle(A, 3)
+    assert job.sink.advance() is None
+    job.restart()
+    assert job.sink.next_offset(A) == 3
+    job.sink.seal_all()
+    assert job.sealed() == {0: [1, 0, 2]}
+
+
+def test_offsets_advance_on_a_topic_with_nothing_but_bad_messages(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.sink.offer(poll("a", 0, [(4, None), (9, None)], first=4, end=12, tombstones=3))
+    record = job.sink.flush()
+    assert record is not None and record.refused == {"not_json": 2}
+    assert (record.positions[0].next, record.positions[0].max_t_us) == (12, None)
+    assert job.observer.counts == {("a", "not_json"): 2, ("a", "tombstones"): 3}
+    [part] = job.writer.unpublished_rejects()
+    assert part.table["offset"].to_pylist() == [4, 9]
+
+
+def test_what_was_taken_in_before_is_dropped_whole_messages_at_a_time(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    three = [(0, [event(10, 1, 0), event(11, 1, 0)]), (1, None), (2, [event(20, 1, 1), event(21, 1, 1)])]
+    job.sink.offer(poll("a", 0, three[:2], first=0, end=2, high_watermark=9))
+    job.sink.offer(poll("a", 0, three[:2], first=0, end=2, high_watermark=9))
+    job.sink.flush()
+    job.sink.offer(poll("a", 0, three, first=0, end=3, high_watermark=9))
+    job.restart()
+    job.sink.offer(poll("a", 0, three, first=0, end=3, high_watermark=9))
+    job.sink.seal_all()
+    assert job.sealed() == {0: [10, 11, 20, 21]}
+    assert job.writer.last is not None and job.writer.last.refused == {"not_json": 1}
+
+
+def test_a_year_without_events_and_empty_intervals_cost_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.offer(A, 0, 3, 365 * 86_400, 365 * 86_400 + 1)
+    record = job.sink.advance()
+    assert record is not None and [s.tau for s in record.sealed] == [0, 3, 365 * 86_400]
+    assert record.sealed_through == 365 * 86_400
+
+
+def test_a_partition_that_starts_late_loses_no_event_to_lateness_if_it_is_assigned(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.sink.assign([A, B])
+    job.offer(A, 0.5, 7.5)
+    assert job.sink.advance() is None
+    job.offer(B, 0.6, 6)
+    record = job.sink.advance()
+    assert record is not None and (record.late, [s.tau for s in record.sealed]) == (0, [0])
+    job.restart()
+    job.sink.assign([A, B])
+    job.offer(A, 9, first=2)
+    job.offer(B, 6.5, first=2)
+    record = job.sink.seal_all()
+    assert record is not None and (record.late, [s.tau for s in record.sealed]) == (0, [6, 7, 9])
+
+
+def test_an_idle_partition_lets_the_others_go_on(tmp_path: Path) -> None:
+    job = Job(tmp_path, idle_timeout_s=30.0, commit_every_s=1e6)
+    job.sink.assign([A, B])
+    job.offer(A, 0.5, 5)
+    job.idle(B, 0)
+    assert job.sink.advance() is None
+    job.clock.now += 30
+    record = job.sink.advance()
+    assert record is not None and [s.tau for s in record.sealed] == [0]
+
+
+def test_the_open_snapshot_is_sealed_after_all_are_idle_only_if_configured(tmp_path: Path) -> None:
+    for name, idle_seal_s, sealed in (("never", None, {}), ("after", 60.0, {5: [0]})):
+        job = Job(tmp_path / name, idle_timeout_s=30.0, idle_seal_s=idle_seal_s, commit_every_s=1.0)
+        job.offer(A, 5, unread=False)
+        job.clock.now += 89
+        assert job.sink.advance() is not None
+        assert job.sealed() == {}
+        job.clock.now += 1
+        job.idle(A, 1)
+        job.sink.advance()
+        assert job.sealed() == sealed
+        assert job.sink.advance() is None
+
+
+def test_late_events_go_to_the_open_snapshot_by_default(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.offer(A, 0.5, 4.5)
+    assert job.sink.advance() is not None
+    job.offer(A, 0.7, 4.2, 2, first=2)
+    record = job.sink.seal_all()
+    assert record is not None and (record.late, record.sealed[0].num_late, record.refused) == (2, 2, {})
+    assert job.sealed() == {0: [0], 4: [2, 4, 3, 1]}
+    assert job.observer.counts["a", "next-snapshot"] == 2
+
+
+def test_late_events_are_dead_letters_if_configured(tmp_path: Path) -> None:
+    job = Job(tmp_path, late="dead-letter")
+    job.offer(A, 0.5, 4.5)
+    assert job.sink.advance() is not None
+    job.offer(A, 0.75, 4.2, first=2)
+    record = job.sink.seal_all()
+    assert record is not None and (record.late, record.sealed[0].num_late, record.refused) == (1, 0, {})
+    assert job.sealed() == {0: [0], 4: [3, 1]}
+    [part] = job.writer.unpublished_rejects()
+    [row] = part.table.to_pylist()
+    assert (row["topic"], row["partition"], row["offset"], row["reason"]) == ("a", 0, 2, "late")
+    assert row["sentence"].startswith("its snapshot 0 is sealed (all up to 3 are)")
+    assert json.loads(row["raw"]) == {"src": 2, "dst": 0, "t": 750_000}
+    assert job.observer.counts == {
+        ("a", "INSERT"): 3,
+        ("a", "dead-letter"): 1,
+        ("a", 0, "watermark"): 4_500_000,
+    }
+
+
+def test_out_of_order_events_within_the_allowance_are_not_late(tmp_path: Path) -> None:
+    job = Job(tmp_path, lateness_s=2.0)
+    job.offer(A, 0.5, 2.9)
+    assert job.sink.advance() is None
+    job.offer(A, 0.9, 3.0, first=2)
+    record = job.sink.advance()
+    assert record is not None and record.late == 0
+    assert job.sealed() == {0: [0, 2]}
+
+
+def test_equal_times_are_ordered_by_topic_partition_then_offset(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.offer(B, 0, 0, first=20)
+    job.offer(A, 0, 0, first=10)
+    job.offer(B, 0, first=22)
+    job.sink.seal_all()
+    assert job.sealed() == {0: [10, 11, 20, 21, 22]}
+
+
+def test_counts_are_told_once_though_batches_are_read_again_after_a_crash(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.offer(A, 0.5, 0.6)
+    before = job.observer
+    job.restart()
+    assert before.counts["a", "INSERT"] == 0, "nothing was durable"
+    job.offer(A, 0.5, 0.6)
+    job.sink.flush()
+    job.offer(A, 0.5, 0.6)
+    job.sink.flush()
+    assert job.observer.counts["a", "INSERT"] == 2
+    assert job.observer.phases == {"order", "files", "record", "sweep"}
+    assert len(job.observer.commits) == 1
+    assert job.observer.open_bytes > 0
+
+
+def test_a_full_disk_loses_nothing_and_the_next_call_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path)
+    job.offer(A, 0.5, 1.5)
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stream.store.files.sync_file", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                job.sink.advance()
+    job.offer(A, 1.6, first=2)
+    assert job.sink.advance() is not None
+    job.sink.seal_all()
+    assert job.sealed() == {0: [0], 1: [1, 2]}
+
+
+def test_commits_take_at_most_half_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path)
+    commit = job.writer.commit
+
+    def slow(**arguments: Any) -> CommitRecord:
+        job.clock.now += 3
+        return commit(**arguments)
+
+    monkeypatch.setattr(job.writer, "commit", slow)
+    job.offer(A, 0, 1)
+    assert job.sink.advance() is not None
+    job.offer(A, 2, first=2)
+    assert job.sink.advance() is None
+    job.clock.now += 3
+    record = job.sink.advance()
+    assert record is not None and [s.tau for s in record.sealed] == [1]
+
+
+def test_the_outbox_position_is_recorded_though_nothing_else_happens(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.sink.offer(poll("a", 0, [(0, None)], first=0, end=1))
+    job.sink.flush()
+    assert job.sink.flush() is None
+    job.writer.mark_published(0)
+    record = job.sink.flush()
+    assert record is not None and record.published == 1
+    assert job.sink.flush() is None
+
+
+def test_sealing_all_seals_durable_and_pending_events_once(tmp_path: Path) -> None:
+    job = Job(tmp_path, interval_s=100.0)
+    job.offer(A, 10)
+    job.sink.flush()
+    job.offer(A, 5, 250, first=1)
+    record = job.sink.seal_all()
+    assert record is not None and (record.tail, record.sealed_through) == ([], 2)
+    assert job.sink.seal_all() is None
+    assert job.sealed() == {0: [1, 0], 2: [2]}
