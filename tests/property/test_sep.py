@@ -1,0 +1,275 @@
+"""SEP against plain Python, event by event; and the bounds that SPEED proves."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.partition.interface import PartitionError, Why, create
+from stream.partition.sep import Sep
+from stream.snapshots.delta import Csr, SnapshotDelta
+
+MASK = (1 << 64) - 1
+
+
+def splitmix64(key):
+    z = (key + 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def snapshot(tau, num_nodes, events):
+    """A delta of (op, src, dst, t) rows, t in seconds; its graph is not looked at by SEP."""
+    op, src, dst, t = (
+        (np.array(column) for column in zip(*events, strict=True)) if events else [np.empty(0, int)] * 4
+    )
+    none = np.empty(0, np.int64)
+    return SnapshotDelta(
+        tau=tau,
+        num_nodes=num_nodes,
+        op=op.astype(np.int8),
+        src=src.astype(np.int64),
+        dst=dst.astype(np.int64),
+        t=t.astype(np.int64) * 1_000_000,
+        weight=np.ones(len(op), np.float32),
+        graph=Csr(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)),
+        live=none,
+        touched=none,
+        feature_nodes=none,
+        changed_segments=np.empty(0, np.int32),
+    )
+
+
+class PlainSep:
+    """SPEED Alg. 1 with sets, a snapshot at a time."""
+
+    def __init__(self, parts, seed, hubs, time_constant, balance_weight):
+        self.P, self.seed, self.k, self.T, self.lam = parts, seed, hubs, time_constant, balance_weight
+        self.A, self.home, self.cent = {}, {}, {}
+        self.sizes, self.events, self.t0, self.all_nodes = [0] * parts, 0, None, None
+
+    def pass_one(self, events):
+        times = np.array([t for *_, t in events])
+        weight = np.ones(len(events))
+        if self.T is not None and events:
+            self.t0 = times.max() if self.t0 is None else self.t0
+            weight = np.exp((times * 1_000_000 - self.t0 * 1_000_000) / (self.T * 1_000_000))
+        for (op, i, j, _), w in zip(events, weight, strict=True):
+            for v in {i, j} if op > 0 else ():
+                self.cent[v] = self.cent.get(v, 0.0) + w
+
+    def update(self, events, num_nodes):
+        if self.all_nodes is None:
+            self.pass_one(events)
+        nodes = range(self.all_nodes or num_nodes)
+        budget = int(self.k * len(nodes))
+        start = splitmix64(self.seed)
+        hubs = set(sorted(nodes, key=lambda v: (-self.cent.get(v, 0.0), splitmix64(start ^ v)))[:budget])
+        former = sorted(
+            (v for v in self.A if len(self.A[v]) > 1 and v not in hubs), key=lambda v: (self.cent[v], v)
+        )
+        out = []
+        for op, i, j, _ in events:
+            first = ((splitmix64(start ^ self.events) >> 32) * self.P) >> 32
+            self.events += 1
+            out.append(-1 if op < 0 else self.assign(i, j, first, hubs, former, budget))
+        return out
+
+    def assign(self, i, j, first, hubs, former, budget):
+        order = [(first + p) % self.P for p in range(self.P)]
+        while True:
+            Ai, Aj = self.A.get(i, set()), self.A.get(j, set())
+            if Ai and Aj and not (i in hubs and j in hubs):
+                among = Ai & Aj
+                if not among and (i in hubs) != (j in hubs):
+                    among = Aj if i in hubs else Ai
+                if not among:
+                    return -1
+                part = min((p for p in order if p in among), key=lambda p: self.sizes[p])
+            else:
+                part = max(order, key=lambda p: self.score(i, j, p))
+            gaining = [v for v in {i, j} if len(self.A.get(v, ())) == 1 and part not in self.A[v]]
+            shared = sum(len(parts) > 1 for parts in self.A.values())
+            if not gaining or shared + len(gaining) <= budget:
+                break
+            demoted = former.pop(0)
+            self.A[demoted] = {self.home[demoted]}
+        self.sizes[part] += 1
+        for v in (i, j):
+            self.home.setdefault(v, part)
+            self.A.setdefault(v, set()).add(part)
+        return part
+
+    def score(self, i, j, p):
+        both = self.cent[i] + self.cent[j]
+        theta = self.cent[i] / both if both > 0 else 0.5
+        total = self.lam / (1.0 + max(self.sizes) - min(self.sizes)) * (max(self.sizes) - self.sizes[p])
+        if p in self.A.get(i, ()):
+            total += 2.0 - theta
+        if p in self.A.get(j, ()):
+            total += 1.0 + theta
+        return total
+
+
+def streams(num_nodes):
+    node = st.integers(0, num_nodes - 1)
+    event = st.tuples(st.sampled_from([1, 1, 1, 1, -1]), node, node, st.integers(0, 5))
+    return st.lists(st.lists(event, max_size=25), min_size=1, max_size=5)
+
+
+def batches(stream):
+    """Times within a snapshot ascend, and equal ones occur."""
+    return [
+        (tau, [(op, i, j, 10 * tau + t) for op, i, j, t in sorted(events, key=lambda e: e[3])])
+        for tau, events in enumerate(stream)
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(streams(1), streams(8), streams(20)),
+    st.sampled_from([1, 2, 4, 64, 100]),
+    st.sampled_from([0.0, 0.1, 0.3, 1.0]),
+    st.sampled_from([None, 3.0, 0.2]),
+    st.sampled_from([1.0, 0.25]),
+    st.integers(0, 3),
+    st.booleans(),
+    st.integers(0, 4),
+)
+def test_every_event_equals_the_plain_algorithm(
+    stream, parts, hubs, constant, weight, seed, whole_file, restart
+):
+    params = {"parts": parts, "seed": seed, "hubs": hubs, "time_constant": constant, "balance_weight": weight}
+    fast, plain = Sep(**params), PlainSep(**params)
+    nodes = max([0, *(max(i, j) + 1 for events in stream for _, i, j, _ in events)])
+    if whole_file:
+        inserts = [(i, j, t) for _, events in batches(stream) for op, i, j, t in events if op > 0]
+        src, dst, t = np.array(inserts, np.int64).reshape(-1, 3).T
+        fast.foresee(src.copy(), dst.copy(), t * 1_000_000, nodes)
+        plain.pass_one([(1, *insert) for insert in inserts])
+        plain.all_nodes = nodes
+    seen = 0
+    for tau, events in batches(stream):
+        if tau == restart:
+            state = fast.state()
+            fast = Sep(**params)
+            fast.restore(state)
+        seen = max([seen, *(max(i, j) + 1 for _, i, j, _ in events)])
+        before, homes = {v: set(parts_) for v, parts_ in plain.A.items()}, set(plain.home)
+        assignment = fast.update(snapshot(tau, seen, events))
+        assert assignment.event_part.tolist() == plain.update(events, seen)
+        home = fast.home()
+        assert {v: int(home[v]) for v in np.flatnonzero(home >= 0).tolist()} == plain.home
+
+        for node, part, why in zip(
+            assignment.node.tolist(), assignment.part.tolist(), assignment.why, strict=True
+        ):
+            held = before.setdefault(node, set())
+            held.remove(part) if why == Why.DEMOTED else held.add(part)
+            assert (why == Why.NEW) == (node not in homes and home[node] == part)
+        assert before == plain.A
+
+        quality = fast.quality()
+        copies = sum(len(parts_) for parts_ in plain.A.values())
+        of = max(seen, nodes if whole_file else 0)
+        shared = sum(len(parts_) > 1 for parts_ in plain.A.values())
+        assert shared <= math.floor(hubs * of)
+        if of:
+            factor = (copies + of - len(plain.A)) / of
+            assert math.isclose(quality.replication_factor, factor)
+            assert factor <= hubs * parts + (1 - hubs) + 1e-12
+            assert quality.shared_share <= hubs
+            assert math.isclose(quality.training_replication_factor, 1 + shared / of * (parts - 1))
+
+
+@settings(max_examples=50, deadline=None)
+@given(streams(12), st.sampled_from([0.1, 0.5]))
+def test_nodes_that_were_never_hubs_stay_in_one_part_for_ever(stream, hubs):
+    partitioner = Sep(parts=4, hubs=hubs, time_constant=5.0)
+    first, copied = {}, set()
+    for tau, events in batches(stream):
+        a = partitioner.update(snapshot(tau, 12, events))
+        for node, part, why in zip(a.node.tolist(), a.part.tolist(), a.why, strict=True):
+            if why == Why.NEW:
+                assert node not in first
+                first[node] = part
+            elif why == Why.REPLICATED:
+                copied.add(node)
+    home = partitioner.home()
+    assert all(home[v] == part for v, part in first.items())
+    assert len(copied) <= len(stream) * int(hubs * 12)
+
+
+def test_former_hubs_give_up_their_parts_only_when_a_hub_needs_the_room():
+    """k allows one shared node of ten: node 0 is it, until node 1 is the hub and joins a part of its own.
+
+    parts: 0 {0 2 4 …}  1 {1 3 5 …}; the pair (1, 2) makes node 1 a hub with an edge to the other part.
+    """
+    partitioner = Sep(parts=2, hubs=0.1, time_constant=1.0, seed=1)
+    partitioner.update(snapshot(0, 10, [(1, v, v, 0) for v in range(10)]))  # a home for each
+    home = partitioner.home().copy()
+    assert sorted(np.bincount(home).tolist()) == [5, 5]
+    here = np.flatnonzero(home == 0)
+    there = np.flatnonzero(home == 1)
+    hub, next_hub = here[0], here[1]
+    star = partitioner.update(snapshot(1, 10, [(1, hub, v, 10) for v in there]))
+    assert star.event_part.tolist() == [1] * 5
+    assert (star.node.tolist(), star.part.tolist(), star.why.tolist()) == ([hub], [1], [Why.REPLICATED])
+
+    still = partitioner.update(snapshot(2, 10, [(1, next_hub, here[2], 20)] * 9))
+    assert len(still.node) == 0, "nothing needs the former hub's room yet"
+    taken = partitioner.update(snapshot(3, 10, [(1, next_hub, there[0], 30)]))
+    assert dict(zip(taken.node.tolist(), taken.why.tolist(), strict=True)) == {
+        hub: Why.DEMOTED,
+        next_hub: Why.REPLICATED,
+    }
+    assert partitioner.quality().shared_share == 0.1
+
+
+def test_decay_moves_its_origin_and_keeps_the_order():
+    """Ten thousand time constants pass; without a new origin e^x would overflow."""
+    partitioner = Sep(parts=2, hubs=0.5, time_constant=1.0)
+    for tau in range(10):
+        partitioner.update(snapshot(tau, 4, [(1, tau % 4, (tau + 1) % 4, 1000 * tau)]))
+        assert np.isfinite(partitioner._centrality).all()
+    assert set(np.argsort(partitioner._centrality)[-2:].tolist()) == {9 % 4, 10 % 4}
+
+
+def test_ties_vary_with_the_event_and_with_the_seed():
+    """Parts of equal size and nothing else to choose by: the first edges don't all go to part 0."""
+    firsts = []
+    for seed in range(20):
+        a = Sep(parts=4, seed=seed).update(snapshot(0, 2, [(1, 0, 1, 0)]))
+        firsts.append(a.event_part[0])
+    assert set(firsts) == {0, 1, 2, 3}
+
+
+def test_state_packs_the_sets_of_parts():
+    """100 parts take 13 bytes a node, and the state survives an Arrow file."""
+    partitioner = Sep(parts=100, hubs=0.5)
+    partitioner.update(snapshot(0, 50, [(1, v, (7 * v) % 50, v) for v in range(50)]))
+    state = partitioner.state()
+    assert len(state["member"][0]) == 50 * 13
+    assert isinstance(state, pa.Table)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"hubs": 1.5}, r"sep takes hubs, a share of the nodes, in \[0, 1\], found 1.5"),
+        ({"hubs": -0.1}, r"in \[0, 1\], found -0.1"),
+        (
+            {"balance_weight": 1.01},
+            r"\(λ\) in \(0, 1\], found 1.01: above 1 nodes that are no hubs would be copied",
+        ),
+        ({"balance_weight": 0}, r"in \(0, 1\], found 0"),
+        ({"time_constant": 0.0}, "a positive time_constant in seconds, found 0.0"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(params, message):
+    with pytest.raises(PartitionError, match=message):
+        create("sep", parts=2, **params)
