@@ -22,9 +22,12 @@ def source_ranks(topic: pa.ChunkedArray, partition: pa.ChunkedArray) -> Int64:
     rank = {name: i for i, name in enumerate(names)}
     pieces = [np.empty(0, np.int64)]
     for chunk in topic.chunks:
-        ranks = np.array([rank[name] for name in chunk.dictionary.to_pylist()], np.int64)
-        pieces.append(ranks[chunk.indices.to_numpy()] if len(chunk) else np.empty(0, np.int64))
-    return (np.concatenate(pieces) << 32) + partition.to_numpy()
+        of_code = np.array([rank[name] for name in chunk.dictionary.to_pylist()], np.int64)
+        pieces.append(of_code[chunk.indices.to_numpy()] if len(chunk) else np.empty(0, np.int64))
+    ranks = np.concatenate(pieces)
+    ranks <<= 32
+    ranks += partition.to_numpy()
+    return ranks
 
 
 def sealed_order(tau: Int64, t: Int64, source: Int64) -> Int64:

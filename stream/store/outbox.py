@@ -25,7 +25,7 @@ class Outbox:
 
     Publishing is at least once: 1. read ``unpublished``; 2. publish, keyed by topic/partition/offset, and wait
     for the broker; 3. ``mark_published``; 4. the next commit records the position. A crash between 2 and 4
-    publishes the same messages again.
+    publishes the same messages again. A thread of its own may do 1 to 3 while the writer commits.
     """
 
     def __init__(self, root: Path, with_rejects: list[int], published: int) -> None:
