@@ -99,7 +99,7 @@ class LaneReader:
             CorruptError: A file isn't what the manifest says; the message names it.
         """
         files = (manifest.assignment, manifest.edges, manifest.segments)
-        return read_changes(self.root, files, self._selection(manifest, parts, discarded))
+        return read_changes(self.root, files, selection(self.header, manifest, parts, discarded=discarded))
 
     def base(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
         """All that some parts hold at a snapshot that has a base, as a change from nothing.
@@ -108,7 +108,9 @@ class LaneReader:
             CorruptError: The file isn't what the manifest says; the message names it.
         """
         assert manifest.base is not None, "ask only where manifest.base is there"
-        return read_base(self.root, manifest.base, self._selection(manifest, parts, discarded))
+        return read_base(
+            self.root, manifest.base, selection(self.header, manifest, parts, discarded=discarded)
+        )
 
     def event_parts(self, manifest: LaneManifest) -> Int32 | None:
         """The part of every edge event of a snapshot, −1 for discarded ones and deletes; None in vertex lanes.
@@ -119,17 +121,6 @@ class LaneReader:
         if manifest.event_parts is None:
             return None
         return read_event_parts(self.root, manifest.event_parts)
-
-    def _selection(self, manifest: LaneManifest, parts: list[int], discarded: bool) -> Selection:
-        more = [self.header.parts] if discarded and self.header.kind == "edge" else []
-        return Selection(
-            parts=parts,
-            edge_batches=[*parts, *more],
-            stored_parts=self.header.parts,
-            stored_edge_batches=edge_batch_count(self.header),
-            width=segment_width(self.header.node_features, self.header.segments),
-            num_nodes=manifest.num_nodes,
-        )
 
     def _require_all(self, listed: set[int]) -> None:
         """Check that the chain reached every manifest that was ``listed`` before it was read."""
@@ -147,6 +138,20 @@ class LaneReader:
             f"{missing} is missing, though snapshot {min(beyond)} exists; restore it from a copy, or remove "
             f"the folder {self.root} and let the stream job build the lane anew"
         )
+
+
+def selection(header: LaneHeader, manifest: LaneManifest, parts: list[int], *, discarded: bool) -> Selection:
+    """What to read of a snapshot's files for some parts; ``discarded``: an edge lane's discarded pairs as well."""
+    more = [header.parts] if discarded and header.kind == "edge" else []
+    return Selection(
+        parts=parts,
+        edge_batches=[*parts, *more],
+        stored_parts=header.parts,
+        stored_edge_batches=edge_batch_count(header),
+        width=segment_width(header.node_features, header.segments),
+        segments=header.segments,
+        num_nodes=manifest.num_nodes,
+    )
 
 
 def check_successor(

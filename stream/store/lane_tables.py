@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from schemas.store import FileRef
 from stream.snapshots.delta import Float32, Int8, Int32, Int64
@@ -51,6 +52,8 @@ class LaneChanges:
         segment_node: int64 (s,), feature changes of the parts asked for, part after part.
         segment: int32 (s,).
         values: float32 (s, W).
+        pair_rows: int64 (batches,), how many rows of op, keys and weight each batch has.
+        segment_rows: int64 (parts,), likewise of the feature changes.
     """
 
     node: Int64
@@ -62,6 +65,8 @@ class LaneChanges:
     segment_node: Int64
     segment: Int32
     values: Float32
+    pair_rows: Int64
+    segment_rows: Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class Selection:
         stored_parts: How many batches ``segments.arrow`` must have.
         stored_edge_batches: How many batches ``edges.arrow`` must have.
         width: W, values of a stored segment.
+        segments: S, every segment must be below.
         num_nodes: Every node id must be below.
     """
 
@@ -82,6 +88,7 @@ class Selection:
     stored_parts: int
     stored_edge_batches: int
     width: int
+    segments: int
     num_nodes: int
 
 
@@ -206,35 +213,40 @@ def _changes(
             )
     (placed, placed_file), (pairs, pairs_file), (features, features_file) = readers
     node, part, why = (np.asarray(column) for column in _batch(placed, 0, root, placed_file).columns)
-    op, src, dst, weight = _columns(pairs, selection.edge_batches, EDGES_SCHEMA, root, pairs_file)
-    segment_node, segment, values = _columns(features, selection.parts, segments, root, features_file)
+    (op, src, dst, weight), pair_rows = _columns(
+        pairs, selection.edge_batches, EDGES_SCHEMA, root, pairs_file
+    )
+    (segment_node, segment, values), segment_rows = _columns(
+        features, selection.parts, segments, root, features_file
+    )
     for ids, file in (
         (node, placed_file),
         (src, pairs_file),
         (dst, pairs_file),
         (segment_node, features_file),
     ):
-        if len(ids) and (ids.min() < 0 or ids.max() >= selection.num_nodes):
-            raise CorruptError(
-                f"{root / file.path} names node {ids.min() if ids.min() < 0 else ids.max()}, "
-                f"the snapshot has nodes 0 to {selection.num_nodes - 1}"
-            )
+        _expect_range(ids, "node", 0, selection.num_nodes, root, file)
+    _expect_range(part, "part", -1, selection.stored_parts, root, placed_file)
+    _expect_range(segment, "segment", 0, selection.segments, root, features_file)
     return LaneChanges(
-        node,
-        part,
-        why,
-        op,
-        pair_keys(src, dst),
-        weight,
-        segment_node,
-        segment,
-        values.reshape(-1, max(selection.width, 1)),
+        node=node,
+        part=part,
+        why=why,
+        op=op,
+        keys=pair_keys(src, dst),
+        weight=weight,
+        segment_node=segment_node,
+        segment=segment,
+        values=values.reshape(-1, max(selection.width, 1)),
+        pair_rows=pair_rows,
+        segment_rows=segment_rows,
     )
 
 
 def _columns(
     reader: pa.ipc.RecordBatchFileReader, wanted: Sequence[int], schema: pa.Schema, root: Path, file: FileRef
-) -> list[Any]:
+) -> tuple[list[Any], Int64]:
+    """The wanted batches' columns, one after the other, and how many rows each batch has."""
     batches = [_batch(reader, k, root, file) for k in wanted]
     columns = []
     for index, field in enumerate(schema):
@@ -245,7 +257,15 @@ def _columns(
             kind = field.type
         filled = [np.asarray(array) for array in arrays] or [np.asarray(pa.array([], kind))]
         columns.append(filled[0] if len(filled) == 1 else np.concatenate(filled))
-    return columns
+    return columns, np.array([batch.num_rows for batch in batches], np.int64)
+
+
+def _expect_range(
+    values: NDArray[np.signedinteger], what: str, low: int, end: int, root: Path, file: FileRef
+) -> None:
+    if len(values) and (values.min() < low or values.max() >= end):
+        wrong = values.min() if values.min() < low else values.max()
+        raise CorruptError(f"{root / file.path} names {what} {wrong}, there are {what}s {low} to {end - 1}")
 
 
 def _by_part(whole: pa.RecordBatch, offsets: Int64) -> list[pa.RecordBatch]:

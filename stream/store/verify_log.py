@@ -5,7 +5,6 @@ reason the order within one time (topic partition, offset).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 from schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
 from schemas.store import CommitRecord, FileRef, LogHeader, SealedSnapshot
 from stream.snapshots.dictionary import new_dictionary
+from stream.store.check import Check
 from stream.store.commits import CommitChain, numbers
 from stream.store.errors import CorruptError, FormatVersionError, StoreError
 from stream.store.files import read_record, read_table
@@ -22,28 +22,7 @@ from stream.store.log_layout import HEADER, commit_name, events_name, log_folder
 from stream.store.tail import tail_schema
 
 
-@dataclass(slots=True)
-class LogCheck:
-    """What a check of the log found.
-
-    Attributes:
-        problems: A sentence each, naming file and snapshot; empty: the log is whole.
-        files: Files that were read.
-        bytes: Their bytes.
-    """
-
-    problems: list[str] = field(default_factory=list)
-    files: int = 0
-    bytes: int = 0
-
-    def read(self, path: Path) -> None:
-        """Count a file."""
-        if path.is_file():
-            self.files += 1
-            self.bytes += path.stat().st_size
-
-
-def verify_log(store: str | Path) -> LogCheck:
+def verify_log(store: str | Path) -> Check:
     """Check a store's log: records and their chain, files, order, dense ids, times, counts and totals.
 
     It reads every file once and may run beside a writer: what that commits meanwhile isn't looked at.
@@ -58,7 +37,7 @@ def verify_log(store: str | Path) -> LogCheck:
         ConfigMissingError: There is no log.
     """
     root = log_folder(store)
-    check = LogCheck()
+    check = Check()
     check.read(root / HEADER)
     try:
         header = read_record(root / HEADER, LogHeader)
@@ -77,7 +56,7 @@ def verify_log(store: str | Path) -> LogCheck:
     return check
 
 
-def _records(root: Path, header: LogHeader, check: LogCheck) -> list[CommitRecord]:
+def _records(root: Path, header: LogHeader, check: Check) -> list[CommitRecord]:
     """All readable commits in order; what is wrong with them and between them is noted."""
     records: list[CommitRecord] = []
     chain = CommitChain(root, header)
@@ -125,7 +104,7 @@ def _backwards(root: Path, before: CommitRecord, after: CommitRecord) -> Iterato
 class _Snapshots:
     """Sealed snapshots in order, with the id dictionary that they must lead to."""
 
-    def __init__(self, root: Path, header: LogHeader, check: LogCheck) -> None:
+    def __init__(self, root: Path, header: LogHeader, check: Check) -> None:
         self._root = root
         self._header = header
         self._check = check
@@ -192,7 +171,7 @@ class _Snapshots:
             yield f"{self._dictionary.size} ids are in use after it, its commit says {sealed.num_nodes}"
 
 
-def _rejects(root: Path, record: CommitRecord, check: LogCheck) -> None:
+def _rejects(root: Path, record: CommitRecord, check: Check) -> None:
     assert record.rejects is not None
     table = _table(root, record.rejects, REJECT_SCHEMA, check)
     if table is None:
@@ -206,10 +185,10 @@ def _rejects(root: Path, record: CommitRecord, check: LogCheck) -> None:
             )
 
 
-def _tail(root: Path, header: LogHeader, last: CommitRecord, check: LogCheck) -> None:
+def _tail(root: Path, header: LogHeader, last: CommitRecord, check: Check) -> None:
     """The open tail of the newest commit; gone if a writer has committed since and swept it."""
     through = last.sealed_through
-    count, problems = 0, LogCheck()
+    count, problems = 0, Check()
     for file in last.tail:
         table = _table(root, file, tail_schema(header.ids), problems)
         if table is not None:
@@ -217,15 +196,13 @@ def _tail(root: Path, header: LogHeader, last: CommitRecord, check: LogCheck) ->
             count += len(tau) if through is None else int(np.count_nonzero(tau > through))
     if (root / commit_name(last.n + 1)).exists():
         return
-    check.files += problems.files
-    check.bytes += problems.bytes
-    check.problems.extend(problems.problems)
+    check.add(problems)
     if not problems.problems and count != last.tail_events:
         path = root / commit_name(last.n)
         check.problems.append(f"{path} says {last.tail_events} events are open, its tail files hold {count}")
 
 
-def _table(root: Path, reference: FileRef, schema: pa.Schema, check: LogCheck) -> pa.Table | None:
+def _table(root: Path, reference: FileRef, schema: pa.Schema, check: Check) -> pa.Table | None:
     check.read(root / reference.path)
     try:
         table = read_table(root, reference, schema=schema)

@@ -1,0 +1,45 @@
+"""``freshet-stream inspect``: what a store holds."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.store.errors import StoreError
+
+_LANE_COLUMNS = (
+    "algorithm", "parts", "snapshots", "lag", "bytes", "full_bytes", "saving",
+    "cut", "replication_factor", "node_balance", "edge_balance", "moved_share",
+)  # fmt: skip
+
+
+def inspect(
+    store: Annotated[Path, typer.Argument(help="Folder of the store.", metavar="STORE")],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show a store's snapshots, events and offsets, and each lane's size, saving and quality.
+
+    Example: freshet-stream inspect ./store
+    """
+
+    def body() -> None:
+        from stream.store.inspect import inspect as describe
+
+        found = describe(store)
+        if json:
+            print_json(found)
+        else:
+            _print_tables(store, found)
+
+    finish(body, StoreError, debug=debug)
+
+
+def _print_tables(store: Path, found: dict[str, Any]) -> None:
+    rows = {key: value for key, value in found.items() if key not in ("lanes", "offsets")}
+    for topic, partitions in found["offsets"].items():
+        rows[f"offsets of {topic}"] = ", ".join(f"{p}: {offset:,}" for p, offset in partitions.items())
+    print_table(f"Store {store}", rows)
+    for name, lane in found["lanes"].items():
+        print_table(f"Lane {name}", {column: lane[column] for column in _LANE_COLUMNS})

@@ -1,0 +1,39 @@
+"""``freshet-stream verify``: check every byte and every invariant of a store."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream.service.failure import DONE, FAILED
+from stream.service.output import Debug, Json, finish, notes, print_json
+from stream.store.errors import StoreError
+
+
+def verify(
+    store: Annotated[Path, typer.Argument(help="Folder of the store.", metavar="STORE")],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check a store's checksums, records and invariants, and list every problem; exit code 1 if there is one.
+
+    Example: freshet-stream verify ./store
+    """
+
+    def body() -> int:
+        from stream.store.verify import verify as check
+
+        with notes.status(f"Checking {store} …"):
+            found = check(store)
+        if json:
+            print_json(
+                {"ok": found.ok, "problems": found.problems, "files": found.files, "bytes": found.bytes}
+            )
+        else:
+            for problem in found.problems:
+                typer.echo(problem)
+            state = "whole" if found.ok else f"damaged: {len(found.problems)} problems"
+            typer.echo(f"{store} is {state} ({found.files:,} files, {found.bytes:,} bytes read)")
+        return DONE if found.ok else FAILED
+
+    finish(body, StoreError, debug=debug)

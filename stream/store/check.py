@@ -1,0 +1,36 @@
+"""What a check of a log, a lane or a whole store finds."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(slots=True)
+class Check:
+    """What was read, and what is wrong with it.
+
+    Attributes:
+        problems: A sentence each, naming file and snapshot; empty: all is whole.
+        files: Files that were read.
+        bytes: Their bytes.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is wrong."""
+        return not self.problems
+
+    def read(self, path: Path) -> None:
+        """Count a file."""
+        if path.is_file():
+            self.files += 1
+            self.bytes += path.stat().st_size
+
+    def add(self, other: "Check") -> None:
+        """Take in what another check found."""
+        self.problems.extend(other.problems)
+        self.files += other.files
+        self.bytes += other.bytes

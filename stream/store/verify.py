@@ -1,0 +1,28 @@
+"""A whole store checked: its log, then every lane against it."""
+
+from pathlib import Path
+
+from stream.store.check import Check
+from stream.store.lane_layout import FOLDER
+from stream.store.verify_lane import verify_lane
+from stream.store.verify_log import verify_log
+
+
+def verify(store: str | Path) -> Check:
+    """Check checksums, chains and invariants of a store; may run beside writers.
+
+    Args:
+        store: Folder of the store.
+
+    Returns:
+        All problems found, files and bytes read.
+
+    Raises:
+        ConfigMissingError: There is no log at this place.
+    """
+    check = verify_log(store)
+    against_log = check.ok
+    for folder in sorted((Path(store) / FOLDER).glob("*")):
+        if folder.is_dir():
+            check.add(verify_lane(store, folder.name, against_log=against_log))
+    return check

@@ -1,0 +1,162 @@
+"""A lane checked against itself and against the log: every byte that a record names, and what must hold.
+
+Every snapshot is rebuilt from the additive files, part by part, beside the live graph that the log leads to.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from schemas.store import FileRef, LaneHeader, LaneManifest
+from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.graph import LiveGraph
+from stream.store.check import Check
+from stream.store.errors import CorruptError, FormatVersionError, StoreError
+from stream.store.files import open_table
+from stream.store.lane_layout import HEADER, data_name, lane_folder, manifest_name, state_name
+from stream.store.lane_reader import check_successor, manifest_taus
+from stream.store.lane_writer import KEPT_STATES
+from stream.store.log_reader import LogReader
+from stream.store.records import read_record
+from stream.store.stored_lane import StoredLane
+
+
+def verify_lane(store: str | Path, lane: str, *, against_log: bool) -> Check:
+    """Check a lane: header, manifests and their chain, files, and every snapshot against the log.
+
+    Reads every file; may run beside a writer: what that commits meanwhile isn't looked at.
+
+    Args:
+        store: Folder of the store.
+        lane: The lane's name.
+        against_log: False where the log is damaged: the lane is checked alone.
+
+    Returns:
+        All problems; damage in one file doesn't hide damage in others, but snapshots are rebuilt only if all files
+        are what their records say.
+    """
+    root = lane_folder(store, lane)
+    check = Check()
+    taus = sorted(manifest_taus(root))
+    if not (root / HEADER).exists() and not taus:
+        return check  # a lane that was never begun
+    check.read(root / HEADER)
+    try:
+        header = read_record(root / HEADER, LaneHeader)
+        log = LogReader(store) if against_log else None  # after the listing: it has all that the lane has
+    except StoreError as error:
+        check.problems.append(str(error))
+        return check
+    if header.lane != lane:
+        check.problems.append(f"{root / HEADER} is the header of lane {header.lane}, its folder is {lane}")
+    if log is not None and (log.header.graph, log.header.interval_us) != (header.graph, header.interval_us):
+        check.problems.append(f"{root / HEADER} follows another log than the one of {store}")
+        log = None
+    manifests = _manifests(root, header, taus, log, check)
+    for manifest in manifests:
+        _files(root, manifest, check)
+    _states(root, manifests, check)
+    if log is not None and check.ok:
+        _rebuild(root, header, manifests, log, check)
+    return check
+
+
+def _manifests(
+    root: Path, header: LaneHeader, taus: list[int], log: LogReader | None, check: Check
+) -> list[LaneManifest]:
+    """All readable manifests in order; what is wrong with them and between them is noted."""
+    found: list[LaneManifest] = []
+    for index, tau in enumerate(taus):
+        path = root / manifest_name(tau)
+        check.read(path)
+        try:
+            manifest = read_record(path, LaneManifest)
+        except (CorruptError, FormatVersionError) as error:
+            check.problems.append(str(error))
+            continue
+        after_damage = len(found) < index  # the one before couldn't be read: told already
+        expected = manifest.log_events_checksum
+        if log is not None:
+            sealed = [s for s in log.snapshots[index : index + 1] if s.tau == tau]
+            if sealed:
+                expected = sealed[0].events.checksum
+            elif not after_damage:
+                there = f"snapshot {log.snapshots[index].tau}" if index < len(log.snapshots) else "nothing"
+                check.problems.append(
+                    f"{path} is manifest {index} of its lane, but the log has {there} there"
+                )
+        try:
+            check_successor(path, manifest, header, found[-1:], expected)
+        except CorruptError as error:
+            if not after_damage or manifest.lane_checksum != header.checksum:
+                check.problems.append(str(error))
+        found.append(manifest)
+    return found
+
+
+def _files(root: Path, manifest: LaneManifest, check: Check) -> None:
+    for name in ("assignment", "edges", "segments", "event_parts", "base"):
+        reference: FileRef | None = getattr(manifest, name)
+        if reference is None:
+            continue
+        if reference.path != data_name(manifest.tau, name):
+            check.problems.append(
+                f"{root / manifest_name(manifest.tau)} names {reference.path} as its {name}"
+            )
+        _file(root, reference, check)
+
+
+def _states(root: Path, manifests: list[LaneManifest], check: Check) -> None:
+    """The newest states; gone if a writer has committed since and swept them."""
+    kept = [manifest for manifest in manifests if manifest.state is not None][-KEPT_STATES:]
+    found = Check()
+    for manifest in kept:
+        assert manifest.state is not None
+        if manifest.state.path != state_name(manifest.tau):
+            found.problems.append(
+                f"{root / manifest_name(manifest.tau)} names {manifest.state.path} as its state"
+            )
+        _file(root, manifest.state, found)
+    newest = manifests[-1].tau if manifests else None
+    if max(manifest_taus(root), default=None) == newest:
+        check.add(found)
+
+
+def _file(root: Path, reference: FileRef, check: Check) -> None:
+    check.read(root / reference.path)
+    try:
+        reader = open_table(root, reference)
+        for k in range(reader.num_record_batches):
+            reader.get_batch(k).validate(full=True)
+    except CorruptError as error:
+        check.problems.append(str(error))
+    except (pa.ArrowException, OSError) as error:
+        check.problems.append(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")
+
+
+def _rebuild(
+    root: Path, header: LaneHeader, manifests: list[LaneManifest], log: LogReader, check: Check
+) -> None:
+    """Rebuild every snapshot until one is wrong: all after it would be as well."""
+    graph = LiveGraph(
+        node_features=header.node_features, segments=header.segments, edge_life=header.edge_life
+    )
+    stored = StoredLane(root, header)
+    for manifest in manifests:
+        try:
+            delta = graph.apply(manifest.tau, log.events(manifest.tau))
+            problems = [*stored.advance(manifest, delta, graph), *_wrong_counts(manifest, delta, graph)]
+        except StoreError as error:
+            problems = [str(error)]
+        if problems:
+            where = root / manifest_name(manifest.tau)
+            check.problems.extend(f"{where}, snapshot {manifest.tau}: {problem}" for problem in problems)
+            return
+
+
+def _wrong_counts(manifest: LaneManifest, delta: SnapshotDelta, graph: LiveGraph) -> Iterator[str]:
+    counts = {"live_edges": graph.num_edges, "live_nodes": len(delta.live)}
+    for name, count in counts.items():
+        if getattr(manifest, name) != count:
+            yield f"{name} is {count}, the manifest says {getattr(manifest, name)}"

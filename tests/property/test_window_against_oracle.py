@@ -1,0 +1,226 @@
+"""Any stream, any lane: what a window view reads at any snapshot equals what the events say, part by part."""
+
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import oracle_lane
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from oracle_lane import INTERVAL_US, F, OracleLane, Row
+
+from schemas.config import Lane
+from schemas.events import event_schema
+from schemas.store import LogHeader
+from stream.store.lane_reader import LaneReader
+from stream.store.lane_writer import LaneWriter
+from stream.store.log_reader import LogReader
+from stream.store.log_writer import LogWriter
+from stream.store.window import WindowView
+
+LANES = ["hash", "scatter-vertex", "scatter-edge"]
+NODES = 7
+
+
+@st.composite
+def streams(draw):
+    """Snapshots in order: (τ, rows by time); some rows late, some snapshots of node events alone."""
+    node = st.integers(0, NODES - 1)
+    value = st.sampled_from([0.0, 1.0, -2.5])
+    sparse = st.integers(0, F - 1).flatmap(
+        lambda start: st.tuples(st.just(start), st.lists(value, min_size=1, max_size=F - start))
+    )
+    edge = st.tuples(st.sampled_from([1, 1, 1, -1]), node, node, st.sampled_from([1.0, 1.0, 0.5]))
+    whole = st.lists(value, min_size=F, max_size=F)
+    kinds = st.one_of(edge, edge, st.tuples(st.just(0), node, st.one_of(st.none(), whole, sparse)))
+    snapshots, tau = [], draw(st.sampled_from([-3, 0, 5]))
+    for _ in range(draw(st.integers(1, 10))):
+        rows = []
+        for kind in draw(st.lists(kinds, min_size=1, max_size=9)):
+            t = tau * INTERVAL_US + draw(st.integers(-INTERVAL_US, INTERVAL_US - 1))
+            if kind[0] == 0:
+                given_features = kind[2]
+                offset = given_features[0] if isinstance(given_features, tuple) else None
+                values = given_features[1] if isinstance(given_features, tuple) else given_features
+                rows.append(Row(0, kind[1], None, t, features=values, offset=offset))
+            else:
+                rows.append(Row(kind[0], kind[1], kind[2], t, weight=kind[3], label=kind[1] or None))
+        snapshots.append((tau, sorted(rows, key=lambda row: row.t)))
+        tau += draw(st.integers(1, 3))
+    return snapshots
+
+
+def table_of(rows: list[Row]) -> pa.Table:
+    columns = {
+        "op": [row.op for row in rows],
+        "src": [row.src for row in rows],
+        "dst": [row.dst for row in rows],
+        "t": [row.t for row in rows],
+        "weight": [row.weight for row in rows],
+        "features": [row.features for row in rows],
+        "feature_offset": [row.offset for row in rows],
+        "label": [row.label for row in rows],
+        "event_id": [None] * len(rows),
+    }
+    return pa.table(columns, schema=event_schema("int"))
+
+
+@contextmanager
+def scratch_store():
+    """A folder, and a disk that is told nothing: what is durable is other tests' concern."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync"):
+        yield Path(folder)
+
+
+def check(view: WindowView, oracle: OracleLane, at: int, window: int, parts: list[int] | None) -> None:
+    """Every read of the view, at every snapshot it holds."""
+    chosen = set(range(oracle.parts + 1)) if parts is None else set(parts)
+    first = max(0, at - window + 1)
+    expected = oracle.snapshots[first : at + 1]
+    assert view.taus == [snapshot.tau for snapshot in expected]
+    assert view.num_nodes == expected[-1].num_nodes
+    before: set[tuple[int, int]] = set()
+    for index, snapshot in enumerate(expected):
+        tau, n = snapshot.tau, snapshot.num_nodes
+        pairs = snapshot.undirected(chosen)
+        csr = view.csr(tau)
+        rows = np.repeat(np.arange(csr.num_nodes), np.diff(csr.indptr)).tolist()
+        entries = {
+            (u, v): w for u, v, w in zip(rows, csr.indices.tolist(), csr.weights.tolist(), strict=True)
+        }
+        assert csr.num_nodes == n
+        assert len(entries) == len(csr.indices)
+        assert list(entries) == sorted(entries)
+        assert entries == {**pairs, **{(v, u): w for (u, v), w in pairs.items()}}
+        owned = oracle.kind == "vertex" and parts is not None
+        assert view.nodes(tau).tolist() == snapshot.nodes(chosen, owned=owned)
+        assert view.owner(tau).tolist() == [snapshot.home.get(v, -1) for v in range(n)]
+        ids = np.array([*range(n), NODES + 3, 0, 0], np.int64)
+        vectors = np.stack([snapshot.vector(v, chosen) for v in ids.tolist()])
+        np.testing.assert_array_equal(view.features(ids, tau), vectors)
+        delta = view.delta(tau)
+        removed = set(zip(delta.removed_src.tolist(), delta.removed_dst.tolist(), strict=True))
+        added = set(zip(delta.added_src.tolist(), delta.added_dst.tolist(), strict=True))
+        assert (removed, added) == (before - pairs.keys(), pairs.keys() - before)
+        before = set(pairs)
+        found = view.event_parts(tau)
+        assert (None if found is None else found.tolist()) == oracle.event_parts[first + index]
+    assert view.memory_bytes > 0
+
+
+def check_events(view: WindowView, oracle: OracleLane, rows_of: dict[int, list[Row]]) -> None:
+    for tau in view.taus:
+        rows = [row for row in rows_of[tau] if row.op != 0]
+        events = view.events(tau)
+        start = tau * INTERVAL_US
+        assert len(events) == len(rows)
+        assert events.op.tolist() == [row.op for row in rows]
+        assert events.src.tolist() == [oracle.ids[row.src] for row in rows]
+        assert events.dst.tolist() == [oracle.ids[row.dst] for row in rows]
+        assert events.t.tolist() == [row.t for row in rows]
+        assert events.visible_t.tolist() == [max(row.t, start) for row in rows]
+        assert events.late.tolist() == [row.t < start for row in rows]
+        assert events.weight.tolist() == [row.weight for row in rows]
+        assert events.has_label.tolist() == [row.label is not None for row in rows]
+        assert events.label.tolist() == [row.label or 0 for row in rows]
+
+
+@pytest.mark.parametrize("algorithm", LANES)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    snapshots=streams(),
+    parts=st.integers(1, 4),
+    segments=st.sampled_from([1, 2, 3, 8]),
+    edge_life=st.sampled_from([None, 1, 2, 4]),
+    window=st.integers(1, 6),
+    base_every=st.sampled_from([1, 3, 64]),
+    data=st.data(),
+)
+def test_every_snapshot_of_the_window_is_what_the_events_say(
+    algorithm, snapshots, parts, segments, edge_life, window, base_every, data
+):
+    lane = Lane(
+        name="lane", algorithm=algorithm, parts=parts, edge_life=edge_life, base_every=base_every, seed=3
+    )
+    header = LogHeader(graph="g", interval_us=INTERVAL_US, ids="int", node_features=F, segments=segments)
+    oracle = OracleLane(algorithm, parts, edge_life, segments)
+    some = data.draw(st.none() | st.lists(st.integers(0, parts - 1), min_size=1, unique=True))
+    late_start = data.draw(st.integers(0, len(snapshots) - 1))
+    with scratch_store() as store:
+        with LogWriter.open(store, header) as log:
+            log.commit(seal=[(snapshots[0][0], table_of(snapshots[0][1]))])
+            writer = LaneWriter(store, lane)
+            writer.catch_up()
+            reader = LaneReader(store, "lane")
+            view = WindowView(reader, window, some)
+            for at, (tau, rows) in enumerate(snapshots):
+                if at:
+                    log.commit(seal=[(tau, table_of(rows))])
+                    if data.draw(st.booleans()):  # a restart: the state comes from the disk, or from the log
+                        writer.close()
+                        writer = LaneWriter(store, lane)
+                    assert writer.lag == 1
+                    assert writer.catch_up() == 1
+                    reader.refresh()
+                oracle.apply(tau, rows, LogReader(store).events(tau))
+                view.advance(reader.manifests[at])
+                check(view, oracle, at, window, some)
+            check_events(view, oracle, dict(snapshots))
+            writer.close()
+        jumping = WindowView(reader, window, some)
+        for at in (late_start, len(snapshots) - 1):
+            if not jumping.taus or reader.manifests[at].tau > jumping.taus[-1]:
+                jumping.advance(reader.manifests[at])
+                check(jumping, oracle, at, window, some)
+        whole = oracle.snapshots[-1]
+        assert reader.manifests[-1].live_edges == len(whole.pairs)
+        assert reader.manifests[-1].live_nodes == len({v for pair in whole.pairs for v in pair})
+        for part, summary in enumerate(reader.manifests[-1].parts):
+            assert summary.nodes == sum(part in placed for placed in whole.placed.values())
+            assert summary.edges == len(whole.stored({part}))
+
+
+@pytest.mark.parametrize("algorithm", LANES)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    snapshots=streams(), stops=st.lists(st.integers(0, 9), max_size=4), edge_life=st.sampled_from([None, 2])
+)
+def test_a_lane_is_a_pure_function_of_the_log(algorithm, snapshots, stops, edge_life):
+    """Restarts, and states lost or damaged, leave no trace in the files."""
+    header = LogHeader(graph="g", interval_us=INTERVAL_US, ids="int", node_features=F, segments=2)
+    lanes = {
+        name: Lane(name=name, algorithm=algorithm, parts=3, edge_life=edge_life, base_every=3)
+        for name in ("whole", "stopped")
+    }
+    with scratch_store() as store:
+        with LogWriter.open(store, header) as log:
+            log.commit(seal=[(tau, table_of(rows)) for tau, rows in snapshots])
+        with LaneWriter(store, lanes["whole"]) as writer:
+            assert writer.catch_up() == len(snapshots)
+        for stop in stops:
+            with LaneWriter(store, lanes["stopped"]) as writer:
+                done = iter(range(10))
+                writer.catch_up(stop=lambda done=done, stop=stop: next(done) == stop)
+            for state in sorted((store / "lanes/stopped/state").glob("*"))[: stop % 3]:
+                state.write_bytes(state.read_bytes()[:-1] if stop % 2 else b"")
+        with LaneWriter(store, lanes["stopped"]) as writer:
+            writer.catch_up()
+        files = {
+            name: {
+                path.relative_to(store / "lanes" / name): path.read_bytes()
+                for path in (store / "lanes" / name / "snapshots").rglob("*.arrow")
+            }
+            for name in lanes
+        }
+        assert files["whole"].keys() == files["stopped"].keys()
+        assert files["whole"] == files["stopped"]
+
+
+def test_the_oracle_partitioners_are_registered():
+    assert oracle_lane.ScatterVertex.kind == "vertex"
+    assert oracle_lane.ScatterEdge.kind == "edge"
