@@ -63,8 +63,8 @@ def batch_rows(header: LogHeader) -> int:
 def canonical_batches(table: pa.Table, rows: int) -> list[pa.RecordBatch]:
     """A table in record batches whose bytes depend on its values alone.
 
-    Arrow leaves open what lies under a null, and in the last bits of a validity bitmap that was sliced; here
-    the first is zero (or nothing) and the second is zero.
+    Arrow leaves open what lies under a null, in the last bits of a validity bitmap that was sliced and after the
+    end of a sliced buffer; here the first two are zero (or nothing) and there is no third.
 
     Args:
         table: Any table.
@@ -78,18 +78,14 @@ def canonical_batches(table: pa.Table, rows: int) -> list[pa.RecordBatch]:
 
 
 def _canonical_batch(piece: pa.Table) -> pa.RecordBatch:
-    everything = None
-    columns = []
-    for column in piece.columns:
-        if column.null_count == len(column):
-            array = pa.nulls(len(column), column.type)
-        elif column.null_count:
-            if everything is None:
-                everything = pa.array(np.arange(len(piece)))
-            array = _one(column.take(everything))
-        else:
-            array = _one(column)
-        columns.append(array)
+    everything = pa.array(np.arange(len(piece)))
+    columns = [
+        pa.nulls(len(column), column.type)
+        if column.null_count == len(column)
+        # New buffers of just the right length: those of a slice are written with some bytes after its end.
+        else _one(column).take(everything)
+        for column in piece.columns
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=piece.schema)
 
 

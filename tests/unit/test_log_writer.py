@@ -296,6 +296,17 @@ def test_bytes_of_a_snapshot_depend_on_its_values_alone() -> None:
     assert ipc(chunked) == wanted
 
 
+def test_bytes_of_a_snapshot_do_not_depend_on_what_follows_it_in_memory() -> None:
+    text = [f"s{i}" for i in range(30)]
+    lists = [[float(i)] * (i % 3) for i in range(30)]
+    long = pa.table(
+        {"x": pa.array(range(30), pa.int8()), "s": text, "l": pa.array(lists, pa.list_(pa.float32()))}
+    )
+    for start in (0, 8):
+        alone = pa.Table.from_pylist(long.slice(start, 13).to_pylist(), schema=long.schema)
+        assert ipc(long.slice(start, 13)) == ipc(alone)
+
+
 def ipc(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
