@@ -1,5 +1,5 @@
 """The partitioners of this package: importing a module registers what it defines."""
 
-from stream.partition import distdy, hash, sep
+from stream.partition import distdy, hash, hdrf, ldg, sep
 
-__all__ = ["distdy", "hash", "sep"]
+__all__ = ["distdy", "hash", "hdrf", "ldg", "sep"]

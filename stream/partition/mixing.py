@@ -30,7 +30,18 @@ def mixed(seed: int, keys: Int64) -> NDArray[np.uint64]:
     return out
 
 
+@njit(cache=True, nogil=True)
+def mixed_part(seed: int, key: int, parts: int) -> np.int64:
+    """A uniform part in [0, parts) for a non-negative key under a seed."""
+    bits = splitmix64(splitmix64(np.uint64(seed)) ^ np.uint64(key)) >> np.uint64(32)
+    part: np.int64 = np.int64((bits * np.uint64(parts)) >> np.uint64(32))
+    return part
+
+
+@njit(cache=True, nogil=True)
 def mixed_parts(seed: int, keys: Int64, parts: int) -> Int32:
-    """A uniform part in [0, parts) for each key, int32."""
-    high: NDArray[np.uint64] = mixed(seed, keys) >> np.uint64(32)
-    return ((high * np.uint64(parts)) >> np.uint64(32)).astype(np.int32)
+    """``mixed_part`` of each key, int32."""
+    out = np.empty(len(keys), np.int32)
+    for i in range(len(keys)):
+        out[i] = mixed_part(seed, keys[i], parts)
+    return out

@@ -29,10 +29,9 @@ class Mean:
             self.total += value
             self.count += 1
 
-    @property
-    def value(self) -> float:
-        """The mean so far, NaN before the first."""
-        return self.total / self.count if self.count else math.nan
+    def value(self, of_none: float = math.nan) -> float:
+        """The mean so far, ``of_none`` before the first value."""
+        return self.total / self.count if self.count else of_none
 
 
 class VertexQuality:
@@ -76,15 +75,15 @@ class VertexQuality:
         """All snapshots so far."""
         present = 1.0 if self._snapshots else math.nan
         return Quality(
-            cut=self._cut.value,
+            cut=self._cut.value(),
             cut_final=self._last_cut,
             replication_factor=present,
             training_replication_factor=present,
             shared_share=0.0 if self._snapshots else math.nan,
             node_balance=self._node_balance,
             edge_balance=self._edge_balance,
-            utility=self._utility.value,
-            moved_share=self._moved.value,
+            utility=self._utility.value(),
+            moved_share=self._moved.value(of_none=0.0),
         )
 
     def state(self) -> NDArray[np.float64]:
@@ -166,7 +165,7 @@ class EdgeQuality:
             node_balance=self._node_balance,
             edge_balance=self._edge_balance,
             utility=math.nan,
-            moved_share=self._moved.value,
+            moved_share=self._moved.value(of_none=0.0),
         )
 
     def state(self) -> NDArray[np.float64]:

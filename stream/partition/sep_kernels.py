@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.partition.mixing import splitmix64
+from stream.partition.mixing import mixed_part
 from stream.snapshots.delta import Float64, Int8, Int32, Int64
 
 Bool = NDArray[np.bool_]
@@ -78,14 +78,12 @@ def assign_edges(
     """
     parts = len(sizes)
     event_part = np.full(len(op), -1, np.int32)
-    start_bits = splitmix64(np.uint64(seed))
     demoted = 0
     for e in range(len(op)):
         if op[e] <= 0:
             continue
         i, j = src[e], dst[e]
-        bits = splitmix64(start_bits ^ np.uint64(drawn + e)) >> np.uint64(32)
-        first = np.int64((bits * np.uint64(parts)) >> np.uint64(32))
+        first = mixed_part(seed, drawn + e, parts)
         while True:
             if copies[i] == 0 or copies[j] == 0 or (hub[i] and hub[j]):
                 part = _best_score(i, j, centrality, member, copies, sizes, weight, first)

@@ -1,0 +1,163 @@
+"""``freshet-stream partition``: a file through any partitioner, with its quality."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from stream.service.failure import Failure
+from stream.service.output import Debug, Json, finish, notes, print_json, print_table
+
+if TYPE_CHECKING:
+    from stream.partition.offline import OfflineResult
+
+
+def partition(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Parquet or CSV with columns src, dst, t (seconds), optionally op, features."),
+    ],
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            "--algorithm", help="A partitioner, such as distdy, sep or hash; another name lists all."
+        ),
+    ],
+    parts: Annotated[int, typer.Option("--parts", help="K, the number of parts.")],
+    interval: Annotated[
+        float | None,
+        typer.Option("--interval", help="Length of a snapshot in seconds, aligned to the epoch."),
+    ] = None,
+    snapshots: Annotated[
+        int | None,
+        typer.Option(
+            "--snapshots",
+            min=1,
+            help="Or this many snapshots of equal event count. Neither: the file is one snapshot.",
+        ),
+    ] = None,
+    hubs: Annotated[
+        float | None,
+        typer.Option(
+            "--hubs", help="k, share of the nodes that may be in several parts. Default of sep: 0.05."
+        ),
+    ] = None,
+    time_constant: Annotated[
+        float | None,
+        typer.Option(
+            "--time-constant",
+            help="Seconds after which an event counts 1/e. Default: a tenth of the file's span.",
+        ),
+    ] = None,
+    mode: Annotated[
+        Literal["online", "two-pass"],
+        typer.Option("--mode", help="two-pass: look at the whole file first, where the algorithm can."),
+    ] = "online",
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="Another parameter of the algorithm, as reward=paper; repeatable."),
+    ] = None,
+    window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that trainers look back.")] = 4,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Same file, arguments and seed: same parts.")
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Parquet to write: node, part; edge partitioners: src, dst, t, part."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Partition a file as a stream of snapshots and print the quality.
+
+    Example: freshet-stream partition events.parquet --algorithm sep --parts 4 --snapshots 50 --json
+    """
+    if interval is not None and snapshots is not None:
+        raise typer.BadParameter("give --interval or --snapshots, not both")
+    if interval is not None and not interval >= 1e-6:
+        raise typer.BadParameter("--interval must be at least a microsecond")
+
+    from stream.partition.interface import PartitionError
+
+    def body() -> None:
+        params = _parameters(param or [])
+        options = {"hubs": hubs, "time_constant": time_constant}
+        result = _partition(
+            file, algorithm, parts, interval, snapshots, params, options, mode=mode, window=window, seed=seed
+        )
+        if out is not None:
+            import pyarrow.parquet as pq
+
+            pq.write_table(result.placement, out)
+        if json:
+            print_json(result.figures)
+            return
+        shown = {key: value for key, value in result.figures.items() if key != "snapshot_seconds"}
+        print_table(f"{file.name} by {algorithm}", shown)
+
+    finish(body, PartitionError, debug=debug)
+
+
+def _partition(
+    file: Path,
+    algorithm: str,
+    parts: int,
+    interval_s: float | None,
+    snapshots: int | None,
+    params: dict[str, Any],
+    options: dict[str, float | None],
+    *,
+    mode: Literal["online", "two-pass"],
+    window: int,
+    seed: int,
+) -> "OfflineResult":
+    from schemas.events import US_PER_S
+    from stream.commands.progress import Display
+    from stream.decode.event_file import read_events
+    from stream.partition.interface import create
+    from stream.partition.offline import accepted_params, partition_events
+
+    takes = accepted_params(algorithm)
+    for name, value in options.items():
+        if value is not None and takes and name not in takes:
+            notes.print(f"{algorithm} has no --{name.replace('_', '-')}: it changes nothing", highlight=False)
+        elif value is not None:
+            params.setdefault(name, value)
+    create(
+        algorithm, parts=parts, seed=seed, window=window, **params
+    )  # what is wrong is said before the file is read
+    read = read_events(file)
+    if read.events.num_rows == 0:
+        raise Failure(f"{file} has no events")
+    done = 0
+
+    def report(events: int) -> None:
+        nonlocal done
+        done = events
+
+    with Display(lambda: f"partitioned {done:,} of {read.events.num_rows:,} events"):
+        return partition_events(
+            read.events,
+            algorithm,
+            parts=parts,
+            interval_us=None if interval_s is None else round(interval_s * US_PER_S),
+            num_slices=snapshots,
+            mode=mode,
+            seed=seed,
+            window=window,
+            node_features=read.node_features,
+            params=params,
+            progress=report,
+        )
+
+
+def _parameters(pairs: list[str]) -> dict[str, Any]:
+    import yaml
+
+    params: dict[str, Any] = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not name:
+            raise Failure(f"--param takes name=value, found {pair!r}")
+        params[name] = yaml.safe_load(value)
+    return params

@@ -1,0 +1,213 @@
+"""A whole event file through any partitioner, with its quality: what ``freshet-stream partition`` does."""
+
+import contextlib
+import inspect
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from schemas.events import US_PER_S, Op, log_event_schema
+from stream.partition.interface import (
+    CapacityError,
+    Kind,
+    OnlinePartitioner,
+    PartitionError,
+    Why,
+    algorithms,
+    create,
+)
+from stream.partition.quality import share, uncovered_share
+from stream.snapshots.delta import Int32, Int64
+from stream.snapshots.graph import LiveGraph
+from stream.snapshots.slicing import densify, slice_events
+
+Mode = Literal["online", "two-pass"]
+
+_TIME_CONSTANTS_A_SPAN = 10
+"""Default of algorithms with a time constant: this many in a file's span. SPEED's β = 0.1 has no unit; with this
+one its published discards are met (``docs/partitioning.md``)."""
+
+
+@runtime_checkable
+class TwoPass(Protocol):
+    """A partitioner that can be told a whole file before its first update."""
+
+    def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
+        """Take in all inserts: dense ids and µs, (E,) each, and the number of distinct nodes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineResult:
+    """What became of a file.
+
+    Attributes:
+        figures: The keys of the command's JSON, as ``docs/cli.md`` lists them.
+        kind: Of the partitioner.
+        placement: Vertex: ``node, part``, every node of the file with its last owner, −1 where it never had
+            one. Edge: ``src, dst, t, part`` of each insert in input order, ``t`` in seconds, part −1 where it
+            was discarded. Ids are external ones.
+    """
+
+    figures: dict[str, Any]
+    kind: Kind
+    placement: pa.Table
+
+
+def partition_events(
+    events: pa.Table,
+    algorithm: str,
+    *,
+    parts: int,
+    interval_us: int | None = None,
+    num_slices: int | None = None,
+    mode: Mode = "online",
+    seed: int = 0,
+    window: int = 4,
+    node_features: int = 0,
+    segments: int = 4,
+    params: dict[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda events: None,
+) -> OfflineResult:
+    """Partition a file's events snapshot by snapshot and measure.
+
+    Seconds are those of the partitioner alone: loading, dense ids, the live graph, the quality and
+    compilation are left out.
+
+    Args:
+        events: Canonical events (``schemas.events.event_schema``) in file order.
+        algorithm: A name of ``stream.partition.interface.algorithms``.
+        parts: K.
+        interval_us: Length of a snapshot in µs.
+        num_slices: Or the number of snapshots, of equal event count. Neither: the file is one snapshot.
+        mode: two-pass: a partitioner that can looks at the whole file first.
+        seed: Of all draws.
+        window: w, snapshots that trainers look back.
+        node_features: Width of node feature vectors.
+        segments: S slices of them.
+        params: The algorithm's own parameters.
+        progress: Told the events done after every snapshot.
+
+    Raises:
+        PartitionError: The algorithm or a parameter is unknown or out of range, or nothing fits.
+        ValueError: The snapshots are wrong.
+    """
+    ordered, ids = densify(events)
+    params = {**default_params(algorithm, ordered), **(params or {})}
+    partitioner = create(algorithm, parts=parts, seed=seed, window=window, **params)
+    foresees = mode == "two-pass"
+    if foresees and not isinstance(partitioner, TwoPass):
+        raise PartitionError(f"{algorithm} has no two-pass mode; leave --mode out")
+    _warm_up(create(algorithm, parts=parts, seed=seed, window=window, **params), foresees)
+
+    inserts = ordered.filter(pc.equal(ordered["op"], int(Op.INSERT)))
+    src, dst, t = (np.array(inserts[name].to_numpy()) for name in ("src_node", "dst_node", "t"))
+    foresee_s = 0.0
+    if foresees:
+        assert isinstance(partitioner, TwoPass)
+        start = time.perf_counter()
+        partitioner.foresee(src, dst, t, len(ids))
+        foresee_s = time.perf_counter() - start
+
+    graph = LiveGraph(node_features=node_features, segments=segments)
+    last_home = np.full(len(ids), -1, np.int32)
+    copies = np.zeros(len(ids), np.int64)
+    event_parts: list[Int32] = []
+    seconds: list[float] = []
+    done = 0
+    for tau, snapshot in slice_events(ordered, interval_us=interval_us, num_slices=num_slices):
+        delta = graph.apply(tau, snapshot)
+        start = time.perf_counter()
+        assignment = partitioner.update(delta)
+        seconds.append(time.perf_counter() - start)
+        partitioner.quality()
+        home = partitioner.home()
+        last_home[: len(home)] = np.where(home >= 0, home, last_home[: len(home)])
+        _count_copies(copies, assignment.node, assignment.why)
+        if assignment.event_part is not None:
+            event_parts.append(assignment.event_part[delta.op > 0])
+        done += snapshot.num_rows
+        progress(done)
+
+    quality = partitioner.quality()
+    is_edge = partitioner.kind == "edge"
+    total_s = foresee_s + sum(seconds)
+    figures = {
+        "algorithm": algorithm,
+        "kind": partitioner.kind,
+        "parts": parts,
+        "nodes": len(ids),
+        "edges": inserts.num_rows,
+        "snapshots": len(seconds),
+        "seconds": total_s,
+        "snapshot_seconds": seconds,
+        "edges_per_s": share(inserts.num_rows, total_s),
+        "cut": quality.cut,
+        "cut_final": uncovered_share(src, dst, last_home, copies > 1) if is_edge else quality.cut_final,
+        "replication_factor": quality.replication_factor,
+        "training_replication_factor": quality.training_replication_factor,
+        "shared_share": quality.shared_share,
+        "node_balance": quality.node_balance,
+        "edge_balance": quality.edge_balance,
+        "utility": quality.utility,
+        "moved_share": quality.moved_share,
+    }
+    if is_edge:
+        parts_of = np.concatenate(event_parts) if event_parts else np.empty(0, np.int32)
+        placement = _edge_placement(inserts, parts_of)
+    else:
+        placement = pa.table({"node": ids, "part": pa.array(last_home)})
+    return OfflineResult(figures, partitioner.kind, placement)
+
+
+def default_params(algorithm: str, ordered: pa.Table) -> dict[str, Any]:
+    """Parameters that a file suggests: a time constant of a tenth of its span, where the algorithm has one."""
+    if "time_constant" not in accepted_params(algorithm) or ordered.num_rows == 0:
+        return {}
+    span_s = (ordered["t"][-1].as_py() - ordered["t"][0].as_py()) / US_PER_S
+    return {"time_constant": span_s / _TIME_CONSTANTS_A_SPAN} if span_s > 0 else {}
+
+
+def accepted_params(algorithm: str) -> set[str]:
+    """Names of the parameters that an algorithm takes; none for an unknown one."""
+    factory = algorithms().get(algorithm)
+    return set(inspect.signature(factory).parameters) if factory else set()
+
+
+def _count_copies(copies: Int64, node: Int64, why: NDArray[np.int8]) -> None:
+    """Keep the number of parts each node is in."""
+    np.add.at(copies, node[(why == Why.NEW) | (why == Why.REPLICATED)], 1)
+    np.add.at(copies, node[why == Why.DEMOTED], -1)
+    copies[node[why == Why.GONE]] = 0
+
+
+def _edge_placement(inserts: pa.Table, part: Int32) -> pa.Table:
+    """``src, dst, t, part`` in the order of the input's rows."""
+    order = pa.array(np.argsort(inserts["row"].to_numpy()))
+    t = inserts["t"].to_numpy()
+    seconds = t // US_PER_S if (t % US_PER_S == 0).all() else t / US_PER_S
+    columns = {"src": inserts["src"], "dst": inserts["dst"], "t": pa.array(seconds), "part": pa.array(part)}
+    return pa.table(columns).take(order)
+
+
+def _warm_up(partitioner: OnlinePartitioner, foresees: bool) -> None:
+    """Run a toy stream through a partitioner that is thrown away, so that its kernels are compiled."""
+    rows = [
+        {"op": int(op), "src": src, "dst": dst, "t": i, "weight": 1.0, "src_node": src, "dst_node": dst}
+        for i, (op, src, dst) in enumerate([(1, 0, 1), (1, 1, 2), (1, 2, 2), (-1, 0, 1), (1, 3, 0)])
+    ]
+    if foresees and isinstance(partitioner, TwoPass):
+        ends = np.arange(4)
+        partitioner.foresee(ends, ends, ends, 4)
+    graph = LiveGraph()
+    with contextlib.suppress(CapacityError):
+        for tau in range(2):
+            partitioner.update(graph.apply(tau, pa.Table.from_pylist(rows, schema=log_event_schema("int"))))
+    assert math.isnan(partitioner.quality().cut) or partitioner.quality().cut >= 0

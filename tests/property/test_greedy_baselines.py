@@ -1,0 +1,65 @@
+"""LDG and HDRF against what defines them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.partition.interface import PartitionError, create
+from stream.partition.ldg import place_new
+from stream.partition.mixing import mixed_part
+from stream.snapshots.adjacency import build_adjacency
+from stream.snapshots.pairs import pair_keys
+
+
+def adjacency(pairs, num_nodes):
+    keys = np.unique(pair_keys(*np.array(pairs, np.int64).reshape(-1, 2).T.copy()))
+    indptr, indices, _ = build_adjacency(num_nodes, keys, np.ones(len(keys), np.float32))
+    return indptr, indices
+
+
+def plain_ldg(indptr, indices, live, owner, parts, capacity, seed):
+    owner = list(owner)
+    for v in live:
+        if owner[v] >= 0:
+            continue
+        near = [owner[u] for u in indices[indptr[v] : indptr[v + 1]]]
+        sizes = [sum(owner[u] == p for u in live) for p in range(parts)]
+        first = mixed_part(seed, v, parts)
+
+        def score(p, near=near, sizes=sizes):
+            room = 1.0 - sizes[p] / capacity
+            return near.count(p) * room if room > 0 else room - 1.0
+
+        order = [(first + i) % parts for i in range(parts)]
+        owner[v] = max(order, key=lambda p: (score(p), -sizes[p], -order.index(p)))
+    return owner
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 14), st.integers(0, 14)), min_size=1, max_size=40),
+    st.sampled_from([1, 2, 3, 64, 100]),
+    st.lists(st.integers(-1, 0), min_size=15, max_size=15),
+    st.sampled_from([1.0, 1.05, 2.0]),
+    st.integers(0, 3),
+)
+def test_ldg_places_every_node_as_the_plain_rule(pairs, parts, placed, slack, seed):
+    indptr, indices = adjacency(pairs, 15)
+    live = np.unique(np.array(pairs))
+    owner = np.array(placed, np.int32)
+    capacity = slack * len(live) / parts
+    expected = plain_ldg(indptr, indices, live.tolist(), owner, parts, capacity, seed)
+    place_new(indptr, indices, live, owner, parts, capacity, seed)
+    assert owner[live].tolist() == [expected[v] for v in live]
+
+
+def test_ldg_without_room_is_refused():
+    with pytest.raises(PartitionError, match=r"ldg takes slack ≥ 1, found 0\.9"):
+        create("ldg", parts=2, slack=0.9)
+
+
+def test_hdrf_takes_a_weight_of_balance_above_one_and_sep_does_not():
+    create("hdrf", parts=2, balance_weight=4.0)
+    with pytest.raises(PartitionError, match="found 4"):
+        create("sep", parts=2, balance_weight=4.0)
