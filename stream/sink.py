@@ -125,7 +125,7 @@ class SnapshotSink:
         held = self._event_clock.partition_watermark_us(key)
         if held is not None:
             self._observer.watermark(batch.topic, batch.partition, held)
-        self._observer.pending(pending.batches, pending.bytes + self._open.nbytes)
+        self._observer.pending(pending.batches, pending.bytes + self._open_bytes)
 
     def advance(self) -> CommitRecord | None:
         """Commit if one is due; call it after offers and when there was nothing to offer.
@@ -208,6 +208,7 @@ class SnapshotSink:
     def _start_over(self) -> None:
         self._pending = Pending()
         self._open = self._writer.open_tail()
+        self._open_bytes = self._open.nbytes
         tau = self._open["tau"].to_numpy()
         self._open_min = int(tau.min()) if len(tau) else None
         self._open_max = int(tau.max()) if len(tau) else None
@@ -222,7 +223,7 @@ class SnapshotSink:
         for topic, count in pending.tombstones.items():
             if count:
                 self._observer.tombstones(topic, count)
-        self._observer.pending(0, self._open.nbytes)
+        self._observer.pending(0, self._open_bytes)
         self._observer.committed(record)
 
     def _position(self, key: Key) -> Position | None:
