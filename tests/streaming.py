@@ -42,7 +42,10 @@ def fresh_topic(bootstrap: str, *, partitions: int = 1, stem: str = "edges") -> 
 def send(bootstrap: str, topic: str, messages: list[bytes | None], *, partition: int = 0) -> None:
     """Put messages into a topic partition, in order."""
     producer = KafkaProducer(**settings(bootstrap), linger_ms=5)
-    futures = [producer.send(topic, message, partition=partition) for message in messages]
+    futures = [
+        producer.send(topic, message, key=b"gone" if message is None else None, partition=partition)
+        for message in messages
+    ]
     producer.flush(timeout=30)
     for future in futures:
         future.get(timeout=30)
@@ -134,7 +137,9 @@ def read_topic(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | N
     return found
 
 
-def interactions(path: Path, *, events: int = 5_000, nodes: int = 200, days: int = 12, seed: int = 3) -> pa.Table:
+def interactions(
+    path: Path, *, events: int = 5_000, nodes: int = 200, days: int = 12, seed: int = 3
+) -> pa.Table:
     """A file of inserts and deletes in order of time, some at equal times."""
     rng = np.random.default_rng(seed)
     seconds = np.sort(rng.integers(0, days * 86_400, events)) // 60 * 60

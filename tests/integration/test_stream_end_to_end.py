@@ -38,10 +38,20 @@ def test_a_replayed_file_is_in_the_log_in_order_of_time_and_in_the_lanes(
     table = interactions(tmp_path / "events.parquet")
     topic = fresh_topic(kafka)
     sent = result(
-        "replay", tmp_path / "events.parquet", "--bootstrap", kafka, "--topic", topic, "--format", message_format
+        "replay",
+        tmp_path / "events.parquet",
+        "--bootstrap",
+        kafka,
+        "--topic",
+        topic,
+        "--format",
+        message_format,
     )
     assert sent["sent"] == table.num_rows
-    lanes = [{"name": "two", "algorithm": "hash", "parts": 2}, {"name": "three", "algorithm": "hash", "parts": 3}]
+    lanes = [
+        {"name": "two", "algorithm": "hash", "parts": 2},
+        {"name": "three", "algorithm": "hash", "parts": 3},
+    ]
     content = configuration(tmp_path / "store", kafka, {"name": topic, "format": message_format}, lanes=lanes)
     ran = result("run", "--config", written(tmp_path, content), "--until-idle", "1")
     assert (ran["events"], ran["refused"], ran["late"], ran["ended"]) == (table.num_rows, 0, 0, "idle")
@@ -58,7 +68,9 @@ def test_two_topics_of_several_partitions_and_both_formats_make_one_log(kafka: s
     second = interactions(tmp_path / "b.parquet", seed=2)
     json_topic, arrow_topic = fresh_topic(kafka, partitions=3), fresh_topic(kafka, partitions=2)
     result("replay", tmp_path / "a.parquet", "--bootstrap", kafka, "--topic", json_topic, "--partitions", "3")
-    result("replay", tmp_path / "b.parquet", "--bootstrap", kafka, "--topic", arrow_topic, "--format", "arrow")
+    result(
+        "replay", tmp_path / "b.parquet", "--bootstrap", kafka, "--topic", arrow_topic, "--format", "arrow"
+    )
     content = configuration(tmp_path / "store", kafka, json_topic, {"name": arrow_topic, "format": "arrow"})
     ran, _ = run_job(content)
     log = triples(log_table(tmp_path / "store"))
@@ -68,9 +80,13 @@ def test_two_topics_of_several_partitions_and_both_formats_make_one_log(kafka: s
     assert times == sorted(times)
     last = LogReader(tmp_path / "store").last
     assert last is not None
-    read = {topic: [p.next for p in last.positions if p.topic == topic] for topic in (json_topic, arrow_topic)}
+    read = {
+        topic: [p.next for p in last.positions if p.topic == topic] for topic in (json_topic, arrow_topic)
+    }
     assert sum(read[json_topic]) == 5_000
-    assert len([offset for offset in read[json_topic] if offset]) == 3  # the hash of src reached every partition
+    assert (
+        len([offset for offset in read[json_topic] if offset]) == 3
+    )  # the hash of src reached every partition
 
 
 def test_a_restart_goes_on_where_the_last_commit_ended(kafka: str, tmp_path: Path) -> None:
@@ -94,7 +110,9 @@ def test_group_offsets_follow_the_commits(kafka: str, tmp_path: Path) -> None:
     offsets = admin.list_group_offsets("watched")
     admin.close()
     found = offsets.get("watched", offsets)
-    assert {(tp.topic, tp.partition): meta.offset for tp, meta in found.items() if tp.topic == topic} == {(topic, 0): 70}
+    assert {(tp.topic, tp.partition): meta.offset for tp, meta in found.items() if tp.topic == topic} == {
+        (topic, 0): 70
+    }
 
 
 def test_nothing_is_lost_or_doubled_across_cycles_and_idle_partitions_starve_nobody(
@@ -117,5 +135,7 @@ def test_nothing_is_lost_or_doubled_across_cycles_and_idle_partitions_starve_nob
     assert ran[0].events == 640
     log = log_table(tmp_path / "store")
     assert len(set(zip(log["src"].to_pylist(), log["dst"].to_pylist(), strict=True))) == log.num_rows == 640
-    renewed = metrics.registry.get_sample_value("freshet_stream_restarts_total", {"graph": "test", "cause": "cycle"})
+    renewed = metrics.registry.get_sample_value(
+        "freshet_stream_restarts_total", {"graph": "test", "cause": "cycle"}
+    )
     assert renewed is not None and renewed >= 2

@@ -1,0 +1,182 @@
+"""What the stream job doesn't do, it says in one sentence that names what and where; exit codes 1 and 2."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+from streaming import (
+    T0,
+    command,
+    configuration,
+    edge,
+    fresh_topic,
+    log_table,
+    run_job,
+    send,
+    settings,
+    started,
+    written,
+)
+
+from stream.store.errors import OffsetGapError
+from stream.store.log_reader import LogReader
+
+pytestmark = pytest.mark.integration
+
+
+def wait_for(what: str, condition, timeout_s: float = 30) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        time.sleep(0.05)
+
+
+def sealed(store: Path) -> int:
+    return len(LogReader(store).snapshots) if (store / "log" / "log.json").exists() else 0
+
+
+def sentence(stderr: str) -> str:
+    """The one error line."""
+    lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, stderr
+    assert "Traceback" not in stderr
+    return lines[0]
+
+
+def test_a_wrong_key_is_named(kafka: str, tmp_path: Path) -> None:
+    content = configuration(tmp_path / "store", kafka, "edges")
+    content["snapshots"]["intervall_s"] = 3
+    done = command("run", "--config", written(tmp_path, content))
+    assert done.returncode == 1
+    assert "snapshots.intervall_s" in sentence(done.stderr)
+
+
+def test_a_missing_topic_is_named_with_those_that_exist(kafka: str, tmp_path: Path) -> None:
+    other = fresh_topic(kafka)
+    done = command("run", "--config", written(tmp_path, configuration(tmp_path / "store", kafka, "nowhere")))
+    assert done.returncode == 1
+    assert "kafka.topics: topic nowhere doesn't exist" in sentence(done.stderr)
+    assert other.split("-")[0] in done.stderr
+
+
+def test_a_broker_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stream.kafka import client
+    from stream.service.failure import Failure
+
+    monkeypatch.setattr(client, "BOOTSTRAP_TIMEOUT_MS", 500)
+    with pytest.raises(Failure, match=r"no broker answers at 127\.0\.0\.1:9.*kafka\.bootstrap"):
+        run_job(configuration(tmp_path / "store", "127.0.0.1:9", "edges"))
+
+
+def test_an_unknown_lane_algorithm_fails_at_the_start(kafka: str, tmp_path: Path) -> None:
+    topic = fresh_topic(kafka)
+    lanes = [{"name": "x", "algorithm": "hsah", "parts": 2}]
+    done = command(
+        "run", "--config", written(tmp_path, configuration(tmp_path / "store", kafka, topic, lanes=lanes))
+    )
+    assert done.returncode == 1
+    assert "hsah" in sentence(done.stderr)
+
+
+def test_a_second_job_on_the_store_is_refused_and_the_first_ends_cleanly_on_sigterm(
+    kafka: str, tmp_path: Path
+) -> None:
+    topic = fresh_topic(kafka)
+    store = tmp_path / "store"
+    lanes = [{"name": "h", "algorithm": "hash", "parts": 2}]
+    path = written(
+        tmp_path, configuration(store, kafka, topic, lanes=lanes, snapshots={"commit_every_s": 60})
+    )
+    send(kafka, topic, [edge(1, i, T0 + 86_400 * i) for i in range(4)])
+    first = started("run", "--config", path, log=tmp_path / "first.log")
+    try:
+        wait_for("three sealed snapshots", lambda: sealed(store) == 3)
+        second = command("run", "--config", path)
+        assert second.returncode == 1
+        assert str(first.pid) in sentence(second.stderr)  # the writer id names the process that holds it
+        send(kafka, topic, [edge(7, 8, T0 + 86_400 * 3 + 5)])
+        time.sleep(1.0)  # read, but not due for a commit
+        asked = time.monotonic()
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(timeout=20) == 0
+        assert time.monotonic() - asked < 10
+    finally:
+        first.kill()
+        first.wait()
+    reader = LogReader(store)
+    assert reader.last is not None
+    assert [position.next for position in reader.last.positions] == [5]
+    assert reader.last.tail_events == 2  # the open day is durable, and still open
+    assert run_job(configuration(store, kafka, topic))[0].events == 0
+    assert log_table(store).num_rows == 5
+
+
+def test_deleted_messages_stop_the_job_with_both_offsets_or_are_skipped_and_counted(
+    kafka: str, tmp_path: Path
+) -> None:
+    topic = fresh_topic(kafka)
+    content = configuration(tmp_path / "store", kafka, topic)
+    send(kafka, topic, [edge(1, i, T0 + i) for i in range(10)])
+    run_job(content)
+    send(kafka, topic, [edge(2, i, T0 + 90_000 + i) for i in range(20)])
+    admin = KafkaAdminClient(**settings(kafka))
+    admin.delete_records({TopicPartition(topic, 0): 25})
+    admin.close()
+    with pytest.raises(
+        OffsetGapError, match=r"begins at offset 25, but the log's next offset is 10.*15 unread"
+    ):
+        run_job(content)
+    content["kafka"]["on_gap"] = "skip"
+    ran, metrics = run_job(content)
+    assert ran.events == 5
+    labels = {"graph": "test", "topic": topic}
+    assert metrics.registry.get_sample_value("freshet_stream_gap_offsets_total", labels) == 15
+    assert metrics.totals.gap_offsets == 15
+
+
+def test_a_topic_made_anew_is_not_read_as_if_it_were_the_old_one(kafka: str, tmp_path: Path) -> None:
+    topic = fresh_topic(kafka)
+    content = configuration(tmp_path / "store", kafka, topic)
+    send(kafka, topic, [edge(1, i, T0 + i) for i in range(10)])
+    run_job(content)
+    admin = KafkaAdminClient(**settings(kafka))
+    admin.delete_topics([topic])
+    time.sleep(0.5)
+    admin.close()
+    from stream.kafka.topics import ensure_topic
+
+    ensure_topic(settings(kafka), kafka, topic, 1)
+    send(kafka, topic, [edge(3, 4, T0 + 100_000)])
+    with pytest.raises(OffsetGapError, match="ends at offset 1, but the log has read up to 10"):
+        run_job(content)
+
+
+def test_a_failure_inside_the_pipeline_surfaces_as_itself(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stream.sink import SnapshotSink
+
+    def refuse(self: SnapshotSink) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SnapshotSink, "advance", refuse)
+    topic = fresh_topic(kafka)
+    send(kafka, topic, [edge(1, 2, T0)])
+    with pytest.raises(OSError, match="No space left"):
+        run_job(configuration(tmp_path / "store", kafka, topic))
+
+
+def test_replay_names_a_topic_with_other_partitions_and_a_file_that_is_not_there(
+    kafka: str, tmp_path: Path
+) -> None:
+    topic = fresh_topic(kafka, partitions=2)
+    (tmp_path / "e.csv").write_text("src,dst,t\n1,2,3\n")
+    done = command("replay", tmp_path / "e.csv", "--bootstrap", kafka, "--topic", topic, "--partitions", "3")
+    assert done.returncode == 1
+    assert "has 2 partitions, --partitions asks for 3" in sentence(done.stderr)
+    done = command("replay", tmp_path / "none.csv", "--bootstrap", kafka, "--topic", topic)
+    assert done.returncode == 1
+    assert "none.csv" in sentence(done.stderr)
+    assert command("replay", "--bootstrap", kafka).returncode == 2

@@ -1,0 +1,89 @@
+"""The main job on real input: files through Kafka into the log, its live graph and its lanes."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from real_data import real_file
+from streaming import configuration, fresh_topic, log_table, result, written
+
+from schemas.events import Op
+from stream.snapshots.graph import LiveGraph
+from stream.store.lane_reader import LaneReader
+from stream.store.log_reader import LogReader
+
+pytestmark = [pytest.mark.real, pytest.mark.integration]
+
+LANES = [{"name": name, "algorithm": name, "parts": 2} for name in ("distdy", "sep", "hash")]
+
+GRAPHS = {
+    # file: inserts, deletes
+    "collegemsg.parquet": (59_835, 0),
+    "as733_deltas.parquet": (122_605, 110_033),
+}
+
+
+@pytest.mark.parametrize("message_format", ["json", "arrow"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane(
+    kafka: str, tmp_path: Path, name: str, message_format: str
+) -> None:
+    path, (inserts, deletes) = real_file(name), GRAPHS[name]
+    topic, store = fresh_topic(kafka), tmp_path / "store"
+    sent = result("replay", path, "--bootstrap", kafka, "--topic", topic, "--format", message_format)
+    content = configuration(store, kafka, {"name": topic, "format": message_format}, lanes=LANES)
+    ran = result("run", "--config", written(tmp_path, content), "--until-idle", "2")
+    assert sent["sent"] == ran["events"] == inserts + deletes
+    assert (ran["refused"], ran["late"]) == (0, 0)
+
+    log = log_table(store)
+    file = in_event_time_order(pq.read_table(path))
+    for column in ("op", "src", "dst", "t"):
+        assert np.array_equal(log[column].to_numpy(), file[column]), column
+    assert int((log["op"].to_numpy() == Op.INSERT).sum()) == inserts
+
+    reader = LogReader(store)
+    live = live_pairs_of(reader)
+    assert live == live_pairs_by_hand(file)
+    for lane in LANES:
+        manifests = LaneReader(store, lane["name"]).manifests  # type: ignore[arg-type]
+        assert [manifest.tau for manifest in manifests] == [snapshot.tau for snapshot in reader.snapshots]
+        undirected = {(min(pair), max(pair)) for pair in live}
+        nodes = {node for pair in undirected for node in pair}
+        assert manifests[-1].live_nodes == len(nodes)
+    assert result("verify", store)["problems"] == []
+
+
+def in_event_time_order(table: pa.Table) -> dict[str, np.ndarray]:
+    """The file's columns in order of time, equal times in file order; t in microseconds."""
+    ops = table["op"].to_numpy() if "op" in table.column_names else np.ones(table.num_rows)
+    order = np.argsort(table["t"].to_numpy(), kind="stable")
+    return {
+        "op": ops.astype(np.int8)[order],
+        "src": table["src"].to_numpy().astype(np.int64)[order],
+        "dst": table["dst"].to_numpy().astype(np.int64)[order],
+        "t": (table["t"].to_numpy().astype(np.int64) * 1_000_000)[order],
+    }
+
+
+def live_pairs_by_hand(file: dict[str, np.ndarray]) -> dict[tuple[int, int], int]:
+    """Directed pairs that are live at the end, and the time of their last insert: one event after the other."""
+    live: dict[tuple[int, int], int] = {}
+    for op, src, dst, t in zip(*(file[name].tolist() for name in ("op", "src", "dst", "t")), strict=True):
+        if op == Op.INSERT:
+            live[src, dst] = t
+        else:
+            live.pop((src, dst), None)
+    return live
+
+
+def live_pairs_of(reader: LogReader) -> dict[tuple[int, int], int]:
+    """The same from the log by the live graph that lanes use, in external ids."""
+    graph = LiveGraph()
+    for snapshot in reader.snapshots:
+        graph.apply(snapshot.tau, reader.events(snapshot.tau))
+    pairs, ids = graph.pairs(), reader.external_ids().to_numpy()
+    src, dst = ids[pairs.src].tolist(), ids[pairs.dst].tolist()
+    return dict(zip(zip(src, dst, strict=True), pairs.t.tolist(), strict=True))
