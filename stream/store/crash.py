@@ -28,8 +28,17 @@ CRASH_POINTS: Final = (
 )
 """Every crash point of the store, in the order a commit passes them."""
 
-_wanted, _, _count = os.environ.get(VARIABLE, "").partition(":")
-_left = int(_count or 1)
+_wanted, _left = "", 0
+
+
+def arm(point: str) -> None:
+    """Ask for a kill, as the environment variable does: ``name`` or ``name:k``; empty: none."""
+    global _wanted, _left  # noqa: PLW0603  one point a process
+    _wanted, _, count = point.partition(":")
+    _left = int(count or 1)
+
+
+arm(os.environ.get(VARIABLE, ""))
 
 
 def crash_point(name: str, before: Callable[[], object] | None = None) -> None:

@@ -1,80 +1,20 @@
 """Any stream, any lane: what a window view reads at any snapshot equals what the events say, part by part."""
 
-import os
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
-from unittest import mock
-
 import numpy as np
-import oracle_lane
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lane_scripts import LANES, NODES, scratch_store, streams, table_of
 from oracle_lane import INTERVAL_US, F, OracleLane, Row
 
 from schemas.config import Lane
-from schemas.events import event_schema
 from schemas.store import LogHeader
 from stream.store.lane_reader import LaneReader
 from stream.store.lane_writer import LaneWriter
 from stream.store.log_reader import LogReader
 from stream.store.log_writer import LogWriter
+from stream.store.verify import verify
 from stream.store.window import WindowView
-
-LANES = ["hash", "scatter-vertex", "scatter-edge"]
-NODES = 7
-
-
-@st.composite
-def streams(draw):
-    """Snapshots in order: (τ, rows by time); some rows late, some snapshots of node events alone."""
-    node = st.integers(0, NODES - 1)
-    value = st.sampled_from([0.0, 1.0, -2.5])
-    sparse = st.integers(0, F - 1).flatmap(
-        lambda start: st.tuples(st.just(start), st.lists(value, min_size=1, max_size=F - start))
-    )
-    edge = st.tuples(st.sampled_from([1, 1, 1, -1]), node, node, st.sampled_from([1.0, 1.0, 0.5]))
-    whole = st.lists(value, min_size=F, max_size=F)
-    kinds = st.one_of(edge, edge, st.tuples(st.just(0), node, st.one_of(st.none(), whole, sparse)))
-    snapshots, tau = [], draw(st.sampled_from([-3, 0, 5]))
-    for _ in range(draw(st.integers(1, 10))):
-        rows = []
-        for kind in draw(st.lists(kinds, min_size=1, max_size=9)):
-            t = tau * INTERVAL_US + draw(st.integers(-INTERVAL_US, INTERVAL_US - 1))
-            if kind[0] == 0:
-                given_features = kind[2]
-                offset = given_features[0] if isinstance(given_features, tuple) else None
-                values = given_features[1] if isinstance(given_features, tuple) else given_features
-                rows.append(Row(0, kind[1], None, t, features=values, offset=offset))
-            else:
-                rows.append(Row(kind[0], kind[1], kind[2], t, weight=kind[3], label=kind[1] or None))
-        snapshots.append((tau, sorted(rows, key=lambda row: row.t)))
-        tau += draw(st.integers(1, 3))
-    return snapshots
-
-
-def table_of(rows: list[Row]) -> pa.Table:
-    columns = {
-        "op": [row.op for row in rows],
-        "src": [row.src for row in rows],
-        "dst": [row.dst for row in rows],
-        "t": [row.t for row in rows],
-        "weight": [row.weight for row in rows],
-        "features": [row.features for row in rows],
-        "feature_offset": [row.offset for row in rows],
-        "label": [row.label for row in rows],
-        "event_id": [None] * len(rows),
-    }
-    return pa.table(columns, schema=event_schema("int"))
-
-
-@contextmanager
-def scratch_store():
-    """A folder, and a disk that is told nothing: what is durable is other tests' concern."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync"):
-        yield Path(folder)
 
 
 def check(view: WindowView, oracle: OracleLane, at: int, window: int, parts: list[int] | None) -> None:
@@ -131,7 +71,7 @@ def check_events(view: WindowView, oracle: OracleLane, rows_of: dict[int, list[R
 
 
 @pytest.mark.parametrize("algorithm", LANES)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     snapshots=streams(),
     parts=st.integers(1, 4),
@@ -172,6 +112,7 @@ def test_every_snapshot_of_the_window_is_what_the_events_say(
                 check(view, oracle, at, window, some)
             check_events(view, oracle, dict(snapshots))
             writer.close()
+        assert verify(store).problems == []
         jumping = WindowView(reader, window, some)
         for at in (late_start, len(snapshots) - 1):
             if not jumping.taus or reader.manifests[at].tau > jumping.taus[-1]:
@@ -183,44 +124,3 @@ def test_every_snapshot_of_the_window_is_what_the_events_say(
         for part, summary in enumerate(reader.manifests[-1].parts):
             assert summary.nodes == sum(part in placed for placed in whole.placed.values())
             assert summary.edges == len(whole.stored({part}))
-
-
-@pytest.mark.parametrize("algorithm", LANES)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    snapshots=streams(), stops=st.lists(st.integers(0, 9), max_size=4), edge_life=st.sampled_from([None, 2])
-)
-def test_a_lane_is_a_pure_function_of_the_log(algorithm, snapshots, stops, edge_life):
-    """Restarts, and states lost or damaged, leave no trace in the files."""
-    header = LogHeader(graph="g", interval_us=INTERVAL_US, ids="int", node_features=F, segments=2)
-    lanes = {
-        name: Lane(name=name, algorithm=algorithm, parts=3, edge_life=edge_life, base_every=3)
-        for name in ("whole", "stopped")
-    }
-    with scratch_store() as store:
-        with LogWriter.open(store, header) as log:
-            log.commit(seal=[(tau, table_of(rows)) for tau, rows in snapshots])
-        with LaneWriter(store, lanes["whole"]) as writer:
-            assert writer.catch_up() == len(snapshots)
-        for stop in stops:
-            with LaneWriter(store, lanes["stopped"]) as writer:
-                done = iter(range(10))
-                writer.catch_up(stop=lambda done=done, stop=stop: next(done) == stop)
-            for state in sorted((store / "lanes/stopped/state").glob("*"))[: stop % 3]:
-                state.write_bytes(state.read_bytes()[:-1] if stop % 2 else b"")
-        with LaneWriter(store, lanes["stopped"]) as writer:
-            writer.catch_up()
-        files = {
-            name: {
-                path.relative_to(store / "lanes" / name): path.read_bytes()
-                for path in (store / "lanes" / name / "snapshots").rglob("*.arrow")
-            }
-            for name in lanes
-        }
-        assert files["whole"].keys() == files["stopped"].keys()
-        assert files["whole"] == files["stopped"]
-
-
-def test_the_oracle_partitioners_are_registered():
-    assert oracle_lane.ScatterVertex.kind == "vertex"
-    assert oracle_lane.ScatterEdge.kind == "edge"
