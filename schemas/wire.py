@@ -1,7 +1,7 @@
 """JSON events as producers write them: the source of the exported JSON Schema.
 
-The stream decodes whole poll batches columnar; these models are the reference for a single message and the
-text of ``freshet-stream schema``.
+These models are the text of ``freshet-stream schema``. The stream itself decodes whole polls columnar; what it
+accepts to the last detail is defined by ``stream.decode.json_message``.
 """
 
 from typing import Annotated, Literal

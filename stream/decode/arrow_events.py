@@ -1,97 +1,98 @@
 """Arrow messages of a whole poll to event columns: each an IPC stream with a schema and record batches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from schemas.events import IdKind, Reason
+from schemas.events import IdKind, Reason, event_schema
 from stream.decode.arrow_frames import inspect_frames
 from stream.decode.columns import canonical
 from stream.decode.reading import Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
 
+_KNOWN = frozenset(event_schema("int").names)
+# What corrupt schemas and bodies raise has many types; all of them mean the same.
+_CORRUPT = (pa.ArrowException, ValueError, TypeError, LookupError, OSError, MemoryError, OverflowError)
 
-@dataclass(slots=True)
-class _Run:
-    """Neighbouring batches of one schema, checked together: the cost is a run's, not a message's."""
-
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    messages: list[int] = field(default_factory=list)
-    first_rows: list[int] = field(default_factory=list)
+Message = tuple[int, pa.RecordBatch, str]
+"""A message's index, all its rows, and a text that is equal for messages that may be read together."""
 
 
 def read_arrow(values: Sequence[bytes], ids: IdKind, unit: TimeUnit) -> tuple[list[Rows], list[Refusal]]:
-    """Read messages of many events each.
+    """Read messages of many events each; what has no fault of its own goes through.
+
+    Neighbouring messages of one schema are read together: the cost is theirs, not each message's.
 
     Returns:
         Runs of rows in the order of the messages, and the messages that are no Arrow stream of events.
     """
-    runs: list[_Run] = []
+    messages: list[Message] = []
     refusals: list[Refusal] = []
     for i, value in enumerate(values):
         try:
-            batches = _open(value)
+            messages.append((i, *_open(value)))
         except RefusedError as error:
             refusals.append(Refusal(i, None, error.reason, str(error)))
-            continue
-        first_row = 0
-        for batch in batches:
-            if not runs or not _stand_together(runs[-1].batches[0].schema, batch.schema):
-                runs.append(_Run())
-            runs[-1].batches.append(batch)
-            runs[-1].messages.append(i)
-            runs[-1].first_rows.append(first_row)
-            first_row += batch.num_rows
     read: list[Rows] = []
-    for run in runs:
-        try:
-            read += _rows(run, ids, unit)
-        except RefusedError as error:
-            refusals += [Refusal(i, None, error.reason, str(error)) for i in dict.fromkeys(run.messages)]
+    for _, run in groupby(messages, key=lambda message: message[2] or message[0]):
+        _read_run(list(run), ids, unit, read, refusals)
     return read, refusals
 
 
-def _open(value: bytes) -> list[pa.RecordBatch]:
+def _open(value: bytes) -> tuple[pa.RecordBatch, str]:
+    """The known columns of one message's batches, checked down to the last offset, and its company."""
     inspect_frames(value)
     try:
         with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
-            batches = list(reader)
+            known = [i for i, name in enumerate(reader.schema.names) if name in _KNOWN]
+            schema = pa.schema([reader.schema.field(i) for i in known])
+            batches = [batch.select(known) for batch in reader]
+        if not batches:
+            raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a record batch")
         for batch in batches:
             batch.validate(full=True)
-    # What a corrupt schema or body raises has many types; all of them mean the same.
-    except (
-        pa.ArrowException,
-        ValueError,
-        TypeError,
-        LookupError,
-        OSError,
-        MemoryError,
-        OverflowError,
-    ) as error:
-        text = " ".join(str(error).split())[:200]
-        raise RefusedError(Reason.NOT_ARROW, f"not an Arrow IPC stream: {text}") from error
-    return batches
+        # Each message brings its own dictionaries: it is read alone.
+        company = "" if any(pt.is_dictionary(field.type) for field in schema) else str(schema)
+        if len(batches) == 1:
+            return batches[0], company
+        together = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+        return together[0] if together else batches[0], company
+    except _CORRUPT as error:
+        raise _corrupt(error) from error
 
 
-def _stand_together(one: pa.Schema, other: pa.Schema) -> bool:
-    # Each message brings its own dictionaries, so such columns are decoded message by message.
-    return one.equals(other) and not any(pt.is_dictionary(field.type) for field in one)
+def _read_run(
+    run: list[Message], ids: IdKind, unit: TimeUnit, read: list[Rows], refusals: list[Refusal]
+) -> None:
+    try:
+        read += _rows(run, ids, unit)
+    except RefusedError as error:  # a fault of the schema, which they share
+        refusals += [Refusal(i, None, error.reason, str(error)) for i, *_ in run]
+    except _CORRUPT as error:
+        if len(run) == 1:
+            refusals.append(Refusal(run[0][0], None, Reason.NOT_ARROW, str(_corrupt(error))))
+            return
+        for message in run:
+            _read_run([message], ids, unit, read, refusals)
 
 
-def _rows(run: _Run, ids: IdKind, unit: TimeUnit) -> list[Rows]:
-    lengths = np.array([batch.num_rows for batch in run.batches], np.int64)
-    total = int(lengths.sum())
-    starts = np.cumsum(lengths) - lengths
-    messages = np.repeat(np.array(run.messages, np.int64), lengths)
-    rows = np.arange(total) + np.repeat(np.array(run.first_rows, np.int64) - starts, lengths)
+def _rows(run: list[Message], ids: IdKind, unit: TimeUnit) -> list[Rows]:
+    lengths = [batch.num_rows for _, batch, _ in run]
+    messages = np.repeat([i for i, *_ in run], lengths)
+    rows = np.concatenate([np.arange(length) for length in lengths])
     together: list[Rows] = []
     first = 0
     # More than one batch is left only where a column passes 2 GiB.
-    for batch in pa.Table.from_batches(run.batches).combine_chunks().to_batches():
+    for batch in pa.Table.from_batches([batch for _, batch, _ in run]).combine_chunks().to_batches():
         span = slice(first, first + batch.num_rows)
         together.append(Rows(canonical(batch, ids, unit), messages[span], rows[span]))
         first += batch.num_rows
     return together
+
+
+def _corrupt(error: BaseException) -> RefusedError:
+    text = " ".join(str(error).split())[:200]
+    return RefusedError(Reason.NOT_ARROW, f"not an Arrow IPC stream: {text}")

@@ -44,9 +44,14 @@ def _inspect(value: bytes) -> None:
         mark, size = _FRAME.unpack_from(value, at)
         if mark != _CONTINUATION or size < 0:
             raise RefusedError(Reason.NOT_ARROW, f"not an Arrow IPC stream: no frame begins at byte {at}")
-        if size == 0:
-            return
         at += _FRAME.size
+        if size == 0:
+            if at < len(value):
+                raise RefusedError(
+                    Reason.NOT_ARROW,
+                    f"{len(value) - at} bytes after the end of its stream: one stream a message",
+                )
+            return
         at += size + _check_message(value[at : at + size])
 
 

@@ -37,12 +37,8 @@ def canonical(batch: pa.RecordBatch, ids: IdKind, unit: TimeUnit) -> Draft:
         RefusedError: A required column is missing, a name stands twice or a type is of another kind.
     """
     faults = Faults.none(batch.num_rows)
+    require_columns(batch.schema)
     found = {name: _column(batch, name) for name in draft_schema(ids).names}
-    for name in REQUIRED:
-        if found[name] is None:
-            raise RefusedError(
-                Reason.MISSING_FIELD, f"column {name} is missing; found {', '.join(batch.schema.names)}"
-            )
     read_id = _ints if ids == "int" else _texts
     src = read_id("src", found["src"], faults, Reason.BAD_ID)
     dst = read_id("dst", found["dst"], faults, Reason.BAD_ID)
@@ -62,16 +58,20 @@ def canonical(batch: pa.RecordBatch, ids: IdKind, unit: TimeUnit) -> Draft:
     return Draft(pa.RecordBatch.from_arrays([columns[n] for n in schema.names], schema=schema), faults)
 
 
-def id_kind(schema: pa.Schema) -> IdKind:
-    """The kind of ids that a file's ``src`` column holds.
+def require_columns(schema: pa.Schema) -> None:
+    """Check that the columns without which there is no event exist.
 
     Raises:
-        RefusedError: There is no such column.
+        RefusedError: One is missing.
     """
-    if "src" not in schema.names:
-        raise RefusedError(
-            Reason.MISSING_FIELD, f"column src is missing; found {', '.join(schema.names) or 'none'}"
-        )
+    for name in REQUIRED:
+        if name not in schema.names:
+            found = ", ".join(schema.names) or "none"
+            raise RefusedError(Reason.MISSING_FIELD, f"column {name} is missing; found {found}")
+
+
+def id_kind(schema: pa.Schema) -> IdKind:
+    """The kind of ids that the ``src`` column of a file holds."""
     kind = schema.field("src").type
     kind = kind.value_type if pt.is_dictionary(kind) else kind
     return "string" if pt.is_string(kind) or pt.is_large_string(kind) else "int"
@@ -183,8 +183,7 @@ def _ops(column: pa.Array | None, dst: pa.Array, faults: Faults) -> pa.Array:
 def _times(column: pa.Array, unit: TimeUnit, faults: Faults) -> pa.Array:
     kind = column.type
     if pt.is_timestamp(kind):
-        ticks = pc.cast(column, pa.timestamp(kind.unit)).view(pa.int64())
-        return _scaled(ticks, _TICKS_PER_S[kind.unit])
+        return _scaled(column.view(pa.int64()), _TICKS_PER_S[kind.unit])
     if pt.is_null(kind):
         return pa.nulls(len(column), pa.int64())
     if unit == "rfc3339" or not (pt.is_integer(kind) or pt.is_floating(kind)):
@@ -196,9 +195,10 @@ def _times(column: pa.Array, unit: TimeUnit, faults: Faults) -> pa.Array:
     values = pc.cast(column, pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
     faults.refuse(~np.isfinite(values), Reason.NOT_FINITE, lambda i: f"t is {values[i]}")
     # A float64 of seconds near today is within 0.12 µs of the decimal it stands for: rounding restores it.
-    micros = np.nan_to_num(values, nan=0.0) * (US_PER_S // per_s)
-    clipped = np.clip(micros, -9.2e18, 9.2e18)
-    nearest = np.copysign(np.floor(np.abs(clipped) + 0.5), clipped).astype(np.int64)
+    factor = US_PER_S // per_s
+    limit = 9.2e18 / factor  # within int64 once multiplied; far outside every bound
+    micros = np.clip(np.nan_to_num(values, nan=0.0), -limit, limit) * factor
+    nearest = np.copysign(np.floor(np.abs(micros) + 0.5), micros).astype(np.int64)
     return pa.array(nearest, mask=column.is_null().to_numpy(zero_copy_only=False))
 
 

@@ -1,5 +1,6 @@
 """One poll of one topic partition: messages in, canonical events and refusals out."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from stream.decode.validate import check
 from stream.microbatch import MicroBatch, RawBatch
 
 RAW_LIMIT_BYTES = 4096
-"""A dead letter keeps this much of the message."""
+"""A dead letter keeps this much of the message, or of the row as JSON."""
 
 
 def wall_time_us() -> int:
@@ -100,12 +101,19 @@ class Decoder:
 
 
 def _refused_rows(rows: Rows, places: Int64Array) -> list[Refusal]:
-    refusals = []
-    for i in rows.draft.faults.refused_rows():
-        reason, sentence = rows.draft.faults.of(int(i))
-        row = None if rows.rows is None else int(rows.rows[i])
-        refusals.append(Refusal(int(places[rows.messages[i]]), row, reason, sentence))
-    return refusals
+    faults = rows.draft.faults
+    refused = faults.refused_rows()
+    if len(refused) == 0:
+        return []
+    messages = places[rows.messages[refused]].tolist()
+    if rows.rows is None:
+        return [Refusal(message, None, *faults.of(i)) for message, i in zip(messages, refused, strict=True)]
+    # Not the message's first bytes again for each of its rows, but the row.
+    texts = rows.draft.batch.take(pa.array(refused)).to_pylist()
+    return [
+        Refusal(message, int(rows.rows[i]), *faults.of(i), raw=json.dumps(text).encode())
+        for message, i, text in zip(messages, refused, texts, strict=True)
+    ]
 
 
 def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -124,7 +132,9 @@ def _rejects(raw: RawBatch, offsets: Int64Array, refusals: list[Refusal]) -> pa.
         "row": [refusal.row for refusal in refusals],
         "reason": [refusal.reason.value for refusal in refusals],
         "sentence": [refusal.sentence for refusal in refusals],
-        "raw": [(raw.values[refusal.message] or b"")[:RAW_LIMIT_BYTES] for refusal in refusals],
+        "raw": [
+            (refusal.raw or raw.values[refusal.message] or b"")[:RAW_LIMIT_BYTES] for refusal in refusals
+        ],
     }
     arrays = [pa.array(columns[field.name], field.type) for field in REJECT_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA)

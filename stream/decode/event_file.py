@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.events import US_PER_S, IdKind, Op, event_schema
-from stream.decode.columns import canonical, id_kind
+from stream.decode.columns import canonical, id_kind, require_columns
 from stream.decode.csv_file import csv_batches
 from stream.decode.reading import RefusedError
 from stream.decode.rules import EARLIEST_US, LATEST_US, Rules
@@ -61,6 +61,7 @@ def read_events(
     path = Path(path)
     try:
         batches, schema = _open(path, ids)
+        require_columns(schema)
         kind = ids or id_kind(schema)
         drafts = _drafts(path, batches, kind)
         events, widths = _checked(path, drafts, kind, bounds)

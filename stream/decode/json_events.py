@@ -1,5 +1,7 @@
 """JSON messages of a whole poll to event columns."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -66,13 +68,13 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind) -> pa.R
     known = columns.known
     every = bool(known.all())
 
-    def kept(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def kept(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values if every else values[known]
 
     given = kept(columns.given)
 
     def given_bits(bits: int) -> npt.NDArray[np.bool_]:
-        return (given & bits) != 0
+        return np.asarray((given & bits) != 0)
 
     def texts(
         starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], missing: npt.NDArray[np.bool_] | None
@@ -82,7 +84,7 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind) -> pa.R
         array = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
         return array if missing is None else pa.compute.if_else(pa.array(missing), None, array)
 
-    def optional(values: npt.NDArray[np.generic], bit: int) -> pa.Array:
+    def optional(values: npt.NDArray[Any], bit: int) -> pa.Array:
         present = given_bits(bit)
         if not present.any():
             return pa.nulls(len(given), pa.from_numpy_dtype(values.dtype))

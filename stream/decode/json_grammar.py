@@ -30,7 +30,7 @@ MINUS, PLUS, POINT, ZERO, NINE = 45, 43, 46, 48, 57
 @njit(cache=True, nogil=True, inline="always")
 def at(data: Bytes, i: int, end: int) -> int:
     """The byte at i; 0, which JSON never has, from the end on."""
-    return np.int64(data[i]) if i < end else np.int64(0)
+    return int(np.int64(data[i])) if i < end else 0
 
 
 @njit(cache=True, nogil=True)
@@ -82,16 +82,7 @@ def _skip_string(data: Bytes, i: int, end: int) -> int:
                 if not _is_hex(at(data, i, end)):
                     return -1
                 i += 1
-        elif not (
-            escape == QUOTE
-            or escape == BACKSLASH
-            or escape == 47
-            or escape == 98
-            or escape == 102
-            or escape == 110
-            or escape == 114
-            or escape == 116
-        ):
+        elif escape not in (QUOTE, BACKSLASH, 47, 98, 102, 110, 114, 116):  # / b f n r t
             return -1
     return -1
 
@@ -130,11 +121,11 @@ def _skip_letters(data: Bytes, i: int, end: int, a: int, b: int, c: int, d: int,
 def skip_value(data: Bytes, i: int, end: int) -> int:
     """Past any JSON value and the white space before it."""
     depth = 0
-    objects = np.int64(0)  # bit d: level d is an object
+    objects = 0  # bit d: level d is an object
     while True:
         i = skip_space(data, i, end)
         c = at(data, i, end)
-        if c == OPEN_OBJECT or c == OPEN_ARRAY:
+        if c in (OPEN_OBJECT, OPEN_ARRAY):
             if depth == MAX_SKIPPED_DEPTH:
                 return -1
             is_object = c == OPEN_OBJECT
@@ -144,12 +135,12 @@ def skip_value(data: Bytes, i: int, end: int) -> int:
             else:
                 depth += 1
                 if is_object:
-                    objects |= np.int64(1) << depth
+                    objects |= 1 << depth
                     i = _skip_key(data, i, end)
                     if i < 0:
                         return -1
                 else:
-                    objects &= ~(np.int64(1) << depth)
+                    objects &= ~(1 << depth)
                 continue
         elif c == QUOTE:
             i = _skip_string(data, i, end)
@@ -190,17 +181,17 @@ def scan_number(data: Bytes, i: int, end: int) -> tuple[int, bool, int, int, boo
     negative = at(data, i, end) == MINUS
     if negative:
         i += 1
-    digits = np.int64(0)
+    digits = 0
     count = power = 0
     exact = True
     c = at(data, i, end)
     if c < ZERO or c > NINE:
-        return -1, False, np.int64(0), 0, False, False
+        return -1, False, 0, 0, False, False
     if c == ZERO:
         i += 1
         c = at(data, i, end)
         if ZERO <= c <= NINE:
-            return -1, False, np.int64(0), 0, False, False
+            return -1, False, 0, 0, False, False
     while ZERO <= c <= NINE:
         if count < _MAX_DIGITS:
             digits = digits * 10 + (c - ZERO)
@@ -216,7 +207,7 @@ def scan_number(data: Bytes, i: int, end: int) -> tuple[int, bool, int, int, boo
         i += 1
         c = at(data, i, end)
         if c < ZERO or c > NINE:
-            return -1, False, np.int64(0), 0, False, False
+            return -1, False, 0, 0, False, False
         while ZERO <= c <= NINE:
             if count < _MAX_DIGITS:
                 digits = digits * 10 + (c - ZERO)
@@ -226,12 +217,12 @@ def scan_number(data: Bytes, i: int, end: int) -> tuple[int, bool, int, int, boo
                 exact &= c == ZERO
             i += 1
             c = at(data, i, end)
-    if c == 101 or c == 69:  # e E
+    if c in (101, 69):  # e E
         integer = False
         i += 1
         c = at(data, i, end)
         sign = -1 if c == MINUS else 1
-        if c == MINUS or c == PLUS:
+        if c in (MINUS, PLUS):
             i += 1
             c = at(data, i, end)
         exponent = 0
@@ -241,7 +232,7 @@ def scan_number(data: Bytes, i: int, end: int) -> tuple[int, bool, int, int, boo
             i += 1
             c = at(data, i, end)
         if i == first or i - first > 4:
-            return -1, False, np.int64(0), 0, False, False
+            return -1, False, 0, 0, False, False
         power += sign * exponent
     return i, negative, digits, power, exact, integer
 
@@ -279,11 +270,11 @@ def to_us(negative: bool, digits: int, power: int, exact: bool) -> tuple[bool, i
         Whether that is certain, and the time.
     """
     if not exact or power > _MAX_DIGITS or power < -_MAX_DIGITS:
-        return False, np.int64(0)
+        return False, 0
     if power >= 0:
         factor = _WHOLE_POWERS[power]
-        if digits > np.int64(2**62) // factor:
-            return False, np.int64(0)
+        if digits > 2**62 // factor:
+            return False, 0
         micros = digits * factor
     else:
         divisor = _WHOLE_POWERS[-power]
@@ -297,7 +288,7 @@ def to_us(negative: bool, digits: int, power: int, exact: bool) -> tuple[bool, i
 def _two_digits(data: Bytes, i: int, end: int) -> int:
     tens, ones = at(data, i, end), at(data, i + 1, end)
     if tens < ZERO or tens > NINE or ones < ZERO or ones > NINE:
-        return np.int64(-1)
+        return -1
     return (tens - ZERO) * 10 + ones - ZERO
 
 
@@ -308,7 +299,7 @@ def rfc3339(data: Bytes, i: int, end: int) -> tuple[bool, int]:
     Returns:
         Whether it is one, and the microseconds since the epoch.
     """
-    no = (False, np.int64(0))
+    no = (False, 0)
     if end - i < 20:
         return no
     century, year = _two_digits(data, i, end), _two_digits(data, i + 2, end)
@@ -320,7 +311,7 @@ def rfc3339(data: Bytes, i: int, end: int) -> tuple[bool, int]:
     between = data[i + 10]
     if data[i + 4] != MINUS or data[i + 7] != MINUS or data[i + 13] != COLON or data[i + 16] != COLON:
         return no
-    if between != 84 and between != 116 and between != 32:
+    if between not in (84, 116, 32):  # T t space
         return no
     year += century * 100
     leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
@@ -332,7 +323,7 @@ def rfc3339(data: Bytes, i: int, end: int) -> tuple[bool, int]:
     before = year - 1
     days = before * 365 + before // 4 - before // 100 + before // 400 - 719_162
     days += _DAYS_BEFORE_MONTH[month - 1] + (leap and month > 2) + day - 1
-    micros = np.int64(0)
+    micros = 0
     i += 19
     if data[i] == POINT:
         i += 1
@@ -348,11 +339,11 @@ def rfc3339(data: Bytes, i: int, end: int) -> tuple[bool, int]:
             c = at(data, i, end)
         if i == first:
             return no
-    ahead = np.int64(0)
+    ahead = 0
     c = at(data, i, end)
-    if c == 90 or c == 122:
+    if c in (90, 122):  # Z z
         i += 1
-    elif c == PLUS or c == MINUS:
+    elif c in (PLUS, MINUS):
         hours, minutes = _two_digits(data, i + 1, end), _two_digits(data, i + 4, end)
         if at(data, i + 3, end) != COLON or not (0 <= hours <= 23 and 0 <= minutes <= 59):
             return no

@@ -154,10 +154,10 @@ def _slot(data: Bytes, i: int, end: int) -> int:
 def _spells(data: Bytes, i: int, end: int, word: Bytes) -> bool:
     if end - i != len(word):
         return False
+    same = True
     for k in range(len(word)):
-        if data[i + k] != word[k]:
-            return False
-    return True
+        same &= data[i + k] == word[k]
+    return same
 
 
 _INSERT_WORD = np.frombuffer(b"insert", np.uint8).copy()
@@ -197,13 +197,13 @@ def _read_id(data: Bytes, i: int, end: int, text: bool) -> tuple[int, int, int]:
     """Read an id at i: position past it or −1; the number, or where its text starts; the text's bytes."""
     if text:
         if at(data, i, end) != QUOTE:
-            return -1, np.int64(0), np.int64(0)
+            return -1, 0, 0
         close = plain_string_end(data, i, end)
-        return (close + 1 if close >= 0 else -1), np.int64(i + 1), np.int64(close - i - 1)
+        return (close + 1 if close >= 0 else -1), i + 1, close - i - 1
     i, negative, digits, power, exact, integer = scan_number(data, i, end)
     if not integer or power != 0 or not exact:
         i = -1
-    return i, -digits if negative else digits, np.int64(0)
+    return i, -digits if negative else digits, 0
 
 
 @njit(cache=True, nogil=True)
@@ -265,7 +265,7 @@ def _scan(
                 i = skip_word(data, i, end)
             else:
                 has |= bit
-                if bit == SRC or bit == NODE:
+                if bit in (SRC, NODE):
                     i, src[m], src_bytes[m] = _read_id(data, i, end, text_ids)
                 elif bit == DST:
                     i, dst[m], dst_bytes[m] = _read_id(data, i, end, text_ids)
@@ -289,9 +289,9 @@ def _scan(
                     i, negative, digits, power, exact, _ = scan_number(data, i, end)
                     certain, weight[m] = to_float32(negative, digits, power, exact)
                     ok &= certain
-                elif bit == FEATURES or bit == VALUES:
+                elif bit in (FEATURES, VALUES):
                     i, count = _read_floats(data, i, end, values, count)
-                elif bit == LABEL or bit == OFFSET:
+                elif bit in (LABEL, OFFSET):
                     i, number, _ = _read_id(data, i, end, False)
                     ok &= -(2**31) <= number < 2**31
                     if bit == LABEL:
@@ -323,7 +323,7 @@ def _scan(
             ok &= (
                 op_before == _INSERT
                 and not has & (SRC | DST)
-                and (pieces == 0 or pieces == FEATURES or pieces == OFFSET | VALUES)
+                and pieces in (0, FEATURES, OFFSET | VALUES)
                 and has & T != 0
             )
         else:

@@ -26,12 +26,14 @@ class Refusal:
     Attributes:
         message: Index of the message among those read.
         row: Row of an Arrow message; None: the whole message.
+        raw: What stands for it in the dead letters; None: the message itself.
     """
 
     message: int
     row: int | None
     reason: Reason
     sentence: str
+    raw: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

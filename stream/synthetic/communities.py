@@ -57,22 +57,23 @@ def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> Communi
     activity = rng.pareto(_TAIL, nodes) + 1.0
     comes_at = _arrivals(nodes, edges)
     src, dst = np.empty(edges, np.int64), np.empty(edges, np.int64)
-    joined: list[tuple[Int64Array, Int64Array, Int64Array]] = []
-    bounds = np.linspace(0, edges, min(_EPOCHS, edges) + 1).astype(np.int64)
-    for first, end in pairwise(bounds):
+    # Nodes 0 and 1 are there from the start, or the first edge would have no other end.
+    joined = [(np.array([0, 1]), np.array([0, 0]), community[:2].copy())]
+    for first, end in pairwise(_epochs(edges)):
         here, soon = np.searchsorted(comes_at, (first, end))
-        movers = np.flatnonzero(rng.random(here) < _MOVES_A_NODE / _EPOCHS) if first else np.empty(0, int)
+        known = max(int(here), 2)
+        moves = rng.random(known) < _MOVES_A_NODE * (end - first) / edges
+        movers = np.flatnonzero(moves) if first else np.empty(0, np.int64)
         community[movers] = rng.integers(0, communities, len(movers))
-        newcomers = np.arange(here, soon)
+        newcomers = np.arange(known, max(soon, known))
         at = np.concatenate((np.sort(rng.integers(first, end, len(movers))), comes_at[newcomers]))
         who = np.concatenate((movers, newcomers))
         order = np.argsort(at, kind="stable")
         joined.append((who[order], at[order], community[who[order]]))
 
-        known = max(here, min(soon, nodes), 2) if first == 0 else here
-        boost = np.where(rng.random(communities) < _BURSTING, _BURST, 1.0)
         forced = np.full(end - first, -1, np.int64)
-        forced[comes_at[newcomers] - first] = newcomers
+        forced[comes_at[here:soon] - first] = np.arange(here, soon)
+        boost = np.where(rng.random(communities) < _BURSTING, _BURST, 1.0)
         members, starts = _by_community(community[:known], communities)
         weight = np.cumsum(activity[members] * boost[community[members]])
         _draw(
@@ -81,6 +82,13 @@ def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> Communi
         )  # fmt: skip
     node, at, joins = (np.concatenate(parts) for parts in zip(*joined, strict=True))
     return CommunityStream(src, dst, communities, node, at, joins)
+
+
+def _epochs(edges: int) -> list[int]:
+    """Borders of the epochs, edge indices: short ones first, while there are few nodes to choose from."""
+    even = np.linspace(0, edges, min(_EPOCHS, edges) + 1).astype(np.int64)
+    early = 2 ** np.arange(1, int(even[1]).bit_length())
+    return np.union1d(even, early[early < even[1]]).tolist()
 
 
 def _arrivals(nodes: int, edges: int) -> Int64Array:

@@ -134,7 +134,9 @@ def _snapshot(
         "src": np.concatenate((edges // graph.nodes, changed)),
         "dst": pa.concat_arrays([pa.array(edges % graph.nodes), pa.nulls(len(changed), pa.int64())]),
         # Spread over the interval, whole milliseconds, the last one strictly inside it.
-        "t": FIRST_S + tau * INTERVAL_S + np.floor(np.arange(rows) * (INTERVAL_S * 1000 / rows)) / 1000,
+        "t": FIRST_S
+        + tau * INTERVAL_S
+        + np.floor(np.arange(rows) * (INTERVAL_S * 1000 / max(rows, 1))) / 1000,
         "op": op,
         "weight": np.ones(rows, np.float32),
     }

@@ -1,0 +1,115 @@
+"""Events become messages and come back the same; and whatever comes, the decoder stands."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.config import StreamConfig, Topic
+from schemas.events import event_schema
+from stream.decode.decoder import Decoder
+from stream.decode.encode import encode_arrow, encode_json
+from stream.microbatch import RawBatch
+
+WIDTHS = {"node": 5, "edge": 2}
+
+
+def decoder(ids: str, format_: str, unit: str | None = None) -> Decoder:
+    config = StreamConfig(
+        graph="g",
+        store="unused",
+        kafka={"bootstrap": "unused", "topics": [{"name": "edges"}]},
+        snapshots={"interval_s": 86_400},
+        ids=ids,
+        features=WIDTHS,
+        time_bounds=(-1e9, 1e10),
+    )
+    return Decoder(Topic(name="edges", format=format_, time_unit=unit), config)
+
+
+def poll(values: list[bytes]) -> RawBatch:
+    return RawBatch("edges", 0, 0, len(values), len(values), pa.array(range(len(values)), pa.int64()), values)
+
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def events(draw: st.DrawFn, ids: str) -> dict[str, object]:
+    an_id = st.integers(-(2**63), 2**63 - 1) if ids == "int" else st.text(min_size=1, max_size=8)
+    row = {
+        "src": draw(an_id),
+        "t": draw(
+            st.one_of(st.integers(-(10**15), 10**16), st.integers(-(10**9), 10**9).map(lambda s: s * 10**6))
+        ),
+        "weight": draw(st.one_of(st.just(1.0), FLOATS)),
+        "label": draw(st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1))),
+        "event_id": draw(st.one_of(st.none(), st.text(min_size=1, max_size=8))),
+    }
+    if draw(st.booleans()):
+        vector = st.one_of(st.none(), st.lists(FLOATS, min_size=2, max_size=2))
+        return row | {"op": draw(st.sampled_from([1, -1])), "dst": draw(an_id), "features": draw(vector)}
+    row |= {"op": 0, "features": draw(st.lists(FLOATS, min_size=5, max_size=5))}
+    if draw(st.booleans()):
+        first = draw(st.integers(0, 4))
+        row |= {"feature_offset": first, "features": draw(st.lists(FLOATS, min_size=1, max_size=5 - first))}
+    return row
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from(["int", "string"]), st.sampled_from(["s", "ms", "us", "rfc3339"]))
+def test_events_survive_the_way_through_messages(data, ids, unit):
+    rows = data.draw(st.lists(events(ids), max_size=12))
+    batch = pa.RecordBatch.from_pylist(rows, event_schema(ids))
+    messages = encode_json(batch, time_unit=unit)
+    assert len(messages) == len(rows)
+    for format_, values in (("json", messages), ("arrow", list(encode_arrow(batch, rows=5)))):
+        decoded = decoder(ids, format_, unit if format_ == "json" else None).decode(poll(values))
+        assert decoded.rejects.to_pylist() == []
+        assert decoded.events.drop_columns(["offset"]).equals(batch)
+
+
+def test_an_empty_table_is_no_messages():
+    empty = event_schema("int").empty_table()
+    assert encode_json(empty) == []
+    assert list(encode_arrow(empty)) == []
+
+
+def test_arrow_messages_hold_at_most_the_rows_asked_for():
+    rows = [{"op": 1, "src": 1, "dst": 2, "t": i, "weight": 1.0} for i in range(10)]
+    table = pa.Table.from_pylist(rows, event_schema("int"))
+    sizes = [pa.ipc.open_stream(message).read_all().num_rows for message in encode_arrow(table, rows=4)]
+    assert sizes == [4, 4, 2]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.binary(max_size=60), max_size=10), st.sampled_from(["json", "arrow"]))
+def test_random_bytes_are_refused_one_by_one(values, format_):
+    decoded = decoder("int", format_).decode(poll(values))
+    assert decoded.events.num_rows + decoded.rejects.num_rows == len(values)
+
+
+def test_arrow_messages_with_changed_bytes_never_give_invalid_events():
+    rng = np.random.default_rng(0)
+    row = {"op": 1, "src": "é", "dst": "b", "t": 5, "weight": 1.0, "features": [1.0, 2.0], "event_id": "x"}
+    table = pa.Table.from_pylist([row] * 9, event_schema("string"))
+    plain = next(encode_arrow(table))
+    coded = table.set_column(1, "src", table["src"].dictionary_encode().combine_chunks())
+    with_dictionary = next(encode_arrow(coded))
+    values = []
+    for i in range(4000):
+        raw = bytearray(plain if i % 2 else with_dictionary)
+        place = int(rng.integers(len(raw) - 8))
+        if i % 3 == 0:
+            raw[place] = int(rng.integers(256))
+        elif i % 3 == 1:
+            raw[place : place + 4] = rng.bytes(4)
+        else:
+            place -= place % 8
+            raw[place : place + 8] = int(rng.integers(-9, 2**62)).to_bytes(8, "little", signed=True)
+        values.append(bytes(raw))
+    decoded = decoder("string", "arrow").decode(poll(values))
+    decoded.events.validate(full=True)
+    assert decoded.events.num_rows > 0
+    seen = {*decoded.events["offset"].to_pylist(), *decoded.rejects["offset"].to_pylist()}
+    assert len(seen) == len(values)
