@@ -1,0 +1,307 @@
+"""What the demo leaves behind: a short table, a figure of the same over time, and both as JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from figures import SCORERS, Reading
+from rich.console import Console
+from rich.table import Table
+
+from stream.store.lane_reader import LaneReader
+from stream.store.log_reader import LogReader
+
+INK, FAINT = "#1f2933", "#9aa5b1"
+SCORER_COLOURS = {"model": "#0b6e99", "recency": "#d98e04", "edgebank": "#9b51a0", "random": "#9aa5b1"}
+SCORER_NAMES = {"model": "model", "recency": "Recency", "edgebank": "EdgeBank", "random": "random weights"}
+LANE_COLOURS = ("#0b6e99", "#2f9e6e", "#c2577a", "#d98e04")
+
+
+@dataclass(frozen=True)
+class LaneHistory:
+    """A lane over its snapshots: parallel lists, oldest first."""
+
+    name: str
+    kind: str
+    at_s: list[float]
+    cut: list[float]
+    balance: list[float]
+    stored: list[int]
+    full: list[int]
+
+    @property
+    def saving(self) -> float:
+        """1 − bytes stored / bytes of full snapshots, over the whole run."""
+        return 1 - sum(self.stored) / max(1, sum(self.full))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The finished run.
+
+    Attributes:
+        sent: Events that the producer sent.
+        readings: One a second.
+        first_t_s: Event time at which the stream begins.
+        interval_s: Length of a snapshot.
+        snapshots: Sealed.
+        events: In the log.
+        lanes: By name.
+        scores: By snapshot: end of its interval in seconds since the first event, and AP by scorer.
+    """
+
+    sent: int
+    readings: Sequence[Reading]
+    first_t_s: float
+    interval_s: float
+    snapshots: int
+    events: int
+    lanes: Sequence[LaneHistory]
+    scores: Sequence[tuple[float, Mapping[str, float]]]
+
+    def mean_score(self, scorer: str) -> float | None:
+        """Mean AP over the second half of the run, when what can be learned was seen."""
+        values = [scores[scorer] for _, scores in self.scores[len(self.scores) // 2 :] if scorer in scores]
+        return sum(values) / len(values) if values else None
+
+
+def gather(store: Path, sent: int, readings: Sequence[Reading], score_file: Path) -> Outcome:
+    """Read the finished run back from what it wrote.
+
+    Args:
+        store: The store's folder.
+        sent: Events that the producer sent.
+        readings: What was seen on the way.
+        score_file: The trainer's lines, one a snapshot.
+    """
+    log = LogReader(store)
+    interval_s = log.header.interval_us / 1e6
+    first = log.snapshots[0].tau * interval_s
+    lanes = []
+    for folder in sorted((store / "lanes").iterdir()):
+        lane = LaneReader(store, folder.name)
+        lanes.append(
+            LaneHistory(
+                name=folder.name,
+                kind=lane.header.kind,
+                at_s=[(m.tau + 1) * interval_s - first for m in lane.manifests],
+                cut=[m.quality.cut for m in lane.manifests],
+                balance=[m.quality.node_balance for m in lane.manifests],
+                stored=[sum(part.bytes for part in m.parts) for m in lane.manifests],
+                full=[sum(part.full_bytes for part in m.parts) for m in lane.manifests],
+            )
+        )
+    return Outcome(
+        sent=sent,
+        readings=readings,
+        first_t_s=first,
+        interval_s=interval_s,
+        snapshots=len(log.snapshots),
+        events=sum(snapshot.num_events for snapshot in log.snapshots),
+        lanes=lanes,
+        scores=[
+            ((line["tau"] + 1) * interval_s - first, _average_precisions(line))
+            for line in map(json.loads, score_file.read_text(encoding="utf-8").splitlines())
+        ],
+    )
+
+
+def write_json(outcome: Outcome, path: Path) -> None:
+    """Write the figures of table and picture."""
+    content = {
+        "sent": outcome.sent,
+        "events": outcome.events,
+        "snapshots": outcome.snapshots,
+        "lanes": {
+            lane.name: {"cut": lane.cut, "balance": lane.balance, "saving": lane.saving, "at_s": lane.at_s}
+            for lane in outcome.lanes
+        },
+        "ap": [{"at_s": at_s, **scores} for at_s, scores in outcome.scores],
+        "ap_second_half": {scorer: outcome.mean_score(scorer) for scorer in SCORERS},
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def print_tables(outcome: Outcome, console: Console) -> None:
+    """Print the short tables."""
+    lost = outcome.sent - outcome.events
+    account = "none lost, none twice" if lost == 0 else f"{lost:,} missing"
+    console.print(
+        f"\n[bold]{outcome.events:,} events[/] in the log of {outcome.sent:,} sent ({account}), "
+        f"[bold]{outcome.snapshots} snapshots[/] of {outcome.interval_s:g} s\n",
+        highlight=False,
+    )
+    lanes = Table(title="Lanes", title_justify="left", title_style="bold")
+    for title in ("lane", "kind"):
+        lanes.add_column(title)
+    for title in ("cut or discarded", "node balance", "saved by additive storage"):
+        lanes.add_column(title, justify="right")
+    for lane in outcome.lanes:
+        lanes.add_row(
+            lane.name, lane.kind, f"{lane.cut[-1]:.3f}", f"{lane.balance[-1]:.3f}", f"{lane.saving:.1%}"
+        )
+    console.print(lanes)
+    scores = Table(
+        title="Average precision, each snapshot scored before it is learned",
+        title_justify="left",
+        title_style="bold",
+    )
+    marks = _marks(len(outcome.scores))
+    scores.add_column("snapshot")
+    for index in marks:
+        scores.add_column(f"{index + 1}", justify="right")
+    scores.add_column("mean of 2nd half", justify="right")
+    for scorer in SCORERS:
+        mean = outcome.mean_score(scorer)
+        scores.add_row(
+            SCORER_NAMES[scorer],
+            *(_figure(outcome.scores[index][1].get(scorer)) for index in marks),
+            _figure(mean),
+            style="bold" if scorer == "model" else "",
+        )
+    console.print(scores)
+
+
+def draw(outcome: Outcome, path: Path) -> None:
+    """Draw the run over time."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    style = {
+        "font.size": 10,
+        "font.family": "DejaVu Sans",
+        "axes.edgecolor": FAINT,
+        "axes.labelcolor": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#e4e7eb",
+        "grid.linewidth": 0.8,
+        "axes.axisbelow": True,
+        "axes.titlelocation": "left",
+        "axes.titlesize": 11,
+        "axes.titleweight": "bold",
+        "axes.titlecolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "legend.frameon": False,
+    }
+    with mpl.rc_context(style):
+        figure = plt.figure(figsize=(13, 8.2), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.14)  # type: ignore[union-attr]
+        grid = figure.add_gridspec(2, 6, height_ratios=(1.25, 1))
+        _draw_scores(figure.add_subplot(grid[0, :4]), outcome)
+        _draw_flow(figure.add_subplot(grid[0, 4:]), outcome)
+        _draw_lanes(figure.add_subplot(grid[1, :2]), outcome, "cut", "Cut; for sep: discarded")
+        _draw_lanes(figure.add_subplot(grid[1, 2:4]), outcome, "balance", "Node balance, max / mean")
+        _draw_storage(figure.add_subplot(grid[1, 4:]), outcome)
+        figure.suptitle(
+            f"Freshet demo: {outcome.events:,} events in {outcome.snapshots} snapshots, scored before they are learned",
+            x=0.008,
+            ha="left",
+            fontsize=14,
+            fontweight="bold",
+            color=INK,
+        )
+        figure.savefig(path, dpi=130, facecolor="white")
+        plt.close(figure)
+
+
+def _draw_scores(axes: "Axes", outcome: Outcome) -> None:  # type: ignore[name-defined]  # noqa: F821
+    ends: list[tuple[float, str]] = []
+    for scorer in reversed(SCORERS):
+        points = [(at_s, scores[scorer]) for at_s, scores in outcome.scores if scorer in scores]
+        if not points:
+            continue
+        at_s, values = zip(*points, strict=True)
+        bold = scorer == "model"
+        axes.plot(
+            at_s, values, color=SCORER_COLOURS[scorer], lw=2.6 if bold else 1.6, zorder=3 if bold else 2
+        )
+        ends.append((values[-1], scorer))
+    right = max((at_s for at_s, _ in outcome.scores), default=1.0)
+    for y, scorer in _apart(ends, 0.03):
+        mean = outcome.mean_score(scorer)
+        label = f"{SCORER_NAMES[scorer]}  {mean:.2f}" if mean is not None else SCORER_NAMES[scorer]
+        weight = "bold" if scorer == "model" else "normal"
+        axes.annotate(
+            label, (right, y), xytext=(8, 0), textcoords="offset points", va="center",
+            color=SCORER_COLOURS[scorer], fontweight=weight, annotation_clip=False,
+        )  # fmt: skip
+    axes.set(title="Average precision a snapshot, before learning it (right: mean of the second half)")
+    axes.set(xlabel="seconds of the stream", xlim=(0, right * 1.22))
+    low = min((value for _, scores in outcome.scores for value in scores.values()), default=0.4)
+    axes.set_ylim(min(0.4, low - 0.03), 1.0)
+
+
+def _draw_flow(axes: "Axes", outcome: Outcome) -> None:  # type: ignore[name-defined]  # noqa: F821
+    at_s = [reading.at_s - outcome.first_t_s for reading in outcome.readings]
+    for label, colour, values in [
+        ("in the log", "#0b6e99", [reading.events for reading in outcome.readings]),
+        ("trained", "#2f9e6e", [reading.trained for reading in outcome.readings]),
+    ]:
+        axes.plot(at_s, [value / 1000 for value in values], color=colour, lw=2.2, label=label)
+    axes.set(title="Events, thousands", xlabel="seconds of the stream")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.legend(loc="upper left")
+
+
+def _draw_lanes(axes: "Axes", outcome: Outcome, what: str, title: str) -> None:  # type: ignore[name-defined]  # noqa: F821
+    for lane, colour in zip(outcome.lanes, LANE_COLOURS, strict=False):
+        axes.plot(lane.at_s, getattr(lane, what), color=colour, lw=2)
+    right = max((lane.at_s[-1] for lane in outcome.lanes), default=1.0)
+    axes.set(title=title, xlabel="seconds of the stream", xlim=(0, right * 1.2))
+    if what == "cut":
+        axes.set_ylim(bottom=0)
+    low, high = axes.get_ylim()
+    colours = dict(zip((lane.name for lane in outcome.lanes), LANE_COLOURS, strict=False))
+    for y, name in _apart(
+        [(getattr(lane, what)[-1], lane.name) for lane in outcome.lanes], (high - low) * 0.07
+    ):
+        axes.annotate(
+            name, (right, y), xytext=(6, 0), textcoords="offset points", va="center",
+            color=colours.get(name, INK), fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _draw_storage(axes: "Axes", outcome: Outcome) -> None:  # type: ignore[name-defined]  # noqa: F821
+    lanes = list(outcome.lanes)
+    positions = range(len(lanes))
+    full = [sum(lane.full) / 2**20 for lane in lanes]
+    stored = [sum(lane.stored) / 2**20 for lane in lanes]
+    axes.barh(positions, full, color="#e4e7eb", height=0.56, label="full snapshots")
+    axes.barh(positions, stored, color=list(LANE_COLOURS[: len(lanes)]), height=0.56)
+    for y, lane in enumerate(lanes):
+        axes.text(full[y], y, f" saved {lane.saving:.0%}", va="center", color=INK, fontweight="bold")
+    axes.set_yticks(list(positions), [lane.name for lane in lanes])
+    axes.set(title="Stored of full snapshots, MiB", xlim=(0, max(full, default=1.0) * 1.32))
+    axes.grid(visible=False, axis="y")
+    axes.invert_yaxis()
+
+
+def _average_precisions(line: Mapping[str, float]) -> dict[str, float]:
+    keys = {scorer: "ap" if scorer == "model" else f"{scorer}_ap" for scorer in SCORERS}
+    return {scorer: line[key] for scorer, key in keys.items() if key in line}
+
+
+def _apart(ends: list[tuple[float, str]], least: float) -> list[tuple[float, str]]:
+    """Move labels up so that no two overlap."""
+    placed: list[tuple[float, str]] = []
+    for y, name in sorted(ends):
+        placed.append((max(y, placed[-1][0] + least) if placed else y, name))
+    return placed
+
+
+def _marks(count: int, most: int = 6) -> list[int]:
+    """At most so many indices, evenly spread, the last one among them."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

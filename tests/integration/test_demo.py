@@ -1,0 +1,81 @@
+"""The demo, shortened: it ends by itself with its files, and leaves nothing behind when it is interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "deploy" / "demo" / "orchestrate.py"
+
+
+def start(out: Path, *options: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    return subprocess.Popen(
+        [sys.executable, str(DEMO), "--out", str(out), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_ends_with_a_model_above_all_floors_and_no_event_lost(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    demo = start(out, "--events", "40000", "--seconds", "36")
+    printed, _ = demo.communicate(timeout=280)
+    assert demo.returncode == 0, printed
+    report = json.loads((out / "report.json").read_text())
+    assert report["events"] == report["sent"] > 40_000
+    assert set(report["lanes"]) == {"distdy", "hash", "sep"}
+    assert report["lanes"]["distdy"]["cut"][-1] < 0.6 * report["lanes"]["hash"]["cut"][-1]
+    assert len(report["ap"]) == report["snapshots"]
+    mean = report["ap_second_half"]
+    assert mean["model"] > max(mean["recency"], mean["edgebank"], mean["random"]) + 0.05
+    assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
+    for shown in ("none lost, none twice", "report.png", "to try next"):
+        assert shown in printed.lower().replace("\n", " ")
+
+
+@pytest.mark.timeout(180)
+def test_ctrl_c_ends_every_child(tmp_path: Path) -> None:
+    demo = start(tmp_path / "demo", "--events", "40000", "--seconds", "60")
+    myself = psutil.Process(demo.pid)
+    deadline = time.monotonic() + 90
+    while len(children := myself.children(recursive=True)) < 5:  # broker, stream, launcher, two ranks
+        assert demo.poll() is None, demo.communicate()[0]
+        assert time.monotonic() < deadline, "the demo's children did not start"
+        time.sleep(0.1)
+    demo.send_signal(signal.SIGINT)
+    printed, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 130, printed
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert [process.cmdline() for process in alive] == []
+
+
+@pytest.mark.timeout(120)
+def test_a_broker_that_dies_ends_the_demo_with_a_sentence(tmp_path: Path) -> None:
+    demo = start(tmp_path / "demo", "--events", "40000", "--seconds", "60")
+    myself = psutil.Process(demo.pid)
+    deadline = time.monotonic() + 60
+    broker: list[psutil.Process] = []
+    while not broker:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+        broker = [child for child in myself.children() if "stream.kafka.embedded" in child.cmdline()]
+    address = tmp_path / "demo" / "broker.address"
+    while not address.exists():
+        time.sleep(0.1)
+    broker[0].kill()
+    printed, _ = demo.communicate(timeout=100)
+    assert demo.returncode == 1, printed
+    assert "error: broker was ended by SIGKILL" in printed.replace("\n", " ")
+    assert "broker.log" in printed.replace("\n", "")
