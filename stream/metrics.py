@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -89,7 +90,7 @@ class StreamMetrics:
         self._store_bytes = self._make(Gauge, "store_bytes", "Bytes of the snapshots' files", "kind")
         self._make(Gauge, "store_free_bytes", "Free bytes where the store lies").labels(
             self._graph
-        ).set_function(lambda: shutil.disk_usage(config.store).free)
+        ).set_function(lambda: _free_bytes(Path(config.store)))
 
         self._lane_lag = self._make(Gauge, "lane_lag_snapshots", "Sealed snapshots the lane lacks", "lane")
         self._saving = self._make(
@@ -226,6 +227,14 @@ class StreamMetrics:
 
     def _make(self, kind: type[Metric], name: str, text: str, *labels: str, **options: Any) -> Metric:
         return kind(f"freshet_{name}", text, ["graph", *labels], registry=self.registry, **options)
+
+
+def _free_bytes(store: Path) -> int:
+    """Free bytes where the store lies, or will lie: a scrape may come before the store is made."""
+    place = store.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def _snapshot_bytes(snapshots: Iterable[SealedSnapshot]) -> int:

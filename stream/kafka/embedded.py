@@ -27,7 +27,7 @@ class EmbeddedBroker:
 
     def __init__(self) -> None:
         # The cluster lives inside this handle, which produces nothing itself.
-        self._handle = Producer({"bootstrap.servers": "", "test.mock.num.brokers": 1})
+        self._handle = Producer({"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 3})
         metadata = self._handle.list_topics(timeout=10)
         broker = next(iter(metadata.brokers.values()))
         self.address = f"{broker.host}:{broker.port}"

@@ -1,0 +1,99 @@
+"""Reading topic partitions through one consumer: fair, and never silently past something."""
+
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from streaming import edge, fresh_topic, send, settings
+
+from schemas.config import Kafka, Topic
+from stream.kafka.reader import PartitionReader
+from stream.store.errors import OffsetGapError
+
+pytestmark = pytest.mark.integration
+
+
+def reader_of(bootstrap: str, topic: str, skipped: list[tuple[str, int]], **more: object) -> PartitionReader:
+    kafka = Kafka(bootstrap=bootstrap, topics=[Topic(name=topic)], **more)  # type: ignore[arg-type]
+    return PartitionReader(kafka, lambda key: None, lambda name, count: skipped.append((name, count)))
+
+
+def delete_before(bootstrap: str, topic: str, offset: int) -> None:
+    admin = KafkaAdminClient(**settings(bootstrap))
+    admin.delete_records({TopicPartition(topic, 0): offset})
+    admin.close()
+
+
+def test_what_one_partition_waits_for_is_not_what_another_brings(kafka: str) -> None:
+    topic = fresh_topic(kafka, partitions=2)
+    send(kafka, topic, [b"a", b"b"], partition=1)
+    reader = reader_of(kafka, topic, [])
+    empty = reader.take(topic, 0)  # the poll brings messages of partition 1, which wait
+    assert (empty.first_offset, empty.end_offset, empty.values) == (0, 0, [])
+    assert reader.has_waiting
+    assert reader.idle_s == 0.0
+    assert not reader.caught_up()
+    full = reader.take(topic, 1)
+    assert (full.first_offset, full.end_offset, full.high_watermark, full.values) == (0, 2, 2, [b"a", b"b"])
+    assert full.offsets.to_pylist() == [0, 1]
+    assert reader.caught_up()
+    assert reader.lag() == {(topic, 0): 0, (topic, 1): 0}
+    reader.close()
+
+
+def test_messages_deleted_while_running_are_a_gap(kafka: str) -> None:
+    topic = fresh_topic(kafka)
+    send(kafka, topic, [b"%d" % i for i in range(10)])
+    reader = reader_of(kafka, topic, [])
+    delete_before(kafka, topic, 6)
+    with pytest.raises(OffsetGapError, match=r"begins at offset 6, but the log's next offset is 0"):
+        while not reader.take(topic, 0).values:
+            pass
+    assert isinstance(reader.failure, OffsetGapError)
+    reader.close()
+
+
+def test_messages_deleted_while_running_are_skipped_and_counted_on_request(kafka: str) -> None:
+    topic = fresh_topic(kafka)
+    send(kafka, topic, [b"%d" % i for i in range(10)])
+    skipped: list[tuple[str, int]] = []
+    reader = reader_of(kafka, topic, skipped, on_gap="skip")
+    delete_before(kafka, topic, 6)
+    while not (batch := reader.take(topic, 0)).values:
+        pass
+    assert (batch.first_offset, batch.values) == (6, [b"6", b"7", b"8", b"9"])
+    assert skipped == [(topic, 6)]
+    reader.close()
+
+
+def test_aborted_transactions_and_markers_are_holes_that_reading_passes(kafka: str) -> None:
+    topic = fresh_topic(kafka)
+    producer = KafkaProducer(**settings(kafka), transactional_id=topic)
+    producer.init_transactions()
+    for value, keep in ((b"kept", True), (b"aborted", False)):
+        producer.begin_transaction()
+        producer.send(topic, value, partition=0)
+        producer.flush()
+        producer.commit_transaction() if keep else producer.abort_transaction()
+    producer.close()
+    reader = reader_of(kafka, topic, [])
+    values = []
+    for _ in range(20):
+        batch = reader.take(topic, 0)
+        values += batch.values
+        if reader.caught_up():
+            break
+    assert values == [b"kept"]
+    assert batch.end_offset == 4  # two messages, and a marker for each transaction
+    reader.close()
+
+
+def test_latest_begins_at_the_end_and_stays_known(kafka: str, tmp_path: Path) -> None:
+    from streaming import configuration, run_job
+
+    topic = fresh_topic(kafka)
+    content = configuration(tmp_path / "store", kafka, topic, kafka={"start": "latest"})
+    send(kafka, topic, [edge(1, 2, 1_100_000_000)])
+    assert run_job(content)[0].events == 0
+    send(kafka, topic, [edge(2, 3, 1_100_000_001)])  # while no job runs: nothing of it is skipped
+    assert run_job(content)[0].events == 1
