@@ -3,9 +3,13 @@
 import typer
 
 from stream.commands.config import config
+from stream.commands.inspect import inspect
+from stream.commands.partition import partition
 from stream.commands.replay import replay
 from stream.commands.run import run
 from stream.commands.schema import schema
+from stream.commands.synth import synth
+from stream.commands.verify import verify
 
 app = typer.Typer(
     name="freshet-stream",
@@ -15,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (config, replay, run, schema):
+for command in (run, replay, inspect, verify, partition, synth, schema, config):
     app.command()(command)
 
 
