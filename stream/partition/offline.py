@@ -49,7 +49,7 @@ class OfflineResult:
     """What became of a file.
 
     Attributes:
-        figures: The keys of the command's JSON, as ``docs/cli.md`` lists them.
+        figures: The keys of the command's JSON, as ``docs/partitioning.md`` lists them.
         kind: Of the partitioner.
         placement: Vertex: ``node, part``, every node of the file with its last owner, −1 where it never had
             one. Edge: ``src, dst, t, part`` of each insert in input order, ``t`` in seconds, part −1 where it
