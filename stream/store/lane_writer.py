@@ -94,6 +94,7 @@ class LaneWriter:
         self.root = lane_folder(store, lane.name)
         self.writer_id = writer_id or new_writer_id()
         self._observer = observer
+        self._open = True
         created = make_folders(self.root)
         self._lock = FolderLock(self.root, self.writer_id)
         try:
@@ -133,7 +134,7 @@ class LaneWriter:
             OSError: The disk refuses; the next call tries again.
             StoreError: The writer is closed.
         """
-        if self._lock is None:
+        if not self._open:
             raise StoreError(f"the writer of {self.root} is closed; open the lane again")
         self._reader.log.refresh()
         done = 0
@@ -149,6 +150,7 @@ class LaneWriter:
 
     def close(self) -> None:
         """Give the lock back; doing so twice is harmless."""
+        self._open = False
         self._lock.release()
 
     def __enter__(self) -> Self:

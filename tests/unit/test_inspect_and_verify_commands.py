@@ -1,0 +1,144 @@
+"""``inspect`` and ``verify`` as commands: the contract's keys, the log's own counts, exit codes."""
+
+import json
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from lane_stream import SECOND, lane, make_store, manifests, random_events
+from typer.testing import CliRunner
+
+from schemas.store import LogHeader, Position
+from stream.commands.inspect import inspect as inspect_command
+from stream.commands.verify import verify as verify_command
+from stream.store.errors import MismatchError
+from stream.store.from_file import build_store
+from stream.store.inspect import inspect
+from stream.store.log_writer import LogWriter
+
+KEYS = {
+    "snapshots",
+    "events",
+    "inserts",
+    "deletes",
+    "nodes",
+    "live_edges",
+    "late",
+    "refused",
+    "offsets",
+    "lanes",
+}
+LANE_KEYS = {
+    "snapshots", "algorithm", "parts", "bytes", "full_bytes", "saving", "cut", "replication_factor",
+    "node_balance", "edge_balance", "moved_share",
+}  # fmt: skip
+
+app = typer.Typer()
+app.command("inspect")(inspect_command)
+app.command("verify")(verify_command)
+run = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return make_store(tmp_path_factory.mktemp("store"), lane("distdy"), lane("sep", edge_life=1))
+
+
+def live_pairs(events: pa.Table) -> int:
+    live = set()
+    for row in events.to_pylist():
+        if row["op"]:
+            (live.add if row["op"] > 0 else live.discard)((row["src"], row["dst"]))
+    return len(live)
+
+
+def test_inspect_counts_what_the_events_say(store):
+    found, events = inspect(store), random_events()
+    ops = events["op"].to_pylist()
+    assert found.keys() >= KEYS
+    assert (found["snapshots"], found["events"]) == (8, len(ops))
+    assert (found["inserts"], found["deletes"]) == (ops.count(1), ops.count(-1))
+    assert found["nodes"] == len({*events["src"].to_pylist(), *events["dst"].drop_null().to_pylist()})
+    assert found["live_edges"] == live_pairs(events)
+
+
+@pytest.mark.parametrize("lanes", [[], [lane("sep", edge_life=1)]])
+def test_live_edges_are_the_logs_whatever_the_lanes_edge_life(tmp_path, lanes):
+    store = make_store(tmp_path, *lanes)
+    assert inspect(store)["live_edges"] == live_pairs(random_events())
+
+
+def test_inspect_sums_up_a_lane_and_its_newest_quality(store):
+    found = inspect(store)["lanes"]
+    assert found.keys() == {"distdy", "sep"}
+    for name, figures in found.items():
+        assert figures.keys() >= LANE_KEYS
+        every = [p for m in manifests(store, name) for p in (*m.parts, m.discarded) if p]
+        assert figures["bytes"] == sum(part.bytes for part in every)
+        assert figures["full_bytes"] == sum(part.full_bytes for part in every)
+        assert figures["saving"] == 1 - figures["bytes"] / figures["full_bytes"]
+        assert figures["cut"] == manifests(store, name)[-1].quality.cut
+        files = [path for path in (store / "lanes" / name).rglob("*") if path.is_file()]
+        assert figures["disk_bytes"] == sum(path.stat().st_size for path in files)
+
+
+def test_offsets_late_and_refused_are_the_last_commits(tmp_path):
+    header = LogHeader(graph="g", interval_us=SECOND, ids="int")
+    positions = {("a", p): Position(topic="a", partition=p, next=10 + p) for p in (0, 1)}
+    with LogWriter.open(tmp_path, header) as log:
+        log.commit(positions=positions, refused={"not_json": 3, "late": 2}, late=5)
+    found = inspect(tmp_path)
+    assert found["offsets"] == {"a": {"0": 10, "1": 11}}
+    assert (found["late"], found["refused"], found["snapshots"], found["live_edges"]) == (5, 3, 0, 0)
+
+
+def test_inspect_prints_one_json_object_or_a_table(store):
+    result = run.invoke(app, ["inspect", str(store), "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["lanes"]["distdy"]["snapshots"] == 8
+    table = run.invoke(app, ["inspect", str(store)]).stdout
+    assert "live_edges" in table and "Lane sep" in table
+
+
+def test_verify_says_whole_and_exits_with_0(store):
+    result = run.invoke(app, ["verify", str(store), "--json"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert (found["ok"], found["problems"]) == (True, [])
+    assert found["files"] > 50 and found["bytes"] > 10_000
+    assert "is whole" in run.invoke(app, ["verify", str(store)]).stdout
+
+
+def test_verify_lists_the_problems_and_exits_with_1(store, tmp_path):
+    shutil.copytree(store, tmp_path / "store")
+    path = tmp_path / "store/lanes/sep/snapshots/3/edges.arrow"
+    path.write_bytes(path.read_bytes()[:-1])
+    result = run.invoke(app, ["verify", str(tmp_path / "store"), "--json"])
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert not found["ok"]
+    assert any(str(path) in problem for problem in found["problems"])
+    text = run.invoke(app, ["verify", str(tmp_path / "store")])
+    assert text.exit_code == 1
+    assert "damaged" in text.stdout
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_place_without_a_store_is_one_sentence(tmp_path, command):
+    result = run.invoke(app, [command, str(tmp_path / "nothing")])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "does not exist" in result.stderr
+
+
+def test_a_store_is_built_from_a_file_in_order_of_time(tmp_path):
+    pq.write_table(
+        pa.table({"src": [1, 2, 3], "dst": [2, 3, 1], "t": [5.0, 0.5, 5.0]}), tmp_path / "e.parquet"
+    )
+    store = build_store(tmp_path / "e.parquet", tmp_path / "store", interval_us=SECOND, lanes=[lane("hash")])
+    found = inspect(store)
+    assert (found["snapshots"], found["first"], found["last"], found["events"]) == (2, 0, 5, 3)
+    with pytest.raises(MismatchError, match="has a log with 1 commits already"):
+        build_store(tmp_path / "e.parquet", store, interval_us=SECOND)

@@ -1,0 +1,160 @@
+"""Readers of a lane: other processes' commits as they come, damage by name, and a store read with Arrow alone."""
+
+import json
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from lane_stream import FEATURES, SEGMENTS, lane, make_store, random_events
+
+from stream.snapshots.graph import LiveGraph
+from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
+from stream.store.lane_reader import LaneReader
+from stream.store.lane_writer import LaneWriter
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return make_store(tmp_path_factory.mktemp("whole"), lane("distdy"), lane("sep"))
+
+
+@pytest.fixture
+def store(whole, tmp_path):
+    return Path(shutil.copytree(whole, tmp_path / "store"))
+
+
+def catch_up(store: Path) -> None:
+    with LaneWriter(store, lane("hash")) as writer:
+        writer.catch_up()
+
+
+def test_a_missing_lane_is_told_with_those_there_are(store):
+    with pytest.raises(ConfigMissingError, match="no lane 'typo'; it has distdy, sep"):
+        LaneReader(store, "typo")
+    with pytest.raises(ConfigMissingError, match=r"log\.json"):
+        LaneReader(store / "nowhere", "distdy")
+
+
+def test_it_follows_what_another_process_commits(store):
+    LaneWriter(store, lane("hash")).close()
+    reader = LaneReader(store, "hash")
+    writer = multiprocessing.get_context("spawn").Process(target=catch_up, args=(store,))
+    writer.start()
+    seen = []
+    for manifest in reader.follow(timeout_s=60):
+        seen.append(manifest.sequence)
+        if len(seen) == 8:
+            break
+    writer.join()
+    assert seen == list(range(8))
+
+
+def test_following_begins_where_asked_and_ends_when_nothing_comes_or_it_is_told_to(store):
+    reader = LaneReader(store, "sep")
+    assert [m.sequence for m in reader.follow(after_sequence=4, timeout_s=0)] == [5, 6, 7]
+    assert [m.sequence for m in reader.follow(after_sequence=7, stop=lambda: True)] == []
+
+
+def test_a_missing_manifest_in_between_is_named(store):
+    tau = LaneReader(store, "sep").manifests[3].tau
+    (store / f"lanes/sep/commits/{tau}.json").unlink()
+    with pytest.raises(CorruptError, match=rf"{tau}\.json is missing, though snapshot {tau + 1} exists"):
+        LaneReader(store, "sep")
+
+
+def test_a_manifest_of_another_lane_is_refused(store):
+    tau = LaneReader(store, "sep").manifests[3].tau
+    shutil.copy(store / f"lanes/distdy/commits/{tau}.json", store / f"lanes/sep/commits/{tau}.json")
+    with pytest.raises(CorruptError, match=r"manifest of another lane \(distdy\)"):
+        LaneReader(store, "sep")
+
+
+def test_a_swapped_manifest_is_refused(store):
+    first, second = (m.tau for m in LaneReader(store, "sep").manifests[3:5])
+    shutil.copy(store / f"lanes/sep/commits/{first}.json", store / f"lanes/sep/commits/{second}.json")
+    with pytest.raises(CorruptError, match="says it is number 3 after"):
+        LaneReader(store, "sep")
+
+
+def test_a_lane_of_another_log_is_refused(store, tmp_path):
+    other = make_store(tmp_path / "other", events=random_events(seed=5))
+    shutil.copytree(store / "lanes", other / "lanes")
+    with pytest.raises(CorruptError, match="made from other events"):
+        LaneReader(other, "sep")
+
+
+def test_a_newer_format_is_refused_with_both_versions(store):
+    path = store / "lanes/sep/lane.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 2}))
+    with pytest.raises(FormatVersionError, match="format version 2, this release reads version 1"):
+        LaneReader(store, "sep")
+
+
+@pytest.mark.parametrize("what", ["assignment", "edges", "segments"])
+def test_a_damaged_file_is_named_when_it_is_read(store, what):
+    reader = LaneReader(store, "distdy")
+    manifest = reader.manifests[2]
+    path = reader.root / getattr(manifest, what).path
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptError, match=rf"{what}\.arrow does not match"):
+        reader.changes(manifest, [0])
+    path.write_bytes(content[:-8])
+    with pytest.raises(CorruptError, match=rf"{what}\.arrow has {len(content) - 8} bytes"):
+        reader.changes(manifest, [0])
+    path.unlink()
+    with pytest.raises(CorruptError, match=rf"{what}\.arrow is missing"):
+        reader.changes(manifest, [0])
+
+
+def test_a_lane_can_be_read_with_arrow_and_json_alone(whole):
+    """What docs/store-format.md promises: no code of Freshet between these files and the graph."""
+    root = whole / "lanes/distdy"
+    header = json.loads((root / "lane.json").read_text())
+    manifests = sorted(
+        (json.loads(path.read_text()) for path in (root / "commits").glob("*.json")),
+        key=lambda m: m["sequence"],
+    )
+    owner, pairs, vectors = {}, [{} for _ in range(header["parts"])], [{} for _ in range(header["parts"])]
+    bounds = [s * FEATURES // SEGMENTS for s in range(SEGMENTS + 1)]
+    graph = LiveGraph(node_features=FEATURES, segments=SEGMENTS)
+    log = LaneReader(whole, "distdy").log
+    for manifest in manifests:
+        tables = {
+            name: pa.ipc.open_file(str(root / manifest[name]["path"]))
+            for name in ("assignment", "edges", "segments")
+        }
+        for row in tables["assignment"].get_batch(0).to_pylist():
+            for part in vectors:
+                part.pop(row["node"], None)
+            if row["part"] < 0:
+                del owner[row["node"]]
+            else:
+                owner[row["node"]] = row["part"]
+                vectors[row["part"]][row["node"]] = np.zeros(FEATURES, np.float32)
+        for k in range(header["parts"]):
+            for row in tables["edges"].get_batch(k).to_pylist():
+                pair = row["src"], row["dst"]
+                if row["op"] < 0:
+                    del pairs[k][pair]
+                else:
+                    assert (pair in pairs[k]) == (row["op"] == 0)
+                    pairs[k][pair] = row["weight"]
+            for row in tables["segments"].get_batch(k).to_pylist():
+                start, end = bounds[row["segment"]], bounds[row["segment"] + 1]
+                vectors[k][row["node"]][start:end] = row["values"][: end - start]
+        graph.apply(manifest["tau"], log.events(manifest["tau"]))
+        live = graph.pairs()
+        expected = dict(
+            zip(zip(live.src.tolist(), live.dst.tolist(), strict=True), live.weight.tolist(), strict=True)
+        )
+        assert {pair: w for part in pairs for pair, w in part.items()} == expected
+        for k in range(header["parts"]):
+            assert pairs[k].keys() == {p for p in expected if k in (owner[p[0]], owner[p[1]])}
+            assert vectors[k].keys() == {v for v, p in owner.items() if p == k}
+            for v, vector in vectors[k].items():
+                assert vector.tolist() == graph.features(np.array([v]))[0].tolist()

@@ -1,0 +1,204 @@
+"""The writer of a lane: what it refuses, what it stores, and how it goes on after a failure."""
+
+import errno
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from lane_stream import FEATURES, SECOND, SEGMENTS, lane, lane_files, make_store, manifests, random_events
+
+from schemas.config import Lane
+from schemas.events import event_schema
+from schemas.store import LaneManifest
+from stream.partition.hash import Hash
+from stream.partition.interface import PartitionError, Why, empty_assignment
+from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError, StoreError
+from stream.store.files import Staging
+from stream.store.lane_reader import LaneReader
+from stream.store.lane_writer import LaneWriter
+from stream.store.log_writer import LogWriter
+
+
+def edges(*rows: tuple[int, int, int, float]) -> pa.Table:
+    """Events (src, dst, second, weight); weight 0 is a delete; dst −1 a node event with that weight as features."""
+    columns = {name: [] for name in event_schema("int").names}
+    for src, dst, second, weight in rows:
+        node = dst < 0
+        columns["op"].append(0 if node else 1 if weight else -1)
+        columns["src"].append(src)
+        columns["dst"].append(None if node else dst)
+        columns["t"].append(second * SECOND)
+        columns["weight"].append(1.0 if node else weight)
+        columns["features"].append([weight] * FEATURES if node else None)
+        for name in ("feature_offset", "label", "event_id"):
+            columns[name].append(None)
+    return pa.table(columns, schema=event_schema("int"))
+
+
+def test_a_store_without_a_log_has_no_lanes(tmp_path):
+    with pytest.raises(ConfigMissingError, match=r"log\.json"):
+        LaneWriter(tmp_path, lane("hash"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_algorithm_leaves_no_folder_behind(tmp_path):
+    make_store(tmp_path)
+    with pytest.raises(PartitionError, match="unknown partitioner 'magic'"):
+        LaneWriter(tmp_path, lane("magic"))
+    with pytest.raises(PartitionError, match="does not take"):
+        LaneWriter(tmp_path, lane("hash", params={"colour": 1}))
+    assert not (tmp_path / "lanes").exists()
+
+
+def test_a_second_writer_is_refused_with_both_names(tmp_path):
+    make_store(tmp_path)
+    with (
+        LaneWriter(tmp_path, lane("hash"), writer_id="first"),
+        pytest.raises(LaneBusyError, match=r"first.*second"),
+    ):
+        LaneWriter(tmp_path, lane("hash"), writer_id="second")
+    LaneWriter(tmp_path, lane("hash")).close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("parts", 2), ("seed", 1), ("window", 9), ("edge_life", 3), ("base_every", 4), ("algorithm", "random")],
+)
+def test_a_lane_never_changes_its_parameters(tmp_path, key, value):
+    make_store(tmp_path, lane("hash"))
+    with pytest.raises(MismatchError, match=f"{key} = .*a lane"):
+        LaneWriter(tmp_path, Lane.model_validate({**lane("hash").model_dump(), key: value}))
+
+
+def test_it_writes_one_manifest_a_sealed_snapshot_and_tells_each(tmp_path):
+    make_store(tmp_path)
+    told: list[LaneManifest] = []
+    with LaneWriter(tmp_path, lane("hash"), observer=told.append) as writer:
+        assert writer.lag == 8
+        calls = iter([False, False, True])
+        assert writer.catch_up(stop=lambda: next(calls)) == 2
+        assert writer.lag == 6
+        assert writer.catch_up() == 6
+        assert writer.catch_up() == 0
+        assert told == writer.manifests == manifests(tmp_path, "hash")
+    assert [manifest.sequence for manifest in told] == list(range(8))
+    assert [manifest.base is not None for manifest in told] == [n in (3, 6) for n in range(8)]
+    assert all(manifest.num_events == 60 for manifest in told)
+
+
+def test_a_closed_writer_writes_no_more(tmp_path):
+    make_store(tmp_path)
+    writer = LaneWriter(tmp_path, lane("hash"))
+    writer.close()
+    with pytest.raises(StoreError, match="is closed"):
+        writer.catch_up()
+
+
+def test_only_the_newest_two_states_are_kept(tmp_path):
+    make_store(tmp_path, lane("hash"))
+    written = [m.state.path for m in manifests(tmp_path, "hash") if m.state]
+    assert len(written) > 2
+    assert sorted(f"state/{p.name}" for p in (tmp_path / "lanes/hash/state").iterdir()) == sorted(
+        written[-2:]
+    )
+
+
+def test_a_full_disk_loses_nothing_and_the_next_try_goes_on(tmp_path):
+    whole = make_store(tmp_path / "whole", lane("sep"))
+    store = make_store(tmp_path / "store")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with LaneWriter(store, lane("sep")) as writer:
+        for passes in range(8):
+            tries = iter([None] * passes)
+            real = Staging.finish
+
+            def finish(staging, tries=tries, real=real):
+                if next(tries, full) is full:
+                    raise full
+                real(staging)
+
+            with mock.patch.object(Staging, "finish", finish), pytest.raises(OSError, match="No space"):
+                writer.catch_up()
+                pytest.fail("nothing was left to write")
+            if len(writer.manifests) >= 6:
+                break
+        writer.catch_up()
+    assert lane_files(store, "sep") == lane_files(whole, "sep")
+
+
+def test_a_restart_sweeps_what_no_manifest_names_and_nothing_else(tmp_path):
+    make_store(tmp_path, lane("hash"))
+    root = tmp_path / "lanes/hash"
+    before = lane_files(tmp_path, "hash")
+    (root / "snapshots/99").mkdir()
+    (root / "snapshots/99/edges.arrow").write_bytes(b"half")
+    (root / "commits/99.json.tmp").write_bytes(b"{")
+    (root / "state/99.arrow").write_bytes(b"half")
+    (root / "notes.txt").write_text("mine")
+    LaneWriter(tmp_path, lane("hash")).close()
+    assert lane_files(tmp_path, "hash") == before
+    assert not (root / "commits/99.json.tmp").exists()
+    assert (root / "notes.txt").exists()
+
+
+def test_a_node_that_stays_stores_only_the_segments_that_changed(tmp_path):
+    """One part: at 1 two of six values change, in two of three segments; at 2 nothing does."""
+    make_store(tmp_path, lane("hash", parts=1), events=edges((1, 2, 0, 1.0), (1, -1, 0, 3.0)))
+    with LogWriter.open(tmp_path, LaneReader(tmp_path, "hash").log.header) as log:
+        sparse = edges((1, -1, 1, 3.0)).set_column(
+            5, event_schema("int").field("features"), pa.array([[7.0, 8.0]], pa.list_(pa.float32()))
+        )
+        sparse = sparse.set_column(6, event_schema("int").field("feature_offset"), pa.array([1], pa.int32()))
+        log.commit(seal=[(1, sparse), (2, edges((1, -1, 2, 7.0), (1, 2, 2, 1.0)))])
+    with LaneWriter(tmp_path, lane("hash", parts=1)) as writer:
+        writer.catch_up()
+    reader = LaneReader(tmp_path, "hash")
+    first, second, third = (reader.changes(manifest, [0]) for manifest in reader.manifests)
+    assert SEGMENTS == 3
+    assert first.segment.tolist() == [0, 1, 2]
+    assert (second.segment_node.tolist(), second.segment.tolist()) == ([0, 0], [0, 1])
+    assert second.values.tolist() == [[3.0, 7.0], [8.0, 3.0]]
+    assert third.segment.tolist() == [0, 1, 2]
+    assert len(second.keys) == len(third.keys) == len(second.node) == 0
+
+
+def test_bytes_are_counted_with_their_index_columns(tmp_path):
+    """Two nodes and one pair in one part, one of them with features; then one pair goes and all with it."""
+    events = edges((1, 2, 0, 1.0), (1, -1, 0, 3.0), (1, 2, 1, 0.0))
+    make_store(tmp_path, lane("hash", parts=1), events=events)
+    first, second = (manifest.parts[0] for manifest in manifests(tmp_path, "hash"))
+    assert (first.nodes, first.edges) == (2, 1)
+    assert first.bytes == 2 * 13 + 1 * 21 + 3 * (8 + 4 + 2 * 4)
+    assert first.full_bytes == 2 * 8 + 1 * 20 + 1 * FEATURES * 4
+    assert (second.nodes, second.edges, second.bytes, second.full_bytes) == (0, 0, 2 * 13 + 21, 0)
+
+
+def test_a_partitioner_that_forgets_a_node_is_found_out(tmp_path):
+    make_store(tmp_path)
+    with (
+        LaneWriter(tmp_path, lane("hash")) as writer,
+        mock.patch.object(Hash, "update", lambda self, delta: empty_assignment()),
+        pytest.raises(PartitionError, match="without an owner, such as node"),
+    ):
+        writer.catch_up()
+    assert manifests(tmp_path, "hash") == []
+
+
+def test_edge_lanes_tell_the_part_of_every_edge_event_and_keep_discarded_pairs(tmp_path):
+    make_store(tmp_path, lane("sep", params={"hubs": 0.0}), events=random_events(nodes=30))
+    reader = LaneReader(tmp_path, "sep")
+    discarded = 0
+    for manifest in reader.manifests:
+        events = reader.log.events(manifest.tau)
+        op = events["op"].to_numpy()
+        part = reader.event_parts(manifest)
+        assert part is not None and part.dtype == np.int32
+        assert len(part) == int((op != 0).sum())
+        assert (part[op[op != 0] < 0] == -1).all()
+        discarded += int((part[op[op != 0] > 0] == -1).sum())
+        assert manifest.discarded is not None
+        stored = sum(summary.edges for summary in manifest.parts) + manifest.discarded.edges
+        assert stored == manifest.live_edges
+    assert discarded > 0
+    assert Why.NEW in reader.changes(reader.manifests[0], [0, 1, 2]).why

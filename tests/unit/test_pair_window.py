@@ -1,0 +1,50 @@
+"""The pairs of a window beside a dictionary for every snapshot."""
+
+import numpy as np
+import pytest
+
+from stream.snapshots.pairs import pair_keys
+from stream.store.pair_window import PairWindow
+
+
+@pytest.mark.parametrize("window", [1, 3, 7])
+def test_every_snapshot_of_the_window_is_read_as_it_was(window):
+    rng = np.random.default_rng(window)
+    pairs, history = PairWindow(), {}
+    held = [{}, {}]  # two parts store pairs; weights are the graph's
+    for sequence in range(60):
+        weights = {p: float(rng.integers(1, 4)) for p in range(20)}
+        rows = []
+        for part in held:
+            for pair in rng.choice(20, 4, replace=False).tolist():
+                if pair in part and rng.random() < 0.5:
+                    del part[pair]
+                    rows.append((-1, pair, 0.0))
+                elif pair not in part:
+                    part[pair] = None
+                    rows.append((1, pair, weights[pair]))
+            for pair in part:
+                if not any(row[1] == pair and row[0] == 1 for row in rows):
+                    rows.append((0, pair, weights[pair]))
+        op, pair, weight = (np.array(column) for column in zip(*rows, strict=True))
+        pairs.append(sequence, op.astype(np.int8), pair_keys(pair, pair), weight.astype(np.float32))
+        history[sequence] = {p: weights[p] for part in held for p in part}
+        pairs.fold(sequence - window + 1)
+        for then in range(max(0, sequence - window + 1), sequence + 1):
+            keys, found = pairs.at(then)
+            expected = sorted(history[then])
+            assert keys.tolist() == pair_keys(np.array(expected, int), np.array(expected, int)).tolist()
+            assert dict(zip(expected, found.tolist(), strict=True)) == history[then]
+
+
+def test_changes_that_left_the_window_are_folded_once_they_are_worth_it():
+    pairs, n = PairWindow(), 8_000
+    everything = np.arange(n)
+    pairs.append(0, np.ones(n, np.int8), pair_keys(everything, everything), np.ones(n, np.float32))
+    pairs.fold(0, always=True)
+    table = pairs.memory_bytes
+    for sequence in range(1, 200):
+        some = np.arange(100)
+        pairs.append(sequence, np.zeros(100, np.int8), pair_keys(some, some), np.ones(100, np.float32))
+        pairs.fold(sequence - 1)
+        assert pairs.memory_bytes <= table * 1.25
