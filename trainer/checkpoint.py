@@ -1,0 +1,102 @@
+"""Checkpoints: all that a run continues from, one file a snapshot, whole or not there.
+
+1. The state is written to a temporary file in the same folder, and flushed to disk.
+2. The file is renamed to ``<sequence>.pt``; the folder is flushed to disk.
+3. Older checkpoints beyond the wanted number are removed.
+
+A crash before 2 leaves a temporary file that the next write removes; after it, the checkpoint is there. Files
+hold tensors and plain values only and are read with torch's weights-only loader: no code can hide in them.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from stream.service.failure import Failure
+from stream.store.paths import sync_folder
+
+FORMAT = 1
+_SUFFIX = ".pt"
+_TEMPORARY = ".pt.tmp"
+
+
+class Checkpoints:
+    """The checkpoints of one folder.
+
+    Args:
+        folder: Created when first written to.
+        keep: Newest checkpoints kept.
+    """
+
+    def __init__(self, folder: str | Path, keep: int) -> None:
+        self.folder = Path(folder)
+        self._keep = keep
+
+    def save(self, sequence: int, state: dict[str, Any]) -> Path:
+        """Write the checkpoint after lane snapshot ``sequence``.
+
+        Args:
+            sequence: Of the lane's manifest.
+            state: Nested dictionaries of tensors, NumPy arrays and plain values.
+
+        Raises:
+            OSError: The disk refuses; older checkpoints stay as they are.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for left_over in self.folder.glob(f"*{_TEMPORARY}"):
+            left_over.unlink()
+        path = self.folder / f"{sequence:016d}{_SUFFIX}"
+        temporary = path.with_suffix(_TEMPORARY)
+        with temporary.open("wb") as file:
+            torch.save({"format": FORMAT, "sequence": sequence, **_tensors(state)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(self.folder)
+        for old in self._paths()[: -self._keep]:
+            old.unlink()
+        return path
+
+    def newest_sequence(self) -> int | None:
+        """Sequence number of the newest checkpoint; None: there is none."""
+        path = self.newest_path()
+        return int(path.stem) if path is not None else None
+
+    def newest_path(self) -> Path | None:
+        """File of the newest checkpoint; None: there is none."""
+        return next(reversed(self._paths()), None)
+
+    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint, arrays as tensors on the CPU; None: there is none.
+
+        Raises:
+            Failure: The file is damaged or of another format; the sentence names it.
+        """
+        path = self.newest_path()
+        if path is None:
+            return None
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise Failure(
+                f"checkpoint {path} cannot be read ({type(error).__name__}); remove it to continue from the one "
+                "before, or from the beginning"
+            ) from error
+        if not isinstance(state, dict) or state.get("format") != FORMAT:
+            found = state.get("format") if isinstance(state, dict) else type(state).__name__
+            raise Failure(f"checkpoint {path} has format {found}, this release reads {FORMAT}")
+        return path, state
+
+    def _paths(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob(f"*{_SUFFIX}") if path.stem.isdigit())
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tensors(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    return value

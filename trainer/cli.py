@@ -1,0 +1,27 @@
+"""``freshet-trainer``: every command by name. A command's module holds its options and its body."""
+
+import typer
+
+from trainer.commands.config import config
+from trainer.commands.models import models
+from trainer.commands.run import run
+
+app = typer.Typer(
+    name="freshet-trainer",
+    help="Continuously trained temporal graph neural networks on a store that the stream service writes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (run, models, config):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point."""
+    app()
+
+
+if __name__ == "__main__":  # what each rank of a launch runs
+    main()

@@ -1,0 +1,44 @@
+"""``freshet-trainer config``: print a commented example, or check a file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from schemas.trainer_config import TrainerConfig
+from stream.service.config_command import config_command
+from stream.service.output import Debug, Json
+
+EXAMPLE = {
+    "store": "./store",
+    "lane": "distdy",
+    "model": "sage-linear",
+    "strategy": "vertex",
+    "window": 4,
+    "checkpoint": "./checkpoints",
+    "optimisation": {"epochs": 2, "batch_size": 256},
+    "metrics": {"port": 9109},
+}
+
+
+def config(
+    file: Annotated[
+        Path | None, typer.Option("--config", help="A file to check; prints it with all defaults filled in.")
+    ] = None,
+    example: Annotated[bool, typer.Option("--example", help="Print a commented example.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Print a commented example configuration, or check a file and print what is in force (secrets hidden).
+
+    Example: freshet-trainer config --example > trainer.yaml
+    """
+    config_command(
+        TrainerConfig,
+        EXAMPLE,
+        title="Freshet trainer service",
+        file=file,
+        example_wanted=example,
+        as_json=json,
+        debug=debug,
+    )

@@ -1,0 +1,265 @@
+"""The trainer daemon: follow a lane, predict each new snapshot, learn it, remember it, go on."""
+
+import copy
+import json
+import time
+from typing import Any
+
+import numpy as np
+import structlog
+import torch
+
+from schemas.store import LaneManifest
+from schemas.trainer_config import TrainerConfig
+from stream.service.failure import Failure
+from stream.store.event_columns import event_columns
+from stream.store.lane_reader import LaneReader
+from stream.store.window import WindowView
+from trainer.checkpoint import Checkpoints
+from trainer.data.examples import Examples, Sampling, insert_events, prepare
+from trainer.data.history import History
+from trainer.export import export_embeddings
+from trainer.follower import Follower
+from trainer.metrics import TrainerMetrics
+from trainer.models.interface import ModelShape, create_model
+from trainer.phases import Phases
+from trainer.ranks import Ranks
+from trainer.score_file import ScoreFile, flat_figures
+from trainer.scoring.predictions import Figures, Predictions, predict
+from trainer.strategies.interface import StepReport, create_strategy
+
+log = structlog.get_logger()
+
+LOGGED = ("sequence", "tau", "events", "loss", "ap", "random_ap", "edgebank_ap", "recency_ap")
+
+
+class Trainer:
+    """One rank of a continual run over one lane.
+
+    Args:
+        config: The configuration.
+        lane: This rank's reader of the lane.
+        ranks: All ranks; every rank builds a trainer and steps through the same snapshots.
+        metrics: This rank's series.
+
+    Raises:
+        Failure: Model, strategy, lane and checkpoint don't go together.
+    """
+
+    def __init__(
+        self, config: TrainerConfig, lane: LaneReader, ranks: Ranks, metrics: TrainerMetrics
+    ) -> None:
+        self.config = config
+        self.lane = lane
+        self.ranks = ranks
+        self.metrics = metrics
+        self.sequence = -1
+        """Of the last snapshot learned; −1 before the first."""
+        torch.manual_seed(config.seed)
+        shape = ModelShape(lane.header.node_features, config.window, config.seed)
+        self.strategy = create_strategy(config.strategy, config.strategy_params, config.model)
+        self.model = create_model(config.model, shape, config.model_params).to(ranks.device)
+        self.floor = copy.deepcopy(self.model)  # random weights, never trained
+        self.strategy.setup(self.model, lane.header, ranks, config.optimisation, config.seed)
+        own_parts = [part for part in range(lane.header.parts) if part % ranks.size == ranks.rank]
+        # one more than the model's window: the newest snapshot is what the ones before it have to predict
+        self.window = WindowView(lane, config.window + 1, own_parts)
+        self.history = History()
+        self.known_nodes = 0
+        self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
+        self.scores = ScoreFile(config.checkpoint)
+        self._resume()
+
+    def step(self, manifest: LaneManifest) -> None:
+        """Evaluate, then train on one snapshot: no event is learned before it was predicted."""
+        phases = Phases()
+        self._skip_to(manifest.sequence)
+        with phases("advance"):
+            self.window.advance(manifest)
+            self.strategy.advance(self.window)
+        with phases("prepare"):
+            examples = self._examples(manifest)
+        with phases("score"):
+            predictions = predict(self.strategy, self.model, self.floor, examples, self.ranks)
+        with phases("train"):
+            report = self._learn(examples)
+        if self.config.export_embeddings:
+            with phases("export"):
+                export_embeddings(self.strategy, self.window, self.lane, manifest, self.ranks, self.config)
+        self.sequence = manifest.sequence
+        self.known_nodes = manifest.num_nodes
+        figures = predictions.figures() if predictions is not None else {}
+        with phases("checkpoint"):
+            self._record(manifest, examples, predictions, report, figures, phases)
+            if (manifest.sequence + 1) % self.config.checkpoint_every == 0:
+                self.save()
+        self._observe(manifest, examples, report, figures, phases)
+
+    def save(self) -> None:
+        """Write a checkpoint of the last snapshot learned, if there is one and it isn't written yet."""
+        if self.ranks.rank != 0 or self.sequence < 0 or self.checkpoints.newest_sequence() == self.sequence:
+            return
+        manifest = self.lane.manifests[self.sequence]
+        self.checkpoints.save(
+            self.sequence,
+            {
+                "identity": self._identity(),
+                "log_events_checksum": manifest.log_events_checksum,
+                "known_nodes": self.known_nodes,
+                "model": self.model.state_dict(),
+                "strategy": self.strategy.state(),
+                "history": self.history.state(),
+                "rng": torch.get_rng_state(),
+            },
+        )
+        self.metrics.checkpointed()
+
+    def _resume(self) -> None:
+        found = self.checkpoints.newest()
+        if found is None:
+            if self.ranks.rank == 0:
+                self.scores.cut_after(None)
+            return
+        path, state = found
+        for key, value in self._identity().items():
+            if state["identity"][key] != value:
+                raise Failure(
+                    f"checkpoint {path} was made with {key} = {state['identity'][key]}, the configuration has "
+                    f"{value}; choose another folder in the key checkpoint, or configure the same"
+                )
+        sequence = state["sequence"]
+        self.lane.refresh()
+        if (
+            sequence >= len(self.lane.manifests)
+            or self.lane.manifests[sequence].log_events_checksum != state["log_events_checksum"]
+        ):
+            raise Failure(
+                f"checkpoint {path} is after snapshot number {sequence}, which lane {self.lane.header.lane} of "
+                f"{self.config.store} doesn't have with these events; choose another folder in the key checkpoint"
+            )
+        self.model.load_state_dict(state["model"])
+        self.strategy.restore(state["strategy"])
+        self.history.restore({name: column.numpy() for name, column in state["history"].items()})
+        self.known_nodes = state["known_nodes"]
+        torch.set_rng_state(state["rng"])
+        self.sequence = sequence
+        if self.ranks.rank == 0:
+            self.scores.cut_after(sequence)
+            log.info("resumed", checkpoint=str(path), sequence=sequence)
+
+    def _identity(self) -> dict[str, Any]:
+        """What must not change between a checkpoint and its continuation."""
+        return {
+            "lane": self.lane.header.lane,
+            "lane_checksum": self.lane.header.checksum,
+            "model": self.config.model,
+            "model_params": json.dumps(self.config.model_params, sort_keys=True),
+            "strategy": self.config.strategy,
+            "window": self.config.window,
+            "seed": self.config.seed,
+        }
+
+    def _skip_to(self, sequence: int) -> None:
+        """Remember the events of snapshots that are left out; the model never learns them."""
+        for skipped in self.lane.manifests[self.sequence + 1 : sequence]:
+            columns = event_columns(
+                self.lane.log.events(skipped.tau), skipped.tau, self.lane.header.interval_us, 0
+            )
+            inserts = insert_events(columns)
+            self.history.remember(inserts, skipped.num_nodes)
+            self.known_nodes = skipped.num_nodes
+            if self.ranks.rank == 0:
+                self.metrics.used("state_only", len(inserts))
+
+    def _examples(self, manifest: LaneManifest) -> Examples:
+        nodes = self.window.num_nodes
+        return prepare(
+            manifest.tau,
+            self.window.events(manifest.tau),
+            self.history,
+            num_nodes=nodes,
+            known=np.arange(nodes) < self.known_nodes,
+            owned=self.strategy.owned(nodes),
+            sampling=Sampling(self.config.seed),
+        )
+
+    def _learn(self, examples: Examples) -> StepReport:
+        reports = [self.strategy.train(examples, epoch) for epoch in range(self.config.optimisation.epochs)]
+        return StepReport(
+            steps=sum(report.steps for report in reports),
+            events=reports[-1].events,
+            loss=reports[-1].loss,
+            nonfinite=sum(report.nonfinite for report in reports),
+        )
+
+    def _record(
+        self,
+        manifest: LaneManifest,
+        examples: Examples,
+        predictions: Predictions | None,
+        report: StepReport,
+        figures: Figures,
+        phases: Phases,
+    ) -> None:
+        if self.ranks.rank != 0 or predictions is None:
+            return
+        line: dict[str, Any] = {
+            "sequence": manifest.sequence,
+            "tau": manifest.tau,
+            "events": manifest.num_events,
+            "scored": len(predictions.positive),
+            "trained": report.events,
+            "excluded": examples.excluded,
+            "steps": report.steps,
+            "seconds": dict(phases.seconds),
+            "t_max": self._newest_us(manifest) / 1e6,
+            "lag": len(self.lane.manifests) - 1 - manifest.sequence,
+            "wall_time": time.time(),
+            **flat_figures(figures),
+        }
+        if report.loss is not None:
+            line["loss"] = report.loss
+        self.scores.append(line)
+        log.info(
+            "snapshot",
+            **{
+                key: round(line[key], 4) if isinstance(line[key], float) else line[key]
+                for key in LOGGED
+                if key in line
+            },
+        )
+
+    def _observe(
+        self,
+        manifest: LaneManifest,
+        examples: Examples,
+        report: StepReport,
+        figures: Figures,
+        phases: Phases,
+    ) -> None:
+        self.metrics.seconds(phases.seconds)
+        self.metrics.resources(
+            self.ranks.sent_bytes,
+            {
+                "window": self.window.memory_bytes,
+                "history": self.history.memory_bytes,
+                "remote_rows": self.strategy.memory_bytes,
+            },
+        )
+        self.metrics.lag(len(self.lane.manifests) - 1 - manifest.sequence)
+        if self.ranks.rank != 0:
+            return  # counts of all ranks are rank 0's, so that sums over ranks are right
+        self.metrics.scored(figures)
+        self.metrics.excluded(examples.excluded)
+        self.metrics.used("trained", report.events)
+        self.metrics.learned(report.loss, report.nonfinite, self._newest_us(manifest))
+
+    def _newest_us(self, manifest: LaneManifest) -> int:
+        return self.lane.log.snapshots[manifest.sequence].max_t_us
+
+
+def follow(trainer: Trainer, follower: Follower) -> None:
+    """The loop: one snapshot after the other, until it is time to end; then a last checkpoint."""
+    while (manifest := follower.next(trainer.lane, trainer.sequence, trainer.config.lag)) is not None:
+        trainer.step(manifest)
+    trainer.save()

@@ -1,0 +1,1 @@
+"""What a strategy learns from: the history of encounters, negatives, neighbour samples, remote rows."""

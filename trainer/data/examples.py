@@ -1,0 +1,205 @@
+"""One snapshot as link prediction: what happened, what did not, and what was known just before."""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.events import Op
+from stream.store.event_columns import EventColumns
+from trainer.data.history import History, Inserts
+from trainer.data.negatives import Draw, destination_pool, historical_pairs, random_destinations
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+Bool = NDArray[np.bool_]
+
+
+class Purpose(IntEnum):
+    """What negatives are for; each has its own stream of random numbers."""
+
+    RANDOM = 0
+    HISTORICAL = 1
+    CANDIDATES = 2
+    RANKED_EVENTS = 3
+    TRAINING = 16  # plus the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Pairs whose likelihood is asked for, each just before one event.
+
+    Attributes:
+        event: int64 (Q,), position of the event among the snapshot's inserts, ascending.
+        src: int64 (Q,).
+        dst: int64 (Q,).
+        encounters: float32 (Q, len(Encounter)).
+    """
+
+    event: Int64
+    src: Int64
+    dst: Int64
+    encounters: Float32
+
+    def __len__(self) -> int:
+        return len(self.event)
+
+    def select(self, mask: Bool) -> "Queries":
+        """Some of the queries."""
+        return Queries(self.event[mask], self.src[mask], self.dst[mask], self.encounters[mask])
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """This rank's share of a snapshot's events, with negatives.
+
+    Attributes:
+        tau: Snapshot.
+        inserts: All insert events of the snapshot, of all ranks.
+        fresh: bool (E,): an end of the event was never seen before the snapshot (or the training split).
+        positive: One query an own event.
+        training: Negatives to learn from, one an own event.
+        random: Negatives to be judged by, one an own event.
+        historical: Likewise, where one could be drawn.
+        candidates: ``num_candidates`` an own event of the ranked sample.
+        num_candidates: Candidates an event.
+        excluded: Events that are not predicted, by reason, of all ranks.
+    """
+
+    tau: int
+    inserts: Inserts
+    fresh: Bool
+    positive: Queries
+    training: Queries
+    random: Queries
+    historical: Queries
+    candidates: Queries
+    num_candidates: int
+    excluded: dict[str, int]
+
+    def of_events(self, chosen: Bool) -> "Examples":
+        """The same with queries of some events only; ``chosen`` is bool (E,)."""
+        parts = {
+            name: queries.select(chosen[queries.event])
+            for name in ("positive", "training", "random", "historical", "candidates")
+            for queries in [getattr(self, name)]
+        }
+        return replace(self, **parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How negatives are drawn.
+
+    Attributes:
+        seed: The run's seed.
+        candidates: Negatives a ranked event has, for MRR and Hits@10.
+        ranked_events: Events of a snapshot that are ranked at most (a seeded sample).
+        pool: Destinations negatives are drawn from; None: those seen up to and including the snapshot.
+    """
+
+    seed: int = 0
+    candidates: int = 50
+    ranked_events: int = 1000
+    pool: Int64 | None = None
+
+
+def insert_events(events: EventColumns) -> Inserts:
+    """The insert events of a snapshot; deletes say nothing about who meets whom next."""
+    inserts = events.op == int(Op.INSERT)
+    return Inserts(events.src[inserts], events.dst[inserts], events.visible_t[inserts], events.late[inserts])
+
+
+def prepare(
+    tau: int,
+    events: EventColumns,
+    history: History,
+    *,
+    num_nodes: int,
+    known: Bool,
+    owned: Bool,
+    sampling: Sampling,
+    epoch: int = 0,
+) -> Examples:
+    """Draw a snapshot's negatives and look everything up, then let ``history`` remember the snapshot.
+
+    Draws are made for all events on every rank, so they do not depend on who owns what.
+
+    Args:
+        tau: Snapshot.
+        events: Its edge events.
+        history: All that was before; advanced.
+        num_nodes: Dense ids in use after the snapshot.
+        known: bool (num_nodes,): nodes that are not new.
+        owned: bool (num_nodes,): sources whose events are this rank's.
+        sampling: How negatives are drawn.
+        epoch: Distinguishes the training negatives of repeated passes.
+    """
+    inserts = insert_events(events)
+    src, dst = inserts.src, inserts.dst
+    pool = destination_pool(history, inserts) if sampling.pool is None else sampling.pool
+    mine = np.nonzero(owned[src])[0] if len(pool) > 1 else np.empty(0, np.int64)
+
+    def uniform(of: Int64, draws: int, purpose: int) -> Int64:
+        if len(pool) < 2:
+            return np.empty((0, draws), np.int64)
+        return random_destinations(pool, dst[of], draws, Draw(sampling.seed, tau, purpose))
+
+    every = np.arange(len(src), dtype=np.int64)
+    training = uniform(every, 1, Purpose.TRAINING + epoch)
+    judged = uniform(every, 1, Purpose.RANDOM)
+    old_src, old_dst, drawable = historical_pairs(
+        history, inserts, Draw(sampling.seed, tau, Purpose.HISTORICAL)
+    )
+    ranked = _sample(len(src), sampling.ranked_events, Draw(sampling.seed, tau, Purpose.RANKED_EVENTS))
+    among = uniform(ranked, sampling.candidates, Purpose.CANDIDATES)
+    own_ranked = np.nonzero(owned[src[ranked]])[0] if len(pool) > 1 else mine
+    old = mine[drawable[mine]]
+
+    asked = [
+        (mine, src[mine], dst[mine]),
+        (mine, src[mine], training[mine, 0]),
+        (mine, src[mine], judged[mine, 0]),
+        (old, old_src[old], old_dst[old]),
+        _each(ranked[own_ranked], src, among[own_ranked]),
+    ]
+    positive, negative, random, historical, candidates = _answer(asked, inserts, num_nodes, history)
+    return Examples(
+        tau=tau,
+        inserts=inserts,
+        fresh=~(known[src] & known[dst]),
+        positive=positive,
+        training=negative,
+        random=random,
+        historical=historical,
+        candidates=candidates,
+        num_candidates=sampling.candidates,
+        excluded={"late": int(inserts.late.sum()), "delete": len(events) - len(inserts)},
+    )
+
+
+def _sample(population: int, size: int, draw: Draw) -> Int64:
+    if population <= size:
+        return np.arange(population, dtype=np.int64)
+    return np.sort(draw.generator().choice(population, size, replace=False).astype(np.int64))
+
+
+def _each(events: Int64, src: Int64, candidates: Int64) -> tuple[Int64, Int64, Int64]:
+    repeated = np.repeat(events, candidates.shape[1])
+    return repeated, src[repeated], candidates.ravel()
+
+
+def _answer(
+    asked: list[tuple[Int64, Int64, Int64]], inserts: Inserts, num_nodes: int, history: History
+) -> list[Queries]:
+    event, src, dst = (np.concatenate([query[column] for query in asked]) for column in range(3))
+    order = np.argsort(event, kind="stable")
+    answered = history.replay(inserts, num_nodes, event[order], src[order], dst[order])
+    encounters = np.empty_like(answered)
+    encounters[order] = answered
+    ends = np.cumsum([len(query[0]) for query in asked])
+    return [
+        Queries(event[begin:end], src[begin:end], dst[begin:end], encounters[begin:end])
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+    ]

@@ -1,0 +1,211 @@
+"""What was seen before an event: the memory behind the floors and behind a model's encounter features."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from trainer.data.pair_table import PairTable, find, pair_key
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+
+NEVER = np.iinfo(np.int64).min
+BATCH = 200
+"""Events that are predicted together, as the TGN line of work does (docs/semantics.md, Evaluation)."""
+
+
+class Encounter(IntEnum):
+    """Columns of what is known about (u, v) just before time t.
+
+    ``*_AGE``: seconds since the last such event, +inf if there was none. ``*_COUNT``: how many there were.
+    """
+
+    PAIR_AGE = 0
+    REVERSE_AGE = 1
+    SRC_OUT_AGE = 2
+    SRC_IN_AGE = 3
+    DST_OUT_AGE = 4
+    DST_IN_AGE = 5
+    PAIR_COUNT = 6
+    REVERSE_COUNT = 7
+    SRC_OUT_COUNT = 8
+    SRC_IN_COUNT = 9
+    DST_OUT_COUNT = 10
+    DST_IN_COUNT = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Inserts:
+    """Insert events of one snapshot in log order, all of shape (E,).
+
+    ``visible_us`` is non-decreasing: the log orders by event time, and late events count from the snapshot's
+    start. ``late`` marks those.
+    """
+
+    src: Int64
+    dst: Int64
+    visible_us: Int64
+    late: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+class History:
+    """Last time and count of every node and directed pair, advanced event by event in log order.
+
+    Every rank holds all of it (24 bytes a node, about 30 a distinct pair): negatives may name any node, and
+    whoever owns the source of an event must know the pair even if another rank owned it yesterday.
+
+    An event sees only events of strictly earlier time that stand before its batch of ``BATCH``; events of
+    equal time never see each other, wherever the batch border falls.
+    """
+
+    def __init__(self) -> None:
+        self.pairs = PairTable()
+        self.last_out = np.empty(0, np.int64)
+        self.last_in = np.empty(0, np.int64)
+        self.count_out = np.empty(0, np.int32)
+        self.count_in = np.empty(0, np.int32)
+        self.destinations: Int64 = np.empty(0, np.int64)
+        """Distinct destinations in order of first appearance: the pool of random negatives."""
+
+    def replay(self, events: Inserts, num_nodes: int, rows: Int64, src: Int64, dst: Int64) -> Float32:
+        """Answer queries about one snapshot's events, then remember all of them.
+
+        Args:
+            events: The snapshot's inserts.
+            num_nodes: Dense ids in use after the snapshot.
+            rows: int64 (Q,), ascending: each query is asked just before event ``rows[q]``.
+            src: int64 (Q,), u of each query.
+            dst: int64 (Q,), v of each query.
+
+        Returns:
+            float32 (Q, len(Encounter)).
+        """
+        self._grow(num_nodes)
+        self.pairs.reserve(len(events))
+        known = np.zeros(num_nodes, np.bool_)
+        known[self.destinations] = True
+        fresh = first_appearances(events.dst[~known[events.dst]])
+        out = np.empty((len(rows), len(Encounter)), np.float32)
+        table = self.pairs
+        table.size = _replay(
+            (table.slots, table.shift, table.keys, table.last_us, table.count, table.size),
+            (self.last_out, self.last_in, self.count_out, self.count_in),
+            (events.src, events.dst, events.visible_us),
+            (rows, src, dst),
+            BATCH,
+            out,
+        )
+        self.destinations = np.concatenate([self.destinations, fresh])
+        return out
+
+    def remember(self, events: Inserts, num_nodes: int) -> None:
+        """Take in a snapshot's events without asking anything."""
+        nothing = np.empty(0, np.int64)
+        self.replay(events, num_nodes, nothing, nothing, nothing)
+
+    def state(self) -> dict[str, NDArray[np.signedinteger]]:
+        """Everything, as arrays; ``restore`` of it changes nothing that follows."""
+        size = self.pairs.size
+        return {
+            "pair_keys": self.pairs.keys[:size],
+            "pair_last_us": self.pairs.last_us[:size],
+            "pair_count": self.pairs.count[:size],
+            "last_out": self.last_out,
+            "last_in": self.last_in,
+            "count_out": self.count_out,
+            "count_in": self.count_in,
+            "destinations": self.destinations,
+        }
+
+    def restore(self, state: dict[str, NDArray[np.signedinteger]]) -> None:
+        """Continue from a ``state()``."""
+        self.pairs = PairTable(state["pair_keys"], state["pair_last_us"], state["pair_count"])
+        for name in ("last_out", "last_in", "count_out", "count_in", "destinations"):
+            setattr(self, name, state[name].copy())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        nodes = (self.last_out, self.last_in, self.count_out, self.count_in, self.destinations)
+        return self.pairs.memory_bytes + sum(column.nbytes for column in nodes)
+
+    def _grow(self, num_nodes: int) -> None:
+        new = num_nodes - len(self.last_out)
+        if new > 0:
+            never, zero = np.full(new, NEVER, np.int64), np.zeros(new, np.int32)
+            self.last_out = np.concatenate([self.last_out, never])
+            self.last_in = np.concatenate([self.last_in, never])
+            self.count_out = np.concatenate([self.count_out, zero])
+            self.count_in = np.concatenate([self.count_in, zero])
+
+
+def first_appearances(ids: Int64) -> Int64:
+    """Distinct ids in order of first appearance."""
+    distinct, first = np.unique(ids, return_index=True)
+    return distinct[np.argsort(first)]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _age_s(now, then):  # type: ignore[no-untyped-def]  # compiled
+    return np.float32(np.inf) if then == NEVER else np.float32(max(now - then, 0) / 1e6)
+
+
+@njit(cache=True, nogil=True)
+def _replay(table, nodes, events, queries, batch, out):  # type: ignore[no-untyped-def]  # compiled
+    slots, shift, keys, last_us, count, size = table
+    last_out, last_in, count_out, count_in = nodes
+    src, dst, time = events
+    rows, query_src, query_dst = queries
+    num_events, num_queries = len(src), len(rows)
+    committed = q = 0
+    for begin in range(0, num_events + batch, batch):
+        end = min(begin + batch, num_events)
+        while (
+            committed < begin
+            and committed < num_events
+            and (begin >= num_events or time[committed] < time[begin])
+        ):
+            u, v, now = src[committed], dst[committed], time[committed]
+            key = pair_key(u, v)
+            position = find(slots, shift, keys, key)
+            if position < 0:
+                slots[-1 - position] = size
+                position = size
+                keys[position] = key
+                count[position] = 0
+                size += 1
+            last_us[position] = now
+            count[position] += 1
+            last_out[u] = now
+            count_out[u] += 1
+            last_in[v] = now
+            count_in[v] += 1
+            committed += 1
+        while q < num_queries and rows[q] < end:
+            u, v, now = query_src[q], query_dst[q], time[rows[q]]
+            row = out[q]
+            forth = find(slots, shift, keys, pair_key(u, v))
+            back = find(slots, shift, keys, pair_key(v, u))
+            row[0] = _age_s(now, last_us[forth]) if forth >= 0 else np.float32(np.inf)
+            row[1] = _age_s(now, last_us[back]) if back >= 0 else np.float32(np.inf)
+            row[2] = _age_s(now, last_out[u])
+            row[3] = _age_s(now, last_in[u])
+            row[4] = _age_s(now, last_out[v])
+            row[5] = _age_s(now, last_in[v])
+            row[6] = count[forth] if forth >= 0 else 0
+            row[7] = count[back] if back >= 0 else 0
+            row[8] = count_out[u]
+            row[9] = count_in[u]
+            row[10] = count_out[v]
+            row[11] = count_in[v]
+            q += 1
+        if begin >= num_events:
+            break
+    return size

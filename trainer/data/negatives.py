@@ -1,0 +1,81 @@
+"""Events that did not happen, drawn from a seed: the same for every rank, every run and every resume."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.data.history import History, Inserts, first_appearances
+
+Int64 = NDArray[np.int64]
+
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Which stream of random numbers: one a seed, snapshot and purpose, so that no draw depends on another.
+
+    Attributes:
+        seed: The run's seed.
+        tau: Snapshot.
+        purpose: A small number a use; training adds its epoch.
+    """
+
+    seed: int
+    tau: int
+    purpose: int
+
+    def generator(self) -> np.random.Generator:
+        """A fresh generator at the stream's beginning."""
+        return np.random.default_rng([self.seed, self.tau % (1 << 63), self.purpose])
+
+
+def destination_pool(history: History, events: Inserts) -> Int64:
+    """Nodes that have been a destination up to and including this snapshot, in order of first appearance.
+
+    The snapshot's own new destinations are in: were they not, a model could tell every event to a new
+    destination from a negative by its newness alone.
+    """
+    return first_appearances(np.concatenate([history.destinations, events.dst]))
+
+
+def random_destinations(pool: Int64, true: Int64, draws: int, draw: Draw) -> Int64:
+    """Uniform destinations other than the true one.
+
+    Args:
+        pool: Distinct ids, at least two.
+        true: int64 (n,), each in the pool or not.
+        draws: Negatives an event.
+        draw: The stream of random numbers.
+
+    Returns:
+        int64 (n, draws), from the pool, never the event's own destination.
+    """
+    picked = draw.generator().integers(0, len(pool), (len(true), draws))
+    collides = pool[picked] == true[:, None]
+    drawn: Int64 = pool[(picked + collides) % len(pool)]
+    return drawn
+
+
+def historical_pairs(history: History, events: Inserts, draw: Draw) -> tuple[Int64, Int64, NDArray[np.bool_]]:
+    """Pairs seen before this snapshot that do not occur in it (Poursafaei et al. 2022, historical negatives).
+
+    Returns:
+        src and dst int64 (E,), and which of them could be drawn: bool (E,). Without history none can.
+    """
+    known = history.pairs.size
+    drawable = np.zeros(len(events), np.bool_)
+    position = np.zeros(len(events), np.int64)
+    if known:
+        generator = draw.generator()
+        now = np.unique((events.src << 32) | events.dst)
+        for _ in range(_ATTEMPTS):
+            candidates = generator.integers(0, known, len(events))
+            absent = ~np.isin(history.pairs.keys[candidates], now)
+            position = np.where(~drawable & absent, candidates, position)
+            drawable |= absent
+    else:
+        return events.src, events.dst, drawable
+    src, dst = history.pairs.pairs(position)
+    return src, dst, drawable

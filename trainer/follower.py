@@ -1,0 +1,106 @@
+"""Which snapshot all ranks take next: rank 0 looks, everybody agrees."""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from schemas.store import LaneManifest
+from schemas.trainer_config import Lag
+from stream.store.errors import ConfigMissingError
+from stream.store.lane_reader import LaneReader
+from trainer.ranks import Ranks
+
+TICK_S = 0.5
+"""How often waiting ranks agree on whether to go on waiting."""
+
+log = structlog.get_logger()
+
+
+class Follower:
+    """Follows a lane in lock step. Only rank 0 decides, so ranks that see new files at different times never part.
+
+    Args:
+        ranks: All ranks; every method is a collective.
+        until_idle_s: End once nothing new came for so long; None: never.
+        stop: Whether this rank was asked to end; one rank is enough.
+        waiting: Told why there is nothing to do (None: there is).
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        *,
+        until_idle_s: float | None,
+        stop: Callable[[], bool],
+        waiting: Callable[[str | None], None],
+    ) -> None:
+        self._ranks = ranks
+        self._until_idle_s = until_idle_s
+        self._stop = stop
+        self._waiting = waiting
+        self._moved = time.monotonic()
+
+    def open_lane(self, store: str, name: str) -> LaneReader | None:
+        """Wait for store and lane to exist; None: asked to end, or idle, before they did."""
+        told = False
+        while True:
+            lane = None
+            reason = ""
+            if self._ranks.rank == 0:
+                try:
+                    lane = LaneReader(store, name)
+                except ConfigMissingError as error:
+                    reason = str(error)
+            there, ended = self._ranks.any(lane is not None, self._ended())
+            if there:
+                self._moved = time.monotonic()
+                return lane if lane is not None else LaneReader(store, name)
+            if ended:
+                return None
+            if not told and reason:
+                log.info("waiting for the lane", store=store, lane=name, reason=reason)
+            told = True
+            self._waiting(f"waiting for lane {name} in {store}")
+            time.sleep(TICK_S)
+
+    def next(self, lane: LaneReader, after: int, lag: Lag) -> LaneManifest | None:
+        """The next snapshot to train, waiting for it; None: it is time to end.
+
+        Args:
+            lane: This rank's reader.
+            after: Sequence number of the last one trained, −1 for none.
+            lag: Behind by more than its ``max_snapshots`` and told to skip: the latest.
+        """
+        while True:
+            sequence = self._ranks.from_first(self._look(lane, after, lag))
+            (ended,) = self._ranks.any(self._stop() or (sequence < 0 and self._ended()))
+            if ended:
+                return None
+            if sequence >= 0:
+                self._moved = time.monotonic()
+                self._waiting(None)
+                return _manifest(lane, sequence)
+            self._waiting(f"lane {lane.header.lane} has no snapshot after number {after}")
+
+    def _look(self, lane: LaneReader, after: int, lag: Lag) -> int:
+        if self._ranks.rank != 0:
+            return -1
+        for manifest in lane.follow(after if after >= 0 else None, timeout_s=TICK_S, stop=self._stop):
+            newest = lane.manifests[-1].sequence
+            behind = newest - after > lag.max_snapshots
+            return newest if behind and lag.policy == "skip-to-latest" else manifest.sequence
+        return -1
+
+    def _ended(self) -> bool:
+        idle = self._until_idle_s is not None and time.monotonic() - self._moved > self._until_idle_s
+        return self._stop() or (idle and self._ranks.rank == 0)
+
+
+def _manifest(lane: LaneReader, sequence: int) -> LaneManifest:
+    """Manifest ``sequence``, which rank 0 has seen: on a shared file system it may still be on its way here."""
+    while len(lane.manifests) <= sequence:
+        lane.refresh()
+        if len(lane.manifests) <= sequence:
+            time.sleep(0.01)
+    return lane.manifests[sequence]

@@ -1,0 +1,107 @@
+"""Start several ranks on this machine, as torchrun does, and bring home what they say."""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stream.service.failure import Failure
+
+MAX_RESTARTS = 30
+"""Times that all ranks are started again after one was killed; each time they continue from the last checkpoint."""
+
+STARTED = "FRESHET_RUN_STARTED"
+"""Environment: when the command began, seconds since the epoch; the same for every restart of its ranks."""
+
+_OUTCOME = "FRESHET_RUN_OUTCOME"
+_RESULT, _SENTENCE = "result.json", "failure"
+_SHUTDOWN_S = 120
+
+
+def launched() -> bool:
+    """Whether this process is a rank that torchrun or ``launch`` started."""
+    return "RANK" in os.environ
+
+
+def launch(arguments: Sequence[str], ranks: int) -> dict[str, Any]:
+    """Run ``freshet-trainer <arguments>`` as ``ranks`` processes and wait for all of them.
+
+    A rank that dies is started again with all others; one that fails with a sentence ends them all. SIGTERM and
+    Ctrl-C are passed on: the ranks finish their snapshot, checkpoint and end.
+
+    Returns:
+        What rank 0 gave to ``report_result``.
+
+    Raises:
+        Failure: With a rank's own sentence, or because ranks kept dying or did not end in time.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    with tempfile.TemporaryDirectory(prefix="freshet-ranks-") as folder:
+        os.environ[_OUTCOME] = folder
+        os.environ.setdefault(STARTED, str(time.time()))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
+        if sys.platform == "linux":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here: no name has to resolve
+        settings = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            run_id=f"freshet-{os.getpid()}",
+            rdzv_backend="c10d",
+            rdzv_endpoint="127.0.0.1:0",
+            local_addr="127.0.0.1",
+            max_restarts=MAX_RESTARTS,
+            monitor_interval=0.2,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+            shutdown_timeout=_SHUTDOWN_S,
+        )
+        try:
+            elastic_launch(settings, sys.executable)("-m", "trainer.cli", *arguments)
+        except SignalException:
+            pass  # a wish to end: whether the ranks could is seen from what they left
+        except ChildFailedError as error:
+            raise Failure(
+                f"ranks died {MAX_RESTARTS + 1} times, the last with exit code "
+                f"{error.get_first_failure()[1].exitcode}; their own messages are above"
+            ) from error
+        sentence, result = Path(folder) / _SENTENCE, Path(folder) / _RESULT
+        if sentence.exists():
+            raise Failure(sentence.read_text(encoding="utf-8"))
+        if not result.exists():
+            raise Failure("the ranks did not end in time; the next start goes on from the last checkpoint")
+        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return found
+
+
+def report_result(result: Mapping[str, Any]) -> bool:
+    """In rank 0: hand the result to the launcher; False: there is none, print it yourself."""
+    return _leave(_RESULT, json.dumps(result))
+
+
+def report_failure(error: Exception) -> bool:
+    """In a rank: hand a sentence to the launcher; False: there is none, fail yourself.
+
+    A rank that could hand it over ends with exit code 0, so that torchrun does not start it again in vain.
+    """
+    return _leave(_SENTENCE, " ".join(str(error).split()))
+
+
+def failed_before() -> bool:
+    """In a rank: whether a rank of an earlier attempt left a sentence; then there is nothing to try again."""
+    return _OUTCOME in os.environ and (Path(os.environ[_OUTCOME]) / _SENTENCE).exists()
+
+
+def _leave(name: str, text: str) -> bool:
+    if _OUTCOME not in os.environ:
+        return False
+    path = Path(os.environ[_OUTCOME]) / name
+    path.with_suffix(".tmp").write_text(text, encoding="utf-8")
+    path.with_suffix(".tmp").replace(path)
+    return True

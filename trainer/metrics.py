@@ -1,0 +1,133 @@
+"""The trainer's Prometheus series, named in docs/metrics.md."""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import psutil  # type: ignore[import-untyped]  # no stubs in the development set
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+from schemas.trainer_config import TrainerConfig
+from trainer.scoring.predictions import Figures
+
+STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+FRESHNESS_BUCKETS = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21_600, 86_400, 604_800)
+
+Metric = TypeVar("Metric", bound=MetricWrapperBase)
+
+
+class TrainerMetrics:
+    """All series of one rank.
+
+    Args:
+        config: Its hash and lane are labels.
+        rank: This rank.
+
+    Attributes:
+        registry: What the endpoint serves.
+    """
+
+    def __init__(self, config: TrainerConfig, rank: int) -> None:
+        self.registry = CollectorRegistry()
+        self._graph = ""  # until the lane is there and says it
+        self._lane = config.lane
+        self._rank = str(rank)
+        self._sent_before: dict[str, int] = {}
+        self._lag = self._make(Gauge, "trainer_lag_snapshots", "Lane snapshots not yet trained", "lane")
+        self._freshness = self._make(
+            Histogram,
+            "trainer_freshness_seconds",
+            "Event time of a snapshot's newest event to its being in the weights",
+            buckets=FRESHNESS_BUCKETS,
+        )
+        self._weights_time = self._make(
+            Gauge, "trainer_weights_event_timestamp_seconds", "Event time of the newest event in the weights"
+        )
+        self._events = self._make(Counter, "trainer_events", "Insert events by use", "use")
+        self._steps = self._make(
+            Histogram, "trainer_step_seconds", "A snapshot's phases", "phase", "rank", buckets=STEP_BUCKETS
+        )
+        self._loss = self._make(Gauge, "trainer_loss", "Mean loss of the last snapshot, nats a query")
+        self._score = self._make(
+            Gauge, "trainer_score", "Prequential score of the last snapshot", "metric", "subset", "scorer"
+        )
+        self._excluded = self._make(Counter, "trainer_eval_excluded", "Events left out of scores", "reason")
+        self._nonfinite = self._make(Counter, "trainer_nonfinite", "Steps with non-finite loss or gradient")
+        self._checkpoint = self._make(
+            Gauge, "trainer_checkpoint_timestamp_seconds", "When the newest checkpoint was written"
+        )
+        self._memory = self._make(Gauge, "trainer_memory_bytes", "Memory held", "rank", "kind")
+        self._comm = self._make(Counter, "trainer_comm_bytes", "Payload bytes sent to other ranks", "op")
+        self._up = self._make(Gauge, "trainer_rank_up", "1 while the rank runs", "rank")
+        self._waiting = self._make(
+            Gauge, "trainer_waiting", "1 while there is no snapshot to train: the store doesn't move", "lane"
+        )
+        self._build = self._make(Gauge, "build_info", "1, labelled with the version", "version")
+        self._config = self._make(Gauge, "config_info", "1, labelled with the configuration's hash", "hash")
+        self._digest = hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:16]
+        self.graph("")
+
+    def graph(self, name: str) -> None:
+        """Name the graph: the label of every series; empty until the lane is there."""
+        self._graph = name
+        constant = (self._up, self._rank), (self._build, version("freshet")), (self._config, self._digest)
+        for gauge, label in constant:
+            gauge.clear()
+            gauge.labels(name, label).set(1)
+        for gauge in (self._lag, self._waiting):
+            gauge.clear()
+            gauge.labels(name, self._lane).set(0)
+
+    def waiting(self, *, yes: bool) -> None:
+        """Whether there is nothing to train right now."""
+        self._waiting.labels(self._graph, self._lane).set(int(yes))
+
+    def lag(self, snapshots: int) -> None:
+        """Snapshots of the lane that are not yet trained."""
+        self._lag.labels(self._graph, self._lane).set(snapshots)
+
+    def scored(self, figures: Figures) -> None:
+        """Scores of the last snapshot; a figure that could not be computed disappears."""
+        self._score.clear()
+        for (metric, subset, scorer), value in figures.items():
+            self._score.labels(self._graph, metric, subset, scorer).set(value)
+
+    def excluded(self, reasons: Mapping[str, int]) -> None:
+        """Events left out of scores."""
+        for reason, count in reasons.items():
+            self._excluded.labels(self._graph, reason).inc(count)
+
+    def used(self, use: str, events: int) -> None:
+        """Insert events that were trained, only remembered (``state_only``), or skipped."""
+        self._events.labels(self._graph, use).inc(events)
+
+    def learned(self, loss: float | None, nonfinite: int, newest_event_us: int) -> None:
+        """A snapshot is in the weights."""
+        if loss is not None:
+            self._loss.labels(self._graph).set(loss)
+        self._nonfinite.labels(self._graph).inc(nonfinite)
+        self._weights_time.labels(self._graph).set(newest_event_us / 1e6)
+        self._freshness.labels(self._graph).observe(max(0.0, time.time() - newest_event_us / 1e6))
+
+    def seconds(self, phases: Mapping[str, float]) -> None:
+        """Wall time of a snapshot's phases on this rank."""
+        for phase, seconds in phases.items():
+            self._steps.labels(self._graph, phase, self._rank).observe(seconds)
+
+    def checkpointed(self) -> None:
+        """A checkpoint was written now."""
+        self._checkpoint.labels(self._graph).set(time.time())
+
+    def resources(self, sent_bytes: Mapping[str, int], held: Mapping[str, int]) -> None:
+        """What the rank has sent since it started, and what it holds now."""
+        for op, total in sent_bytes.items():
+            self._comm.labels(self._graph, op).inc(total - self._sent_before.get(op, 0))
+        self._sent_before = dict(sent_bytes)
+        for kind, count in {**held, "rss": psutil.Process().memory_info().rss}.items():
+            self._memory.labels(self._graph, self._rank, kind).set(count)
+
+    def _make(self, kind: type[Metric], name: str, text: str, *labels: str, **options: Any) -> Metric:
+        return kind(f"freshet_{name}", text, ("graph", *labels), registry=self.registry, **options)

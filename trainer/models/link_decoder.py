@@ -1,0 +1,63 @@
+"""From two embeddings and what was seen of the pair to the logit of an event."""
+
+import torch
+from torch import Tensor, nn
+
+from trainer.data.history import Encounter
+
+_AGES = [column for column in Encounter if column.name.endswith("_AGE")]
+_COUNTS = [column for column in Encounter if column.name.endswith("_COUNT")]
+_BUMPS = 10
+_LONGEST_LOG_S = 20.0  # e²⁰ s = 15 years
+
+
+class EncounterEncoder(nn.Module):
+    """Ages on a log-spaced time scale and counts, as numbers a linear layer can use; nothing is learned.
+
+    Each age is spread over Gaussian bumps at log-spaced times from 1 s to 15 years; "never" is all zeros. Event
+    gaps are heavy-tailed, so equal resolution in log time is what a decoder needs.
+
+    Attributes:
+        width: Numbers a query.
+    """
+
+    width = len(_AGES) * _BUMPS + len(_COUNTS)
+    centres: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centres", torch.linspace(0, _LONGEST_LOG_S, _BUMPS), persistent=False)
+
+    def forward(self, encounters: Tensor) -> Tensor:
+        """float32 (q, len(Encounter)) → (q, width)."""
+        log_age = torch.log1p(encounters[:, _AGES])
+        spacing = _LONGEST_LOG_S / (_BUMPS - 1)
+        bumps = torch.exp(-(((log_age.unsqueeze(-1) - self.centres) / spacing) ** 2))
+        return torch.cat([bumps.flatten(1), torch.log1p(encounters[:, _COUNTS]) / 4], dim=1)
+
+
+class LinkDecoder(nn.Module):
+    """A two-layer perceptron over z(u) ⊙ z(v), z(u), z(v) and, if wanted, the pair's encounters.
+
+    Args:
+        width: Of embeddings.
+        hidden: Of the perceptron.
+        encounters: Whether to look at the encounters; without, the decoder knows the window's graphs only.
+    """
+
+    def __init__(self, width: int, hidden: int, *, encounters: bool) -> None:
+        super().__init__()
+        self.encoder = EncounterEncoder() if encounters else None
+        self.perceptron = nn.Sequential(
+            nn.Linear(3 * width + (EncounterEncoder.width if encounters else 0), hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 1),
+        )
+
+    def forward(self, src: Tensor, dst: Tensor, encounters: Tensor) -> Tensor:
+        """Logits (q,) of queries; see ``SnapshotModel.score``."""
+        parts = [src * dst, src, dst]
+        if self.encoder is not None:
+            parts.append(self.encoder(encounters))
+        logits: Tensor = self.perceptron(torch.cat(parts, dim=1)).squeeze(1)
+        return logits

@@ -1,0 +1,1 @@
+"""Message passing on any device: compressed graphs, mean aggregation, GraphSAGE layers."""

@@ -1,0 +1,46 @@
+"""One compressed graph for all message passing, on any device."""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class CSRGraph:
+    """Edges from sources to targets, compressed by target; duplicates are allowed and count each.
+
+    Attributes:
+        indptr: int64 (targets + 1,), non-decreasing from 0.
+        sources: int64 (edges,), in [0, num_sources).
+        num_sources: Rows of the matrices it multiplies.
+
+    Note:
+        The transpose, which backward passes need, is built at first use and kept.
+    """
+
+    def __init__(self, indptr: Tensor, sources: Tensor, num_sources: int) -> None:
+        self.indptr = indptr
+        self.sources = sources
+        self.num_sources = num_sources
+
+    @property
+    def num_targets(self) -> int:
+        """Rows of the product."""
+        return len(self.indptr) - 1
+
+    @cached_property
+    def degrees(self) -> Tensor:
+        """int64 (targets,): edges into each target."""
+        return self.indptr.diff()
+
+    @cached_property
+    def transpose(self) -> "CSRGraph":
+        """The same edges from targets to sources, targets ascending within a row."""
+        order = torch.argsort(self.sources, stable=True)
+        targets = torch.repeat_interleave(
+            torch.arange(self.num_targets, device=self.sources.device), self.degrees
+        )
+        counts = torch.bincount(self.sources, minlength=self.num_sources)
+        indptr = torch.zeros(self.num_sources + 1, dtype=torch.int64, device=self.sources.device)
+        torch.cumsum(counts, 0, out=indptr[1:])
+        return CSRGraph(indptr, targets[order], self.num_targets)

@@ -1,0 +1,176 @@
+"""The trainer's processes: who they are and the few collectives they use, every byte counted.
+
+With one rank nothing is sent and torch.distributed is never touched. Every method is a collective: all ranks
+call it, in the same order.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+Device = Literal["auto", "cpu", "cuda"]
+TIMEOUT_S = 600.0
+"""A peer that doesn't answer for so long is taken for dead."""
+
+
+class Ranks:
+    """This process among all ranks.
+
+    Attributes:
+        rank: This process, 0 … size − 1.
+        size: How many there are.
+        device: Where tensors live.
+        sent_bytes: Payload bytes this rank sent to others, by purpose.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, device: str | torch.device = "cpu") -> None:
+        self.rank = rank
+        self.size = size
+        self.device = torch.device(device)
+        self.sent_bytes: Counter[str] = Counter()
+
+    @classmethod
+    def from_environment(cls, device: Device, timeout_s: float = TIMEOUT_S) -> "Ranks":
+        """Join the ranks that torchrun started; alone without torchrun.
+
+        Each attempt has its own key space: after a killed rank torchrun starts all again on the same store, and
+        keys of the former attempt would let the new one meet dead peers.
+        """
+        use_cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        place = (
+            torch.device("cuda", local_rank % torch.cuda.device_count()) if use_cuda else torch.device("cpu")
+        )
+        if use_cuda:
+            torch.cuda.set_device(place)
+        if "RANK" not in os.environ:
+            _limit_threads(1)
+            return cls(device=place)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        _limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+        timeout = timedelta(seconds=timeout_s)
+        agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            world_size=None,
+            is_master=rank == 0 and not agent_store,
+            timeout=timeout,
+        )
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        dist.init_process_group(
+            "nccl" if use_cuda else "gloo",
+            store=PrefixStore(f"attempt{attempt}", store),
+            rank=rank,
+            world_size=size,
+            timeout=timeout,
+        )
+        return cls(rank, size, place)
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self.size > 1:
+            dist.destroy_process_group()
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each flag: whether it holds on any rank (one MAX all-reduce)."""
+        return [value > 0 for value in self.maximum([int(flag) for flag in flags])]
+
+    def maximum(self, values: Sequence[int]) -> list[int]:
+        """Element-wise maximum over ranks."""
+        return [int(value) for value in self._reduce(values, torch.int64, dist.ReduceOp.MAX)]
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Element-wise sum over ranks."""
+        return [float(value) for value in self._reduce(values, torch.float64, dist.ReduceOp.SUM)]
+
+    def from_first(self, value: int) -> int:
+        """Rank 0's value, on every rank."""
+        if self.size == 1:
+            return value
+        box = torch.tensor([value], dtype=torch.int64, device=self.device)
+        dist.broadcast(box, src=0)
+        return int(box.item())
+
+    def exchange_sizes(self, sizes: Sequence[int]) -> list[int]:
+        """Tell each rank how many rows it will get from this one; returns how many each of them will send."""
+        if self.size == 1:
+            return list(sizes)
+        sent = torch.tensor(list(sizes), dtype=torch.int64, device=self.device)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent)
+        return [int(size) for size in received]
+
+    def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], purpose: str) -> Tensor:
+        """Send blocks of rows to every rank and receive theirs; the gradient travels back the same way.
+
+        Args:
+            rows: (Σ sent, …), rank 0's rows first.
+            sent: Rows for each rank.
+            received: Rows from each rank, as ``exchange_sizes`` returned.
+            purpose: Under which the bytes are counted; its gradient's as ``<purpose>_gradients``.
+
+        Returns:
+            (Σ received, …), rank 0's rows first.
+        """
+        if self.size == 1:
+            return rows
+        exchanged: Tensor = _Exchange.apply(rows, list(sent), list(received), self, purpose)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        return exchanged
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace every gradient by its sum over ranks, in one all-reduce; a missing one counts as zero."""
+        if self.size == 1:
+            return
+        wanted = [parameter for parameter in parameters if parameter.requires_grad]
+        flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in wanted])
+        dist.all_reduce(flat)
+        # a ring all-reduce sends every element about twice
+        self.sent_bytes["gradients"] += 2 * (self.size - 1) * flat.nbytes // self.size
+        for parameter, gradient in zip(wanted, torch.split(flat, [p.numel() for p in wanted]), strict=True):
+            parameter.grad = gradient.view_as(parameter).clone()
+
+    def _reduce(self, values: Sequence[float], dtype: torch.dtype, op: Any) -> Tensor:
+        box = torch.tensor(list(values), dtype=dtype, device=self.device)
+        if self.size > 1:
+            dist.all_reduce(box, op=op)
+        return box.cpu()
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, sent: list[int], received: list[int], ranks: Ranks, purpose: str
+    ) -> Tensor:
+        ctx.plan = (sent, received, ranks, purpose)
+        return _all_to_all(rows, sent, received, ranks, purpose)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
+        sent, received, ranks, purpose = ctx.plan
+        return (
+            _all_to_all(gradients[0], received, sent, ranks, f"{purpose}_gradients"),
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+def _all_to_all(rows: Tensor, sent: list[int], received: list[int], ranks: Ranks, purpose: str) -> Tensor:
+    out = rows.new_empty((sum(received), *rows.shape[1:]))
+    dist.all_to_all_single(out, rows.contiguous(), output_split_sizes=received, input_split_sizes=sent)
+    row_bytes = rows.element_size() * rows[:1].numel() if len(rows) else 0
+    ranks.sent_bytes[purpose] += row_bytes * (sum(sent) - sent[ranks.rank])
+    return out
+
+
+def _limit_threads(local_ranks: int) -> None:
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // max(1, local_ranks)))

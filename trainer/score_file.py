@@ -1,0 +1,83 @@
+"""``scores.jsonl``: one line a trained snapshot, beside the checkpoints, for people, plots and the result.
+
+Keys of a line: ``sequence`` and ``tau`` of the snapshot; ``events`` (edge events), ``scored`` and ``trained``
+inserts; ``steps``; ``loss`` (mean, nats); ``ap``, ``auc``, ``mrr``, ``hits_at_10`` of the model; ``<scorer>_ap`` and
+so on for the floors ``random``, ``edgebank``, ``recency``; ``inductive_…``, ``transductive_…``, ``historical_…`` for
+the subsets; ``excluded`` (events left out of scores, by reason); ``seconds`` by phase; ``t_max`` (event time, s);
+``lag`` (snapshots behind the lane); ``wall_time`` (s since the epoch). A figure that cannot be computed is absent.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from stream.store.paths import sync_folder
+from trainer.scoring.predictions import Figures
+
+NAME = "scores.jsonl"
+
+
+class ScoreFile:
+    """The lines of one checkpoint folder, in order of sequence, each snapshot once.
+
+    A line is written before the checkpoint of its snapshot, so after a crash there may be lines beyond the
+    checkpoint: ``cut_after`` removes them, and training writes them again.
+
+    Args:
+        folder: The checkpoint folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / NAME
+
+    def cut_after(self, sequence: int | None) -> None:
+        """Keep lines up to ``sequence`` (None: no line), drop later ones and a torn last line."""
+        if not self.path.exists():
+            return
+        kept = [line for line in self.lines() if sequence is not None and line["sequence"] <= sequence]
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(_text(line) for line in kept), encoding="utf-8")
+        temporary.replace(self.path)
+        sync_folder(self.path.parent)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a snapshot's line, durably."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_text(line))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All whole lines."""
+        if not self.path.exists():
+            return []
+        text = self.path.read_text(encoding="utf-8")
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def flat_figures(figures: Figures) -> dict[str, float]:
+    """Figures under the keys of a line, such as ``ap``, ``random_ap`` and ``recency_inductive_ap``."""
+    return {
+        "_".join(
+            [
+                *([] if scorer == "model" else [scorer]),
+                *([] if subset == "all" else [subset]),
+                metric,
+            ]
+        ): value
+        for (metric, subset, scorer), value in figures.items()
+    }
+
+
+def weighted_mean(lines: list[dict[str, Any]], key: str, weight: str) -> float | None:
+    """Mean of a key over the lines that have it, weighted by another; None where none has it."""
+    pairs = [(line[key], line[weight]) for line in lines if line.get(key) is not None and line.get(weight)]
+    total = sum(share for _, share in pairs)
+    return math.fsum(value * share for value, share in pairs) / total if total else None
+
+
+def _text(line: dict[str, Any]) -> str:
+    return json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n"

@@ -1,0 +1,41 @@
+"""The floors that every model is shown beside: predictors that learn nothing."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.data.history import Encounter
+
+Float32 = NDArray[np.float32]
+
+_UNSEEN_PAIR_S = 1e12  # longer than any age: 31,700 years
+
+
+def edgebank(encounters: Float32) -> Float32:
+    """EdgeBank with unlimited memory (Poursafaei et al. 2022): 1 for a directed pair seen before, else 0.
+
+    Args:
+        encounters: float32 (Q, len(Encounter)).
+
+    Returns:
+        float32 (Q,).
+    """
+    return (encounters[:, Encounter.PAIR_COUNT] > 0).astype(np.float32)
+
+
+def recency(encounters: Float32) -> NDArray[np.float64]:
+    """Recency: rank by the pair's last time, else by the destination's last time.
+
+    Every pair seen before stands above every pair not seen before. Among seen pairs (u, v) the one whose last
+    occurrence is the shortest time ago stands highest; among unseen ones the one whose v was last a
+    destination the shortest time ago; a v that never was a destination stands lowest. "Ago" is seen from the
+    query's own time, so scores of queries at different times are comparable.
+
+    Args:
+        encounters: float32 (Q, len(Encounter)).
+
+    Returns:
+        float64 (Q,), higher is likelier: −age for a seen pair, −1e12 − the destination's age for others.
+    """
+    pair_age = encounters[:, Encounter.PAIR_AGE].astype(np.float64)
+    dst_age = encounters[:, Encounter.DST_IN_AGE].astype(np.float64)
+    return np.where(np.isfinite(pair_age), -pair_age, -_UNSEEN_PAIR_S - dst_age)

@@ -1,0 +1,123 @@
+"""Predictions of a model and of the floors, side by side, and the figures made of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainer.data.examples import Examples, Queries
+from trainer.models.interface import SnapshotModel
+from trainer.ranks import Ranks
+from trainer.scoring.floors import edgebank, recency
+from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
+from trainer.strategies.interface import Strategy
+
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+SCORERS = ("model", "random", "edgebank", "recency")
+"""Columns of scores; ``random`` is a model with random weights, never trained."""
+
+Figures = dict[tuple[str, str, str], float]
+"""(metric, subset, scorer) → value; a figure that cannot be computed is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Scores of n events and their negatives, in log order; every score table has a column a scorer.
+
+    Attributes:
+        positive: float64 (n, 4).
+        negative: float64 (n, 4), the random negative of each event.
+        fresh: bool (n,): an end of the event was new.
+        historical_positive: float64 (h, 4), events for which a historical negative could be drawn.
+        historical_negative: float64 (h, 4).
+        ranks: float64 (r, 4), ranks of ranked events among their candidates, 1 is best.
+    """
+
+    positive: Float64
+    negative: Float64
+    fresh: Bool
+    historical_positive: Float64
+    historical_negative: Float64
+    ranks: Float64
+
+    def figures(self) -> Figures:
+        """All figures by (metric, subset, scorer)."""
+        found: dict[tuple[str, str, str], float | None] = {}
+        subsets = {
+            "all": (self.positive, self.negative),
+            "inductive": (self.positive[self.fresh], self.negative[self.fresh]),
+            "transductive": (self.positive[~self.fresh], self.negative[~self.fresh]),
+            "historical": (self.historical_positive, self.historical_negative),
+        }
+        for column, scorer in enumerate(SCORERS):
+            for subset, (positive, negative) in subsets.items():
+                pair = positive[:, column], negative[:, column]
+                found["ap", subset, scorer] = batched(average_precision, *pair)
+                found["auc", subset, scorer] = batched(area_under_roc, *pair)
+            if len(self.ranks):
+                rank = self.ranks[:, column]
+                found["mrr", "all", scorer] = float((1 / rank).mean())
+                found["hits_at_10", "all", scorer] = float((rank <= 10).mean())
+        return {key: value for key, value in found.items() if value is not None}
+
+
+def join(parts: Sequence[Predictions]) -> Predictions:
+    """Predictions of consecutive snapshots as one sequence."""
+    columns = Predictions.__slots__
+    return Predictions(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns))
+
+
+def predict(
+    strategy: Strategy, model: SnapshotModel, floor: SnapshotModel, examples: Examples, ranks: Ranks
+) -> Predictions | None:
+    """Predict a snapshot's events before they are learned; a collective.
+
+    Args:
+        strategy: Knows the snapshots before.
+        model: The model.
+        floor: The same model with random weights.
+        examples: This rank's; late events are left out, their time of appearance is not that of the stream.
+        ranks: All ranks.
+
+    Returns:
+        On rank 0: predictions of all ranks. Elsewhere None.
+    """
+    on_time = examples.of_events(~examples.inserts.late)
+    asked = [on_time.positive, on_time.random, on_time.historical, on_time.candidates]
+    logits = strategy.predict(model, asked)
+    untrained = strategy.predict(floor, asked)
+    tables = [
+        _gather(queries, learned, drawn, ranks)
+        for queries, learned, drawn in zip(asked, logits, untrained, strict=True)
+    ]
+    if ranks.rank != 0:
+        return None
+    (event, positive), (_, negative), (old, historical), (ranked, candidates) = tables
+    ranked = ranked[:: examples.num_candidates]
+    candidates = candidates.reshape(len(ranked), examples.num_candidates, len(SCORERS))
+    true = positive[np.searchsorted(event, ranked)]
+    return Predictions(
+        positive=positive,
+        negative=negative,
+        fresh=examples.fresh[event],
+        historical_positive=positive[np.searchsorted(event, old)],
+        historical_negative=historical,
+        ranks=np.stack([ranks_among(true[:, s], candidates[:, :, s]) for s in range(len(SCORERS))], axis=1),
+    )
+
+
+def _gather(
+    queries: Queries, learned: NDArray[np.float32], drawn: NDArray[np.float32], ranks: Ranks
+) -> tuple[NDArray[np.int64], Float64]:
+    """All ranks' scores on rank 0: event int64 (Q,) ascending, scores float64 (Q, 4)."""
+    columns = [queries.event, learned, drawn, edgebank(queries.encounters), recency(queries.encounters)]
+    own = torch.from_numpy(np.stack([np.asarray(column, np.float64) for column in columns], axis=1))
+    to_first = [len(own), *[0] * (ranks.size - 1)]
+    table = ranks.exchange(own.to(ranks.device), to_first, ranks.exchange_sizes(to_first), "scores")
+    rows = table.cpu().numpy()
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    return rows[:, 0].astype(np.int64), rows[:, 1:]

@@ -1,0 +1,81 @@
+"""Ranking figures: average precision, area under the ROC curve, reciprocal rank, hits."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.data.history import BATCH
+
+Scores = NDArray[np.floating]
+Figure = Callable[[Scores, Scores], float]
+
+
+def average_precision(positive: Scores, negative: Scores) -> float:
+    """Average precision: Σ (recall gained at a threshold) × precision there; equal scores are one threshold.
+
+    Args:
+        positive: (P,) scores of what happened, P ≥ 1.
+        negative: (N,) scores of what did not.
+
+    Returns:
+        In (0, 1]; the value of scikit-learn's ``average_precision_score``.
+    """
+    true_at, all_at = _thresholds(positive, negative)
+    gained = np.diff(true_at, prepend=0)
+    return float((gained * (true_at / all_at)).sum() / len(positive))
+
+
+def area_under_roc(positive: Scores, negative: Scores) -> float:
+    """Probability that a positive stands above a negative; a tie counts one half."""
+    true_at, all_at = _thresholds(positive, negative)
+    false_at = all_at - true_at
+    true_before = np.concatenate([[0], true_at[:-1]])
+    gained = np.diff(false_at, prepend=0)
+    return float((gained * (true_before + true_at) / 2).sum() / (len(positive) * len(negative)))
+
+
+def ranks_among(positive: Scores, candidates: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Rank of each positive among its own candidates, 1 is best, a tie counts one half.
+
+    Args:
+        positive: (P,).
+        candidates: (P, M) scores of its negatives; NaN marks a candidate that doesn't count.
+
+    Returns:
+        float64 (P,) in [1, M + 1].
+    """
+    above = (candidates > positive[:, None]).sum(axis=1)
+    equal = (candidates == positive[:, None]).sum(axis=1)
+    ranks: NDArray[np.float64] = 1.0 + above + equal / 2.0
+    return ranks
+
+
+def batched(figure_of: Figure, positive: Scores, negative: Scores, batch: int = BATCH) -> float | None:
+    """Mean of a figure over batches of consecutive events, each batch weighted by its events.
+
+    Args:
+        figure_of: ``average_precision`` or ``area_under_roc``.
+        positive: (P,) in log order.
+        negative: (P,), the negative of each positive.
+        batch: Events a batch.
+
+    Returns:
+        None without events: a figure that cannot be computed is absent.
+    """
+    if not len(positive):
+        return None
+    total = 0.0
+    for begin in range(0, len(positive), batch):
+        here = slice(begin, begin + batch)
+        total += figure_of(positive[here], negative[here]) * len(positive[here])
+    return total / len(positive)
+
+
+def _thresholds(positive: Scores, negative: Scores) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    scores = np.concatenate([positive, negative])
+    truth = np.concatenate([np.ones(len(positive), np.int64), np.zeros(len(negative), np.int64)])
+    order = np.argsort(-scores, kind="stable")
+    scores, truth = scores[order], truth[order]
+    last = np.append(np.nonzero(scores[1:] != scores[:-1])[0], len(scores) - 1)
+    return np.cumsum(truth)[last], last + 1

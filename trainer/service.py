@@ -1,0 +1,103 @@
+"""One rank of ``freshet-trainer run``: its group, endpoint, signals and result around the training loop."""
+
+import math
+import os
+from typing import Any
+
+import structlog
+
+from schemas.trainer_config import TrainerConfig
+from stream.service.endpoint import Endpoint
+from stream.service.failure import Failure
+from trainer.checkpoint import Checkpoints
+from trainer.daemon import Trainer, follow
+from trainer.follower import Follower
+from trainer.launch import STARTED, launched
+from trainer.metrics import TrainerMetrics
+from trainer.ranks import Ranks
+from trainer.score_file import ScoreFile, weighted_mean
+from trainer.shutdown import Shutdown, die_with_parent
+
+log = structlog.get_logger()
+
+SCORES = ("ap", "auc", "mrr", "hits_at_10", "inductive_ap", "random_ap", "edgebank_ap", "recency_ap")
+
+
+def train(config: TrainerConfig, *, until_idle_s: float | None, began: float) -> dict[str, Any] | None:
+    """Train until SIGTERM, or until nothing new came for ``until_idle_s``.
+
+    Args:
+        config: The configuration.
+        until_idle_s: Seconds; None: for ever.
+        began: When the command began, seconds since the epoch.
+
+    Returns:
+        On rank 0: the keys of docs/cli.md over all snapshots since the command began, restarts of ranks included.
+        Elsewhere None.
+    """
+    shutdown = Shutdown()
+    shutdown.on_signals()
+    if launched():
+        die_with_parent()
+    ranks = Ranks.from_environment(config.device)
+    metrics = TrainerMetrics(config, ranks.rank)
+    progress = _Progress(metrics)
+    port = config.metrics.port + ranks.rank if config.metrics.port else 0
+    endpoint = Endpoint(
+        config.metrics.model_copy(update={"port": port}), metrics.registry, lambda: progress.obstacle
+    )
+    log.info("metrics", rank=ranks.rank, url=endpoint.url)
+    try:
+        follower = Follower(
+            ranks, until_idle_s=until_idle_s, stop=lambda: shutdown.wanted, waiting=progress.waiting
+        )
+        assert config.store is not None  # the command has checked
+        lane = follower.open_lane(config.store, config.lane)
+        if lane is not None:
+            metrics.graph(lane.header.graph)
+            log.info(
+                "training", rank=ranks.rank, ranks=ranks.size, device=str(ranks.device), model=config.model,
+                strategy=config.strategy, lane=config.lane, graph=lane.header.graph,
+            )  # fmt: skip
+            follow(Trainer(config, lane, ranks, metrics), follower)
+        elif not shutdown.wanted:
+            raise Failure(
+                f"no lane {config.lane} appeared in {config.store} within {until_idle_s} seconds; start the stream "
+                "service with that lane, or check the keys store and lane"
+            )
+        if ranks.rank != 0:
+            return None
+        return result(config, since=float(os.environ.get(STARTED, began)))
+    finally:
+        ranks.close()
+        endpoint.close()
+
+
+def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
+    """Totals and event-weighted means over the snapshots trained since a wall time (seconds since the epoch)."""
+    every = ScoreFile(config.checkpoint).lines()
+    lines = [line for line in every if line["wall_time"] >= since]
+    return {
+        "snapshots": len(lines),
+        "steps": sum(line["steps"] for line in lines),
+        "events": sum(line["events"] for line in lines),
+        "loss": weighted_mean(lines, "loss", "trained"),
+        **{key: weighted_mean(lines, key, "scored") for key in SCORES},
+        "seconds": math.fsum(seconds for line in lines for seconds in line["seconds"].values()),
+        "checkpoint": str(Checkpoints(config.checkpoint, 1).newest_path() or "") or None,
+        "first_tau": lines[0]["tau"] if lines else None,
+        "last_tau": lines[-1]["tau"] if lines else None,
+        "total_snapshots": len(every),
+    }
+
+
+class _Progress:
+    """What keeps this rank from training, for /readyz and the metric."""
+
+    def __init__(self, metrics: TrainerMetrics) -> None:
+        self._metrics = metrics
+        self.obstacle: str | None = "starting"
+
+    def waiting(self, obstacle: str | None) -> None:
+        self.obstacle = obstacle
+        self._metrics.waiting(yes=obstacle is not None)

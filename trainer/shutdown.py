@@ -1,0 +1,40 @@
+"""How a trainer learns that it should end."""
+
+import os
+import signal
+import threading
+from types import FrameType
+
+_WATCH_S = 1.0
+
+
+class Shutdown:
+    """A wish to end: SIGTERM or Ctrl-C ask for it, the loop honours it between snapshots."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+
+    def on_signals(self) -> None:
+        """Let SIGTERM and SIGINT set ``wanted`` (main thread only)."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self.wanted = True
+
+
+def die_with_parent() -> None:
+    """End this rank at once when the process that started it is gone.
+
+    A launcher that was killed cannot stop its ranks; left alone they would go on writing checkpoints beside the
+    ranks of the next start.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            stop.wait(_WATCH_S)
+        os._exit(1)
+
+    stop = threading.Event()
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

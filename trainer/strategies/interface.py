@@ -1,0 +1,130 @@
+"""What a strategy must offer, and the registry that finds strategies by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from schemas.store import LaneHeader
+from schemas.trainer_config import Optimisation
+from stream.service.failure import Failure
+from trainer.data.examples import Examples, Queries
+from trainer.data.graph_window import GraphWindow
+from trainer.models.interface import Kind, SnapshotModel, models
+from trainer.ranks import Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What training on one snapshot did, over all ranks.
+
+    Attributes:
+        steps: Optimiser steps.
+        events: Distinct events learned from.
+        loss: Mean binary cross-entropy a query, in nats; None without events.
+        nonfinite: Steps left out because loss or gradient was not finite.
+        seconds: Wall time by phase, of this rank.
+    """
+
+    steps: int
+    events: int
+    loss: float | None
+    nonfinite: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Strategy(Protocol):
+    """How ranks share predicting and training. All methods but ``owned`` are collectives: all ranks call them."""
+
+    name: ClassVar[str]
+    trains: ClassVar[Kind]
+
+    def setup(
+        self, model: SnapshotModel, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
+    ) -> None:
+        """Take the model to train (already on the ranks' device, equal on all of them).
+
+        Raises:
+            Failure: The lane's parts are not what this strategy can work with.
+        """
+        ...
+
+    def advance(self, window: GraphWindow) -> None:
+        """Take in the window's newest snapshot: from now on it is what is predicted and learned."""
+        ...
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        """Nodes whose events as a source are this rank's, bool (num_nodes,); each node is owned once."""
+        ...
+
+    def predict(self, model: SnapshotModel, queries: list[Queries]) -> list[NDArray[np.float32]]:
+        """Logits of this rank's queries about the newest snapshot, seen from the snapshots before it.
+
+        Args:
+            model: The trained model or one of its kind (a floor).
+            queries: Any number of sets; other ranks bring as many.
+        """
+        ...
+
+    def train(self, examples: Examples, epoch: int) -> StepReport:
+        """One pass over this rank's examples of the newest snapshot."""
+        ...
+
+    def embeddings(self, nodes: NDArray[np.int64]) -> Tensor:
+        """Embeddings (n, width) of any nodes after the newest snapshot, as the next prediction will use them."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What the next step depends on besides the model: the optimiser."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held for other ranks' data."""
+        ...
+
+
+S = TypeVar("S", bound=type)
+_REGISTRY: dict[str, Callable[..., Strategy]] = {}
+
+
+def register(strategy: S) -> S:
+    """Class decorator: make a strategy known under its ``name``."""
+    _REGISTRY[strategy.name] = strategy  # type: ignore[attr-defined]
+    return strategy
+
+
+def strategies() -> dict[str, Callable[..., Strategy]]:
+    """All strategies by name."""
+    from trainer.strategies import builtin  # noqa: F401  imported for its registrations
+
+    return dict(_REGISTRY)
+
+
+def create_strategy(name: str, params: dict[str, Any], model: str) -> Strategy:
+    """Build a strategy for models of the kind of ``model``.
+
+    Raises:
+        Failure: Unknown strategy or parameter, or one that trains another kind of model.
+    """
+    known = strategies()
+    if name not in known:
+        raise Failure(f"unknown strategy {name!r}; expected one of {', '.join(sorted(known))}")
+    try:
+        strategy = known[name](**params)
+    except (TypeError, ValueError) as error:
+        raise Failure(f"strategy_params of {name}: {error}") from error
+    kind = getattr(models().get(model), "kind", strategy.trains)
+    if kind != strategy.trains:
+        raise Failure(
+            f"strategy {name} trains {strategy.trains}-based models, but model {model} is {kind}-based; "
+            "freshet-trainer models lists which go together"
+        )
+    return strategy
