@@ -15,6 +15,8 @@ from stream.partition.interface import OnlinePartitioner, PartitionError, Why, a
 from stream.snapshots.graph import LiveGraph
 
 ALGORITHMS = sorted(algorithms())
+VERTEX = [name for name in ALGORITHMS if algorithms()[name].kind == "vertex"]
+EDGE = [name for name in ALGORITHMS if algorithms()[name].kind == "edge"]
 PARTS = [1, 2, 5, 64, 100]
 
 
@@ -142,10 +144,9 @@ def test_assignments_tell_every_placement(algorithm, parts):
         assert (home[delta.live] >= 0).all()
 
 
+@pytest.mark.parametrize("algorithm", VERTEX)
 def test_vertex_partitioners_own_exactly_the_live_nodes(algorithm, parts):
     partitioner = create(algorithm, parts=parts)
-    if partitioner.kind != "vertex":
-        pytest.skip("an edge partitioner")
     left = 0
     for delta in stream():
         before = partitioner.home().copy()
@@ -159,10 +160,9 @@ def test_vertex_partitioners_own_exactly_the_live_nodes(algorithm, parts):
     assert left, "the stream must have nodes that leave"
 
 
+@pytest.mark.parametrize("algorithm", EDGE)
 def test_edge_partitioners_give_every_insert_a_part_or_discard_it_and_place_its_ends(algorithm, parts):
     partitioner = create(algorithm, parts=parts)
-    if partitioner.kind != "edge":
-        pytest.skip("a vertex partitioner")
     known = Placements()
     for delta in stream():
         assignment = partitioner.update(delta)
