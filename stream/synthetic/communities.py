@@ -21,6 +21,8 @@ _TAIL = 1.8
 """Exponent of the Pareto law of activity."""
 _BURSTING, _BURST = 0.03, 8.0
 """Share of communities that burst in an epoch, and by how much more active they are."""
+_COUPLES = 0.3
+"""Share of newcomers that bring the next one along: two unseen nodes meet, as on every growing platform."""
 _ARRIVAL = 2.0
 """Arrivals slow down: node i comes with event about (i / nodes)^2 · edges."""
 
@@ -66,7 +68,13 @@ def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> Communi
         movers = np.flatnonzero(moves) if first else np.empty(0, np.int64)
         community[movers] = rng.integers(0, communities, len(movers))
         newcomers = np.arange(known, max(soon, known))
-        at = np.concatenate((np.sort(rng.integers(first, end, len(movers))), comes_at[newcomers]))
+        hosts = newcomers[:-1:2][rng.random(len(newcomers) // 2) < _COUPLES]
+        community[hosts + 1] = community[hosts]
+        guest = np.full(end - first, -1, np.int64)
+        guest[comes_at[hosts] - first] = hosts + 1
+        joins_at = comes_at.copy()
+        joins_at[hosts + 1] = comes_at[hosts]
+        at = np.concatenate((np.sort(rng.integers(first, end, len(movers))), joins_at[newcomers]))
         who = np.concatenate((movers, newcomers))
         order = np.argsort(at, kind="stable")
         joined.append((who[order], at[order], community[who[order]]))
@@ -77,7 +85,7 @@ def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> Communi
         members, starts = _by_community(community[:known], communities)
         weight = np.cumsum(activity[members] * boost[community[members]])
         _draw(
-            forced, members, starts, community, weight, rng.random((end - first, 3)),
+            forced, guest, members, starts, community, weight, rng.random((end - first, 3)),
             src[first:end], dst[first:end],
         )  # fmt: skip
     node, at, joins = (np.concatenate(parts) for parts in zip(*joined, strict=True))
@@ -117,6 +125,7 @@ def _by_community(community: Int64Array, communities: int) -> tuple[Int64Array, 
 @njit(cache=True, nogil=True)
 def _draw(
     forced: Int64Array,
+    guest: Int64Array,
     members: Int64Array,
     starts: Int64Array,
     community: Int64Array,
@@ -129,6 +138,7 @@ def _draw(
 
     Args:
         forced: int64 [n]; the source, or −1 to draw one.
+        guest: int64 [n]; the partner, a node that isn't there yet, or −1 to draw one.
         members: Nodes that are there, sorted by community.
         starts: int64 [communities + 1], where each community starts in ``members``.
         community: Of every node.
@@ -152,6 +162,9 @@ def _draw(
             while place < count - 1 and weight[place] <= uniform[i, 0] * weight[-1]:
                 place += 1
             source = members[place]
+        if guest[i] >= 0:
+            src[i], dst[i] = source, guest[i]
+            continue
         low, high = starts[community[source]], starts[community[source] + 1]
         alone = high - low < 2
         if alone or uniform[i, 1] >= _LOYALTY:
