@@ -42,6 +42,11 @@ class LaneReader:
                 "name one of them, or add the lane to the stream's configuration"
             )
         self.header = read_record(self.root / HEADER, LaneHeader)
+        if self.header.lane != lane:
+            raise CorruptError(
+                f"{self.root / HEADER} is the header of lane {self.header.lane!r}, not of {lane!r}: "
+                "rename the folder back, or let the stream job build the lane anew"
+            )
         self.manifests: list[LaneManifest] = []
         listed = manifest_taus(self.root)
         self.refresh()

@@ -86,6 +86,12 @@ def test_a_lane_of_another_log_is_refused(store, tmp_path):
         LaneReader(other, "sep")
 
 
+def test_a_renamed_lane_is_refused(store):
+    (store / "lanes/sep").rename(store / "lanes/other")
+    with pytest.raises(CorruptError, match="header of lane 'sep', not of 'other'"):
+        LaneReader(store, "other")
+
+
 def test_a_newer_format_is_refused_with_both_versions(store):
     path = store / "lanes/sep/lane.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 2}))
