@@ -135,7 +135,7 @@ def print_tables(outcome: Outcome, console: Console) -> None:
     lanes = Table(title="Lanes", title_justify="left", title_style="bold")
     for title in ("lane", "kind"):
         lanes.add_column(title)
-    for title in ("cut or discarded", "node balance", "saved by additive storage"):
+    for title in ("cut or discarded", "node balance", "storage saved"):
         lanes.add_column(title, justify="right")
     for lane in outcome.lanes:
         lanes.add_row(
@@ -148,10 +148,10 @@ def print_tables(outcome: Outcome, console: Console) -> None:
         title_style="bold",
     )
     marks = _marks(len(outcome.scores))
-    scores.add_column("snapshot")
+    scores.add_column("snapshot", no_wrap=True)
     for index in marks:
         scores.add_column(f"{index + 1}", justify="right")
-    scores.add_column("mean of 2nd half", justify="right")
+    scores.add_column("2nd half", justify="right")
     for scorer in SCORERS:
         mean = outcome.mean_score(scorer)
         scores.add_row(
