@@ -3,6 +3,7 @@
 import typer
 
 from trainer.commands.config import config
+from trainer.commands.evaluate import evaluate
 from trainer.commands.models import models
 from trainer.commands.run import run
 
@@ -14,7 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, models, config):
+for command in (run, evaluate, models, config):
     app.command()(command)
 
 

@@ -90,7 +90,7 @@ def report_failure(error: Exception) -> bool:
 
     A rank that could hand it over ends with exit code 0, so that torchrun does not start it again in vain.
     """
-    return _leave(_SENTENCE, " ".join(str(error).split()))
+    return failed_before() or _leave(_SENTENCE, " ".join(str(error).split()))
 
 
 def failed_before() -> bool:

@@ -99,6 +99,16 @@ class Ranks:
         dist.broadcast(box, src=0)
         return int(box.item())
 
+    def text_from_first(self, text: str) -> str:
+        """Rank 0's text, on every rank."""
+        if self.size == 1:
+            return text
+        encoded = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8).to(self.device)
+        length = self.from_first(len(encoded))
+        box = encoded if self.rank == 0 else torch.empty(length, dtype=torch.uint8, device=self.device)
+        dist.broadcast(box, src=0)
+        return bytes(box.cpu().numpy()).decode()
+
     def exchange_sizes(self, sizes: Sequence[int]) -> list[int]:
         """Tell each rank how many rows it will get from this one; returns how many each of them will send."""
         if self.size == 1:

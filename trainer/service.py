@@ -12,11 +12,11 @@ from stream.service.failure import Failure
 from trainer.checkpoint import Checkpoints
 from trainer.daemon import Trainer, follow
 from trainer.follower import Follower
-from trainer.launch import STARTED, launched
+from trainer.launch import STARTED
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 from trainer.score_file import ScoreFile, weighted_mean
-from trainer.shutdown import Shutdown, die_with_parent
+from trainer.shutdown import Shutdown, rank_dies_with_launcher
 
 log = structlog.get_logger()
 
@@ -37,8 +37,7 @@ def train(config: TrainerConfig, *, until_idle_s: float | None, began: float) ->
     """
     shutdown = Shutdown()
     shutdown.on_signals()
-    if launched():
-        die_with_parent()
+    rank_dies_with_launcher()
     ranks = Ranks.from_environment(config.device)
     metrics = TrainerMetrics(config, ranks.rank)
     progress = _Progress(metrics)

@@ -5,6 +5,8 @@ import signal
 import threading
 from types import FrameType
 
+from trainer.launch import launched
+
 _WATCH_S = 1.0
 
 
@@ -23,12 +25,14 @@ class Shutdown:
         self.wanted = True
 
 
-def die_with_parent() -> None:
-    """End this rank at once when the process that started it is gone.
+def rank_dies_with_launcher() -> None:
+    """In a rank: end at once when the process that started it is gone; elsewhere nothing.
 
     A launcher that was killed cannot stop its ranks; left alone they would go on writing checkpoints beside the
     ranks of the next start.
     """
+    if not launched():
+        return
     parent = os.getppid()
 
     def watch() -> None:

@@ -22,7 +22,7 @@ def build_store(
     source: str | Path | EventFile | pa.Table,
     store: str | Path,
     *,
-    interval_us: int,
+    interval_us: int | None = None,
     lanes: Sequence[Lane] = (),
     graph: str = "file",
     node_features: int | None = None,
@@ -37,7 +37,8 @@ def build_store(
     Args:
         source: Parquet or CSV file, what ``read_events`` made of one, or canonical events (``event_schema``).
         store: Folder to make the store in; it must not have a log yet.
-        interval_us: Length of a snapshot, microseconds; snapshots are aligned to the epoch.
+        interval_us: Length of a snapshot, microseconds; snapshots are aligned to the epoch. None: a hundredth of
+            the events' span.
         lanes: Partitioners that follow the log.
         graph: Name of the graph.
         node_features: F; None: as the file has it, 0 for a table.
@@ -63,6 +64,7 @@ def build_store(
     else:
         ids = "string" if pa.types.is_string(source.schema.field("src").type) else "int"
         events = source.cast(event_schema(ids))
+    interval_us = interval_us or _hundredth(events)
     header = LogHeader(
         graph=graph,
         interval_us=interval_us,
@@ -82,6 +84,12 @@ def build_store(
         with LaneWriter(store, lane, observer=observer) as writer:
             writer.catch_up()
     return Path(store)
+
+
+def _hundredth(events: pa.Table) -> int:
+    """A hundredth of the events' span, rounded up; 1 µs where all have one time."""
+    t = events["t"].to_numpy()
+    return max(1, -(-int(t.max() - t.min()) // 100)) if len(t) else 1
 
 
 def _commits(events: pa.Table, interval_us: int) -> Iterator[list[tuple[int, pa.Table]]]:

@@ -1,10 +1,7 @@
 """``freshet-trainer run``: train continually on a lane."""
 
-import sys
 import time
-import traceback
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -14,17 +11,9 @@ from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.launch import failed_before, launch, launched, report_failure, report_result
+from trainer.commands.ranks import ConfigFile, RankCount, expected_errors, in_ranks
 
 _began = time.time()
-
-Ranks = Annotated[
-    int | None,
-    typer.Option("--ranks", min=1, help="Processes to start on this machine; under torchrun: its own."),
-]
-ConfigFile = Annotated[
-    Path, typer.Option("--config", help="The configuration; see freshet-trainer config --example.")
-]
 
 
 def run(
@@ -38,7 +27,7 @@ def run(
             help="End once no new snapshot came for so long; without it: at SIGTERM.",
         ),
     ] = None,
-    ranks: Ranks = None,
+    ranks: RankCount = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -56,41 +45,7 @@ def run(
         if result is not None:
             print_json(result) if json else print_table(f"{config.model} on lane {config.lane}", result)
 
-    finish(body, *_expected(), debug=debug)
-
-
-def in_ranks(ranks: int | None, work: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-    """Do a command's work in this process, or in as many ranks as asked for.
-
-    Args:
-        ranks: How many to start; None or 1: this process is the only one. Under torchrun this process is a rank.
-        work: Returns the result on rank 0 and None on others.
-
-    Returns:
-        The result where it is to be printed, else None.
-    """
-    if not launched():
-        return launch(sys.argv[1:], ranks) if ranks is not None and ranks > 1 else work()
-    if failed_before():
-        return None
-    try:
-        result = work()
-    except RuntimeError:
-        raise  # a collective whose peer was killed fails so: worth another attempt
-    except Exception as error:
-        if not isinstance(error, (Failure, OSError, *_expected())):
-            traceback.print_exc()  # a defect, and the sentence is little; trying again would not mend it
-        if not report_failure(error):
-            raise
-        return None
-    return None if result is None or report_result(result) else result
-
-
-def _expected() -> tuple[type[Exception], ...]:
-    from stream.partition.interface import PartitionError
-    from stream.store.errors import StoreError
-
-    return StoreError, PartitionError
+    finish(body, *expected_errors(), debug=debug)
 
 
 def _train(config: TrainerConfig, until_idle_s: float | None) -> Mapping[str, Any] | None:

@@ -96,7 +96,8 @@ class Sampling:
         seed: The run's seed.
         candidates: Negatives a ranked event has, for MRR and Hits@10.
         ranked_events: Events of a snapshot that are ranked at most (a seeded sample).
-        pool: Destinations negatives are drawn from; None: those seen up to and including the snapshot.
+        pool: Destinations that negatives to be judged by are drawn from; None: those seen up to and including the
+            snapshot, from which negatives to learn from always come.
     """
 
     seed: int = 0
@@ -138,23 +139,26 @@ def prepare(
     """
     inserts = insert_events(events)
     src, dst = inserts.src, inserts.dst
-    pool = destination_pool(history, inserts) if sampling.pool is None else sampling.pool
-    mine = np.nonzero(owned[src])[0] if len(pool) > 1 else np.empty(0, np.int64)
+    seen = destination_pool(history, inserts)
+    judged_pool = seen if sampling.pool is None else sampling.pool
+    possible = min(len(seen), len(judged_pool)) > 1
+    mine = np.nonzero(owned[src])[0] if possible else np.empty(0, np.int64)
 
-    def uniform(of: Int64, draws: int, purpose: int) -> Int64:
-        if len(pool) < 2:
+    def uniform(of: Int64, draws: int, purpose: int, pool: Int64) -> Int64:
+        if not possible:
             return np.empty((0, draws), np.int64)
         return random_destinations(pool, dst[of], draws, Draw(sampling.seed, tau, purpose))
 
     every = np.arange(len(src), dtype=np.int64)
-    training = uniform(every, 1, Purpose.TRAINING + epoch)
-    judged = uniform(every, 1, Purpose.RANDOM)
+    # nodes that are yet to come would be negatives that teach newness only
+    training = uniform(every, 1, Purpose.TRAINING + epoch, seen)
+    judged = uniform(every, 1, Purpose.RANDOM, judged_pool)
     old_src, old_dst, drawable = historical_pairs(
         history, inserts, Draw(sampling.seed, tau, Purpose.HISTORICAL)
     )
     ranked = _sample(len(src), sampling.ranked_events, Draw(sampling.seed, tau, Purpose.RANKED_EVENTS))
-    among = uniform(ranked, sampling.candidates, Purpose.CANDIDATES)
-    own_ranked = np.nonzero(owned[src[ranked]])[0] if len(pool) > 1 else mine
+    among = uniform(ranked, sampling.candidates, Purpose.CANDIDATES, judged_pool)
+    own_ranked = np.nonzero(owned[src[ranked]])[0] if possible else mine
     old = mine[drawable[mine]]
 
     asked = [

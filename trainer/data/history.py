@@ -55,6 +55,11 @@ class Inserts:
         return len(self.src)
 
 
+_NO_EVENTS = Inserts(
+    np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
+)
+
+
 class History:
     """Last time and count of every node and directed pair, advanced event by event in log order.
 
@@ -63,9 +68,17 @@ class History:
 
     An event sees only events of strictly earlier time that stand before its batch of ``BATCH``; events of
     equal time never see each other, wherever the batch border falls.
+
+    Args:
+        across: Whether a batch goes on into the next snapshot, as in offline evaluation, where snapshots mean
+            nothing to the protocol. Otherwise a batch ends with its snapshot: once a snapshot is there, all of the
+            one before it is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, across: bool = False) -> None:
+        self._across = across
+        self._open = _NO_EVENTS
+        self._in_batch = 0  # how many of the open events belong to the batch that goes on
         self.pairs = PairTable()
         self.last_out = np.empty(0, np.int64)
         self.last_in = np.empty(0, np.int64)
@@ -75,11 +88,11 @@ class History:
         """Distinct destinations in order of first appearance: the pool of random negatives."""
 
     def replay(self, events: Inserts, num_nodes: int, rows: Int64, src: Int64, dst: Int64) -> Float32:
-        """Answer queries about one snapshot's events, then remember all of them.
+        """Answer queries about one snapshot's events, then remember them.
 
         Args:
             events: The snapshot's inserts.
-            num_nodes: Dense ids in use after the snapshot.
+            num_nodes: Dense ids in use after the snapshot; queries may name higher ones, of which nothing is known.
             rows: int64 (Q,), ascending: each query is asked just before event ``rows[q]``.
             src: int64 (Q,), u of each query.
             dst: int64 (Q,), v of each query.
@@ -87,21 +100,27 @@ class History:
         Returns:
             float32 (Q, len(Encounter)).
         """
-        self._grow(num_nodes)
-        self.pairs.reserve(len(events))
-        known = np.zeros(num_nodes, np.bool_)
+        self._grow(max(num_nodes, *(int(ids.max(initial=-1)) + 1 for ids in (src, dst))))
+        self.pairs.reserve(len(self._open) + len(events))
+        known = np.zeros(len(self.last_out), np.bool_)
         known[self.destinations] = True
         fresh = first_appearances(events.dst[~known[events.dst]])
         out = np.empty((len(rows), len(Encounter)), np.float32)
-        table = self.pairs
-        table.size = _replay(
+        waiting, table = self._open, self.pairs
+        columns = tuple(
+            np.concatenate([getattr(waiting, name), getattr(events, name)])
+            for name in ("src", "dst", "visible_us")
+        )
+        table.size, committed, self._in_batch = _replay(
             (table.slots, table.shift, table.keys, table.last_us, table.count, table.size),
             (self.last_out, self.last_in, self.count_out, self.count_in),
-            (events.src, events.dst, events.visible_us),
-            (rows, src, dst),
-            BATCH,
+            columns,
+            (rows + len(waiting), src, dst),
+            (len(waiting) - self._in_batch, BATCH, not self._across),
             out,
         )
+        src_left, dst_left, visible_left = (column[committed:] for column in columns)
+        self._open = Inserts(src_left, dst_left, visible_left, np.zeros(len(src_left), np.bool_))
         self.destinations = np.concatenate([self.destinations, fresh])
         return out
 
@@ -158,20 +177,20 @@ def _age_s(now, then):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _replay(table, nodes, events, queries, batch, out):  # type: ignore[no-untyped-def]  # compiled
+def _replay(table, nodes, events, queries, batches, out):  # type: ignore[no-untyped-def]  # compiled
     slots, shift, keys, last_us, count, size = table
     last_out, last_in, count_out, count_in = nodes
     src, dst, time = events
     rows, query_src, query_dst = queries
+    begin, batch, commit_all = batches
     num_events, num_queries = len(src), len(rows)
     committed = q = 0
-    for begin in range(0, num_events + batch, batch):
+    while True:
+        done = begin >= num_events
         end = min(begin + batch, num_events)
-        while (
-            committed < begin
-            and committed < num_events
-            and (begin >= num_events or time[committed] < time[begin])
-        ):
+        if done and not commit_all:
+            return size, committed, 0
+        while committed < end if done else (committed < begin and time[committed] < time[begin]):
             u, v, now = src[committed], dst[committed], time[committed]
             key = pair_key(u, v)
             position = find(slots, shift, keys, key)
@@ -206,6 +225,8 @@ def _replay(table, nodes, events, queries, batch, out):  # type: ignore[no-untyp
             row[10] = count_out[v]
             row[11] = count_in[v]
             q += 1
-        if begin >= num_events:
-            break
-    return size
+        if done:
+            return size, committed, 0
+        if not commit_all and end < begin + batch:
+            return size, committed, end - begin
+        begin += batch

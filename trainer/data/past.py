@@ -15,6 +15,9 @@ Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 
+STRIDE = 1 << 32
+"""Larger than every dense id."""
+
 
 @dataclass(frozen=True, slots=True)
 class PastSnapshot:
@@ -36,24 +39,22 @@ class PastSnapshot:
 class Past:
     """Snapshots before the one to be predicted, oldest first; nodes in them are named by one int64 *key*.
 
-    A key is place · stride + node, so a window is one large graph of disjoint snapshots: sampled, fetched and
-    multiplied at once.
+    A key is place · ``STRIDE`` + node, so a window is one large graph of disjoint snapshots: sampled, fetched and
+    multiplied at once. Nodes that a snapshot does not have may be named: nobody owns them.
 
     Attributes:
         snapshots: At most ``length``, oldest first.
-        stride: Larger than every dense id; the same on every rank.
         length: Snapshots the model wants.
     """
 
-    def __init__(self, snapshots: list[PastSnapshot], stride: int, length: int) -> None:
+    def __init__(self, snapshots: list[PastSnapshot], length: int) -> None:
         self.snapshots = snapshots
-        self.stride = stride
         self.length = length
 
     def keys(self, nodes: Int64) -> Int64:
         """Keys of ``nodes`` in every snapshot: int64 (snapshots, n)."""
         places = np.arange(len(self.snapshots), dtype=np.int64)
-        return places[:, None] * self.stride + nodes
+        return places[:, None] * STRIDE + nodes
 
     def homes(self, keys: Int64) -> Int32:
         """Rank that owns each key, −1 for none."""
@@ -77,14 +78,14 @@ class Past:
             indptr, neighbours = sample_neighbours(snapshot.graph, nodes, fanout, seed + snapshot.tau)
             starts.append(indptr[1:] + offset)
             offset += int(indptr[-1])
-            found.append(neighbours + place * self.stride)
+            found.append(neighbours + place * STRIDE)
         return np.concatenate(starts), np.concatenate([*found, np.empty(0, np.int64)])
 
     def by_snapshot(self, keys: Int64) -> list[tuple[PastSnapshot, slice, Int64]]:
         """Sorted keys apart: for each snapshot, where its keys stand and their nodes."""
-        borders = np.searchsorted(keys, np.arange(len(self.snapshots) + 1) * self.stride)
+        borders = np.searchsorted(keys, np.arange(len(self.snapshots) + 1) * STRIDE)
         return [
-            (snapshot, slice(begin, end), keys[begin:end] - place * self.stride)
+            (snapshot, slice(begin, end), keys[begin:end] - place * STRIDE)
             for place, (snapshot, begin, end) in enumerate(
                 zip(self.snapshots, borders[:-1].tolist(), borders[1:].tolist(), strict=True)
             )
@@ -117,7 +118,7 @@ class PastBuilder:
         for tau in taus:
             self._known[tau] = self._known.get(tau) or self._snapshot(window, tau)
         self._known = {tau: known for tau, known in self._known.items() if tau in window.taus}
-        return Past([self._known[tau] for tau in taus], window.num_nodes + 1, self._length)
+        return Past([self._known[tau] for tau in taus], self._length)
 
     def _snapshot(self, window: GraphWindow, tau: int) -> PastSnapshot:
         owner = window.owner(tau)

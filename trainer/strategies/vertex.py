@@ -16,7 +16,7 @@ from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from trainer.data.examples import Examples, Queries
 from trainer.data.graph_window import GraphWindow
-from trainer.data.past import Past, PastBuilder
+from trainer.data.past import STRIDE, Past, PastBuilder
 from trainer.data.remote import InputRows
 from trainer.models.interface import Kind, NodeInputs, SnapshotModel
 from trainer.ranks import Ranks
@@ -194,7 +194,7 @@ class VertexStrategy:
             activity = torch.from_numpy(past.activity(wanted))
             return model.encode(
                 NodeInputs(
-                    torch.from_numpy(wanted % past.stride),
+                    torch.from_numpy(wanted % STRIDE),
                     stored[:, : self._features].to(self._ranks.device),
                     torch.cat([stored[:, self._features :], activity], dim=1).to(self._ranks.device),
                 )

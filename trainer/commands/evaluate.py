@@ -1,0 +1,57 @@
+"""``freshet-trainer evaluate``: a model on a file, under the published protocol."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from schemas.trainer_config import TrainerConfig
+from stream.service.config_file import load_config
+from stream.service.logs import configure_logs
+from stream.service.output import Debug, Json, finish, print_json, print_table
+from trainer.commands.ranks import ConfigFile, RankCount, expected_errors, in_ranks
+
+
+def evaluate(
+    file: ConfigFile,
+    data: Annotated[Path, typer.Option("--data", help="Parquet or CSV with columns src, dst, t (seconds).")],
+    split: Annotated[
+        str, typer.Option("--split", help="Shares of training, validation and test by time.")
+    ] = "0.7,0.15,0.15",
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="Repetitions; means and spread are shown.")
+    ] = 1,
+    ranks: RankCount = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train on a file's first events, pick by validation, test on the last; beside the floors.
+
+    Example: freshet-trainer evaluate --config trainer.yaml --data interactions.parquet --ranks 2 --json
+    """
+
+    def body() -> None:
+        configure_logs(level="DEBUG" if debug else "INFO")
+        config = load_config(TrainerConfig, file)
+        result = in_ranks(ranks, lambda: _evaluate(config, data, split, seeds))
+        if result is not None:
+            shown = {key: value for key, value in result.items() if key != "runs"}
+            print_json(result) if json else print_table(f"{config.model} on {data}", shown)
+
+    finish(body, *expected_errors(), debug=debug)
+
+
+def _evaluate(config: TrainerConfig, data: Path, split: str, seeds: int) -> Mapping[str, Any] | None:
+    from trainer.data.split import parse_shares
+    from trainer.evaluate import evaluate as evaluate_file
+    from trainer.ranks import Ranks
+    from trainer.shutdown import rank_dies_with_launcher
+
+    shares = parse_shares(split)
+    rank_dies_with_launcher()
+    group = Ranks.from_environment(config.device)
+    try:
+        return evaluate_file(config, data, group, shares=shares, seeds=seeds)
+    finally:
+        group.close()

@@ -1,0 +1,55 @@
+"""What commands that run in several ranks share: their options, and where their work is done."""
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stream.service.failure import Failure
+from trainer.launch import failed_before, launch, launched, report_failure, report_result
+
+RankCount = Annotated[
+    int | None,
+    typer.Option("--ranks", min=1, help="Processes to start on this machine; under torchrun: its own."),
+]
+ConfigFile = Annotated[
+    Path, typer.Option("--config", help="The configuration; see freshet-trainer config --example.")
+]
+
+
+def in_ranks(ranks: int | None, work: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    """Do a command's work in this process, or in as many ranks as asked for.
+
+    Args:
+        ranks: How many to start; None or 1: this process is the only one. Under torchrun this process is a rank.
+        work: Returns the result on rank 0 and None on others.
+
+    Returns:
+        The result where it is to be printed, else None.
+    """
+    if not launched():
+        return launch(sys.argv[1:], ranks) if ranks is not None and ranks > 1 else work()
+    if failed_before():
+        return None
+    try:
+        result = work()
+    except RuntimeError:
+        raise  # a collective whose peer was killed fails so: worth another attempt
+    except Exception as error:
+        if not isinstance(error, (Failure, OSError, *expected_errors())):
+            traceback.print_exc()  # a defect, and the sentence is little; trying again would not mend it
+        if not report_failure(error):
+            raise
+        return None
+    return None if result is None or report_result(result) else result
+
+
+def expected_errors() -> tuple[type[Exception], ...]:
+    """Exceptions of the store and the partitioners whose text is fit for users."""
+    from stream.partition.interface import PartitionError
+    from stream.store.errors import StoreError
+
+    return StoreError, PartitionError

@@ -1,0 +1,73 @@
+"""Training, validation and test events by quantiles of time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.service.failure import Failure
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Borders in event time: training up to and including the first, validation up to the second, then test.
+
+    Attributes:
+        train_until_us: Microseconds.
+        validate_until_us: Microseconds.
+    """
+
+    train_until_us: float
+    validate_until_us: float
+
+    def train(self, t: Int64) -> NDArray[np.bool_]:
+        """Which times are for training."""
+        return t <= self.train_until_us
+
+    def validate(self, t: Int64) -> NDArray[np.bool_]:
+        """Which times are for validation."""
+        return (t > self.train_until_us) & (t <= self.validate_until_us)
+
+    def test(self, t: Int64) -> NDArray[np.bool_]:
+        """Which times are for the test."""
+        return t > self.validate_until_us
+
+
+def parse_shares(text: str) -> tuple[float, float, float]:
+    """Shares of training, validation and test, as ``0.7,0.15,0.15``.
+
+    Raises:
+        Failure: Not three numbers above 0 that add up to 1.
+    """
+    try:
+        train, validate, test = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise Failure(f"--split must be three numbers like 0.7,0.15,0.15, found {text!r}") from error
+    if min(train, validate, test) <= 0 or abs(train + validate + test - 1) > 1e-6:
+        raise Failure(f"--split must be three numbers above 0 that add up to 1, found {text!r}")
+    return train, validate, test
+
+
+def split_by_time(t: Int64, shares: tuple[float, float, float]) -> Split:
+    """Borders at the time quantiles of the shares; equal times are never parted.
+
+    Args:
+        t: int64 (n,) event times, microseconds.
+        shares: Of training, validation and test.
+
+    Raises:
+        Failure: A part would be empty.
+    """
+    if not len(t):
+        raise Failure("the file has no insert events to evaluate on")
+    borders = np.quantile(t, [shares[0], shares[0] + shares[1]])
+    split = Split(float(borders[0]), float(borders[1]))
+    counts = [int(part(t).sum()) for part in (split.train, split.validate, split.test)]
+    if min(counts) == 0:
+        raise Failure(
+            f"the split gives {counts[0]} training, {counts[1]} validation and {counts[2]} test events (equal times "
+            "stay together); choose other shares with --split"
+        )
+    return split

@@ -1,0 +1,255 @@
+"""Offline evaluation on a file: train, pick by validation, test, as the TGN line of work does."""
+
+import copy
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+import torch
+from numpy.typing import NDArray
+
+from schemas.config import Lane
+from schemas.events import US_PER_S
+from schemas.trainer_config import TrainerConfig
+from stream.store.event_columns import event_columns
+from stream.store.from_file import build_store
+from stream.store.lane_reader import LaneReader
+from stream.store.window import WindowView
+from trainer.data.examples import Examples, Sampling, insert_events, prepare
+from trainer.data.history import History, Inserts
+from trainer.data.split import Split, split_by_time
+from trainer.models.interface import ModelShape, create_model
+from trainer.ranks import Ranks
+from trainer.scoring.predictions import Figures, Predictions, join, predict
+from trainer.strategies.interface import create_strategy
+
+log = structlog.get_logger()
+
+TABLE = {
+    "ap": ("ap", "all", "model"),
+    "auc": ("auc", "all", "model"),
+    "mrr": ("mrr", "all", "model"),
+    "hits_at_10": ("hits_at_10", "all", "model"),
+    "inductive_ap": ("ap", "inductive", "model"),
+    "transductive_ap": ("ap", "transductive", "model"),
+    "historical_ap": ("ap", "historical", "model"),
+    "random_ap": ("ap", "all", "random"),
+    "edgebank_ap": ("ap", "all", "edgebank"),
+    "recency_ap": ("ap", "all", "recency"),
+}
+
+
+def evaluate(
+    config: TrainerConfig, data: Path, ranks: Ranks, *, shares: tuple[float, float, float], seeds: int
+) -> dict[str, Any] | None:
+    """Evaluate the configured model on a file of events; a collective.
+
+    The file becomes a store in a temporary folder, with one lane by the algorithm that ``lane`` names. Every epoch
+    passes over the training events in log order and then predicts the validation events; the weights of the best
+    epoch predict the test events. Negatives are uniform over the file's destinations.
+
+    Args:
+        config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training.
+        data: Parquet or CSV.
+        ranks: All ranks, on one machine.
+        shares: Of training, validation and test in time quantiles.
+        seeds: Repetitions with seeds ``seed``, ``seed`` + 1 …
+
+    Returns:
+        On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more
+        than one seed, and ``runs``, one entry a seed. A figure that cannot be computed is absent. Elsewhere None.
+    """
+    folder = ranks.text_from_first(tempfile.mkdtemp(prefix="freshet-evaluate-") if ranks.rank == 0 else "")
+    parts = config.parts or ranks.size
+    try:
+        if not _build(config, data, folder, parts, ranks):
+            return None
+        lane = LaneReader(folder, config.lane)
+        inserts = _all_inserts(lane)
+        split = split_by_time(inserts.visible_us, shares)
+        runs = [
+            _Run(config, lane, ranks, inserts, split, config.seed + repeat).figures()
+            for repeat in range(seeds)
+        ]
+    finally:
+        if ranks.rank == 0:  # mapped files stay readable for ranks that are not yet done
+            shutil.rmtree(folder, ignore_errors=True)
+    if ranks.rank != 0:
+        return None
+    return {
+        "model": config.model,
+        "strategy": config.strategy,
+        "ranks": ranks.size,
+        "epochs": config.optimisation.epochs,
+        **_summary(runs),
+        "seeds": seeds,
+        "parts": parts,
+        "snapshots": len(lane.manifests),
+        "events": len(inserts),
+        "runs": runs,
+    }
+
+
+class _Run:
+    """One seed: all epochs, then the test."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        lane: LaneReader,
+        ranks: Ranks,
+        inserts: Inserts,
+        split: Split,
+        seed: int,
+    ) -> None:
+        self.config = config
+        self.lane = lane
+        self.ranks = ranks
+        self.split = split
+        self.seed = seed
+        torch.manual_seed(seed)
+        shape = ModelShape(lane.header.node_features, config.window, seed)
+        self.strategy = create_strategy(config.strategy, config.strategy_params, config.model)
+        self.model = create_model(config.model, shape, config.model_params).to(ranks.device)
+        self.floor = copy.deepcopy(self.model)
+        self.strategy.setup(self.model, lane.header, ranks, config.optimisation, seed)
+        self.sampling = Sampling(seed, pool=np.unique(inserts.dst))
+        trained = split.train(inserts.visible_us)
+        self.trained_nodes = np.unique(np.concatenate([inserts.src[trained], inserts.dst[trained]]))
+
+    def figures(self) -> dict[str, Any]:
+        """Train, pick, test; figures of the test, seconds an epoch and peak memory of this rank."""
+        best, chosen, seconds = -1.0, 0, []
+        weights = copy.deepcopy(self.model.state_dict())
+        for epoch in range(self.config.optimisation.epochs):
+            began = time.perf_counter()
+            validation, loss = self._epoch(epoch)
+            seconds.append(time.perf_counter() - began)
+            ap = self._agree(validation, "ap")
+            if self.ranks.rank == 0:
+                log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, validation_ap=ap)
+            if ap > best:
+                best, chosen = ap, epoch
+                weights = copy.deepcopy(self.model.state_dict())
+        self.model.load_state_dict(weights)
+        test = self._test()
+        return {
+            "seed": self.seed,
+            **{name: test[key] for name, key in TABLE.items() if key in test},
+            "validation_ap": best,
+            "best_epoch": chosen,
+            "epoch_s": sum(seconds) / len(seconds),
+            "peak_mib": _peak_mib(),
+        }
+
+    def _epoch(self, epoch: int) -> tuple[Figures, float]:
+        losses, learned, validation = 0.0, 0, []
+        for examples, t in self._snapshots(self.split.validate_until_us, epoch):
+            if self.split.train(t).any():
+                report = self.strategy.train(examples.of_events(self.split.train(t)), epoch)
+                losses += (report.loss or 0.0) * report.events
+                learned += report.events
+            if self.split.validate(t).any():
+                validation.append(self._predict(examples.of_events(self.split.validate(t))))
+        return _figures(validation), losses / max(learned, 1)
+
+    def _test(self) -> Figures:
+        found = [
+            self._predict(examples.of_events(self.split.test(t)))
+            for examples, t in self._snapshots(float("inf"), self.config.optimisation.epochs)
+            if self.split.test(t).any()
+        ]
+        return _figures(found)
+
+    def _predict(self, examples: Examples) -> Predictions | None:
+        return predict(self.strategy, self.model, self.floor, examples, self.ranks)
+
+    def _snapshots(self, until_us: float, epoch: int) -> Iterator[tuple[Examples, NDArray[np.int64]]]:
+        """Examples of every snapshot that begins by ``until_us``, and the times of its inserts."""
+        own_parts = [
+            part for part in range(self.lane.header.parts) if part % self.ranks.size == self.ranks.rank
+        ]
+        window = WindowView(self.lane, self.config.window + 1, own_parts)
+        history = History(across=True)
+        for manifest in self.lane.manifests:
+            if manifest.tau * self.lane.header.interval_us > until_us:
+                return
+            window.advance(manifest)
+            self.strategy.advance(window)
+            examples = prepare(
+                manifest.tau,
+                window.events(manifest.tau),
+                history,
+                num_nodes=window.num_nodes,
+                known=np.isin(np.arange(window.num_nodes), self.trained_nodes),
+                owned=self.strategy.owned(window.num_nodes),
+                sampling=self.sampling,
+                epoch=epoch,
+            )
+            yield examples, examples.inserts.visible_us
+
+    def _agree(self, figures: Figures, metric: str) -> float:
+        """Rank 0's figure, on every rank; −1 where there is none."""
+        own = figures.get((metric, "all", "model"), -1.0) if self.ranks.rank == 0 else 0.0
+        return self.ranks.total([own])[0]
+
+
+def _build(config: TrainerConfig, data: Path, folder: str, parts: int, ranks: Ranks) -> bool:
+    """Make the store on rank 0 while the others wait; False on ranks that wait in vain."""
+    lane = Lane(name=config.lane, algorithm=config.lane, parts=parts, window=config.window, seed=config.seed)
+    interval_us = round(config.interval_s * US_PER_S) if config.interval_s else None
+    error: Exception | None = None
+    if ranks.rank == 0:
+        try:
+            build_store(data, folder, interval_us=interval_us, lanes=[lane])
+        except Exception as caught:  # noqa: BLE001  raised below, after the others know
+            error = caught
+    (failed,) = ranks.any(error is not None)
+    if error is not None:
+        raise error
+    return not failed
+
+
+def _all_inserts(lane: LaneReader) -> Inserts:
+    parts = [
+        insert_events(event_columns(lane.log.events(snapshot.tau), snapshot.tau, lane.header.interval_us, 0))
+        for snapshot in lane.log.snapshots
+    ]
+    empty = np.empty(0, np.int64)
+    return Inserts(
+        np.concatenate([*(part.src for part in parts), empty]),
+        np.concatenate([*(part.dst for part in parts), empty]),
+        np.concatenate([*(part.visible_us for part in parts), empty]),
+        np.concatenate([*(part.late for part in parts), empty.astype(np.bool_)]),
+    )
+
+
+def _figures(parts: list[Predictions | None]) -> Figures:
+    found = [part for part in parts if part is not None]
+    return join(found).figures() if found else {}
+
+
+def _summary(runs: list[dict[str, Any]]) -> dict[str, float]:
+    summary = {}
+    for key in (*TABLE, "epoch_s", "peak_mib"):
+        values = [run[key] for run in runs if key in run]
+        if values:
+            summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))
+        if len(values) > 1 and key in TABLE:
+            summary[f"{key}_spread"] = float(np.std(values, ddof=1))
+    return summary
+
+
+def _peak_mib() -> float:
+    """Peak resident memory of this rank, on CUDA the peak of its device memory, in MiB."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated() / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
