@@ -1,9 +1,14 @@
 """Work beside the log on a thread of its own: asked for often, done once for all that was asked, tried again on failure."""
 
+import math
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
+
+LOOK_S = 0.2
+"""How often a wait looks whether it should stop."""
 
 _log = structlog.get_logger()
 
@@ -49,20 +54,26 @@ class Background:
             self._asked += 1
             self._changed.notify_all()
 
-    def settle(self, timeout_s: float | None = None) -> bool:
+    def settle(self, timeout_s: float = math.inf, *, stop: Callable[[], bool] = lambda: False) -> bool:
         """Wait until the task has run after this call.
 
         Args:
-            timeout_s: Give up after this long; None: never.
+            timeout_s: Give up after this long.
+            stop: Asked now and then; True gives up.
 
         Returns:
             Whether it ran, and without a failure.
         """
         self.ask()
+        deadline_s = time.monotonic() + timeout_s
         with self._changed:
             asked = self._asked
-            done = self._changed.wait_for(lambda: self._tried >= asked or self.stopping, timeout_s)
-        return done and not self.stopping and self.error is None
+            while self._tried < asked and not self.stopping:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or stop():
+                    return False
+                self._changed.wait(min(left_s, LOOK_S))
+        return self._tried >= asked and self.error is None
 
     def close(self, timeout_s: float | None = None) -> None:
         """Stop after the run at work.

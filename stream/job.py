@@ -237,7 +237,7 @@ class StreamJob:
             for lane in self._lanes:
                 lane.wake()  # all at once, then wait for each
             for lane in self._lanes:
-                lane.bring_up_to_date()
+                lane.bring_up_to_date(lambda: self._stopping)
             failed = [
                 f"lane {lane.name} is not up to date: {lane.error}" for lane in self._lanes if lane.error
             ]

@@ -1,5 +1,6 @@
 """Lanes at work: one thread each follows the log, so that lanes run side by side and heal by themselves."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -62,9 +63,9 @@ class LaneThread:
         """Snapshots were sealed: catch up."""
         self._work.ask()
 
-    def bring_up_to_date(self) -> None:
-        """Wait until the lane has every snapshot that is sealed now, or has failed trying."""
-        self._work.settle()
+    def bring_up_to_date(self, stop: Callable[[], bool]) -> None:
+        """Wait until the lane has every snapshot that is sealed now, has failed trying, or ``stop`` says True."""
+        self._work.settle(stop=stop)
 
     def close(self) -> None:
         """Stop after the snapshot at work and give the lane's lock back."""

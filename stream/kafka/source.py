@@ -93,7 +93,7 @@ class ReadFromKafka(beam.DoFn):  # type: ignore[misc]  # Beam has no types
     def __init__(self, reader: str) -> None:
         self._reader = reader
 
-    @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
+    @beam.DoFn.unbounded_per_element()
     def process(self, element: Start, tracker: Any = _RESTRICTION) -> Iterator[RawBatch]:
         """Polls of one topic partition for its share of a bundle, empty ones included."""
         reader = held(self._reader, PartitionReader)
