@@ -1,0 +1,85 @@
+"""deploy/kafka/broker.py: a fresh broker each time, stopped by its own pid, in Docker where there is no Java."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka_broker import BROKER, broker
+from streaming import fresh_topic, settings
+
+FAKE_DOCKER = """#!/bin/sh
+echo "$@" >> {calls}
+if [ "$1" = logs ]; then echo "INFO Kafka Server started"; fi
+"""
+
+
+@pytest.mark.integration
+def test_a_second_start_is_fresh_and_stop_ends_it(kafka: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first = broker("start", "--data", str(data))
+    fresh_topic(first)
+    first_pid = json.loads((data / "broker.json").read_text())["pid"]
+    second = broker("start", "--data", str(data), "--property", "num.partitions=3")
+    assert not runs(first_pid)
+    admin = KafkaAdminClient(**settings(second))
+    assert admin.list_topics() == []
+    admin.close()
+    second_pid = json.loads((data / "broker.json").read_text())["pid"]
+    broker("stop", "--data", str(data))
+    assert not runs(second_pid)
+    assert broker("stop", "--data", str(data)) == ""  # nothing to stop is fine
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    done = launched("start", "--data", str(tmp_path), path=os.environ["PATH"])
+    assert done.returncode == 1
+    assert "not empty" in done.stderr or "neither Java" in done.stderr
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_docker_is_used_where_there_is_no_java(tmp_path: Path) -> None:
+    calls, programs = tmp_path / "calls", tmp_path / "bin"
+    programs.mkdir()
+    (programs / "docker").write_text(FAKE_DOCKER.format(calls=calls))
+    (programs / "docker").chmod(0o755)
+    for name in ("sh", "ps", "env"):
+        (programs / name).symlink_to(f"/bin/{name}" if Path(f"/bin/{name}").exists() else f"/usr/bin/{name}")
+    data = str(tmp_path / "data")
+    assert launched("available", path=str(programs)).stdout == "docker\n"
+    done = launched("start", "--data", data, "--port", "19093", path=str(programs))
+    assert done.stdout.splitlines()[-1] == "127.0.0.1:19093", done.stderr
+    run = next(line for line in calls.read_text().splitlines() if line.startswith("run"))
+    assert "--publish=127.0.0.1:19093:9092" in run
+    assert "--env=KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://127.0.0.1:19093" in run
+    assert "apache/kafka:" in run
+    launched("stop", "--data", data, path=str(programs))
+    assert calls.read_text().splitlines()[-1].startswith("rm --force freshet-kafka-")
+
+
+def test_nothing_to_run_a_broker_with_is_said(tmp_path: Path) -> None:
+    assert launched("available", path=str(tmp_path)).stdout == "none\n"
+    done = launched("start", "--data", str(tmp_path / "data"), path=str(tmp_path))
+    assert done.returncode == 1
+    assert "neither Java 17 with Maven nor a Docker engine" in done.stderr
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there, and not only as a zombie that nobody waits for."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return state.stdout.strip()[:1] not in ("", "Z")
+
+
+def launched(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(BROKER), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"PATH": path},
+    )
