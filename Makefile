@@ -43,7 +43,7 @@ format: $(STAMP) ## Put code into form and mend what can be mended mechanically
 	@$(BIN)/ruff format .
 
 bench: $(STAMP) ## Run the benchmarks; each prints a table
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 kafka: ## Start a fresh development broker; its host:port is the last line printed (KAFKA_PORT=9092: that port)
 	@$(PYTHON) deploy/kafka/broker.py start --port $(KAFKA_PORT)

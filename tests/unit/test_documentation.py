@@ -1,0 +1,179 @@
+"""What the documentation shows is so: commands and options exist, links lead somewhere, the README's Python runs."""
+
+import json
+import re
+import shlex
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from schemas.config import StreamConfig
+from schemas.trainer_config import TrainerConfig
+from schemas.wire import JsonEvent
+from stream.cli import app as stream_app
+from stream.partition.interface import algorithms
+from trainer.cli import app as trainer_app
+from trainer.models.interface import models
+from trainer.strategies.interface import strategies
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+APPS: dict[str, Any] = {
+    "freshet-stream": typer.main.get_command(stream_app),
+    "freshet-trainer": typer.main.get_command(trainer_app),
+}
+COMMAND = re.compile(r"(?:\.venv/bin/)?(freshet-(?:stream|trainer))\s+([a-z-]+)(.*)")
+
+
+def shell_lines() -> Iterator[tuple[str, str]]:
+    """Every command line of ours in a code block, and in backquotes."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"```(?:sh|bash)\n(.*?)```", text, re.DOTALL)
+        for line in [line for block in blocks for line in block.splitlines()] + re.findall(
+            r"`([^`\n]+)`", text
+        ):
+            if COMMAND.match(line.strip()):
+                yield page.name, line.strip()
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(shell_lines())))
+def test_every_command_line_that_is_shown_parses(page: str, line: str) -> None:
+    found = COMMAND.match(line)
+    assert found is not None
+    program, name, rest = found.groups()
+    command = APPS[program].commands.get(name)
+    assert command is not None, f"{page}: {program} has no command {name}"
+    rest = re.sub(r"\s(>|\||#|&&).*", "", rest)
+    words = shlex.split(rest.replace("…", "").replace("[", "").replace("]", ""))
+    known = {text for parameter in command.params for text in (*parameter.opts, *parameter.secondary_opts)}
+    for word in words:
+        if word.startswith("--"):
+            assert word.split("=")[0] in known, f"{page}: {program} {name} has no {word}"
+    positional = [
+        parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Argument) or parameter.param_type_name == "argument"
+    ]
+    if not {"--help", "--example"} & set(words) and words:
+        assert len(positional) == 0 or not words[0].startswith("--"), (
+            f"{page}: {line} lacks its {positional[0].name}"
+        )
+
+
+def test_some_command_lines_were_found() -> None:
+    assert len(set(shell_lines())) > 12
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for path in re.findall(r"`((?:schemas|stream|trainer|deploy|tests|docs|benchmarks)/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+def test_every_page_of_the_documentation_is_linked_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"docs/{page.name}" in text, page.name
+
+
+def test_the_make_targets_that_are_shown_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
+            assert target in targets, f"{page.name}: make {target}"
+
+
+def test_the_five_lines_of_the_readme_produce_events_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    (program,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    lines = [line for line in program.splitlines() if line and not line.startswith(("import", "from"))]
+    assert len(lines) <= 5
+    sent: list[tuple[str, bytes]] = []
+
+    class Producer:
+        def __init__(self, bootstrap_servers: str, value_serializer: Any) -> None:
+            assert bootstrap_servers == "127.0.0.1:9092"
+            self._serialise = value_serializer
+
+        def send(self, topic: str, event: dict[str, Any]) -> None:
+            sent.append((topic, self._serialise(event)))
+
+        def flush(self) -> None:
+            sent.append(("", b""))
+
+    fake = types.ModuleType("kafka")
+    fake.KafkaProducer = Producer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "kafka", fake)
+    exec(compile(program, "README.md", "exec"), {})
+    assert sent.pop() == ("", b"")
+    assert len(sent) == 3
+    for topic, message in sent:
+        assert topic == "edges"
+        JsonEvent.validate_python(json.loads(message))
+
+
+def test_the_tables_of_what_there_is_name_what_the_registries_hold() -> None:
+    pages = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    for registered, page in (
+        (algorithms(), "partitioning.md"),
+        (models(), "training.md"),
+        (strategies(), "training.md"),
+    ):
+        for name in registered:
+            assert f"| `{name}` |" in pages[page], f"{page} does not list {name}"
+
+
+def test_every_command_is_listed() -> None:
+    text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    for program, group in APPS.items():
+        section = text.split(f"## {program}")[1].split("\n## ")[0]
+        for name in group.commands:
+            assert re.search(rf"^\| `{name}\b", section, re.MULTILINE), f"docs/cli.md lacks {program} {name}"
+
+
+def test_every_command_shows_an_example_in_its_help() -> None:
+    for program, app in (("freshet-stream", stream_app), ("freshet-trainer", trainer_app)):
+        for name in APPS[program].commands:
+            shown = CliRunner().invoke(app, [name, "--help"])
+            assert shown.exit_code == 0
+            assert f"Example: {program} {name}" in " ".join(shown.output.split()), f"{program} {name} --help"
+
+
+def test_keys_that_the_documentation_names_exist() -> None:
+    keys = set(_keys(StreamConfig)) | set(_keys(TrainerConfig))
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for key in re.findall(r"`((?:kafka|snapshots|metrics|features|optimisation|lag)\.\w+)[`:]", text):
+        assert key in keys or (ROOT / key).exists(), key
+
+
+def _keys(kind: Any, prefix: str = "") -> Iterator[str]:
+    for name, field in kind.model_fields.items():
+        yield f"{prefix}{name}"
+        if hasattr(field.annotation, "model_fields"):
+            yield from _keys(field.annotation, f"{prefix}{name}.")
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    names = sorted(path.name for path in (ROOT / "docs/decisions").glob("*.md"))
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+    for name in names:
+        first = (ROOT / "docs/decisions" / name).read_text(encoding="utf-8").splitlines()[0]
+        assert first.startswith(f"# {int(name[:4])}. ")
