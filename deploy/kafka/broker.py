@@ -238,7 +238,7 @@ def _run(command: list[str]) -> None:
 
 def _is_ours(pid: int, data: Path) -> bool:
     """Whether the process is a broker of this data folder, and not a later one with the same number."""
-    told = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    told = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return str(data / "server.properties") in told.stdout
 
 
