@@ -238,8 +238,15 @@ def _run(command: list[str]) -> None:
 
 def _is_ours(pid: int, data: Path) -> bool:
     """Whether the process is a broker of this data folder, and not a later one with the same number."""
-    told = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return str(data / "server.properties") in told.stdout
+    if Path("/proc/self/cmdline").exists():  # slim images have no ps
+        try:
+            told = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            return False
+    else:
+        command = ["ps", "-ww", "-o", "args=", "-p", str(pid)]
+        told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return str(data / "server.properties") in told
 
 
 def _gone(pid: int, data: Path, timeout_s: float) -> bool:

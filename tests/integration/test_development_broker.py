@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from kafka import KafkaAdminClient
 from kafka_broker import BROKER, broker
@@ -70,8 +71,7 @@ def test_nothing_to_run_a_broker_with_is_said(tmp_path: Path) -> None:
 
 def runs(pid: int) -> bool:
     """Whether the process is there, and not only as a zombie that nobody waits for."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return state.stdout.strip()[:1] not in ("", "Z")
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def launched(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
