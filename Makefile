@@ -46,7 +46,7 @@ bench: $(STAMP) ## Run the benchmarks; each prints a table
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 kafka: ## Start a fresh development broker; its host:port is the last line printed (KAFKA_PORT=9092: that port)
-	@$(PYTHON) deploy/kafka/broker.py start --port $(KAFKA_PORT)
+	@$(PYTHON) deploy/kafka/broker.py start --port $(KAFKA_PORT) --property auto.create.topics.enable=true
 
 kafka-stop: ## Stop the development broker
 	@$(PYTHON) deploy/kafka/broker.py stop
