@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import structlog
 
+RETRY_S = 5.0
+"""Pause before a failed task is tried again."""
+
 LOOK_S = 0.2
 """How often a wait looks whether it should stop."""
 
@@ -29,7 +32,7 @@ class Background:
         name: str,
         task: Callable[[], None],
         *,
-        retry_s: float = 5.0,
+        retry_s: float | None = None,
         on_retry: Callable[[], None] = lambda: None,
     ) -> None:
         """Start the thread; the task is asked for once at once.
@@ -37,12 +40,13 @@ class Background:
         Args:
             name: Of the thread, and in logs.
             task: What to do; runs on the thread only.
-            retry_s: Pause before a failed task is tried again.
+            retry_s: Pause before a failed task is tried again; None: RETRY_S.
             on_retry: Called before each such try.
         """
         self.error: str | None = None
         self.stopping = False
-        self._name, self._task, self._retry_s, self._on_retry = name, task, retry_s, on_retry
+        self._name, self._task, self._on_retry = name, task, on_retry
+        self._retry_s = RETRY_S if retry_s is None else retry_s
         self._changed = threading.Condition()
         self._asked, self._tried = 1, 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
