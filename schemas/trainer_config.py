@@ -14,7 +14,7 @@ class Optimisation(Section):
     epochs: int = Field(
         1, ge=1, description="Passes over a new snapshot's events; evaluate: passes over the training split."
     )
-    batch_size: int = Field(512, ge=1, description="Events a step and rank.")
+    batch_size: int = Field(256, ge=1, description="Events a step and rank.")
     learning_rate: float = Field(1e-3, gt=0, description="Of Adam.")
     weight_decay: float = Field(0.0, ge=0, description="Of Adam.")
     grad_clip: float | None = Field(1.0, gt=0, description="Largest gradient norm; null: no clipping.")

@@ -73,6 +73,7 @@ class Trainer:
     def step(self, manifest: LaneManifest) -> None:
         """Evaluate, then train on one snapshot: no event is learned before it was predicted."""
         phases = Phases()
+        self.metrics.lag(len(self.lane.manifests) - 1 - self.sequence)
         self._skip_to(manifest.sequence)
         with phases("advance"):
             self.window.advance(manifest)

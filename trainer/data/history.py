@@ -130,7 +130,8 @@ class History:
         self.replay(events, num_nodes, nothing, nothing, nothing)
 
     def state(self) -> dict[str, NDArray[np.signedinteger]]:
-        """Everything, as arrays; ``restore`` of it changes nothing that follows."""
+        """Everything, as arrays; ``restore`` of it changes nothing that follows. Not with ``across``."""
+        assert not self._across
         size = self.pairs.size
         return {
             "pair_keys": self.pairs.keys[:size],

@@ -1,0 +1,65 @@
+"""Several ranks compute what one rank computes, whatever the partition."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rank_numbers import numbers
+from trainer_streams import make_lane, meetings
+
+from trainer.ranks import Ranks
+
+SCRIPT = Path(__file__).with_name("rank_numbers.py")
+
+
+def run_ranks(size: int, *arguments: str) -> None:
+    """Start ``size`` processes with torchrun's environment and wait for all of them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {
+        **os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), *arguments],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    errors = [rank.communicate(timeout=180)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(errors)
+
+
+@pytest.mark.parametrize(("size", "parts"), [(2, 2), (3, 4)])
+def test_predictions_loss_and_gradients_of_several_ranks_are_those_of_one(
+    size: int, parts: int, tmp_path: Path
+) -> None:
+    make_lane(tmp_path / "store", events=meetings(snapshots=5, a_snapshot=40), parts=parts)
+    run_ranks(size, str(tmp_path / "store"), "hash", str(tmp_path / "out"))
+    several = torch.load(tmp_path / "out", weights_only=True)
+    sent = several.pop("sent")
+    one = numbers(str(tmp_path / "store"), "hash", Ranks())
+    assert several.keys() == one.keys()
+    for key, value in one.items():
+        torch.testing.assert_close(
+            several[key], value, rtol=2e-4, atol=2e-5, msg=lambda text, key=key: f"{key}: {text}"
+        )
+    assert (sent > 0).all(), "features, embeddings and gradients crossed ranks and were counted"
+
+
+def test_a_rank_without_any_node_takes_part_without_hanging(tmp_path: Path) -> None:
+    """Three parts of which the partitioner, seeing two nodes only, leaves some empty."""
+    make_lane(
+        tmp_path / "store", events=meetings(snapshots=3, a_snapshot=30, nodes=2, features=False), parts=3
+    )
+    run_ranks(3, str(tmp_path / "store"), "hash", str(tmp_path / "out"))
+    found = torch.load(tmp_path / "out", weights_only=True)
+    assert found["full finite"] == found["sampled finite"] == 1

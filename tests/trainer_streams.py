@@ -1,0 +1,59 @@
+"""Small streams with something to learn, for tests of the trainer."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.config import Lane
+from schemas.events import event_schema
+from stream.store.from_file import build_store
+from stream.store.lane_reader import LaneReader
+
+SECOND = 1_000_000
+FEATURES = 4
+
+
+def meetings(
+    *, seed: int = 0, snapshots: int = 6, a_snapshot: int = 60, nodes: int = 30, features: bool = True
+) -> pa.Table:
+    """Two communities that meet among themselves, a few strangers and deletes; one snapshot a second.
+
+    Nodes below ``nodes`` / 2 have features around +1, the others around −1, from their first second on.
+    """
+    rng = np.random.default_rng(seed)
+    half = nodes // 2
+    rows: list[dict[str, object]] = []
+    if features:
+        for node in range(nodes):
+            values = rng.normal(1.0 if node < half else -1.0, 0.3, FEATURES).tolist()
+            rows.append({"op": 0, "src": node, "dst": None, "t": 0, "features": values})
+    for tau in range(snapshots):
+        for t in np.sort(rng.integers(tau * SECOND + 1, (tau + 1) * SECOND, a_snapshot)).tolist():
+            src = int(rng.integers(nodes))
+            same = (src // half) * half + int(rng.integers(half))
+            dst = same if rng.random() < 0.9 else int(rng.integers(nodes))
+            rows.append({"op": -1 if rng.random() < 0.05 else 1, "src": src, "dst": dst, "t": t})
+    columns = {
+        name: [row.get(name, 1.0 if name == "weight" else None) for row in rows]
+        for name in event_schema("int").names
+    }
+    return pa.table(columns, schema=event_schema("int"))
+
+
+def make_lane(
+    folder: Path, *, events: pa.Table | None = None, algorithm: str = "hash", parts: int = 2
+) -> LaneReader:
+    """A store of ``events`` (default: ``meetings()``) in ``folder``, with one lane named like its algorithm."""
+    table = meetings() if events is None else events
+    widths = {len(row) for row in table["features"].to_pylist() if row}
+    build_store(
+        table,
+        folder,
+        interval_us=SECOND,
+        lanes=[Lane(name=algorithm, algorithm=algorithm, parts=parts)],
+        node_features=max(widths, default=0),
+        segments=2,
+        graph="meetings",
+    )
+    return LaneReader(folder, algorithm)

@@ -1,0 +1,201 @@
+"""What every model and every strategy must keep, whichever it is."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from trainer_streams import make_lane, meetings
+
+from schemas.trainer_config import Optimisation
+from stream.service.failure import Failure
+from stream.store.window import WindowView
+from trainer.data.examples import Examples, Sampling, prepare
+from trainer.data.history import Encounter, History
+from trainer.models.interface import STRUCTURE, ModelShape, NodeInputs, SnapshotModel, create_model, models
+from trainer.nn.csr_graph import CSRGraph
+from trainer.ranks import Ranks
+from trainer.scoring.predictions import predict
+from trainer.strategies.interface import Strategy, create_strategy, strategies
+
+MODELS, STRATEGIES = sorted(models()), sorted(strategies())
+SMALL = {"sage-linear": {"hidden": 8, "signature": 8}}
+
+
+def small(name: str, features: int, window: int = 2) -> SnapshotModel:
+    torch.manual_seed(0)
+    return create_model(name, ModelShape(features, window), SMALL.get(name, {}))
+
+
+class Session:
+    """A strategy with one rank on a small lane, snapshot by snapshot."""
+
+    def __init__(self, folder: Path, strategy: str, model: str, **more: object) -> None:
+        self.lane = make_lane(folder, **more)
+        features = self.lane.header.node_features
+        self.model, self.floor = small(model, features), small(model, features)
+        self.strategy: Strategy = create_strategy(strategy, {}, model)
+        optimisation = Optimisation(batch_size=16, learning_rate=0.01)
+        self.strategy.setup(self.model, self.lane.header, Ranks(), optimisation, 0)
+        self.window = WindowView(self.lane, self.model.window + 1)
+        self.history = History()
+
+    def examples(self, sequence: int) -> Examples:
+        manifest = self.lane.manifests[sequence]
+        self.window.advance(manifest)
+        self.strategy.advance(self.window)
+        nodes = self.window.num_nodes
+        return prepare(
+            manifest.tau,
+            self.window.events(manifest.tau),
+            self.history,
+            num_nodes=nodes,
+            known=np.ones(nodes, np.bool_),
+            owned=self.strategy.owned(nodes),
+            sampling=Sampling(0, 5),
+        )
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("features", [0, 3])
+def test_every_model_embeds_combines_and_scores(name: str, features: int) -> None:
+    model = small(name, features)
+    nodes = torch.arange(5)
+    x = model.encode(NodeInputs(nodes, torch.randn(5, features), torch.randn(5, STRUCTURE)))
+    assert not x.requires_grad, "inputs without parameters: no rank needs their gradient"
+    graph = CSRGraph(torch.tensor([0, 2, 2, 3, 3, 4]), torch.tensor([1, 4, 0, 2]), 5)
+    for layer in range(len(model.fanouts)):
+        x = model.message_pass(layer, graph, x, x)
+    assert x.shape == (5, model.width)
+    z = model.combine(torch.stack([torch.zeros_like(x), x]))
+    assert z.shape == (5, model.width)
+    unknown = torch.tensor([[torch.inf] * 6 + [0.0] * 6] * 4)
+    assert unknown.shape[1] == len(Encounter)
+    logits = model.score(z[:4], z[1:], unknown)
+    assert logits.shape == (4,)
+    logits.sum().backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_takes_no_rows_at_all(name: str) -> None:
+    model = small(name, 2)
+    x = model.encode(NodeInputs(torch.arange(0), torch.zeros(0, 2), torch.zeros(0, STRUCTURE)))
+    empty = CSRGraph(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 0)
+    for layer in range(len(model.fanouts)):
+        x = model.message_pass(layer, empty, x, x)
+    z = model.combine(torch.stack([x, x]))
+    logits = model.score(z, z, torch.zeros(0, len(Encounter)))
+    logits.sum().backward()
+    assert logits.shape == (0,)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_drawn_from_torchs_seed_and_refuses_foreign_parameters(name: str) -> None:
+    first, second = small(name, 2).state_dict(), small(name, 2).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    with pytest.raises(Failure, match=f"model_params of {name}: .*dragons"):
+        create_model(name, ModelShape(0, 2), {"dragons": 3})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("with_features", [False, True])
+def test_every_strategy_learns(strategy: str, with_features: bool, tmp_path: Path) -> None:
+    name = next(m for m in MODELS if models()[m].kind == strategies()[strategy].trains)
+    events = meetings(snapshots=5, a_snapshot=200, features=with_features)
+    session = Session(tmp_path, strategy, name, events=events)
+    losses = []
+    for sequence in range(5):
+        examples = session.examples(sequence)
+        predictions = predict(session.strategy, session.model, session.floor, examples, Ranks())
+        assert predictions is not None
+        assert len(predictions.positive) == len(examples.inserts)
+        reports = [session.strategy.train(examples, epoch) for epoch in range(4)]
+        assert reports[0].events == len(examples.inserts)
+        losses.append([report.loss for report in reports])
+    assert losses[-1][-1] < losses[0][0] - 0.05
+    ap = predictions.figures()
+    assert ap["ap", "all", "model"] > 0.6
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_goes_on_from_its_state_as_if_never_interrupted(strategy: str, tmp_path: Path) -> None:
+    name = next(m for m in MODELS if models()[m].kind == strategies()[strategy].trains)
+    straight, resumed = (Session(tmp_path / side, strategy, name) for side in ("a", "b"))
+    for sequence in range(3):
+        straight.strategy.train(straight.examples(sequence), 0)
+    resumed.history.restore(straight.history.state())
+    resumed.model.load_state_dict(straight.model.state_dict())
+    resumed.strategy.restore(copy.deepcopy(straight.strategy.state()))
+    reports = [session.strategy.train(session.examples(3), 0) for session in (straight, resumed)]
+    assert reports[0].loss == reports[1].loss
+    for ours, theirs in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_leaves_out_steps_that_are_not_finite(strategy: str, tmp_path: Path) -> None:
+    name = next(m for m in MODELS if models()[m].kind == strategies()[strategy].trains)
+    session = Session(tmp_path, strategy, name)
+    session.strategy.train(session.examples(0), 0)
+    examples = session.examples(1)
+    examples.positive.encounters[:, Encounter.PAIR_COUNT] = np.nan
+    before = {key: value.clone() for key, value in session.model.state_dict().items()}
+    report = session.strategy.train(examples, 0)
+    assert report.nonfinite == report.steps > 0
+    assert all(torch.equal(before[key], value) for key, value in session.model.state_dict().items())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_node_is_owned(strategy: str, tmp_path: Path) -> None:
+    name = next(m for m in MODELS if models()[m].kind == strategies()[strategy].trains)
+    session = Session(tmp_path, strategy, name)
+    session.examples(0)
+    assert session.strategy.owned(session.window.num_nodes).all()
+
+
+def test_unknown_names_are_refused_with_those_that_exist() -> None:
+    with pytest.raises(Failure, match=r"unknown model 'sage'; expected one of .*sage-linear"):
+        create_model("sage", ModelShape(0, 2), {})
+    with pytest.raises(Failure, match=r"unknown strategy 'vertices'; expected one of .*vertex"):
+        create_strategy("vertices", {}, "sage-linear")
+    with pytest.raises(Failure, match="strategy_params of vertex"):
+        create_strategy("vertex", {"inference_nodes": 0}, "sage-linear")
+
+
+def test_a_model_of_another_kind_is_refused_with_both_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Memory:
+        name, kind = "memory", "event"
+
+    from trainer.models import interface
+
+    monkeypatch.setitem(interface._REGISTRY, "memory", Memory)
+    with pytest.raises(
+        Failure, match=r"strategy vertex trains snapshot-based models, but model memory is event"
+    ):
+        create_strategy("vertex", {}, "memory")
+
+
+def test_vertex_refuses_an_edge_lane_and_more_ranks_than_parts(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match=r"strategy vertex .* lane sep is made by sep, an edge partitioner"):
+        Session(tmp_path / "edge", "vertex", "sage-linear", algorithm="sep")
+    lane = make_lane(tmp_path / "vertex", parts=2)
+    strategy = create_strategy("vertex", {}, "sage-linear")
+    with pytest.raises(Failure, match="2 parts for 3 ranks"):
+        strategy.setup(small("sage-linear", 4), lane.header, Ranks(0, 3), Optimisation(), 0)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"hidden": 0}, "hidden must be at least 1, found 0"),
+        ({"fanouts": []}, "fanouts must name at least one hop"),
+        ({"fanouts": [5, 0]}, r"found \[5, 0\]"),
+        ({"signature": 65}, "signature must be in 0 … 64, found 65"),
+    ],
+)
+def test_sage_linear_says_what_it_cannot_be(params: dict, message: str) -> None:
+    with pytest.raises(Failure, match=message):
+        create_model("sage-linear", ModelShape(0, 4), params)

@@ -1,0 +1,76 @@
+"""Ranking figures against their definitions; floors against what they promise."""
+
+import numpy as np
+import pytest
+
+from trainer.data.history import Encounter
+from trainer.scoring.floors import edgebank, recency
+from trainer.scoring.predictions import Predictions, join
+from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
+
+
+def slow_average_precision(positive: np.ndarray, negative: np.ndarray) -> float:
+    total, before = 0.0, 0.0
+    for threshold in sorted({*positive.tolist(), *negative.tolist()}, reverse=True):
+        true, false = (positive >= threshold).sum(), (negative >= threshold).sum()
+        total += (true / len(positive) - before) * true / (true + false)
+        before = true / len(positive)
+    return total
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5, 1000])
+def test_figures_equal_their_definitions_with_and_without_ties(levels: int) -> None:
+    rng = np.random.default_rng(levels)
+    positive, negative = rng.integers(0, levels, 60) / 1.0 + 0.3, rng.integers(0, levels, 45) / 1.0 + 0.3
+    assert average_precision(positive, negative) == pytest.approx(slow_average_precision(positive, negative))
+    above = (positive[:, None] > negative).mean() + 0.5 * (positive[:, None] == negative).mean()
+    assert area_under_roc(positive, negative) == pytest.approx(above)
+
+
+def test_a_perfect_and_a_useless_predictor() -> None:
+    assert average_precision(np.array([2.0, 3.0]), np.array([1.0, 0.0])) == 1
+    assert average_precision(np.ones(4), np.ones(4)) == 0.5
+    assert area_under_roc(np.ones(4), np.ones(4)) == 0.5
+
+
+def test_batches_are_weighted_by_their_events_and_nothing_has_no_figure() -> None:
+    positive, negative = np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0])
+    assert batched(average_precision, positive, negative, batch=2) == pytest.approx((2 * 1.0 + 0.5) / 3)
+    assert batched(average_precision, positive[:0], negative[:0]) is None
+
+
+def test_ranks_count_ties_half() -> None:
+    candidates = np.array([[3.0, 1.0, 2.0], [0.0, 0.0, 0.0]])
+    assert ranks_among(np.array([2.0, 0.0]), candidates).tolist() == [2.5, 2.5]
+
+
+def encounter(**known: float) -> np.ndarray:
+    row = np.array([np.inf] * 6 + [0.0] * 6, np.float32)
+    for name, value in known.items():
+        row[Encounter[name.upper()]] = value
+    return row
+
+
+def test_recency_puts_seen_pairs_above_unseen_ones_and_recent_above_old() -> None:
+    order = [
+        encounter(pair_age=1, dst_in_age=1, pair_count=1),
+        encounter(pair_age=5_000_000, dst_in_age=3, pair_count=9),
+        encounter(dst_in_age=2),
+        encounter(dst_in_age=90_000_000),
+        encounter(),
+    ]
+    scores = recency(np.stack(order))
+    assert (np.diff(scores) < 0).all()
+    assert edgebank(np.stack(order)).tolist() == [1, 1, 0, 0, 0]
+
+
+def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_order() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.random((6, 4))
+    one = Predictions(table, 1 - table, np.zeros(6, np.bool_), table[:0], table[:0], table[:0])
+    figures = one.figures()
+    assert ("ap", "all", "model") in figures
+    assert ("ap", "transductive", "recency") in figures
+    assert not any(subset in ("inductive", "historical") for _, subset, _ in figures)
+    assert not any(metric == "mrr" for metric, _, _ in figures)
+    np.testing.assert_array_equal(join([one, one]).positive, np.concatenate([table, table]))
