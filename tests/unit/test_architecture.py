@@ -30,10 +30,19 @@ def test_imports_point_one_way() -> None:
     [
         # Starting a command must cost neither a GPU library nor a job runner.
         ("stream.cli", {"dgl", "torch", "apache_beam", "matplotlib"}),
-        ("trainer.cli", {"dgl", "apache_beam", "kafka", "confluent_kafka", "matplotlib"}),
+        ("trainer.cli", {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "matplotlib"}),
+        # All that a rank needs, and still no DGL, no job runner and no Kafka client.
+        (
+            "trainer.service, trainer.evaluate, trainer.models.builtin",
+            {"dgl", "apache_beam", "kafka", "confluent_kafka"},
+        ),
+        (
+            "stream.store.lane_writer, stream.sink, stream.partition.builtin",
+            {"dgl", "apache_beam", "kafka", "torch"},
+        ),
     ],
 )
-def test_a_command_line_starts_without_heavy_packages(module: str, never: set[str]) -> None:
+def test_nothing_imports_heavy_packages_before_it_uses_them(module: str, never: set[str]) -> None:
     program = f"import {module}, json, sys; print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT
