@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
+import pyarrow as pa
 import structlog
 
 from schemas.config import StreamConfig
@@ -138,6 +139,7 @@ class StreamJob:
                 self._lanes.append(stack.enter_context(LaneThread(config.store, lane, self._metrics)))
             hold(self._names.stages, self)
             stack.callback(release, self._names.stages)
+            self._warm_up()
             arrival_s = time.monotonic()
             while True:
                 arrival_s = self._cycle(arrival_s)
@@ -162,6 +164,11 @@ class StreamJob:
         """Wake the lanes."""
         for lane in self._lanes:
             lane.wake()
+
+    def _warm_up(self) -> None:
+        """Have the decoders' kernels compiled or loaded before the first poll, on a message that nobody sent."""
+        for topic, decoder in self._decoders.items():
+            decoder.decode(RawBatch(topic, 0, 0, 1, 1, pa.array([0], pa.int64()), [b"{}"]))
 
     def _cycle(self, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""

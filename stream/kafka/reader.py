@@ -39,6 +39,8 @@ class Start:
     end: int
 
 
+POSITION_MS = 1_000
+
 NextOffset = Callable[[tuple[str, int]], int | None]
 """From (topic, partition) to the first offset that the log doesn't have; None: the log doesn't know it."""
 
@@ -185,15 +187,27 @@ class PartitionReader:
                 raise
             for tp in self._next:
                 records = polled.get(tp, [])
-                position = self._consumer.position(tp, timeout_ms=0)
-                if position is None:
-                    continue
-                self._end[tp] = max(self._end[tp], self._consumer.highwater(tp) or 0, position)
-                if position > self._next[tp] or records:
+                self._end[tp] = max(self._end[tp], self._consumer.highwater(tp) or 0)
+                position = self._position_after(tp, records)
+                if position > self._next[tp]:
                     first, self._next[tp] = self._next[tp], position
+                    self._end[tp] = max(self._end[tp], position)
                     self._waiting[tp] = self._batch(tp, first, records)
         if polled:
             self.last_arrival_s = time.monotonic()
+
+    def _position_after(self, tp: TopicPartition, records: list[ConsumerRecord]) -> int:
+        """Where reading goes on. Only where nothing came and something should have is the consumer asked.
+
+        It then knows of the holes that transactions leave. Asking has it look after its position's epoch, which
+        costs a fetch that is under way.
+        """
+        if records:
+            return int(records[-1].offset) + 1
+        if self._next[tp] >= self._end[tp]:
+            return self._next[tp]
+        position = self._consumer.position(tp, timeout_ms=POSITION_MS)
+        return self._next[tp] if position is None else int(position)
 
     def _batch(self, tp: TopicPartition, first: int, records: list[ConsumerRecord]) -> RawBatch:
         return RawBatch(
