@@ -1,6 +1,6 @@
 """``scores.jsonl``: one line a trained snapshot, beside the checkpoints, for people, plots and the result.
 
-Keys of a line: ``sequence`` and ``tau`` of the snapshot; ``events`` (edge events), ``scored`` and ``trained``
+Keys of a line: ``sequence`` and ``tau`` of the snapshot; ``events`` (all of the snapshot), ``scored`` and ``trained``
 inserts; ``steps``; ``loss`` (mean, nats); ``ap``, ``auc``, ``mrr``, ``hits_at_10`` of the model; ``<scorer>_ap`` and
 so on for the floors ``random``, ``edgebank``, ``recency``; ``inductive_…``, ``transductive_…``, ``historical_…`` for
 the subsets; ``excluded`` (events left out of scores, by reason); ``seconds`` by phase; ``t_max`` (event time, s);

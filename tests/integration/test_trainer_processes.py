@@ -1,0 +1,217 @@
+"""The trainer as users start it: several ranks, signals, kills, a store that comes later."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from trainer_streams import make_lane, meetings
+
+SNAPSHOTS = 30
+PATIENCE_S = 120
+
+
+def configure(folder: Path, **keys: object) -> Path:
+    values = {
+        "store": str(folder / "store"),
+        "lane": "hash",
+        "model_params": {"hidden": 8, "signature": 8},
+        "window": 2,
+        "optimisation": {"epochs": 2, "batch_size": 16},
+        "checkpoint": str(folder / "checkpoints"),
+        "metrics": {"port": 0},
+        **keys,
+    }
+    path = folder / "trainer.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen]:
+    """``freshet-trainer`` in a process of its own; it and its ranks are gone afterwards."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("FRESHET_")}
+    environment["OMP_NUM_THREADS"] = "1"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainer.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        yield process
+    finally:
+        for child in ranks_of(process):
+            child.kill()
+        process.kill()
+        process.communicate()
+
+
+def ranks_of(process: subprocess.Popen) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_S} s"
+        time.sleep(0.05)
+
+
+def scored(folder: Path) -> list[dict]:
+    path = folder / "checkpoints" / "scores.jsonl"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def run_to_end(config: Path, ranks: int) -> dict:
+    with started(
+        "run", "--config", str(config), "--ranks", str(ranks), "--until-idle", "1", "--json"
+    ) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+        return json.loads(out)
+
+
+def numbers(lines: list[dict]) -> list[tuple]:
+    keys = ("sequence", "tau", "ap", "auc", "mrr", "loss", "recency_ap", "random_ap", "steps")
+    return [tuple(line.get(key) for key in keys) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stream")
+    make_lane(folder / "store", events=meetings(snapshots=SNAPSHOTS, a_snapshot=80), parts=2)
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    """The lines of an uninterrupted run with two ranks."""
+    folder = tmp_path_factory.mktemp("straight")
+    result = run_to_end(configure(folder, store=str(store)), 2)
+    assert result["snapshots"] == SNAPSHOTS
+    return scored(folder)
+
+
+@pytest.mark.parametrize("victim", ["rank", "launcher"])
+def test_after_kill_nine_it_goes_on_at_the_right_snapshot_with_the_same_numbers(
+    victim: str, store: Path, straight: list[dict], tmp_path: Path
+) -> None:
+    config = configure(tmp_path, store=str(store))
+    with started("run", "--config", str(config), "--ranks", "2", "--until-idle", "2", "--json") as process:
+        until(lambda: len(scored(tmp_path)) >= 4, "the fourth snapshot")
+        ranks = ranks_of(process)
+        assert len(ranks) >= 2
+        if victim == "rank":
+            ranks[-1].kill()
+            out, err = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, err
+            assert json.loads(out)["snapshots"] == SNAPSHOTS  # those before the kill are this command's too
+        else:
+            process.kill()
+            process.wait()
+            until(
+                lambda: not any(rank.is_running() and rank.status() != "zombie" for rank in ranks),
+                "their end",
+            )
+            already = len(scored(tmp_path))
+            assert already < SNAPSHOTS
+            result = run_to_end(config, 2)
+            assert result["total_snapshots"] == SNAPSHOTS
+            assert SNAPSHOTS - already <= result["snapshots"] <= SNAPSHOTS - already + 1
+    assert numbers(scored(tmp_path)) == numbers(straight)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_sigterm_finishes_the_snapshot_checkpoints_and_exits_zero(
+    ranks: int, store: Path, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, store=str(store), checkpoint_every=1000)
+    with started("run", "--config", str(config), "--ranks", str(ranks), "--json") as process:
+        until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+        result = json.loads(out)
+    assert 3 <= result["snapshots"] == len(scored(tmp_path))
+    assert result["checkpoint"].endswith(f"{scored(tmp_path)[-1]['sequence']:016d}.pt")
+    assert Path(result["checkpoint"]).exists()
+
+
+def test_it_waits_for_a_store_serves_its_metrics_and_trains_once_there_is_one(tmp_path: Path) -> None:
+    config = configure(tmp_path)
+    with started("run", "--config", str(config), "--json") as process:
+        assert process.stderr is not None
+        url = ""
+        while not url:
+            line = json.loads(process.stderr.readline())
+            url = line.get("url", "")
+        until(lambda: "waiting for lane hash" in get(f"{url}/readyz"), "waiting")
+        assert get(f"{url}/healthz") == "alive\n"
+        assert 'freshet_trainer_waiting{graph="",lane="hash"} 1.0' in get(f"{url}/metrics")
+        make_lane(tmp_path / "store")
+        until(lambda: len(scored(tmp_path)) == 6, "all snapshots")
+        until(lambda: "has no snapshot after number 5" in get(f"{url}/readyz"), "waiting again")
+        text = get(f"{url}/metrics")
+        assert 'freshet_trainer_score{graph="meetings",metric="ap",scorer="recency",subset="all"}' in text
+        assert 'freshet_trainer_events_total{graph="meetings",use="trained"}' in text
+        assert "freshet_trainer_step_seconds_bucket" in text
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        assert json.loads(out)["snapshots"] == 6
+
+
+def get(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def test_ranks_that_cannot_work_end_with_one_sentence(store: Path, tmp_path: Path) -> None:
+    config = configure(tmp_path, store=str(store))
+    with started("run", "--config", str(config), "--ranks", "3", "--until-idle", "1") as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert out == ""
+    assert "error: lane hash has 2 parts for 3 ranks: start at most 2 ranks" in err
+
+
+def test_evaluate_on_two_ranks_tests_the_events_of_both(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    events = meetings(snapshots=10, a_snapshot=60, features=False)
+    table = events.select(["src", "dst", "op"]).append_column(
+        "t", [[t / 1e6 for t in events["t"].to_pylist()]]
+    )
+    pq.write_table(table, tmp_path / "events.parquet")
+    config = configure(tmp_path, interval_s=1.0, store=None)
+    found = []
+    for ranks in ("1", "2"):
+        data = str(tmp_path / "events.parquet")
+        with started(
+            "evaluate", "--config", str(config), "--data", data, "--ranks", ranks, "--json"
+        ) as process:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+        found.append(json.loads(out))
+    assert [result["ranks"] for result in found] == [1, 2]
+    for floor in ("edgebank_ap", "recency_ap", "random_ap"):
+        assert found[0][floor] == pytest.approx(found[1][floor], abs=1e-4)
+    assert found[1]["ap"] > 0.5

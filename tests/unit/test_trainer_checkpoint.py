@@ -1,0 +1,87 @@
+"""Checkpoints and the score file: whole or not there, each snapshot once, nothing that could run code."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stream.service.failure import Failure
+from trainer.checkpoint import Checkpoints
+from trainer.score_file import ScoreFile, flat_figures, weighted_mean
+
+
+def test_what_is_saved_comes_back_and_only_the_newest_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "new" / "folder", keep=2)
+    assert checkpoints.newest() is None
+    for sequence in (1, 2, 10):
+        state = {"a": {"b": np.arange(sequence)}, "w": torch.ones(2) * sequence, "n": sequence, "s": "x"}
+        checkpoints.save(sequence, state)
+    path, state = checkpoints.newest()
+    assert path == checkpoints.newest_path()
+    assert (state["sequence"], state["n"], state["s"]) == (10, 10, "x")
+    assert state["a"]["b"].tolist() == list(range(10))
+    assert sorted(p.name for p in checkpoints.folder.iterdir()) == [f"{n:016d}.pt" for n in (2, 10)]
+
+
+def test_a_crash_while_writing_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(0, {"n": 0})
+
+    def crash(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", crash)
+        with pytest.raises(OSError, match="disk full"):
+            checkpoints.save(1, {"n": 1})
+    assert checkpoints.newest_sequence() == 0
+    checkpoints.save(2, {"n": 2})
+    assert [p.name for p in tmp_path.iterdir()] == [f"{2:016d}.pt"]
+
+
+class Evil:
+    def __reduce__(self) -> tuple:
+        return os.system, ("false",)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a checkpoint", pickle.dumps(Evil(), protocol=2)], ids=["empty", "noise", "code"]
+)
+def test_a_file_that_is_no_checkpoint_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / f"{3:016d}.pt").write_bytes(content)
+    with pytest.raises(Failure, match=rf"checkpoint {tmp_path}/0*3\.pt cannot be read .*remove it"):
+        Checkpoints(tmp_path, 1).newest()
+
+
+def test_another_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    torch.save({"format": 99}, tmp_path / f"{0:016d}.pt")
+    with pytest.raises(Failure, match="has format 99, this release reads 1"):
+        Checkpoints(tmp_path, 1).newest()
+
+
+def test_lines_beyond_the_checkpoint_and_torn_ones_go(tmp_path: Path) -> None:
+    scores = ScoreFile(tmp_path)
+    scores.cut_after(None)  # nothing there
+    for sequence in range(4):
+        scores.append({"sequence": sequence, "ap": sequence / 4})
+    with scores.path.open("a", encoding="utf-8") as file:
+        file.write('{"sequence": 4, "a')
+    assert [line["sequence"] for line in scores.lines()] == [0, 1, 2, 3]
+    scores.cut_after(1)
+    assert [json.loads(text)["sequence"] for text in scores.path.read_text().splitlines()] == [0, 1]
+    scores.cut_after(None)
+    assert scores.lines() == []
+
+
+def test_keys_of_figures_and_means_over_lines() -> None:
+    figures = {("ap", "all", "model"): 1.0, ("auc", "inductive", "recency"): 0.5}
+    assert flat_figures(figures) == {"ap": 1.0, "recency_inductive_auc": 0.5}
+    lines = [{"ap": 1.0, "scored": 1}, {"ap": 0.0, "scored": 3}, {"scored": 5}]
+    assert weighted_mean(lines, "ap", "scored") == 0.25
+    assert weighted_mean(lines, "mrr", "scored") is None

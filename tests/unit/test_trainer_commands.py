@@ -1,0 +1,164 @@
+"""The trainer's commands: their JSON, their exit codes, their sentences."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from structlog.testing import capture_logs
+from trainer_streams import make_lane, meetings
+from typer.testing import CliRunner
+
+from schemas.events import US_PER_S
+from trainer.cli import app
+from trainer.data.split import parse_shares, split_by_time
+
+RUNNER = CliRunner()
+RUN_KEYS = {"snapshots", "steps", "events", "loss", "ap", "auc", "mrr", "seconds", "checkpoint"}
+EVALUATE_KEYS = {
+    "model", "strategy", "ranks", "epochs", "ap", "auc", "mrr", "inductive_ap", "random_ap", "edgebank_ap",
+    "recency_ap", "seeds", "epoch_s", "peak_mib",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The runner's standard error is closed after each command, and configured loggers would keep it."""
+    for command in ("run", "evaluate"):
+        module = import_module(f"trainer.commands.{command}")
+        monkeypatch.setattr(module, "configure_logs", lambda **_: None)
+    with capture_logs():
+        yield
+
+
+def write(folder: Path, **keys: object) -> str:
+    values = {
+        "lane": "hash",
+        "model_params": {"hidden": 8, "signature": 8},
+        "window": 2,
+        "checkpoint": str(folder / "checkpoints"),
+        "metrics": {"port": 0},
+        **keys,
+    }
+    (folder / "trainer.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    return str(folder / "trainer.yaml")
+
+
+def invoke(*arguments: str) -> tuple[int, dict, str]:
+    result = RUNNER.invoke(app, [*arguments, "--json"])
+    return result.exit_code, json.loads(result.stdout) if result.exit_code == 0 else {}, result.stderr
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_run_prints_its_keys_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    file = write(tmp_path, store=str(tmp_path / "store"))
+    code, first, _ = invoke("run", "--config", file, "--until-idle", "0.1")
+    assert code == 0
+    assert first.keys() >= RUN_KEYS
+    assert first["snapshots"] == first["total_snapshots"] == 6
+    assert first["events"] == 6 * 60 + 30  # and thirty node events
+    assert first["checkpoint"] == str(tmp_path / "checkpoints" / f"{5:016d}.pt")
+    code, second, _ = invoke("run", "--config", file, "--until-idle", "0.1")
+    assert (code, second["snapshots"], second["total_snapshots"]) == (0, 0, 6)
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_run_says_what_it_misses(tmp_path: Path) -> None:
+    code, _, error = invoke("run", "--config", write(tmp_path), "--until-idle", "0.1")
+    assert code == 1
+    assert "key store is missing" in error
+    file = write(tmp_path, store=str(tmp_path / "nowhere"))
+    code, _, error = invoke("run", "--config", file, "--until-idle", "0.1")
+    assert code == 1
+    assert "no lane hash appeared in" in error
+    code, _, error = invoke("run", "--config", write(tmp_path, colour="blue"))
+    assert (code, "unknown key colour" in error) == (1, True)
+
+
+def event_file(folder: Path) -> str:
+    events = meetings(snapshots=10, a_snapshot=60, features=False)
+    seconds = [value // US_PER_S + 0.001 * (value % 997) for value in events["t"].to_pylist()]
+    table = events.select(["src", "dst", "op"]).append_column("t", [seconds])
+    pq.write_table(table, folder / "events.parquet")
+    return str(folder / "events.parquet")
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_evaluate_prints_its_keys_with_means_and_spread_over_seeds(tmp_path: Path) -> None:
+    file = write(tmp_path, interval_s=1.0, optimisation={"epochs": 2, "batch_size": 32})
+    code, result, _ = invoke("evaluate", "--config", file, "--data", event_file(tmp_path), "--seeds", "2")
+    assert code == 0
+    assert result.keys() >= EVALUATE_KEYS - {"inductive_ap"}  # thirty nodes: none is new in the test
+    assert (result["model"], result["strategy"], result["seeds"]) == ("sage-linear", "vertex", 2)
+    assert (result["ranks"], result["parts"], result["epochs"], result["snapshots"]) == (1, 1, 2, 10)
+    runs = [run["ap"] for run in result["runs"]]
+    assert result["ap"] == pytest.approx(sum(runs) / 2)
+    assert result["ap_spread"] == pytest.approx(abs(runs[0] - runs[1]) / 2**0.5)
+    assert not list(tmp_path.glob("freshet-*"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "extra", "sentence"),
+    [
+        ({"lane": "metisse"}, [], "unknown partitioner 'metisse'; expected one of"),
+        ({"lane": "sep"}, [], "an edge partitioner; name a vertex lane"),
+        ({"model": "tgn2"}, [], "unknown model 'tgn2'; expected one of"),
+        ({}, ["--split", "0.5,0.5"], "--split must be three numbers like 0.7,0.15,0.15, found '0.5,0.5'"),
+        ({}, ["--split", "0.5,0.5,0.5"], "add up to 1"),
+    ],
+)
+@pytest.mark.usefixtures("clean_environment")
+def test_evaluate_refuses_in_a_sentence(keys: dict, extra: list[str], sentence: str, tmp_path: Path) -> None:
+    file = write(tmp_path, **keys)
+    code, _, error = invoke("evaluate", "--config", file, "--data", event_file(tmp_path), *extra)
+    assert code == 1
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_models_lists_what_goes_together() -> None:
+    code, listed, _ = invoke("models")
+    assert code == 0
+    model = next(entry for entry in listed["models"] if entry["name"] == "sage-linear")
+    assert model["strategies"] == ["vertex"]
+    assert model["params"]["hidden"] == 128
+    assert "vertex" in RUNNER.invoke(app, ["models"]).stdout
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_the_example_configuration_is_valid(tmp_path: Path) -> None:
+    text = RUNNER.invoke(app, ["config", "--example"]).stdout
+    (tmp_path / "example.yaml").write_text(text, encoding="utf-8")
+    code, in_force, _ = invoke("config", "--config", str(tmp_path / "example.yaml"))
+    assert code == 0
+    assert in_force["model"] == "sage-linear"
+
+
+def test_starting_the_trainer_imports_neither_dgl_nor_torch() -> None:
+    script = "import sys, trainer.cli; print({'dgl', 'torch'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
+
+
+def test_training_never_imports_dgl() -> None:
+    script = (
+        "import sys, trainer.service, trainer.evaluate, trainer.models.builtin; print('dgl' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+
+
+def test_splits_keep_equal_times_together() -> None:
+    import numpy as np
+
+    t = np.array([0, 1, 1, 1, 2, 3, 3, 4, 5, 6])
+    split = split_by_time(t, parse_shares("0.5,0.2,0.3"))
+    parts = [t[part(t)].tolist() for part in (split.train, split.validate, split.test)]
+    assert parts == [[0, 1, 1, 1, 2], [3, 3], [4, 5, 6]]

@@ -1,0 +1,218 @@
+"""The continual run: no event is learned before it was predicted, none twice, none unseen."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from prometheus_client import generate_latest
+from trainer_streams import SECOND, make_lane, meetings
+
+from schemas.config import Lane
+from schemas.trainer_config import Lag, Optimisation, TrainerConfig
+from stream.service.failure import Failure
+from stream.store.event_columns import EventColumns
+from stream.store.from_file import build_store
+from stream.store.lane_reader import LaneReader
+from trainer.daemon import Trainer, follow
+from trainer.follower import Follower
+from trainer.metrics import TrainerMetrics
+from trainer.ranks import Ranks
+from trainer.score_file import ScoreFile
+
+
+def config_for(folder: Path, **more: object) -> TrainerConfig:
+    values = {
+        "store": str(folder / "store"),
+        "lane": "hash",
+        "model_params": {"hidden": 8, "signature": 8},
+        "window": 2,
+        "checkpoint": str(folder / "checkpoints"),
+        "optimisation": Optimisation(epochs=2, batch_size=16, learning_rate=0.01),
+        **more,
+    }
+    return TrainerConfig.model_validate(values)
+
+
+def trainer_for(config: TrainerConfig) -> Trainer:
+    lane = LaneReader(config.store, config.lane)
+    metrics = TrainerMetrics(config, 0)
+    metrics.graph(lane.header.graph)
+    return Trainer(config, lane, Ranks(), metrics)
+
+
+def run(config: TrainerConfig, snapshots: int | None = None) -> Trainer:
+    trainer = trainer_for(config)
+    for manifest in trainer.lane.manifests[trainer.sequence + 1 : snapshots]:
+        trainer.step(manifest)
+    return trainer
+
+
+def lines(config: TrainerConfig) -> list[dict]:
+    """Score lines without what depends on the clock."""
+    clock = ("seconds", "wall_time")
+    return [
+        {key: value for key, value in line.items() if key not in clock}
+        for line in ScoreFile(config.checkpoint).lines()
+    ]
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_an_interrupted_run_gives_the_numbers_of_an_uninterrupted_one(every: int, tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    straight = config_for(tmp_path, checkpoint=str(tmp_path / "straight"), checkpoint_every=every)
+    broken = config_for(tmp_path, checkpoint=str(tmp_path / "broken"), checkpoint_every=every)
+    run(straight)
+    run(broken, snapshots=3)  # dies after three, with two or three of them in a checkpoint
+    second = run(broken)
+    assert second.sequence == 5
+    ours, theirs = lines(straight), lines(broken)
+    assert [line["sequence"] for line in theirs] == list(range(6))
+    for line in (*ours, *theirs):
+        del line["lag"]
+    assert theirs == ours
+
+
+def test_changing_the_future_never_changes_a_past_score(tmp_path: Path) -> None:
+    events = meetings(snapshots=6)
+    past = events.filter(pc.less(events["t"], 4 * SECOND))
+    other = meetings(snapshots=6, seed=9)
+    changed = pa.concat_tables([past, other.filter(pc.greater_equal(other["t"], 4 * SECOND))])
+    found = []
+    for name, table in (("one", events), ("two", changed)):
+        make_lane(tmp_path / name / "store", events=table)
+        config = config_for(tmp_path / name)
+        run(config)
+        found.append(lines(config))
+    for one, two in zip(found[0][:4], found[1][:4], strict=True):
+        assert {**one, "lag": 0} == {**two, "lag": 0}
+    assert found[0][4]["ap"] != found[1][4]["ap"]
+
+
+def test_late_events_are_learned_and_counted_but_not_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path)
+    trainer = run(config, snapshots=5)
+    columns_of = trainer.window.events
+
+    def with_late(tau: int) -> EventColumns:
+        columns = columns_of(tau)
+        return replace(columns, late=(np.cumsum(columns.op == 1) <= 3) & (columns.op == 1))
+
+    monkeypatch.setattr(trainer.window, "events", with_late)
+    trainer.step(trainer.lane.manifests[5])
+    line = lines(config)[-1]
+    inserts = int((columns_of(line["tau"]).op == 1).sum())
+    assert line["excluded"]["late"] == 3
+    assert (line["scored"], line["trained"]) == (inserts - 3, inserts)
+    text = generate_latest(trainer.metrics.registry).decode()
+    assert 'freshet_trainer_eval_excluded_total{graph="meetings",reason="late"} 3.0' in text
+
+
+def test_skip_to_latest_remembers_what_it_skips_and_counts_it(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path, lag=Lag(max_snapshots=2, policy="skip-to-latest"))
+    trainer = trainer_for(config)
+    follow(trainer, Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda _: None))
+    assert [line["sequence"] for line in lines(config)] == [5]
+    whole = run(config_for(tmp_path, checkpoint=str(tmp_path / "all")))
+    for name, column in whole.history.state().items():
+        np.testing.assert_array_equal(column, trainer.history.state()[name])
+    text = generate_latest(trainer.metrics.registry).decode()
+    assert 'freshet_trainer_events_total{graph="meetings",use="state_only"}' in text
+    assert 'freshet_trainer_lag_snapshots{graph="meetings",lane="hash"} 0.0' in text
+
+
+def test_a_checkpoint_of_something_else_is_refused_by_key(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    run(config_for(tmp_path), snapshots=2)
+    with pytest.raises(
+        Failure, match="was made with window = 2, the configuration has 3; choose another folder"
+    ):
+        trainer_for(config_for(tmp_path, window=3))
+    with pytest.raises(Failure, match=r'model_params = \{"hidden": 8, "signature": 8\}'):
+        trainer_for(config_for(tmp_path, model_params={"hidden": 9}))
+
+
+def test_a_checkpoint_of_another_log_is_refused(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    run(config_for(tmp_path))
+    make_lane(tmp_path / "other", events=meetings(seed=4))
+    with pytest.raises(
+        Failure, match=r"after snapshot number 5, which lane hash of .* doesn't have with these"
+    ):
+        trainer_for(config_for(tmp_path, store=str(tmp_path / "other")))
+
+
+def test_the_scores_file_has_what_its_description_says(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path)
+    run(config)
+    line = ScoreFile(config.checkpoint).lines()[-1]
+    assert {
+        "sequence", "tau", "events", "scored", "trained", "excluded", "steps", "seconds", "t_max", "lag",
+        "wall_time", "loss", "ap", "auc", "mrr", "hits_at_10", "random_ap", "edgebank_ap", "recency_ap",
+        "transductive_ap", "historical_ap",
+    } <= line.keys()  # fmt: skip
+    assert line["seconds"].keys() == {"advance", "prepare", "score", "train"}
+    assert all(0 <= line[key] <= 1 for key in line if key.endswith(("ap", "auc", "mrr", "hits_at_10")))
+    json.dumps(line, allow_nan=False)
+
+
+def test_embeddings_of_touched_nodes_are_exported_with_their_own_ids(tmp_path: Path) -> None:
+    events = meetings()
+    ids = pc.add(events["src"], 1000)
+    moved = events.set_column(1, events.schema.field("src"), ids).set_column(
+        2, events.schema.field("dst"), pc.add(events["dst"], 1000)
+    )
+    make_lane(tmp_path / "store", events=moved)
+    trainer = run(config_for(tmp_path, export_embeddings=True))
+    tau = trainer.lane.manifests[-1].tau
+    with pa.ipc.open_file(str(tmp_path / f"store/exports/embeddings/hash/{tau}-0.arrow")) as file:
+        table = file.read_all()
+    touched = trainer.window.events(tau)
+    assert table["node"].to_pylist() == np.unique(np.concatenate([touched.src, touched.dst])).tolist()
+    external = trainer.lane.log.external_ids().to_pylist()
+    assert table["id"].to_pylist() == [external[node] for node in table["node"].to_pylist()]
+    assert min(table["id"].to_pylist()) >= 1000
+    assert np.isfinite(np.stack(table["embedding"].to_numpy())).all()
+    assert table.schema.metadata[b"tau"] == str(tau).encode()
+
+
+def test_a_lane_made_later_is_waited_for_and_a_follower_ends_when_idle(tmp_path: Path) -> None:
+    told: list[str | None] = []
+    looks = iter(range(100))
+
+    def stop() -> bool:
+        if next(looks) == 2:  # the stream service comes up while the trainer waits
+            build_store(
+                meetings(features=False), tmp_path / "store", interval_us=SECOND,
+                lanes=[Lane(name="hash", algorithm="hash", parts=1)],
+            )  # fmt: skip
+        return False
+
+    follower = Follower(Ranks(), until_idle_s=30, stop=stop, waiting=told.append)
+    lane = follower.open_lane(str(tmp_path / "store"), "hash")
+    assert lane is not None
+    assert told[0] == f"waiting for lane hash in {tmp_path / 'store'}"
+    idle = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=told.append)
+    assert idle.next(lane, -1, Lag()).sequence == 0
+    assert idle.next(lane, 5, Lag()) is None
+    assert Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=told.append).open_lane(
+        str(tmp_path / "nowhere"), "hash"
+    ) is None  # fmt: skip
+
+
+def test_a_store_that_stands_still_shows_in_a_metric() -> None:
+    metrics = TrainerMetrics(TrainerConfig(lane="hash"), 1)
+    metrics.graph("meetings")
+    metrics.waiting(yes=True)
+    text = generate_latest(metrics.registry).decode()
+    assert 'freshet_trainer_waiting{graph="meetings",lane="hash"} 1.0' in text
+    assert 'freshet_trainer_rank_up{graph="meetings",rank="1"} 1.0' in text
+    assert 'graph=""' not in text
