@@ -17,9 +17,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from children import ChildDiedError, Children
+from confluent_kafka import KafkaException
 from figures import Reading, read, ready
 from producer import LiveProducer
 from progress import Progress
@@ -36,7 +38,8 @@ NODES, FEATURES, RANKS, WINDOW = 2_000, 32, 2, 4
 SNAPSHOTS = 36
 IDLE_S = 6
 READ_EVERY_S = 1.0
-CATCH_UP_S = 120
+STALLED_S = 120
+"""Without any progress for so long something is wrong; compiling kernels for the first time takes less."""
 UP_TO_DATE_READINGS = 3
 """The trainer says itself how far behind it is: once may be just before it looked."""
 MARKER = "demo.txt"
@@ -97,7 +100,7 @@ class Demo:
             soft_wrap=True,
         )
         broker = self._start_broker()
-        producer = LiveProducer(events, broker, TOPIC, unread=self._unread)
+        producer = self._producer(events, broker)
         self._start_services(broker)
         try:
             with Progress(console, producer.total) as progress:
@@ -111,6 +114,13 @@ class Demo:
         self._children.start("broker", PYTHON, "-m", "stream.kafka.embedded", "--port-file", address)
         self._children.wait_for(address, "the embedded broker", patience_s=60)
         return address.read_text(encoding="ascii")
+
+    def _producer(self, events: pa.Table, broker: str) -> LiveProducer:
+        try:
+            return LiveProducer(events, broker, TOPIC, unread=self._unread)
+        except KafkaException as error:
+            self._children.check()
+            raise ChildDiedError(f"the embedded broker does not answer: {error.args[0]}") from error
 
     def _start_services(self, broker: str) -> None:
         stream_port, trainer_port = _free_ports(1), _free_ports(RANKS)
@@ -166,29 +176,31 @@ class Demo:
         """Until the stream has ended by itself and the trainer has learned its last snapshot."""
         phase = "starting"
         up_to_date = 0
-        deadline: float | None = None
+        moved_s, before = time.monotonic(), (0, 0, 0)
         producer.start()
         while True:
             reading = self._read()
             progress.show(phase, producer.sent, reading)
             self._children.check()
-            if producer.failure:
-                raise ChildDiedError(f"{producer.failure}; logs are in {self._out / 'logs'}")
+            now = (producer.sent, reading.events, reading.trained)
+            if now != before:
+                moved_s, before = time.monotonic(), now
+            if producer.failure or time.monotonic() - moved_s > STALLED_S:
+                what = producer.failure or f"nothing has moved for {STALLED_S} s while {phase}"
+                raise ChildDiedError(f"{what}; logs are in {self._out / 'logs'}")
             if producer.is_alive():
                 phase = "streaming"
+                if self._children.done("stream"):
+                    raise ChildDiedError(
+                        f"stream ended while events were still to come; its log is {self._children.log('stream')}"
+                    )
             elif not self._children.done("stream"):
                 phase = "sealing the last snapshot"
             else:
                 phase = "training the last snapshots"
-                deadline = deadline or time.monotonic() + CATCH_UP_S
                 up_to_date = up_to_date + 1 if reading.trainer_lag == 0 else 0
                 if up_to_date == UP_TO_DATE_READINGS:
                     break
-                if time.monotonic() > deadline:
-                    raise ChildDiedError(
-                        f"the trainer is still {reading.trainer_lag} snapshots behind after {CATCH_UP_S} s; "
-                        f"its log is {self._children.log('trainer')}"
-                    )
             time.sleep(READ_EVERY_S)
         self._children.stop("trainer")
 
