@@ -102,7 +102,7 @@ class Sampling:
 
     seed: int = 0
     candidates: int = 50
-    ranked_events: int = 1000
+    ranked_events: int = 200
     pool: Int64 | None = None
 
 

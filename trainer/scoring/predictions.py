@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.data.examples import Examples, Queries
+from trainer.data.examples import Examples
 from trainer.models.interface import SnapshotModel
 from trainer.ranks import Ranks
 from trainer.scoring.floors import edgebank, recency
@@ -90,13 +90,27 @@ def predict(
     asked = [on_time.positive, on_time.random, on_time.historical, on_time.candidates]
     logits = strategy.predict(model, asked)
     untrained = strategy.predict(floor, asked)
-    tables = [
-        _gather(queries, learned, drawn, ranks)
-        for queries, learned, drawn in zip(asked, logits, untrained, strict=True)
-    ]
+    tables = _gather(
+        [
+            np.stack(
+                [
+                    queries.event.astype(np.float64),
+                    learned,
+                    drawn,
+                    edgebank(queries.encounters),
+                    recency(queries.encounters),
+                ],
+                axis=1,
+            )
+            for queries, learned, drawn in zip(asked, logits, untrained, strict=True)
+        ],
+        ranks,
+    )
     if ranks.rank != 0:
         return None
-    (event, positive), (_, negative), (old, historical), (ranked, candidates) = tables
+    (event, positive), (_, negative), (old, historical), (ranked, candidates) = (
+        (table[:, 0].astype(np.int64), table[:, 1:]) for table in tables
+    )
     ranked = ranked[:: examples.num_candidates]
     candidates = candidates.reshape(len(ranked), examples.num_candidates, len(SCORERS))
     true = positive[np.searchsorted(event, ranked)]
@@ -110,14 +124,11 @@ def predict(
     )
 
 
-def _gather(
-    queries: Queries, learned: NDArray[np.float32], drawn: NDArray[np.float32], ranks: Ranks
-) -> tuple[NDArray[np.int64], Float64]:
-    """All ranks' scores on rank 0: event int64 (Q,) ascending, scores float64 (Q, 4)."""
-    columns = [queries.event, learned, drawn, edgebank(queries.encounters), recency(queries.encounters)]
-    own = torch.from_numpy(np.stack([np.asarray(column, np.float64) for column in columns], axis=1))
+def _gather(tables: list[Float64], ranks: Ranks) -> list[Float64]:
+    """All ranks' tables on rank 0, rows by their first column; nothing elsewhere. One exchange for all of them."""
+    kinds = np.repeat(np.arange(len(tables), dtype=np.float64), [len(table) for table in tables])
+    own = torch.from_numpy(np.column_stack([kinds, np.concatenate(tables)])).to(ranks.device)
     to_first = [len(own), *[0] * (ranks.size - 1)]
-    table = ranks.exchange(own.to(ranks.device), to_first, ranks.exchange_sizes(to_first), "scores")
-    rows = table.cpu().numpy()
-    rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    return rows[:, 0].astype(np.int64), rows[:, 1:]
+    rows = ranks.exchange(own, to_first, ranks.exchange_sizes(to_first), "scores").cpu().numpy()
+    found = [rows[rows[:, 0] == kind, 1:] for kind in range(len(tables))]
+    return [table[np.argsort(table[:, 0], kind="stable")] for table in found]
