@@ -12,7 +12,7 @@ class Optimisation(Section):
     """How a snapshot is learned."""
 
     epochs: int = Field(
-        1, ge=1, description="Passes over a new snapshot's events; evaluate: passes over the training split."
+        2, ge=1, description="Passes over a new snapshot's events; evaluate: passes over the training split."
     )
     batch_size: int = Field(256, ge=1, description="Events a step and rank.")
     learning_rate: float = Field(1e-3, gt=0, description="Of Adam.")

@@ -74,7 +74,7 @@ class Trainer:
         """Evaluate, then train on one snapshot: no event is learned before it was predicted."""
         phases = Phases()
         self.metrics.lag(len(self.lane.manifests) - 1 - self.sequence)
-        self._skip_to(manifest.sequence)
+        skipped = self._skip_to(manifest.sequence)
         with phases("advance"):
             self.window.advance(manifest)
             self.strategy.advance(self.window)
@@ -91,7 +91,7 @@ class Trainer:
         self.known_nodes = manifest.num_nodes
         figures = predictions.figures() if predictions is not None else {}
         with phases("checkpoint"):
-            self._record(manifest, examples, predictions, report, figures, phases)
+            self._record(manifest, examples, predictions, report, figures, phases, skipped)
             if (manifest.sequence + 1) % self.config.checkpoint_every == 0:
                 self.save()
         self._observe(manifest, examples, report, figures, phases)
@@ -160,9 +160,10 @@ class Trainer:
             "seed": self.config.seed,
         }
 
-    def _skip_to(self, sequence: int) -> None:
+    def _skip_to(self, sequence: int) -> int:
         """Remember the events of snapshots that are left out; the model never learns them."""
-        for skipped in self.lane.manifests[self.sequence + 1 : sequence]:
+        left_out = self.lane.manifests[self.sequence + 1 : sequence]
+        for skipped in left_out:
             columns = event_columns(
                 self.lane.log.events(skipped.tau), skipped.tau, self.lane.header.interval_us, 0
             )
@@ -171,6 +172,7 @@ class Trainer:
             self.known_nodes = skipped.num_nodes
             if self.ranks.rank == 0:
                 self.metrics.used("state_only", len(inserts))
+        return len(left_out)
 
     def _examples(self, manifest: LaneManifest) -> Examples:
         nodes = self.window.num_nodes
@@ -201,6 +203,7 @@ class Trainer:
         report: StepReport,
         figures: Figures,
         phases: Phases,
+        skipped: int,
     ) -> None:
         if self.ranks.rank != 0 or predictions is None:
             return
@@ -210,6 +213,7 @@ class Trainer:
             "events": manifest.num_events,
             "scored": len(predictions.positive),
             "trained": report.events,
+            "skipped": skipped,
             "excluded": examples.excluded,
             "steps": report.steps,
             "seconds": dict(phases.seconds),

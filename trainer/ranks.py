@@ -183,4 +183,5 @@ def _all_to_all(rows: Tensor, sent: list[int], received: list[int], ranks: Ranks
 
 
 def _limit_threads(local_ranks: int) -> None:
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // max(1, local_ranks)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores // max(1, local_ranks)))

@@ -119,7 +119,7 @@ def test_skip_to_latest_remembers_what_it_skips_and_counts_it(tmp_path: Path) ->
     config = config_for(tmp_path, lag=Lag(max_snapshots=2, policy="skip-to-latest"))
     trainer = trainer_for(config)
     follow(trainer, Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda _: None))
-    assert [line["sequence"] for line in lines(config)] == [5]
+    assert [(line["sequence"], line["skipped"]) for line in lines(config)] == [(5, 5)]
     whole = run(config_for(tmp_path, checkpoint=str(tmp_path / "all")))
     for name, column in whole.history.state().items():
         np.testing.assert_array_equal(column, trainer.history.state()[name])

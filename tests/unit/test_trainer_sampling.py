@@ -129,6 +129,38 @@ def test_a_sample_depends_on_node_and_seed_alone() -> None:
     np.testing.assert_array_equal(all_starts, indptr)
 
 
+def plain_mix64(x: int) -> int:
+    mask = (1 << 64) - 1
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & mask
+    return x ^ (x >> 31)
+
+
+def plain_sample(neighbours: list[int], node: int, fanout: int, seed: int) -> list[int]:
+    """The plain-Python twin: Floyd's algorithm on a SplitMix64 stream of node and seed."""
+    golden, mask = 0x9E3779B97F4A7C15, (1 << 64) - 1
+    if len(neighbours) <= fanout:
+        return neighbours
+    state, chosen = plain_mix64(seed ^ plain_mix64((node + golden) & mask)), set()
+    for limit in range(len(neighbours) - fanout, len(neighbours)):
+        state = (state + golden) & mask
+        draw = plain_mix64(state) % (limit + 1)
+        chosen.add(limit if draw in chosen else draw)
+    return [neighbours[place] for place in sorted(chosen)]
+
+
+@pytest.mark.parametrize("seed", [0, 7, (1 << 63) + 5])
+def test_samples_equal_their_plain_twin(seed: int) -> None:
+    rng = np.random.default_rng(1)
+    rows = [sorted(rng.choice(90, rng.integers(0, 60), replace=False).tolist()) for _ in range(40)]
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    indices = np.array([node for row in rows for node in row], np.int32)
+    graph = Csr(indptr, indices, np.ones(len(indices), np.float32))
+    starts, drawn = sample_neighbours(graph, np.arange(40), 7, seed)
+    for node, row in enumerate(rows):
+        assert drawn[starts[node] : starts[node + 1]].tolist() == plain_sample(row, node, 7, seed)
+
+
 def test_a_node_beyond_the_graph_has_no_neighbours() -> None:
     indptr, drawn = sample_neighbours(star(3), np.array([0, 99]), 2, 0)
     assert indptr.tolist() == [0, 2, 2]

@@ -16,7 +16,6 @@ EXAMPLE = {
     "strategy": "vertex",
     "window": 4,
     "checkpoint": "./checkpoints",
-    "optimisation": {"epochs": 2, "batch_size": 256},
     "metrics": {"port": 9109},
 }
 

@@ -13,8 +13,6 @@ from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
 from trainer.commands.ranks import ConfigFile, RankCount, expected_errors, in_ranks
 
-_began = time.time()
-
 
 def run(
     file: ConfigFile,
@@ -51,4 +49,4 @@ def run(
 def _train(config: TrainerConfig, until_idle_s: float | None) -> Mapping[str, Any] | None:
     from trainer.service import train
 
-    return train(config, until_idle_s=until_idle_s, began=_began)
+    return train(config, until_idle_s=until_idle_s, began=time.time())
