@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from real_data import real_file
 from streaming import configuration, fresh_topic, log_table, result, written
+from trainer_command import trainer
 
 from schemas.events import Op
 from stream.snapshots.graph import LiveGraph
@@ -27,7 +28,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("message_format", ["json", "arrow"])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane(
+def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane_and_is_learned(
     kafka: str, tmp_path: Path, name: str, message_format: str
 ) -> None:
     path, (inserts, deletes) = real_file(name), GRAPHS[name]
@@ -54,6 +55,22 @@ def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane(
         nodes = {node for pair in undirected for node in pair}
         assert manifests[-1].live_nodes == len(nodes)
     assert result("verify", store)["problems"] == []
+    if message_format == "json":  # the log is the same, whatever the format
+        learned_by_two_ranks(tmp_path, store, events=inserts + deletes, snapshots=len(reader.snapshots))
+
+
+def learned_by_two_ranks(folder: Path, store: Path, *, events: int, snapshots: int) -> None:
+    """Train continually on the distdy lane of a store; the scores must deserve the name."""
+    trained = trainer(
+        folder, "run", "--ranks", "2", "--until-idle", "1",
+        store=str(store), lane="distdy", model="sage-linear", strategy="vertex",
+        model_params={"hidden": 64}, checkpoint_every=50, optimisation={"epochs": 1, "batch_size": 512},
+    )  # fmt: skip
+    assert (trained["events"], trained["snapshots"]) == (events, snapshots)
+    assert trained["ap"] > trained["random_ap"] + 0.1
+    assert trained["ap"] > trained["edgebank_ap"]
+    assert trained["ap"] > 0.8
+    assert 0.5 < trained["recency_ap"] < 1
 
 
 def in_event_time_order(table: pa.Table) -> dict[str, np.ndarray]:

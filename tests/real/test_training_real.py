@@ -1,18 +1,13 @@
 """The floors on real graphs against their known figures, and what the trainer learns beside them."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from real_data import real_file
+from trainer_command import trainer
 
-from schemas.config import Lane
-from stream.store.from_file import build_store
 from trainer.data.history import History, Inserts
 from trainer.scoring.floors import edgebank, recency
 from trainer.scoring.ranking import average_precision, batched
@@ -26,7 +21,6 @@ FLOORS = {
     "bitcoin_otc": (0.500, 0.808),
 }
 """EdgeBank and Recency, AP: 70/15/15 by time quantile, one random negative, batches of 200."""
-DAY_US = 86_400_000_000
 
 
 @pytest.mark.parametrize("name", FLOORS)
@@ -53,35 +47,6 @@ def test_the_floors_are_those_that_are_known(name: str) -> None:
         scores = floor(encounters).reshape(-1, 2)
         found = batched(average_precision, scores[:, 0], scores[:, 1])
         assert found == pytest.approx(expected, abs=0.004), floor.__name__
-
-
-def trainer(folder: Path, *arguments: str, **keys: object) -> dict:
-    """``freshet-trainer`` with a configuration, in a process of its own; its JSON."""
-    values = {"checkpoint": str(folder / "checkpoints"), "metrics": {"port": 0}, **keys}
-    (folder / "trainer.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    command = [sys.executable, "-m", "trainer.cli", arguments[0], "--config", str(folder / "trainer.yaml")]
-    done = subprocess.run(
-        [*command, *arguments[1:], "--json"], capture_output=True, text=True, timeout=550, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("name", ["collegemsg", "as733_deltas"])
-def test_two_ranks_on_a_distdy_lane_end_well_above_random_weights(name: str, tmp_path: Path) -> None:
-    lane = Lane(name="distdy", algorithm="distdy", parts=2)
-    build_store(real_file(f"{name}.parquet"), tmp_path / "store", interval_us=DAY_US, lanes=[lane])
-    result = trainer(
-        tmp_path, "run", "--ranks", "2", "--until-idle", "1",
-        store=str(tmp_path / "store"), lane="distdy", model_params={"hidden": 64},
-        checkpoint_every=50,
-    )  # fmt: skip
-    rows = pq.read_metadata(real_file(f"{name}.parquet")).num_rows
-    assert (result["events"], result["snapshots"]) == (rows, 193 if name == "collegemsg" else 733)
-    assert result["ap"] > result["random_ap"] + 0.1
-    assert result["ap"] > result["edgebank_ap"]
-    assert result["ap"] > 0.8
-    assert 0.5 < result["recency_ap"] < 1
 
 
 @pytest.mark.parametrize("name", ["collegemsg", "bitcoin_otc"])
