@@ -39,7 +39,9 @@ class EdgeEvent(_WireModel):
     weight: float = Field(1.0, description="Edge weight, finite; the latest insert wins.")
     features: Values | None = Field(None, description="Edge features, as wide as the graph's features.edge.")
     label: int | None = Field(None, description="A label of this event, int32.")
-    event_id: str | int | None = Field(None, description="The producer's own id of the event, stored with it.")
+    event_id: str | int | None = Field(
+        None, description="The producer's own id of the event, stored with it."
+    )
 
 
 class NodeEvent(_WireModel):
@@ -53,7 +55,9 @@ class NodeEvent(_WireModel):
     offset: int | None = Field(None, ge=0, description="First position that values replace.")
     values: Values | None = Field(None, description="The new values from offset on.")
     label: int | None = Field(None, description="A label of the node at t, int32.")
-    event_id: str | int | None = Field(None, description="The producer's own id of the event, stored with it.")
+    event_id: str | int | None = Field(
+        None, description="The producer's own id of the event, stored with it."
+    )
 
 
 JsonEvent = TypeAdapter(EdgeEvent | NodeEvent)
