@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from figures import SCORERS, Reading
 from rich.console import Console
@@ -11,6 +12,9 @@ from rich.table import Table
 
 from stream.store.lane_reader import LaneReader
 from stream.store.log_reader import LogReader
+
+if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
+    from matplotlib.axes import Axes
 
 INK, FAINT = "#1f2933", "#9aa5b1"
 SCORER_COLOURS = {"model": "#0b6e99", "recency": "#d98e04", "edgebank": "#9b51a0", "random": "#9aa5b1"}
@@ -210,7 +214,7 @@ def draw(outcome: Outcome, path: Path) -> None:
         plt.close(figure)
 
 
-def _draw_scores(axes: "Axes", outcome: Outcome) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _draw_scores(axes: "Axes", outcome: Outcome) -> None:
     ends: list[tuple[float, str]] = []
     for scorer in reversed(SCORERS):
         points = [(at_s, scores[scorer]) for at_s, scores in outcome.scores if scorer in scores]
@@ -237,7 +241,7 @@ def _draw_scores(axes: "Axes", outcome: Outcome) -> None:  # type: ignore[name-d
     axes.set_ylim(min(0.4, low - 0.03), 1.0)
 
 
-def _draw_flow(axes: "Axes", outcome: Outcome) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _draw_flow(axes: "Axes", outcome: Outcome) -> None:
     at_s = [reading.at_s - outcome.first_t_s for reading in outcome.readings]
     for label, colour, values in [
         ("in the log", "#0b6e99", [reading.events for reading in outcome.readings]),
@@ -250,7 +254,7 @@ def _draw_flow(axes: "Axes", outcome: Outcome) -> None:  # type: ignore[name-def
     axes.legend(loc="upper left")
 
 
-def _draw_lanes(axes: "Axes", outcome: Outcome, what: str, title: str) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _draw_lanes(axes: "Axes", outcome: Outcome, what: str, title: str) -> None:
     for lane, colour in zip(outcome.lanes, LANE_COLOURS, strict=False):
         axes.plot(lane.at_s, getattr(lane, what), color=colour, lw=2)
     right = max((lane.at_s[-1] for lane in outcome.lanes), default=1.0)
@@ -268,7 +272,7 @@ def _draw_lanes(axes: "Axes", outcome: Outcome, what: str, title: str) -> None: 
         )  # fmt: skip
 
 
-def _draw_storage(axes: "Axes", outcome: Outcome) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _draw_storage(axes: "Axes", outcome: Outcome) -> None:
     lanes = list(outcome.lanes)
     positions = range(len(lanes))
     full = [sum(lane.full) / 2**20 for lane in lanes]

@@ -130,15 +130,3 @@ def test_make_help_lists_the_targets_of_the_contract() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = re.findall(r"^  make ([\w-]+) +\S", shown, re.MULTILINE)
     assert {"help", "setup", "demo", "test", "lint", "bench", "kafka", "kafka-stop", "clean"} <= set(targets)
-
-
-def test_no_file_names_a_package_registry() -> None:
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    named = re.compile(r"(extra-)?index-url|find-links|files\.pythonhosted|repo\d?\.maven|registry\.npmjs")
-    found = []
-    for name in tracked.split():
-        path = ROOT / name
-        if path.exists() and path != Path(__file__) and path.stat().st_size < 1 << 20:
-            text = path.read_bytes().decode(errors="replace")
-            found += [name] if named.search(text) else []
-    assert found == []
