@@ -10,11 +10,17 @@ from schemas.events import IdKind
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 """A graph's or lane's name: it becomes a folder, so no separators and no leading dot."""
 
+TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+"""What Kafka takes for a topic."""
+
+_MOST_S = 1e11
+"""Three thousand years: longer intervals are mistakes, and their microseconds would leave int64 near its ends."""
+
 
 class Section(BaseModel):
     """Base of all configuration sections: unknown keys are refused, a section left empty has its defaults."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -48,7 +54,7 @@ class Metrics(Section):
 class Topic(Section):
     """One Kafka topic with events."""
 
-    name: str = Field(min_length=1, description="Topic name.")
+    name: TopicName = Field(description="Topic name.")
     format: Literal["json", "arrow"] = Field(
         "json", description="json: one event a message; arrow: one IPC batch a message."
     )
@@ -65,9 +71,9 @@ class Topic(Section):
 class Kafka(Section):
     """Broker, topics and client limits."""
 
-    bootstrap: str = Field(description="host:port of the brokers, comma-separated.")
+    bootstrap: str = Field(min_length=1, description="host:port of the brokers, comma-separated.")
     topics: list[Topic] = Field(min_length=1, description="Topics to read.")
-    dead_letters: str | None = Field(
+    dead_letters: TopicName | None = Field(
         None, description="Topic for refused messages; null: kept in the log only."
     )
     group: str | None = Field(
@@ -107,15 +113,26 @@ class Kafka(Section):
             raise ValueError(f"topics must have distinct names, found {names}")
         return topics
 
+    @model_validator(mode="after")
+    def _letters_go_elsewhere(self) -> Self:
+        if self.dead_letters in {topic.name for topic in self.topics}:
+            raise ValueError(
+                f"dead_letters must be a topic that is not read, or refused messages come back for ever: "
+                f"found {self.dead_letters!r} among topics"
+            )
+        return self
+
 
 class Snapshots(Section):
     """Event-time rules, as docs/semantics.md defines them."""
 
     interval_s: float = Field(
-        gt=0, description="Length of a snapshot in seconds of event time, aligned to the epoch."
+        ge=1e-6,
+        le=_MOST_S,
+        description="Length of a snapshot in seconds of event time, aligned to the epoch.",
     )
     lateness_s: float = Field(
-        0.0, ge=0, description="Out-of-orderness allowed within a topic partition, seconds."
+        0.0, ge=0, le=_MOST_S, description="Out-of-orderness allowed within a topic partition, seconds."
     )
     late: Literal["next-snapshot", "dead-letter"] = Field(
         "next-snapshot", description="What becomes of events of a sealed snapshot."
@@ -162,11 +179,15 @@ class StreamConfig(Service):
     """Configuration of freshet-stream."""
 
     model_config = SettingsConfigDict(
-        env_prefix="FRESHET_STREAM_", env_nested_delimiter="__", extra="forbid", validate_default=True
+        env_prefix="FRESHET_STREAM_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
     )
 
     graph: Name = Field(description="Name of the graph: a label of every metric.")
-    store: str = Field(description="Folder of the store.")
+    store: str = Field(min_length=1, description="Folder of the store.")
     kafka: Kafka
     snapshots: Snapshots
     time_bounds: tuple[float, float | None] | None = Field(
@@ -184,10 +205,14 @@ class StreamConfig(Service):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if "://" in self.store:
+            raise ValueError(f"store must be a folder of this machine, found the address {self.store!r}")
         names = [lane.name for lane in self.lanes]
         if len(set(names)) < len(names):
             raise ValueError(f"lanes must have distinct names, found {names}")
         low_high = self.time_bounds
+        if low_high is not None and any(abs(bound) > _MOST_S for bound in low_high if bound is not None):
+            raise ValueError(f"time_bounds must lie within ±{_MOST_S:.0e} seconds, found {list(low_high)}")
         if low_high is not None and low_high[1] is not None and low_high[1] <= low_high[0]:
             raise ValueError(f"time_bounds must be [min, max] with min < max, found {list(low_high)}")
         return self

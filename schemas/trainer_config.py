@@ -41,7 +41,11 @@ class TrainerConfig(Service):
     """Configuration of freshet-trainer."""
 
     model_config = SettingsConfigDict(
-        env_prefix="FRESHET_TRAINER_", env_nested_delimiter="__", extra="forbid", validate_default=True
+        env_prefix="FRESHET_TRAINER_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
     )
 
     store: str | None = Field(None, description="Folder of the store; evaluate needs none.")

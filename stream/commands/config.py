@@ -7,6 +7,7 @@ import typer
 
 from schemas.config import StreamConfig
 from stream.service.config_command import config_command
+from stream.service.failure import Failure
 from stream.service.output import Debug, Json
 
 EXAMPLE = {
@@ -47,4 +48,15 @@ def config(
         example_wanted=example,
         as_json=json,
         debug=debug,
+        check=_lanes_can_be_made,
     )
+
+
+def _lanes_can_be_made(config: StreamConfig) -> None:
+    from stream.partition.interface import PartitionError, create
+
+    for lane in config.lanes:
+        try:
+            create(lane.algorithm, parts=lane.parts, seed=lane.seed, window=lane.window, **lane.params)
+        except PartitionError as error:
+            raise Failure(f"lane {lane.name}: {error}") from error

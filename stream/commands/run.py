@@ -27,7 +27,7 @@ def run(
         float | None,
         typer.Option(
             "--until-idle",
-            min=0.1,
+            min=0,
             metavar="SECONDS",
             help="Once nothing came for so long: seal what is open, bring all lanes up to date and end.",
         ),

@@ -5,9 +5,10 @@ import json as json_text
 import typer
 
 from schemas.wire import JsonEvent
+from stream.service.output import Json, print_json
 
 
-def schema() -> None:
+def schema(json: Json = False) -> None:
     """Print the JSON Schema of the events that a producer writes, one message an event.
 
     Example: freshet-stream schema > event.schema.json
@@ -17,4 +18,4 @@ def schema() -> None:
         "title": "Freshet event",
         **JsonEvent.json_schema(),
     }
-    typer.echo(json_text.dumps(text, indent=2))
+    print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))

@@ -1,5 +1,6 @@
 """The body of both services' ``config`` command."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,12 @@ def config_command(
     example_wanted: bool,
     as_json: bool,
     debug: bool,
+    check: Callable[[Any], None] = lambda config: None,
 ) -> None:
-    """Print the commented example, or the configuration in force for a file (secrets hidden)."""
+    """Print the commented example, or the configuration in force for a file (secrets hidden).
+
+    ``check`` raises a Failure for what the types alone can't tell, such as names of algorithms.
+    """
 
     def body() -> None:
         if example_wanted:
@@ -31,7 +36,9 @@ def config_command(
             return
         if file is None:
             raise Failure("say --example for a commented example, or --config FILE to check a file")
-        in_force = load_config(kind, file).model_dump(mode="json")
+        config = load_config(kind, file)
+        check(config)
+        in_force = config.model_dump(mode="json")
         print_json(in_force) if as_json else print(yaml.safe_dump(in_force, sort_keys=False), end="")  # noqa: T201
 
     finish(body, debug=debug)

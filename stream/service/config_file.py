@@ -12,6 +12,21 @@ from stream.service.failure import Failure
 Config = TypeVar("Config", bound=Service)
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML as it is meant: a key given twice is an error, not the last one's victory."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key} is given twice", key_node.start_mark
+                )
+            seen.add(key) if isinstance(key, str) else None
+        return super().construct_mapping(node, deep)
+
+
 def load_config(kind: type[Config], path: str | Path) -> Config:
     """Read and validate a configuration file; environment variables override its keys.
 
@@ -20,11 +35,11 @@ def load_config(kind: type[Config], path: str | Path) -> Config:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-        content = yaml.safe_load(text) or {}
+        content = yaml.load(text, _UniqueKeys) or {}  # noqa: S506  a safe loader
     except OSError as error:
         raise Failure(f"configuration {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Failure(f"configuration {path} is not YAML: {' '.join(str(error).split())}") from error
+        raise Failure(f"configuration {path} is not usable YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise Failure(f"configuration {path} must be a mapping of keys, found {type(content).__name__}")
     try:

@@ -65,7 +65,7 @@ def test_the_smallest_configurations_of_the_contract_load(tmp_path: Path) -> Non
     [
         ("graph: demo\n=graph: ../demo\n", ["graph"]),
         ("ids: int=ids: uuid", ["ids", "uuid"]),
-        ("interval_s: 86400=interval_s: 0", ["snapshots.interval_s", "greater than 0", "0"]),
+        ("interval_s: 86400=interval_s: 0", ["snapshots.interval_s", "greater than", "0"]),
         ("interval_s: 86400=interval_s: day", ["snapshots.interval_s", "number", "day"]),
         ("interval_s: 86400=interval: 86400", ["unknown key snapshots.interval", "snapshots.interval_s is missing"]),
         ("bootstrap: 127.0.0.1:9092=brokers: 127.0.0.1:9092", ["unknown key kafka.brokers", "kafka.bootstrap is missing"]),
@@ -74,6 +74,14 @@ def test_the_smallest_configurations_of_the_contract_load(tmp_path: Path) -> Non
         ("name: sep, algorithm: sep, parts: 2=name: sep, algorithm: sep, parts: 0", ["lanes.1.parts", "0"]),
         ("[0, null]=[10, 5]", ["time_bounds", "min < max", "10"]),
         ("port: 0=port: 70000", ["metrics.port", "65535", "70000"]),
+        ("edges.dead=edges", ["kafka", "dead_letters", "topic that is not read", "'edges'"]),
+        ("store: ./store=store: s3://bucket/x", ["store must be a folder of this machine", "s3://bucket/x"]),
+        ("store: ./store=store: ''", ["store", "at least 1 character"]),
+        ("name: edges,=name: bad topic!,", ["kafka.topics.0.name", "bad topic!"]),
+        ("interval_s: 86400=interval_s: .inf", ["snapshots.interval_s", "finite"]),
+        ("interval_s: 86400=interval_s: 1.0e+13", ["snapshots.interval_s", "100000000000"]),
+        ("[0, null]=[.nan, null]", ["time_bounds", "finite"]),
+        ("[0, null]=[0, 1.0e+20]", ["time_bounds", "within"]),
     ],
 )  # fmt: skip
 def test_an_error_names_the_file_the_key_and_what_was_expected(
@@ -88,6 +96,21 @@ def test_an_error_names_the_file_the_key_and_what_was_expected(
         assert text in str(failure.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("algorithm: sep=algorithm: metric", "lane sep: unknown partitioner 'metric'; expected one of"),
+        ("algorithm: sep,=algorithm: sep, params: {hubs: 2},", "lane sep: sep takes hubs"),
+    ],
+)
+def test_checking_a_file_names_a_lane_that_cannot_be_made(tmp_path: Path, change: str, expected: str) -> None:
+    before, _, after = change.partition("=")
+    path = write(tmp_path, SMALLEST.replace(before, after))
+    shown = CliRunner().invoke(app, ["config", "--config", str(path)])
+    assert shown.exit_code == 1
+    assert expected in shown.stderr
+
+
 def test_all_wrong_keys_are_named_at_once(tmp_path: Path) -> None:
     text = SMALLEST.replace("ids: int", "ids: uuid").replace("port: 0", "port: -1")
     with pytest.raises(Failure, match=r"(?s)ids.*metrics\.port"):
@@ -96,7 +119,11 @@ def test_all_wrong_keys_are_named_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [("graph: [demo", "is not YAML"), ("- demo\n", "must be a mapping of keys, found list")],
+    [
+        ("graph: [demo", "is not usable YAML"),
+        ("graph: a\ngraph: b\n", "key graph is given twice"),
+        ("- demo\n", "must be a mapping of keys, found list"),
+    ],
 )
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str, expected: str) -> None:
     with pytest.raises(Failure, match=expected):

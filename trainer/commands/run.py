@@ -20,7 +20,7 @@ def run(
         float | None,
         typer.Option(
             "--until-idle",
-            min=0.1,
+            min=0,
             metavar="SECONDS",
             help="End once no new snapshot came for so long; without it: at SIGTERM.",
         ),
