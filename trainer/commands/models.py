@@ -4,7 +4,7 @@ from inspect import Parameter, cleandoc, signature
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 
 from stream.service.output import Json, print_json
 
@@ -39,23 +39,16 @@ def models(json: Json = False) -> None:
     if json:
         print_json(listed)
         return
-    table = Table(title="Models and strategies", title_justify="left")
-    for heading in ("name", "what", "goes with", "parameters", ""):
-        table.add_column(heading)
+    show = Console(highlight=False)
     for entry in listed["models"]:
-        table.add_row(
-            entry["name"], f"{entry['kind']}-based model", ", ".join(entry["strategies"]),
-            _inline(entry["params"]), entry["summary"],
-        )  # fmt: skip
+        _describe(show, entry, f"a {entry['kind']}-based model, for {' or '.join(entry['strategies'])}")
     for entry in listed["strategies"]:
-        table.add_row(
-            entry["name"],
-            "strategy",
-            f"{entry['trains']}-based models",
-            _inline(entry["params"]),
-            entry["summary"],
-        )
-    Console().print(table)
+        _describe(show, entry, f"a strategy, for {entry['trains']}-based models")
+
+
+def _describe(show: Console, entry: dict[str, Any], what: str) -> None:
+    show.print(f"[bold]{entry['name']}[/bold]  {what}")
+    show.print(Padding(f"{entry['summary']}\nparameters: {_inline(entry['params'])}\n", (0, 0, 0, 4)))
 
 
 def _about(kind: Any) -> dict[str, Any]:
