@@ -18,7 +18,7 @@ def verify(store: str | Path) -> Check:
         All problems found, files and bytes read.
 
     Raises:
-        ConfigMissingError: There is no log at this place.
+        ConfigMissingError: There is no store at this place.
     """
     check = verify_log(store)
     against_log = check.ok

@@ -16,8 +16,9 @@ from schemas.store import CommitRecord, FileRef, LogHeader, SealedSnapshot
 from stream.snapshots.dictionary import new_dictionary
 from stream.store.check import Check
 from stream.store.commits import CommitChain, numbers
-from stream.store.errors import CorruptError, FormatVersionError, StoreError
+from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
 from stream.store.files import read_record, read_table
+from stream.store.lane_layout import lane_names
 from stream.store.log_layout import HEADER, commit_name, events_name, log_folder, nodes_name
 from stream.store.tail import tail_schema
 
@@ -34,7 +35,7 @@ def verify_log(store: str | Path) -> Check:
         All problems; damage in one file doesn't hide damage in others.
 
     Raises:
-        ConfigMissingError: There is no log.
+        ConfigMissingError: There is no store: neither a log's folder nor a lane's.
     """
     root = log_folder(store)
     check = Check()
@@ -43,6 +44,13 @@ def verify_log(store: str | Path) -> Check:
         header = read_record(root / HEADER, LogHeader)
     except (CorruptError, FormatVersionError) as error:
         check.problems.append(str(error))
+        return check
+    except ConfigMissingError:
+        if not root.is_dir() and not lane_names(store):
+            raise
+        check.problems.append(
+            f"{root / HEADER} is missing, the rest of the log can't be read without it; restore it from a copy"
+        )
         return check
     records = _records(root, header, check)
     snapshots = _Snapshots(root, header, check)

@@ -125,6 +125,23 @@ def test_verify_lists_the_problems_and_exits_with_1(store, tmp_path):
     assert "damaged" in text.stdout
 
 
+@pytest.mark.parametrize("lost", ["log/log.json", "log"])
+def test_a_store_without_its_log_header_is_a_problem_and_not_a_missing_store(store, tmp_path, lost):
+    shutil.copytree(store, tmp_path / "store")
+    path = tmp_path / "store" / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    result = run.invoke(app, ["verify", str(tmp_path / "store"), "--json"])
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found.keys() == {"ok", "problems", "files", "bytes"}
+    assert not found["ok"]
+    assert found["problems"] == [
+        f"{tmp_path}/store/log/log.json is missing, the rest of the log can't be read without it; "
+        "restore it from a copy"
+    ]
+    assert found["files"] > 50, "lanes are checked alone"
+
+
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_a_place_without_a_store_is_one_sentence(tmp_path, command):
     result = run.invoke(app, [command, str(tmp_path / "nothing")])
