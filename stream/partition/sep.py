@@ -5,8 +5,9 @@ as hubs; pass 2 assigns the inserts in log order. Nothing of a later snapshot is
 gives it the whole file first, as the paper does. Readings, as in ``docs/partitioning.md``:
 
 - At most ⌊k·seen⌋ nodes are in more than one part, always: so ``RF ≤ k·P + (1 − k)`` (Theorem 1) holds at
-  every moment. A node that is no longer a hub keeps its parts until a hub needs its place, then goes back
-  to its home.
+  every moment. A node that is no longer a hub keeps its parts until a snapshot in which a hub may need its
+  place, and goes back to its home before the first event of it: within a snapshot no node loses a part, so
+  the ends of every assigned insert are in its part when the snapshot is sealed.
 - λ ≤ 1 keeps a non-hub in one part for ever, also when all of its edges are gone and it comes back:
   placements are of seen nodes and never end (there is no GONE).
 - With |A| > 1, lines 6 and 10 take the least loaded of A(i) ∩ A(j), line 6 else of the non-hub's parts.
@@ -109,12 +110,13 @@ class Sep:
         seen = max(delta.num_nodes, self._foreseen)
         budget = int(self.hubs * seen)
         hub = _most_central(self._centrality, budget, self.seed)
-        former = np.flatnonzero((self._copies > 1) & ~hub)
-        former = former[np.argsort(self._centrality[former], kind="stable")]
+        src, dst = delta.src[delta.op > 0], delta.dst[delta.op > 0]
+        leaving = self._without_room(src, dst, hub, budget)
         ends = np.zeros(len(self._home), np.bool_)
-        ends[delta.src[delta.op > 0]] = ends[delta.dst[delta.op > 0]] = ends[former] = True
+        ends[src] = ends[dst] = ends[leaving] = True
         changing = np.flatnonzero(ends)
         homes_before, members_before = self._home[changing], self._member[changing]
+        self._demote(leaving)
         event_part, self._shared = assign_edges(
             delta.op,
             delta.src,
@@ -127,14 +129,12 @@ class Sep:
             self._sizes,
             self._placements,
             self._shared,
-            budget,
-            former,
             self.balance_weight,
             self.seed,
             self._events,
         )
         self._events += len(delta.op)
-        inserts = int((delta.op > 0).sum())
+        inserts = len(src)
         self._quality.observe(
             inserts=inserts,
             discarded=inserts - int((event_part >= 0).sum()),
@@ -147,6 +147,29 @@ class Sep:
             live=len(delta.live),
         )
         return self._changes(changing, homes_before, members_before, event_part)
+
+    def _without_room(self, src: Int64, dst: Int64, hub: NDArray[np.bool_], budget: int) -> Int64:
+        """Former hubs that must give up their parts so that these inserts cannot break the budget.
+
+        A hub in one part may get a second one only by an insert whose ends have not one home (SPEED eqs. 2 to 6:
+        a part with both ends scores 3, any other below). The least central former hubs leave first.
+        """
+        apart = (self._home[src] != self._home[dst]) | (self._home[src] < 0)
+        may_gain = np.zeros(len(self._home), np.bool_)
+        may_gain[src[apart]] = may_gain[dst[apart]] = True
+        may_gain &= hub & (self._copies < 2)
+        excess = max(self._shared + int(may_gain.sum()) - budget, 0)
+        former = np.flatnonzero((self._copies > 1) & ~hub)
+        return former[np.argsort(self._centrality[former], kind="stable")][:excess]
+
+    def _demote(self, node: Int64) -> None:
+        """Take these shared nodes back to their homes."""
+        self._placements -= self._member[node].sum(axis=0)
+        self._member[node] = False
+        self._member[node, self._home[node]] = True
+        self._placements += self._member[node].sum(axis=0)
+        self._copies[node] = 1
+        self._shared -= len(node)
 
     def _changes(
         self, node: Int64, homes_before: Int32, members_before: NDArray[np.bool_], event_part: Int32

@@ -44,31 +44,27 @@ def assign_edges(
     sizes: Int64,
     placements: Int64,
     shared: int,
-    budget: int,
-    former: Int64,
     weight: float,
     seed: int,
     drawn: int,
 ) -> tuple[Int32, int]:
     """Second pass of SEP over one batch (SPEED Alg. 1, lines 2 to 16).
 
-    A node's first part is its home. Only hubs get further parts, and never more than ``budget`` nodes have
-    any: when a hub needs room, former hubs give up theirs and keep their home, least central first.
+    A node's first part is its home. Only hubs get further parts, and no node loses one, so both ends of an
+    assigned edge are in its part when the batch is done.
 
     Args:
         op: int8 (E,), rows other than inserts get −1.
         src: int64 (E,).
         dst: int64 (E,).
         centrality: float64 (N,).
-        hub: bool (N,), at most ``budget`` nodes.
+        hub: bool (N,).
         member: bool (N, P): A(i), the parts of node i; written to.
         copies: int32 (N,) parts a node is in; written to.
         home: int32 (N,), −1 for nodes without a part; written to.
         sizes: int64 (P,) edges assigned so far; written to.
         placements: int64 (P,) nodes in each part; written to.
         shared: Nodes in more than one part.
-        budget: How many may be.
-        former: int64 nodes in more than one part that are no hubs, least central first.
         weight: λ of eq. 6.
         seed: Of the draws that break ties.
         drawn: Events before this batch: the draw of an event depends on its number only.
@@ -78,34 +74,18 @@ def assign_edges(
     """
     parts = len(sizes)
     event_part = np.full(len(op), -1, np.int32)
-    demoted = 0
     for e in range(len(op)):
         if op[e] <= 0:
             continue
         i, j = src[e], dst[e]
         first = mixed_part(seed, drawn + e, parts)
-        while True:
-            if copies[i] == 0 or copies[j] == 0 or (hub[i] and hub[j]):
-                part = _best_score(i, j, centrality, member, copies, sizes, weight, first)
-            else:
-                part = _least_loaded(i, j, member, sizes, first)
-                if part < 0 and hub[i] != hub[j]:
-                    only = j if hub[i] else i
-                    part = _least_loaded(only, only, member, sizes, first)
-            if part < 0:
-                break
-            becoming_shared = copies[i] == 1 and not member[i, part]
-            becoming_shared += j != i and copies[j] == 1 and not member[j, part]
-            if becoming_shared == 0 or shared + becoming_shared <= budget:
-                break
-            v = former[demoted]  # there is one: shared hubs and these two together are within the budget
-            demoted += 1
-            for p in range(parts):
-                if member[v, p] and p != home[v]:
-                    member[v, p] = False
-                    placements[p] -= 1
-            copies[v] = 1
-            shared -= 1
+        if copies[i] == 0 or copies[j] == 0 or (hub[i] and hub[j]):
+            part = _best_score(i, j, centrality, member, copies, sizes, weight, first)
+        else:
+            part = _least_loaded(i, j, member, sizes, first)
+            if part < 0 and hub[i] != hub[j]:
+                only = j if hub[i] else i
+                part = _least_loaded(only, only, member, sizes, first)
         event_part[e] = part
         if part < 0:
             continue
