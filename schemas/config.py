@@ -169,7 +169,9 @@ class Lane(Section):
         None, ge=1, description="Intervals an edge lives after its last occurrence; null: until deleted."
     )
     seed: int = Field(0, ge=0, description="Seed of the partitioner's draws.")
-    base_every: int = Field(64, ge=1, description="Full state is written every so many snapshots.")
+    base_every: int = Field(
+        64, ge=1, description="Full state is written every so many snapshots; may be changed at any time."
+    )
     params: dict[str, Any] = Field(
         default_factory=dict, description="Parameters of the algorithm, such as {hubs: 0.05}."
     )

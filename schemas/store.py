@@ -32,7 +32,7 @@ class FileRef(BaseModel):
 
 
 class LogHeader(Record):
-    """``log/log.json``: what never changes in a log."""
+    """``log/log.json``: what never changes in a log once it has a commit."""
 
     graph: str
     interval_us: int = Field(
@@ -98,7 +98,7 @@ LaneKind = Literal["vertex", "edge"]
 
 
 class LaneHeader(Record):
-    """``lanes/<lane>/lane.json``: a partitioner and its parameters, fixed for the life of the lane."""
+    """``lanes/<lane>/lane.json``: a partitioner and its parameters, fixed once the lane has a snapshot."""
 
     lane: str
     algorithm: str
@@ -109,7 +109,11 @@ class LaneHeader(Record):
         None, description="Intervals an edge lives after its last occurrence; null: until deleted."
     )
     seed: int = 0
-    base_every: int = Field(64, ge=1)
+    base_every: int = Field(
+        64,
+        ge=1,
+        description="Snapshots between bases when the lane was made; the configuration may change it.",
+    )
     params: dict[str, Any] = Field(default_factory=dict, description="The partitioner's own parameters.")
     graph: str
     interval_us: int

@@ -66,7 +66,7 @@ class CommitChain:
             before = self._root / commit_name(record.n - 1) if record.n else self._root / "log.json"
             raise CorruptError(
                 f"{path} follows a record with checksum {record.previous or 'none'}, {before} has {self.link()}; "
-                "one of them is from another log"
+                "one of them is from another log, or log.json was changed while the log was empty: open it again"
             )
         through = None if self.last is None else self.last.sealed_through
         for snapshot in record.sealed:

@@ -1,5 +1,6 @@
-"""Immutable headers: written once, and from then on what a configuration has to agree with."""
+"""Headers: what a configuration has to agree with from the first commit on; until then they follow it."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,13 +11,18 @@ from stream.store.records import put_record, read_record, seal_record
 R = TypeVar("R", bound=Record)
 
 
-def put_or_agree(path: Path, wanted: R, what: str) -> R:
-    """Write a header, or check that the one there says the same.
+def put_or_agree(path: Path, wanted: R, what: str, *, begun: bool, changeable: Collection[str] = ()) -> R:
+    """Write a header, or check that the one there says the same; the caller has the folder's lock.
+
+    A header that no commit was made under yet binds nothing: it is replaced, so that a first start that failed
+    over a wrong key leaves nothing to clean up by hand.
 
     Args:
         path: Where it lies.
         wanted: What the configuration asks for.
         what: What has it for life, such as ``a log``.
+        begun: Whether there is a commit under the header.
+        changeable: Keys that may differ: they say how the header's owner began and bind nothing.
 
     Returns:
         The header as it stands.
@@ -29,8 +35,11 @@ def put_or_agree(path: Path, wanted: R, what: str) -> R:
     if not path.exists():
         return put_record(path, wanted)
     found = read_record(path, type(wanted))
-    for key, value in seal_record(wanted):
-        if key != "checksum" and getattr(found, key) != value:
+    sealed = seal_record(wanted)
+    if not begun:
+        return found if found.checksum == sealed.checksum else put_record(path, wanted, replace=True)
+    for key, value in sealed:
+        if key not in {"checksum", *changeable} and getattr(found, key) != value:
             raise MismatchError(
                 f"{path} has {key} = {getattr(found, key)!r}, the configuration asks for {value!r}; "
                 f"it is fixed for the life of {what}: change the configuration back, or choose a new "

@@ -176,7 +176,10 @@ def check_successor(
     """
     remedy = "; restore it from a copy, or remove the lane's folder and let the stream job build it anew"
     if manifest.lane_checksum != header.checksum:
-        raise CorruptError(f"{path} is a manifest of another lane ({manifest.lane}){remedy}")
+        raise CorruptError(
+            f"{path} is a manifest of another lane ({manifest.lane}), or lane.json was changed while the lane was "
+            f"empty: open it again{remedy}"
+        )
     sequence = before[0].sequence + 1 if before else 0
     previous = before[0].checksum if before else ""
     if (manifest.sequence, manifest.previous) != (sequence, previous):

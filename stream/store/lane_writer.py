@@ -27,7 +27,7 @@ from stream.store.lane_layout import (
     manifest_name,
     state_name,
 )
-from stream.store.lane_reader import LaneReader
+from stream.store.lane_reader import LaneReader, manifest_taus
 from stream.store.lane_state import LaneState, LaneStep
 from stream.store.lane_tables import (
     assignment_batches,
@@ -62,8 +62,8 @@ class LaneWriter:
         2. renamed, their folders fsynced [files that no manifest names, swept on open]
         3. the manifest: temporary name, fsync, put if absent, fsync of the folder [all or nothing]
         4. states older than the newest two are removed [swept on open]
-    A lane is a pure function of the log and its header, so after a crash the same snapshot gets the same files,
-    byte for byte. On open the newest state that can be read is restored and the log replayed from there.
+    A lane is a pure function of the log, its header and ``base_every``, so after a crash the same snapshot gets the
+    same files, byte for byte. On open the newest state that can be read is restored and the log replayed from there.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class LaneWriter:
 
         Args:
             store: Folder of a store that has a log.
-            lane: What the lane must be; a new one is made so.
+            lane: What the lane must be; a new one is made so, and one without a snapshot becomes so. ``base_every``
+                may change at any time: it says when a base is due, and readers take those that are there.
             observer: Told every manifest right after its commit.
             writer_id: Who writes; by default host, process and a random part.
 
@@ -94,13 +95,17 @@ class LaneWriter:
         self.root = lane_folder(store, lane.name)
         self.writer_id = writer_id or new_writer_id()
         self._observer = observer
+        self._base_every = lane.base_every
         self._open = True
         created = make_folders(self.root)
         self._lock = FolderLock(self.root, self.writer_id)
         try:
             for folder in {*created, *make_folders(self.root / COMMITS)}:
                 sync_folder(folder)
-            self.header = put_or_agree(self.root / HEADER, wanted, "a lane")
+            begun = bool(manifest_taus(self.root))
+            self.header = put_or_agree(
+                self.root / HEADER, wanted, "a lane", begun=begun, changeable={"base_every"}
+            )
             self._reader = LaneReader(store, lane.name)
             sweep_lane(self.root, self._reader.manifests)
             self._state: LaneState | None = self._restored()
@@ -211,7 +216,7 @@ class LaneWriter:
             files["event_parts"] = staging.add_table(
                 data_name(tau, "event_parts"), event_part_batches(step.event_part)
             )
-        if sequence and sequence % self.header.base_every == 0:
+        if sequence and sequence % self._base_every == 0:
             whole = bundle_batches(_batches(state.whole(), state.width))
             files["base"] = staging.add_table(data_name(tau, "base"), whole)
         if self._state_is_due(step):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from schemas.events import REJECT_SCHEMA
 from schemas.store import CommitRecord, FileRef, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
-from stream.store.commits import CommitChain
+from stream.store.commits import CommitChain, numbers
 from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, StoreError
 from stream.store.files import Staging, put_record, read_record
@@ -76,7 +76,7 @@ class LogWriter:
 
         Args:
             store: Folder of the store.
-            header: What the log must be; a new one is made so.
+            header: What the log must be; a new one is made so, and one without a commit becomes so.
             writer_id: Who writes; by default host, process and a random part.
 
         Returns:
@@ -96,7 +96,9 @@ class LogWriter:
             for folder in {*created, *make_folders(root / COMMITS)}:
                 sync_folder(folder)
             crash_point("store.created")
-            return cls(root, put_or_agree(root / HEADER, header, "a log"), lock, writer_id)
+            begun = any(True for _ in numbers(root))
+            header = put_or_agree(root / HEADER, header, "a log", begun=begun)
+            return cls(root, header, lock, writer_id)
         except BaseException:
             lock.release()
             raise

@@ -1,4 +1,4 @@
-"""JSON records: canonical, self-checksummed, put once and never changed."""
+"""JSON records: canonical, self-checksummed, put whole and never changed once others build on them."""
 
 import errno
 import json
@@ -35,7 +35,7 @@ def seal_record(record: R) -> R:
     return record.model_copy(update={"checksum": checksum_of(record.model_dump(mode="json"))})
 
 
-def put_record(path: Path, record: R) -> R:
+def put_record(path: Path, record: R, *, replace: bool = False) -> R:
     """Write a record under a name that isn't taken: whole, durable, and never over another one.
 
     1. canonical JSON under a temporary name, fsync;
@@ -43,6 +43,12 @@ def put_record(path: Path, record: R) -> R:
     3. fsync of the folder, and the temporary name goes.
 
     A crash leaves either the whole record or a temporary file that nobody reads.
+
+    Args:
+        path: Where it goes.
+        record: What it says.
+        replace: Take the place of the record there instead: step 2 is a rename over it, so that every reader finds
+            the old one or the new one, whole. Only for a record that nothing was built on yet.
 
     Returns:
         The record as written, checksum included.
@@ -60,7 +66,7 @@ def put_record(path: Path, record: R) -> R:
         crash_point("record.written")
         sync_file(temporary)
         crash_point("record.synced")
-        _name_once(temporary, path)
+        temporary.replace(path) if replace else _name_once(temporary, path)
         crash_point("record.linked")
         for folder in {path.parent, *changed}:
             sync_folder(folder)

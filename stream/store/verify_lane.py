@@ -50,7 +50,9 @@ def verify_lane(store: str | Path, lane: str, *, against_log: bool) -> Check:
         return check
     if header.lane != lane:
         check.problems.append(f"{root / HEADER} is the header of lane {header.lane}, its folder is {lane}")
-    if log is not None and (log.header.graph, log.header.interval_us) != (header.graph, header.interval_us):
+    follows = (header.graph, header.interval_us)
+    # Until its first snapshot a header binds nothing: the log's may have been changed since.
+    if log is not None and taus and (log.header.graph, log.header.interval_us) != follows:
         check.problems.append(f"{root / HEADER} follows another log than the one of {store}")
         log = None
     manifests = _manifests(root, header, taus, log, check)

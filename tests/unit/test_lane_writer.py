@@ -10,7 +10,7 @@ from lane_stream import FEATURES, SECOND, SEGMENTS, lane, lane_files, make_store
 
 from schemas.config import Lane
 from schemas.events import event_schema
-from schemas.store import LaneManifest
+from schemas.store import LaneManifest, LogHeader
 from stream.partition.hash import Hash
 from stream.partition.interface import PartitionError, Why, empty_assignment
 from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError, StoreError
@@ -18,6 +18,7 @@ from stream.store.files import Staging
 from stream.store.lane_reader import LaneReader
 from stream.store.lane_writer import LaneWriter
 from stream.store.log_writer import LogWriter
+from stream.store.verify import verify
 
 
 def edges(*rows: tuple[int, int, int, float]) -> pa.Table:
@@ -63,12 +64,45 @@ def test_a_second_writer_is_refused_with_both_names(tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("parts", 2), ("seed", 1), ("window", 9), ("edge_life", 3), ("base_every", 4), ("algorithm", "random")],
+    [("parts", 2), ("seed", 1), ("window", 9), ("edge_life", 3), ("algorithm", "random")],
 )
 def test_a_lane_never_changes_its_parameters(tmp_path, key, value):
     make_store(tmp_path, lane("hash"))
     with pytest.raises(MismatchError, match=f"{key} = .*a lane"):
         LaneWriter(tmp_path, Lane.model_validate({**lane("hash").model_dump(), key: value}))
+
+
+def test_a_lane_without_a_snapshot_becomes_what_the_configuration_asks_for(tmp_path):
+    make_store(tmp_path)
+    LaneWriter(tmp_path, lane("hash", parts=2, window=9)).close()
+    with LaneWriter(tmp_path, lane("hash", parts=5)) as writer:
+        writer.catch_up()
+    assert LaneReader(tmp_path, "hash").header.parts == 5
+    assert verify(tmp_path).problems == []
+    with pytest.raises(MismatchError, match=r"parts = 5.*a lane"):
+        LaneWriter(tmp_path, lane("hash", parts=2))
+
+
+def test_a_log_header_that_changed_while_all_was_empty_leaves_no_lane_behind(tmp_path):
+    wrong = LogHeader(graph="g", interval_us=SECOND + 1, ids="int")
+    with LogWriter.open(tmp_path, wrong):
+        LaneWriter(tmp_path, lane("hash")).close()
+        LaneWriter(tmp_path, lane("sep")).close()
+    LogWriter.open(tmp_path, wrong.model_copy(update={"interval_us": SECOND})).close()
+    with LaneWriter(tmp_path, lane("hash")) as writer:
+        assert writer.header.interval_us == SECOND
+    assert verify(tmp_path).problems == [], "a lane no longer configured does no harm"
+
+
+def test_base_every_may_change_and_holds_from_then_on(tmp_path):
+    make_store(tmp_path)
+    calls = iter([False] * 4 + [True])
+    with LaneWriter(tmp_path, lane("hash", base_every=3)) as writer:
+        writer.catch_up(stop=lambda: next(calls))
+    with LaneWriter(tmp_path, lane("hash", base_every=5)) as writer:
+        writer.catch_up()
+    assert [m.sequence for m in manifests(tmp_path, "hash") if m.base] == [3, 5]
+    assert verify(tmp_path).problems == []
 
 
 def test_it_writes_one_manifest_a_sealed_snapshot_and_tells_each(tmp_path):

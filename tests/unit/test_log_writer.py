@@ -1,7 +1,9 @@
 """The log's writer: what it refuses, what a failure leaves, and that bytes depend on events alone."""
 
 import errno
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ from log_events import event
 from schemas.events import REJECT_SCHEMA, IdKind, event_schema
 from schemas.store import LogHeader, Position
 from stream.store import log_writer
+from stream.store.crash import CRASH_POINTS, arm
 from stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
 from stream.store.log_reader import LogReader
 from stream.store.log_writer import LogWriter
 from stream.store.sealed import canonical_batches
 from stream.store.tail import FAN_IN, absorbed_from, tail_schema
+from stream.store.verify_log import verify_log
 
 HEADER = LogHeader(graph="g", interval_us=10, ids="int")
 
@@ -93,10 +97,37 @@ def test_a_second_writer_is_refused_until_the_first_closes(tmp_path: Path) -> No
     [("graph", "h"), ("interval_us", 11), ("ids", "string"), ("node_features", 2), ("segments", 8)],
 )
 def test_another_configuration_is_refused_with_the_key(tmp_path: Path, key: str, value: Any) -> None:
-    LogWriter.open(tmp_path, HEADER).close()
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        writer.commit(positions=at(1))
     with pytest.raises(MismatchError, match=f"log.json has {key} = .* the configuration asks for"):
         LogWriter.open(tmp_path, HEADER.model_copy(update={key: value}))
     LogWriter.open(tmp_path, HEADER).close()
+
+
+def test_a_log_without_a_commit_becomes_what_the_configuration_asks_for(tmp_path: Path) -> None:
+    LogWriter.open(tmp_path, HEADER.model_copy(update={"interval_us": 11, "graph": "typo"})).close()
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        with pytest.raises(LaneBusyError):  # only the holder of the lock may replace it
+            LogWriter.open(tmp_path, HEADER.model_copy(update={"interval_us": 12}))
+        assert LogReader(tmp_path).header == writer.header
+        writer.commit(positions=at(1))
+    assert (LogReader(tmp_path).header.interval_us, LogReader(tmp_path).header.graph) == (10, "g")
+    assert verify_log(tmp_path).problems == []
+
+
+@pytest.mark.parametrize("point", [point for point in CRASH_POINTS if point.startswith("record.")])
+def test_a_kill_while_the_header_is_replaced_leaves_one_whole_header(tmp_path: Path, point: str) -> None:
+    LogWriter.open(tmp_path, HEADER.model_copy(update={"interval_us": 11})).close()
+    victim = os.fork()
+    if not victim:
+        arm(point)
+        LogWriter.open(tmp_path, HEADER)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(victim, 0)[1]) == signal.SIGKILL
+    assert LogReader(tmp_path).header.interval_us in (10, 11)
+    with LogWriter.open(tmp_path, HEADER) as writer:
+        assert writer.header.interval_us == 10
+    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == ["commits", "lock", "log.json"]
 
 
 def test_snapshots_are_sealed_once_in_order_and_never_empty(tmp_path: Path) -> None:
