@@ -13,6 +13,8 @@ What the paper leaves open is decided as ``docs/partitioning.md`` says; in short
 
   (U: weight inside servers, Λ_k: price of a byte for the window, s̄: mean size, n_k: nodes on k), so every
   move raises it and no sweep can worsen it. Bytes count in the prices and in what fits.
+- Prices balance only where memory is scarce beside the weights: on small dense graphs one server would take
+  all nodes. ``max_imbalance`` bounds the nodes a server; it only forbids moves.
 - ``reward="stay"`` pays μ to a node that stays; ``reward="paper"`` charges it, as φ is printed.
 """
 
@@ -53,6 +55,8 @@ class DistDy(VertexPartitioner):
             window would take if all nodes moved, divided by K, plus one node.
         reward: Pay μ to nodes that stay, or charge it as the paper prints.
         width: Values that a node carries where the graph has no node features (an embedding).
+        max_imbalance: No server holds more than this times |V|/K nodes, plus one, except where memory leaves no
+            other place. None: only memory and its prices bound a server.
     """
 
     name: ClassVar[str] = "distdy"
@@ -70,6 +74,7 @@ class DistDy(VertexPartitioner):
         capacity: int | Sequence[int] | None = None,
         reward: Literal["stay", "paper"] = "stay",
         width: int = 32,
+        max_imbalance: float | None = 1.2,
     ) -> None:
         super().__init__(parts=parts, seed=seed, window=window, fanout=fanout)
         for value, name in (
@@ -85,6 +90,11 @@ class DistDy(VertexPartitioner):
             raise PartitionError(f"distdy needs eta > e/2, so that rewards are positive, found {eta}")
         if reward not in ("stay", "paper"):
             raise PartitionError(f"distdy takes reward 'stay' or 'paper', found {reward!r}")
+        if max_imbalance is not None and not 1 <= max_imbalance < math.inf:
+            raise PartitionError(
+                f"distdy takes max_imbalance ≥ 1, nodes on a server over their mean, or null, found {max_imbalance}"
+            )
+        self.max_imbalance = max_imbalance
         self.fanout, self.batch, self.eta, self.sweeps, self.width = fanout, batch, eta, sweeps, width
         self.reward = reward
         self._capacity = _capacities(capacity, parts)
@@ -101,7 +111,8 @@ class DistDy(VertexPartitioner):
         capacity = self._capacity_now(len(live), full_bytes)
         free = capacity - self._stored.sum(axis=0)
         start = free.copy()
-        base, placed = base_partition(self._home[live], stay_bytes[live], full_bytes, free)
+        most = self._most_nodes(len(live))
+        base, placed = base_partition(self._home[live], stay_bytes[live], full_bytes, free, most)
         if placed < len(live):
             raise CapacityError(
                 f"distdy cannot place {len(live) - placed} of {len(live)} nodes of snapshot {delta.tau}: each needs "
@@ -130,6 +141,7 @@ class DistDy(VertexPartitioner):
             free,
             self._reward if self.reward == "stay" else -self._reward,
             (1 + log / len(live)) * price * load.sum() / len(live),
+            most,
             self.sweeps,
         )
         load = start - free
@@ -149,6 +161,12 @@ class DistDy(VertexPartitioner):
         changed = delta.changed_segments.astype(np.int64)
         stay[delta.feature_nodes] += _VALUE_BYTES * width * changed // delta.segments
         return stay, REFERENCE_BYTES + _VALUE_BYTES * width
+
+    def _most_nodes(self, live: int) -> int:
+        """Nodes that a server may hold of this many."""
+        if self.max_imbalance is None:
+            return live
+        return int(min(self.max_imbalance * live / self.parts + 1, live))
 
     def _capacity_now(self, live: int, full_bytes: int) -> Int64:
         if self._capacity is not None:

@@ -48,8 +48,18 @@ class PlainDistDy:
     """Algs. 1 to 3 in the order of the paper's lines, with the readings of docs/partitioning.md."""
 
     def __init__(
-        self, parts, window=4, fanout=10, batch=512, eta=6.0, sweeps=300, capacity=None, reward="stay"
+        self,
+        parts,
+        window=4,
+        fanout=10,
+        batch=512,
+        eta=6.0,
+        sweeps=300,
+        capacity=None,
+        reward="stay",
+        max_imbalance=1.2,
     ):
+        self.bound = max_imbalance
         self.K, self.w, self.f, self.B, self.eta, self.M = parts, window, fanout, batch, eta, sweeps
         self.capacity, self.sign = capacity, 1 if reward == "stay" else -1
         self.owner, self.history, self.mu, self.least = (
@@ -80,6 +90,17 @@ class PlainDistDy:
         def size(v, k):
             return c[v] if before.get(v) == k else C
 
+        most = len(live) if self.bound is None else min(math.floor(self.bound * len(live) / K + 1), len(live))
+
+        def roomiest(below):
+            """Most free memory, then the lower server."""
+            held = list(owner.values())
+            return max(
+                (k for k in range(K) if held.count(k) < below and free[k] >= C),
+                key=lambda k: (free[k], -k),
+                default=None,
+            )
+
         owner = {}  # Alg. 1
         for v in live:
             if v in before and c[v] <= free[before[v]]:
@@ -87,11 +108,21 @@ class PlainDistDy:
                 free[owner[v]] -= c[v]
         for v in live:
             if v not in owner:
-                k = free.index(max(free))
-                if free[k] < C:
+                k = roomiest(most)
+                k = roomiest(len(live)) if k is None else k
+                if k is None:
                     raise CapacityError
                 owner[v] = k
                 free[k] -= C
+        for v in reversed(live):
+            k = owner[v]
+            if before.get(v) == k and list(owner.values()).count(k) > most:
+                m = roomiest(most)
+                if m is None:
+                    break
+                owner[v] = m
+                free[k] += c[v]
+                free[m] -= C
 
         chance = {v: min(len(row[v]), self.f) / len(row[v]) for v in live if row[v]}
         scale = C * self.B / len(live)
@@ -140,7 +171,7 @@ class PlainDistDy:
 
                 best = k
                 for m in range(K):
-                    if m != k and score(m) > score(best) and size(v, m) <= free[m]:
+                    if m != k and count[m] < most and score(m) > score(best) and size(v, m) <= free[m]:
                         best = m
                 if best != k:
                     free[k] += size(v, k)
@@ -179,14 +210,36 @@ streams = st.lists(st.tuples(pair_lists(12), changes), min_size=1, max_size=5)
     st.sampled_from([1, 2, 4]),
     st.sampled_from([0, 8]),
     st.sampled_from(["stay", "paper"]),
+    st.sampled_from([1.0, 1.2, 2.0, None]),
+    st.sampled_from([None, 2_000, 6_000]),
 )
-def test_every_owner_equals_the_plain_algorithm(stream, parts, window, width, reward):
-    fast = create("distdy", parts=parts, window=window, fanout=2, reward=reward)
-    plain = PlainDistDy(parts, window=window, fanout=2, reward=reward)
+def test_every_owner_equals_the_plain_algorithm(stream, parts, window, width, reward, bound, capacity):
+    fast = create(
+        "distdy",
+        parts=parts,
+        window=window,
+        fanout=2,
+        reward=reward,
+        max_imbalance=bound,
+        capacity=capacity,
+    )
+    plain = PlainDistDy(
+        parts,
+        window=window,
+        fanout=2,
+        reward=reward,
+        max_imbalance=bound,
+        capacity=capacity and [capacity] * parts,
+    )
     for tau, (pairs, features) in enumerate(stream):
         delta = snapshot(tau, 12, pairs, features if width else {}, width, 4, loops=[0])
+        try:
+            owners = plain.update(delta)
+        except CapacityError:
+            with pytest.raises(CapacityError):
+                fast.update(delta)
+            return
         fast.update(delta)
-        owners = plain.update(delta)
         home = fast.home()
         assert {v: int(home[v]) for v in np.flatnonzero(home >= 0).tolist()} == owners
 
@@ -261,6 +314,7 @@ def refinements(draw):
         "toll": draw(tolls),
         "reward": draw(st.lists(st.floats(-1, 1), min_size=parts, max_size=parts)),
         "room": draw(st.integers(0, 3)),
+        "most": draw(st.integers(1, n)),
     }
 
 
@@ -280,6 +334,7 @@ def one_sweep(case, owner, free, sweeps=1):
         free,
         np.array(case["reward"]),
         np.array(case["toll"]),
+        case["most"],
         sweeps,
     )
 
@@ -289,11 +344,14 @@ def one_sweep(case, owner, free, sweeps=1):
 def test_no_sweep_worsens_the_payoff_and_the_end_is_a_local_optimum(case):
     owner = np.array(case["owner"], np.int32)
     free = np.full(case["parts"], case["room"], np.int64)
+    held_at_start = np.bincount(owner, minlength=case["parts"])
     for _ in range(40):
         start = payoff(owner, case)
         _, moved = one_sweep(case, owner, free)
         assert payoff(owner, case) >= start - 1e-9
         assert (free >= 0).all()
+        held = np.bincount(owner, minlength=case["parts"])
+        assert (held <= np.maximum(held_at_start, case["most"])).all()
         if not moved:
             break
     reached = payoff(owner, case)
@@ -303,7 +361,7 @@ def test_no_sweep_worsens_the_payoff_and_the_end_is_a_local_optimum(case):
         size = 1 if case["before"][v] == m else 2
         other = owner.copy()
         other[v] = m
-        if m != owner[v] and size <= free[m]:
+        if m != owner[v] and size <= free[m] and (owner == m).sum() < case["most"]:
             assert payoff(other, case) <= reached + 1e-9
 
 
@@ -311,11 +369,42 @@ def test_the_base_partition_keeps_what_fits_and_spreads_the_rest():
     """Server 0 has no room for node 2's change, so node 2 goes like a new node to the emptiest server."""
     free = np.array([10, 30, 29], np.int64)
     owner, placed = base_partition(
-        np.array([0, 1, 0, -1], np.int32), np.array([6, 1, 5, 1], np.int64), 20, free
+        np.array([0, 1, 0, -1], np.int32), np.array([6, 1, 5, 1], np.int64), 20, free, 4
     )
     assert placed == 4
     assert owner.tolist() == [0, 1, 1, 2]
     assert free.tolist() == [4, 9, 9]
+
+
+def test_the_base_partition_fills_no_server_past_the_bound_while_memory_allows():
+    """Two nodes a server: of the three on server 0 the youngest leaves, and the new one goes past the roomy server 0.
+
+    server 1 is left with room for one whole node, server 2 with room for none.
+    """
+    free = np.array([100, 30, 10], np.int64)
+    owner, placed = base_partition(
+        np.array([0, 0, 0, -1, -1], np.int32), np.full(5, 1, np.int64), 20, free, 2
+    )
+    assert placed == 5
+    assert owner.tolist() == [0, 0, 0, 1, 0], "memory goes before balance"
+    free = np.array([100, 60, 10], np.int64)
+    owner, placed = base_partition(np.array([0, 0, 0, -1], np.int32), np.full(4, 1, np.int64), 20, free, 2)
+    assert owner.tolist() == [0, 0, 1, 1]
+    assert free.tolist() == [98, 20, 10]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([2, 3, 4, 8]), st.sampled_from([1.0, 1.2, 1.5]), st.booleans())
+def test_no_server_holds_more_than_its_bound_whatever_comes_and_goes(seed, parts, bound, shrinks):
+    """Dense graphs of any size, where the pull of the neighbours is far above the price of memory."""
+    draws = np.random.default_rng(seed)
+    partitioner = create("distdy", parts=parts, max_imbalance=bound)
+    for tau in range(5):
+        nodes = draws.permutation(30)[: draws.integers(2, 30)] if shrinks else np.arange(6 * (tau + 1))
+        delta = snapshot(tau, 30, draws.choice(nodes, (6 * len(nodes), 2)).tolist())
+        partitioner.update(delta)
+        held = np.bincount(partitioner.home()[delta.live], minlength=parts)
+        assert held.max(initial=0) <= bound * len(delta.live) / parts + 1
 
 
 def test_communities_end_on_servers_of_their_own():
@@ -341,6 +430,7 @@ def test_communities_end_on_servers_of_their_own():
         ({"reward": "often"}, "reward 'stay' or 'paper', found 'often'"),
         ({"fanout": 0}, "fanout ≥ 1, found 0"),
         ({"capacity": [1, 2]}, r"one capacity or 3, each at least 1 byte, found \[1, 2\]"),
+        ({"max_imbalance": 0.9}, "max_imbalance ≥ 1, nodes on a server over their mean, or null, found 0.9"),
         ({"capacity": 0}, "each at least 1 byte, found 0"),
     ],
 )

@@ -192,6 +192,18 @@ def test_fractions_of_a_second_stay():
     assert result.placement["t"].to_pylist() == [0.25, 3.0]
 
 
+@pytest.mark.parametrize(("nodes", "edges"), [(100, 2000), (30, 200)])
+@pytest.mark.parametrize("slices", [4, 20])
+@pytest.mark.parametrize("parts", [2, 3, 4, 8])
+def test_distdy_spreads_small_dense_graphs_without_being_told(nodes, edges, slices, parts):
+    """Neighbours pull far above the price of memory here: all nodes on one server would cut nothing."""
+    draws = np.random.default_rng(0)
+    src, dst = draws.integers(0, nodes, (2, edges)).tolist()
+    events = canonical([(1, i, j, t) for t, (i, j) in enumerate(zip(src, dst, strict=True))])
+    figures = partition_events(events, "distdy", parts=parts, num_slices=slices).figures
+    assert figures["node_balance"] <= 1.2 + parts / nodes + 1e-9
+
+
 def test_a_partitioner_without_two_passes_says_so():
     with pytest.raises(PartitionError, match="distdy has no two-pass mode"):
         partition_events(random_file(), "distdy", parts=2, mode="two-pass")
