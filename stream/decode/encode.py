@@ -1,6 +1,7 @@
 """Canonical events to messages: the inverse of the decoder, columnar like it."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,9 +13,31 @@ from schemas.events import US_PER_S, Op
 from stream.decode.times import SCALE_DIGITS, TimeUnit
 
 ROWS_A_MESSAGE = 4096
-"""Rows of an Arrow message at most: large enough for speed, far below a broker's message limit."""
+"""Rows of an Arrow message at most: more bring no speed."""
+
+BYTES_A_MESSAGE = 900_000
+"""Bytes of an Arrow message at most: with Kafka's own framing below a broker's default limit of 1,048,588."""
+
+_END_OF_STREAM = 8
 
 _CONTROL = r"[\x00-\x1f]"
+
+
+class EventTooLongError(ValueError):
+    """One event alone is longer than a message may be.
+
+    Attributes:
+        row: Its row in the events that were to be encoded, from 0.
+        num_bytes: Its length as a message.
+        limit: What a message may have.
+    """
+
+    def __init__(self, row: int, num_bytes: int, limit: int) -> None:
+        """Keep what a caller needs to name the row in its own terms."""
+        super().__init__(
+            f"event {row} is {num_bytes} bytes as a message of its own, at most {limit} can be sent"
+        )
+        self.row, self.num_bytes, self.limit = row, num_bytes, limit
 
 
 def encode_json(events: pa.Table | pa.RecordBatch, *, time_unit: TimeUnit = "s") -> list[bytes]:
@@ -34,18 +57,45 @@ def encode_json(events: pa.Table | pa.RecordBatch, *, time_unit: TimeUnit = "s")
     return messages
 
 
-def encode_arrow(events: pa.Table | pa.RecordBatch, *, rows: int = ROWS_A_MESSAGE) -> Iterator[bytes]:
-    """Arrow IPC streams of one record batch each, at most ``rows`` events a message, in order.
+def encode_arrow(
+    events: pa.Table | pa.RecordBatch, *, rows: int = ROWS_A_MESSAGE, max_bytes: int = BYTES_A_MESSAGE
+) -> Iterator[bytes]:
+    """Arrow IPC streams of one record batch each, in order, each as full as it may be.
 
     Args:
         events: Canonical events; the columns are written as they are.
         rows: Events a message at most.
+        max_bytes: Bytes a message at most.
+
+    Raises:
+        EventTooLongError: One event alone is longer; the messages before it were given out.
     """
-    for batch in _table(events).combine_chunks().to_batches(max_chunksize=rows):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        yield sink.getvalue().to_pybytes()
+    table = _table(events)
+    around = table.schema.serialize().size + _END_OF_STREAM
+    first = 0
+    for batch in table.combine_chunks().to_batches(max_chunksize=rows):
+        while len(batch):
+            fitting = _rows_within(batch, max_bytes - around)
+            if fitting == 0:
+                alone = pa.ipc.get_record_batch_size(batch.slice(0, 1)) + around
+                raise EventTooLongError(first, alone, max_bytes)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch.slice(0, fitting))
+            yield sink.getvalue().to_pybytes()
+            batch = batch.slice(fitting)  # noqa: PLW2901  the rest of the same rows
+            first += fitting
+
+
+def _rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:
+    """How many of the first rows are at most so many bytes in the IPC format, by bisection: no row is looked at."""
+    if pa.ipc.get_record_batch_size(batch) <= max_bytes:
+        return len(batch)
+
+    def size(rows: int) -> int:
+        return pa.ipc.get_record_batch_size(batch.slice(0, rows))
+
+    return bisect_right(range(1, len(batch) + 1), max_bytes, key=size)
 
 
 def _table(events: pa.Table | pa.RecordBatch) -> pa.Table:

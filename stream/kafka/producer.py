@@ -1,7 +1,7 @@
 """Replay: the events of a file into a topic, in file order, at a rate or as fast as the client goes."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import xxhash
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from stream.decode.encode import encode_arrow, encode_json
+from stream.decode.encode import EventTooLongError, encode_arrow, encode_json
 from stream.kafka.client import kafka_failures
 from stream.kafka.topics import ensure_topic
 from stream.service.failure import Failure
@@ -22,7 +22,6 @@ Format = Literal["json", "arrow"]
 ROWS_A_CHUNK = 1 << 15
 """Events encoded at a time: bounds the memory of a replay, whatever the file's size."""
 
-ARROW_ROWS = 4096
 CHUNKS_A_SECOND = 20
 """At a rate, events go out in this many bursts a second."""
 
@@ -116,13 +115,14 @@ def replay(
         settings: Of ``stream.kafka.client.client_settings``.
         bootstrap: Brokers, for messages.
         topic: Its name.
-        message_format: json: one message an event; arrow: one IPC batch of up to 4,096 events a message.
+        message_format: json: one message an event; arrow: one IPC batch of up to 4,096 events and 900 kB a message.
         rate: Events a second; 0: as fast as it goes.
         partitions: Of a new topic (default 1); an existing topic must have as many where this is given.
         progress: Told the running total of events sent.
 
     Raises:
-        Failure: A message was not delivered, no broker answers, or the topic has another number of partitions.
+        Failure: A message was not delivered, no broker answers, the topic has another number of partitions, or one
+            event alone is too long for an Arrow message; the sentence names its row.
     """
     found = ensure_topic(settings, bootstrap, topic, partitions or 1)
     if partitions is not None and found != partitions:
@@ -135,9 +135,12 @@ def replay(
         started = time.monotonic()
         sent = 0
         for chunk in _chunks(events, rate):
-            for partition, part in _by_partition(chunk, found):
-                for value in _messages(part, message_format):
-                    deliveries.send(value, partition)
+            for partition, rows, part in _by_partition(chunk, found):
+                try:
+                    for value in _messages(part, message_format):
+                        deliveries.send(value, partition)
+                except EventTooLongError as error:
+                    raise _too_long(error, sent + int(rows[error.row])) from None
             sent += len(chunk)
             progress(sent)
             if rate > 0:
@@ -171,14 +174,26 @@ def _chunks(events: pa.Table, rate: float) -> Iterator[pa.RecordBatch]:
     yield from events.combine_chunks().to_batches(max_chunksize=rows)
 
 
-def _by_partition(batch: pa.RecordBatch, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _by_partition(
+    batch: pa.RecordBatch, partitions: int
+) -> Iterator[tuple[int, Sequence[int] | np.ndarray, pa.RecordBatch]]:
+    """Each topic partition with the rows of the batch that go there, and these as a batch."""
     if partitions == 1:
-        yield 0, batch
+        yield 0, range(len(batch)), batch
         return
     home = partition_of(batch["src"], partitions)
     for partition in np.unique(home):
-        yield int(partition), batch.take(pa.array(np.flatnonzero(home == partition)))
+        rows = np.flatnonzero(home == partition)
+        yield int(partition), rows, batch.take(pa.array(rows))
 
 
 def _messages(batch: pa.RecordBatch, message_format: Format) -> Iterator[bytes]:
-    yield from encode_json(batch) if message_format == "json" else encode_arrow(batch, rows=ARROW_ROWS)
+    yield from encode_json(batch) if message_format == "json" else encode_arrow(batch)
+
+
+def _too_long(error: EventTooLongError, row: int) -> Failure:
+    return Failure(
+        f"row {row + 1} is {error.num_bytes:,} bytes as an Arrow message of its own, at most {error.limit:,} are sent: "
+        "give it fewer features or a shorter event_id (rows count from 1, the header left out); the replay stopped "
+        "there, part of the file is in the topic"
+    )

@@ -1,14 +1,17 @@
 """Events become messages and come back the same; and whatever comes, the decoder stands."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.config import StreamConfig, Topic
 from schemas.events import event_schema
 from stream.decode.decoder import Decoder
-from stream.decode.encode import encode_arrow, encode_json
+from stream.decode.encode import BYTES_A_MESSAGE, EventTooLongError, encode_arrow, encode_json
 from stream.microbatch import RawBatch
 
 WIDTHS = {"node": 5, "edge": 2}
@@ -80,6 +83,40 @@ def test_arrow_messages_hold_at_most_the_rows_asked_for():
     table = pa.Table.from_pylist(rows, event_schema("int"))
     sizes = [pa.ipc.open_stream(message).read_all().num_rows for message in encode_arrow(table, rows=4)]
     assert sizes == [4, 4, 2]
+
+
+def node_events(*widths: int) -> pa.Table:
+    rows = [
+        {"op": 0, "src": i, "t": i, "weight": 1.0, "features": [float(i)] * width}
+        for i, width in enumerate(widths)
+    ]
+    return pa.Table.from_pylist(rows, schema=event_schema("int"))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=60), st.integers(3_500, 20_000))
+def test_arrow_messages_hold_at_most_the_bytes_asked_for_however_uneven_the_rows(widths, limit):
+    table = node_events(*widths)
+    messages = list(encode_arrow(table, max_bytes=limit))
+    assert max(map(len, messages)) <= limit
+    batches = [pa.ipc.open_stream(message).read_all() for message in messages]
+    assert pa.concat_tables(batches).equals(table)
+    assert all(len(one) + len(next_one) > limit for one, next_one in pairwise(messages)), "each is full"
+
+
+def test_wide_rows_fit_a_broker_that_has_kafkas_default_limit():
+    messages = list(encode_arrow(node_events(*[2_000] * 1_000)))
+    assert max(map(len, messages)) <= BYTES_A_MESSAGE < 1_048_588
+    assert len(messages) == 10
+
+
+def test_an_event_longer_than_a_message_is_named_after_those_before_it():
+    messages = encode_arrow(node_events(*[1] * 70, 400_000, 1), rows=32)
+    with pytest.raises(EventTooLongError) as error:
+        sent = [pa.ipc.open_stream(message).read_all().num_rows for message in messages]
+        pytest.fail(f"all were sent: {sent}")
+    assert error.value.row == 70
+    assert error.value.num_bytes > 1_600_000
 
 
 @settings(max_examples=100, deadline=None)

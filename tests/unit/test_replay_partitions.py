@@ -2,8 +2,12 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
-from stream.kafka.producer import partition_of
+from schemas.events import event_schema
+from stream.kafka import producer
+from stream.kafka.producer import partition_of, replay
+from stream.service.failure import Failure
 
 
 def test_one_source_is_always_in_one_partition_whatever_the_others_are() -> None:
@@ -24,3 +28,30 @@ def test_sources_spread_evenly() -> None:
 def test_an_id_hashes_as_its_text_so_that_a_source_keeps_its_partition_when_ids_become_strings() -> None:
     numbers = np.arange(100)
     assert np.array_equal(partition_of(pa.array(numbers), 8), partition_of(pa.array(map(str, numbers)), 8))
+
+
+class Kept:
+    """Stands for the brokers: takes every message."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def send(self, value: bytes, partition: int) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_row_too_long_for_an_arrow_message_is_named_as_in_the_file(
+    monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    rows = [{"op": 0, "src": i, "t": i, "weight": 1.0, "features": [0.5]} for i in range(100)]
+    rows[72]["features"] = [0.5] * 300_000
+    monkeypatch.setattr(producer, "Deliveries", Kept)
+    monkeypatch.setattr(producer, "ensure_topic", lambda *_: partitions)
+    monkeypatch.setattr(producer, "ROWS_A_CHUNK", 40)
+    events = pa.Table.from_pylist(rows, schema=event_schema("int"))
+    with pytest.raises(Failure, match=r"^row 73 is 1,20\d,\d+ bytes as an Arrow message .* at most 900,000"):
+        replay(events, settings={}, bootstrap="b", topic="t", message_format="arrow")
+    assert replay(events, settings={}, bootstrap="b", topic="t", message_format="json").sent == 100
