@@ -24,10 +24,13 @@ class Check:
         return not self.problems
 
     def read(self, path: Path) -> None:
-        """Count a file."""
-        if path.is_file():
-            self.files += 1
-            self.bytes += path.stat().st_size
+        """Count a file, if it is there: a writer beside may sweep one at any moment."""
+        try:
+            size = path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        self.files += 1
+        self.bytes += size
 
     def add(self, other: "Check") -> None:
         """Take in what another check found."""
