@@ -57,6 +57,6 @@ def _lanes_can_be_made(config: StreamConfig) -> None:
 
     for lane in config.lanes:
         try:
-            create(lane.algorithm, parts=lane.parts, seed=lane.seed, window=lane.window, **lane.params)
+            create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
         except PartitionError as error:
             raise Failure(f"lane {lane.name}: {error}") from error

@@ -11,6 +11,9 @@ from stream.service.output import Debug, Json, finish, notes, print_json, print_
 if TYPE_CHECKING:
     from stream.partition.offline import OfflineResult
 
+_LONGEST_INTERVAL_S = 9e12
+"""Snapshots are cut in int64 microseconds."""
+
 
 def partition(
     file: Annotated[
@@ -74,8 +77,10 @@ def partition(
     """
     if interval is not None and snapshots is not None:
         raise typer.BadParameter("give --interval or --snapshots, not both")
-    if interval is not None and not interval >= 1e-6:
-        raise typer.BadParameter("--interval must be at least a microsecond")
+    if interval is not None and not 1e-6 <= interval <= _LONGEST_INTERVAL_S:
+        raise typer.BadParameter(
+            f"--interval must be from a microsecond to {_LONGEST_INTERVAL_S:.0e} seconds, found {interval}"
+        )
 
     from stream.partition.interface import PartitionError
 
@@ -123,9 +128,8 @@ def _partition(
             notes.print(f"{algorithm} has no --{name.replace('_', '-')}: it changes nothing", highlight=False)
         elif value is not None:
             params.setdefault(name, value)
-    create(
-        algorithm, parts=parts, seed=seed, window=window, **params
-    )  # what is wrong is said before the file is read
+    # What is wrong is said before the file is read.
+    create(algorithm, params, parts=parts, seed=seed, window=window)
     read = read_events(file)
     if read.events.num_rows == 0:
         raise Failure(f"{file} has no events")
@@ -159,5 +163,10 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
         name, sign, value = pair.partition("=")
         if not sign or not name:
             raise Failure(f"--param takes name=value, found {pair!r}")
-        params[name] = yaml.safe_load(value)
+        try:
+            params[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise Failure(
+                f"--param {name} takes a YAML value, such as 3, text or [1, 2], found {value!r}"
+            ) from error
     return params

@@ -1,6 +1,6 @@
 """The one interface of all partitioners, and the registry that finds them by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib.metadata import entry_points
@@ -9,13 +9,24 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from stream.partition.parameters import PartitionError, check_parameters
 from stream.snapshots.delta import Int8, Int32, Int64, SnapshotDelta
 
+__all__ = [
+    "Assignment",
+    "CapacityError",
+    "Kind",
+    "OnlinePartitioner",
+    "PartitionError",
+    "Quality",
+    "Why",
+    "algorithms",
+    "create",
+    "empty_assignment",
+    "register",
+]
+
 Kind = Literal["vertex", "edge"]
-
-
-class PartitionError(Exception):
-    """A partitioner cannot do what was asked; the message says what, with the numbers."""
 
 
 class CapacityError(PartitionError):
@@ -105,6 +116,9 @@ class OnlinePartitioner(Protocol):
 Factory = Callable[..., OnlinePartitioner]
 Registered = TypeVar("Registered", bound=Factory)
 ENTRY_POINTS = "freshet.partitioners"
+_SEEDS = 2**63
+"""Seeds are int64 in the kernels and in Arrow."""
+
 _REGISTRY: dict[str, Factory] = {}
 
 
@@ -124,28 +138,42 @@ def algorithms() -> dict[str, Factory]:
     return found
 
 
-def create(name: str, *, parts: int, seed: int = 0, window: int = 4, **params: Any) -> OnlinePartitioner:
+def create(
+    name: str,
+    given: Mapping[str, Any] | None = None,
+    /,
+    *,
+    parts: int,
+    seed: int = 0,
+    window: int = 4,
+    **params: Any,
+) -> OnlinePartitioner:
     """Build the partitioner ``name``.
 
     Args:
         name: A key of ``algorithms()``.
+        given: The algorithm's own parameters, as a user gave them.
         parts: K ≥ 1.
-        seed: Seed of every draw.
+        seed: Seed of every draw, in [0, 2⁶³).
         window: w, snapshots that trainers look back (storage-aware partitioners plan with it).
-        params: The algorithm's own parameters.
+        params: More of the algorithm's own parameters.
 
     Raises:
-        PartitionError: Unknown name or parameter, or a value out of range, each in a sentence.
+        PartitionError: Unknown name or parameter, or a value of another type or out of range, each in a sentence.
     """
     known = algorithms()
     if name not in known:
         raise PartitionError(f"unknown partitioner {name!r}; expected one of {', '.join(sorted(known))}")
     if parts < 1:
         raise PartitionError(f"{name} needs at least one part, found parts = {parts}")
+    if not 0 <= seed < _SEEDS:
+        raise PartitionError(f"{name} takes a seed from 0 to {_SEEDS - 1}, found {seed}")
+    own = {**(given or {}), **params}
+    check_parameters(name, known[name], own)
     try:
-        return known[name](parts=parts, seed=seed, window=window, **params)
-    except TypeError as error:
-        raise PartitionError(f"{name} does not take these parameters: {error}") from error
+        return known[name](parts=parts, seed=seed, window=window, **own)
+    except (TypeError, ValueError) as error:  # of types that a constructor does not state
+        raise PartitionError(f"{name} cannot take {own}: {error}") from error
 
 
 def empty_assignment(event_part: Int32 | None = None) -> Assignment:

@@ -1,7 +1,6 @@
 """A whole event file through any partitioner, with its quality: what ``freshet-stream partition`` does."""
 
 import contextlib
-import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from stream.partition.interface import (
     algorithms,
     create,
 )
+from stream.partition.parameters import own_parameters
 from stream.partition.quality import share, uncovered_share
 from stream.snapshots.delta import Int32, Int64
 from stream.snapshots.graph import LiveGraph
@@ -100,11 +100,11 @@ def partition_events(
     """
     ordered, ids = densify(events)
     params = {**default_params(algorithm, ordered), **(params or {})}
-    partitioner = create(algorithm, parts=parts, seed=seed, window=window, **params)
+    partitioner = create(algorithm, params, parts=parts, seed=seed, window=window)
     foresees = mode == "two-pass"
     if foresees and not isinstance(partitioner, TwoPass):
         raise PartitionError(f"{algorithm} has no two-pass mode; leave --mode out")
-    _warm_up(create(algorithm, parts=parts, seed=seed, window=window, **params), foresees)
+    _warm_up(create(algorithm, params, parts=parts, seed=seed, window=window), foresees)
 
     inserts = ordered.filter(pc.equal(ordered["op"], int(Op.INSERT)))
     src, dst, t = (np.array(inserts[name].to_numpy()) for name in ("src_node", "dst_node", "t"))
@@ -175,9 +175,9 @@ def default_params(algorithm: str, ordered: pa.Table) -> dict[str, Any]:
 
 
 def accepted_params(algorithm: str) -> set[str]:
-    """Names of the parameters that an algorithm takes; none for an unknown one."""
+    """Names of an algorithm's own parameters; none for an unknown one."""
     factory = algorithms().get(algorithm)
-    return set(inspect.signature(factory).parameters) if factory else set()
+    return set(own_parameters(factory)[0]) if factory else set()
 
 
 def _count_copies(copies: Int64, node: Int64, why: NDArray[np.int8]) -> None:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from stream.snapshots.delta import Int64
 
+_LARGEST = np.iinfo(np.int64).max
+
 
 def densify(events: pa.Table) -> tuple[pa.Table, pa.Array]:
     """Order canonical events by time and give their nodes dense ids, as the log does.
@@ -50,13 +52,15 @@ def slice_events(
         τ and its rows, in order. With ``num_slices`` τ is the number of the slice, 0 … N − 1.
 
     Raises:
-        ValueError: Both are given, or one is below 1.
+        ValueError: Both are given, or one is below 1 or beyond int64.
     """
     if interval_us is not None and num_slices is not None:
         raise ValueError("give an interval or a number of snapshots, not both")
     for value, name in ((interval_us, "interval_us"), (num_slices, "num_slices")):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, found {value}")
+        if value is not None and value > _LARGEST:
+            raise ValueError(f"{name} must be at most {_LARGEST}, found {value}")
     t = events["t"].to_numpy()
     if interval_us is not None:
         return _cut(events, t // interval_us)

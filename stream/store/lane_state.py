@@ -204,9 +204,7 @@ def new_partitioner(header: LaneHeader) -> OnlinePartitioner:
     Raises:
         PartitionError: Unknown algorithm, or parameters it doesn't take.
     """
-    return create(
-        header.algorithm, parts=header.parts, seed=header.seed, window=header.window, **header.params
-    )
+    return create(header.algorithm, header.params, parts=header.parts, seed=header.seed, window=header.window)
 
 
 def edge_batch_count(header: LaneHeader) -> int:

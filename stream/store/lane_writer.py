@@ -256,7 +256,7 @@ def lane_header(lane: Lane, log: LogHeader) -> LaneHeader:
     Raises:
         PartitionError: Unknown algorithm, or parameters it doesn't take.
     """
-    create(lane.algorithm, parts=lane.parts, seed=lane.seed, window=lane.window, **lane.params)
+    create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
     return LaneHeader(
         lane=lane.name,
         algorithm=lane.algorithm,

@@ -108,6 +108,8 @@ def test_slicing_both_ways_or_into_nothing_is_refused():
         slice_events(ordered, interval_us=1, num_slices=1)
     with pytest.raises(ValueError, match="num_slices must be at least 1, found 0"):
         slice_events(ordered, num_slices=0)
+    with pytest.raises(ValueError, match="interval_us must be at most 9223372036854775807"):
+        slice_events(ordered, interval_us=2**63)
 
 
 def test_a_vertex_partitioner_gives_every_node_its_last_owner():
@@ -260,6 +262,14 @@ def test_the_same_seed_writes_the_same_file_and_the_table_is_for_people(file, tm
             "servers have [64, 64] bytes left",
         ),
         (["--algorithm", "distdy", "--parts", 2, "--param", "capacity"], "--param takes name=value"),
+        (["--algorithm", "sep", "--parts", 2, "--param", "x=["], "--param x takes a YAML value"),
+        (["--algorithm", "sep", "--parts", 2, "--param", "seed=3"], "seed is not a parameter of sep"),
+        (["--algorithm", "sep", "--parts", 2, "--param", "x=1"], "sep does not take x; it takes hubs"),
+        (["--algorithm", "sep", "--parts", 2, "--param", "hubs=x"], "sep cannot take hubs = 'x'"),
+        (
+            ["--algorithm", "hash", "--parts", 2, "--seed", 10**23],
+            "hash takes a seed from 0 to 9223372036854775807",
+        ),
         (["--algorithm", "hash", "--parts", 2, "--mode", "two-pass"], "hash has no two-pass mode"),
     ],
 )
@@ -269,6 +279,18 @@ def test_errors_are_one_sentence_and_exit_1(file, arguments, sentence):
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("interval", ["inf", "1e15", "nan", "0", "-1"])
+def test_an_interval_that_microseconds_cannot_hold_is_a_usage_error(file, interval):
+    result = call(file, "--algorithm", "hash", "--parts", 2, "--interval", interval)
+    assert result.exit_code == 2
+    assert "--interval must be from a microsecond to 9e+12 seconds" in " ".join(result.stderr.split())
+
+
+def test_the_longest_interval_is_one_snapshot(file):
+    result = call(file, "--algorithm", "hash", "--parts", 2, "--interval", "9e12", "--json")
+    assert json.loads(result.stdout)["snapshots"] == 1
 
 
 def test_interval_and_snapshots_together_are_a_usage_error(file):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from importlib.metadata import EntryPoint
 
 import numpy as np
@@ -275,6 +276,55 @@ def test_no_parts_are_refused(algorithm):
 def test_an_unknown_parameter_is_refused(algorithm):
     with pytest.raises(PartitionError, match="colour"):
         create(algorithm, parts=2, colour="red")
+
+
+@pytest.mark.parametrize("name", ["parts", "seed", "window"])
+def test_an_option_among_the_parameters_is_refused(algorithm, name):
+    """As in a lane with ``params: {parts: 7}``."""
+    with pytest.raises(PartitionError, match=f"{name} is not a parameter of {algorithm}: it is an option"):
+        create(algorithm, {name: 7}, parts=2, seed=0, window=4)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**23])
+def test_a_seed_that_kernels_cannot_hold_is_refused(algorithm, seed):
+    with pytest.raises(PartitionError, match=f"takes a seed from 0 to {2**63 - 1}, found {seed}"):
+        create(algorithm, parts=2, seed=seed)
+
+
+def test_the_largest_seed_is_taken(algorithm):
+    partitioner = create(algorithm, parts=3, seed=2**63 - 1)
+    for delta in stream(snapshots=3):
+        partitioner.update(delta)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "sentence"),
+    [
+        ("sep", {"x": 1}, "sep does not take x; it takes hubs, time_constant, balance_weight"),
+        ("hash", {"x": 1}, "hash does not take x; it takes fanout"),
+        ("ldg", {"x": 1}, "ldg does not take x; it takes slack, fanout"),
+        ("sep", {"hubs": "x"}, "sep cannot take hubs = 'x': input should be a valid number"),
+        ("sep", {"hubs": math.nan}, "sep cannot take hubs = nan: input should be a finite number"),
+        ("distdy", {"fanout": 2.5}, "distdy cannot take fanout = 2.5: input should be a valid integer"),
+        ("distdy", {"fanout": 2**63}, f"distdy cannot take fanout = {2**63}: numbers must be below 2**63"),
+        ("distdy", {"capacity": [2**70]}, f"capacity = [{2**70}]: numbers must be below 2**63"),
+        ("distdy", {"reward": 3}, "distdy cannot take reward = 3: input should be 'stay' or 'paper'"),
+    ],
+)
+def test_wrong_parameters_are_told_in_a_sentence(name, params, sentence):
+    with pytest.raises(PartitionError, match=re.escape(sentence)):
+        create(name, params, parts=2)
+
+
+def test_parameters_of_a_partitioner_without_types_are_left_to_it(monkeypatch):
+    class Untyped:
+        name, kind = "untyped", "vertex"
+
+        def __init__(self, *, parts, seed, window, depth=1, **more):
+            self.given = depth, more
+
+    monkeypatch.setattr(interface, "_REGISTRY", {**interface._REGISTRY, "untyped": Untyped})
+    assert create("untyped", {"depth": "deep"}, parts=2, width=3).given == ("deep", {"width": 3})
 
 
 def test_a_registered_class_is_found_by_its_name(monkeypatch):

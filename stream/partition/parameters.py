@@ -1,0 +1,80 @@
+"""The parameters that a user may give a partitioner, told from its constructor, and sentences for wrong ones."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+_OF_ALL = ("parts", "seed", "window")
+"""What every partitioner is given beside its own parameters."""
+
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+
+_INT64_END = 2**63
+
+
+class PartitionError(Exception):
+    """A partitioner cannot do what was asked; the message says what, with the numbers."""
+
+
+def own_parameters(factory: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """A partitioner's own parameters by name, and whether it takes others as well.
+
+    A class whose ``__init__`` ends in ``**shared`` is taken to pass these on to the next class that has one.
+    """
+    if not inspect.isclass(factory):
+        return _named([factory])
+    return _named([vars(cls)["__init__"] for cls in inspect.getmro(factory) if "__init__" in vars(cls)])
+
+
+def _named(takers: Sequence[Callable[..., Any]]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Keyword parameters of the first taker, and of those after it as long as they are passed on."""
+    named: dict[str, inspect.Parameter] = {}
+    for taker in takers:
+        found = inspect.signature(taker).parameters
+        for name, parameter in found.items():
+            if parameter.kind in _BY_NAME and name not in ("self", *_OF_ALL):
+                named.setdefault(name, parameter)
+        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in found.values()):
+            return named, False
+    return named, True
+
+
+def check_parameters(algorithm: str, factory: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Hold given parameters against the names and types of a partitioner's constructor.
+
+    Types that the constructor doesn't state, or states as text, are left to it.
+
+    Raises:
+        PartitionError: One is unknown, is an option of its own, or is of another type.
+    """
+    takes, takes_others = own_parameters(factory)
+    for name, value in given.items():
+        if name in _OF_ALL:
+            raise PartitionError(
+                f"{name} is not a parameter of {algorithm}: it is an option of its own, give it beside the parameters"
+            )
+        if name not in takes:
+            if takes_others:
+                continue
+            listed = ", ".join(takes) or "no parameters"
+            raise PartitionError(f"{algorithm} does not take {name}; it takes {listed}")
+        annotation = takes[name].annotation
+        if annotation is inspect.Parameter.empty or isinstance(annotation, str):
+            continue
+        try:
+            TypeAdapter(annotation, config=_STRICT).validate_python(value)
+        except ValidationError as error:
+            reasons = " or ".join(dict.fromkeys(_reason(found) for found in error.errors()))
+            raise PartitionError(f"{algorithm} cannot take {name} = {value!r}: {reasons}") from error
+        numbers = value if isinstance(value, Sequence) else [value]
+        if any(isinstance(number, int) and abs(number) >= _INT64_END for number in numbers):
+            raise PartitionError(f"{algorithm} cannot take {name} = {value!r}: numbers must be below 2**63")
+
+
+def _reason(error: Any) -> str:
+    """A pydantic message as the end of a sentence, ``input should be …``."""
+    message: str = error["msg"]
+    return message[:1].lower() + message[1:]
