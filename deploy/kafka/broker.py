@@ -147,7 +147,8 @@ def _start_java(data: Path, port: int, extra: dict[str, str]) -> str:
         config.write_text("".join(f"{key}={value}\n" for key, value in (properties | extra).items()))
         if not (data / "log").exists():
             cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            _run(_java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)))
+            # In one word: an id may begin with a dash.
+            _run(_java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(config)))
         log = data / "broker.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
