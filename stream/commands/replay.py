@@ -19,7 +19,9 @@ def replay(
     topic: Annotated[str, typer.Option(help="Where to; created if it doesn't exist.")],
     message_format: Annotated[
         Literal["json", "arrow"],
-        typer.Option("--format", help="json: one event a message; arrow: up to 4,096 events and 900 kB a message."),
+        typer.Option(
+            "--format", help="json: one event a message; arrow: up to 4,096 events and 900 kB a message."
+        ),
     ] = "json",
     rate: Annotated[float, typer.Option(min=0, help="Events a second; 0: as fast as it goes.")] = 0.0,
     partitions: Annotated[

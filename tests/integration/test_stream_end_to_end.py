@@ -4,8 +4,12 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaAdminClient
+from kafka.admin import NewTopic
 from streaming import (
     T0,
     configuration,
@@ -14,6 +18,7 @@ from streaming import (
     fresh_topic,
     interactions,
     log_table,
+    read_topic,
     result,
     run_job,
     send,
@@ -61,6 +66,29 @@ def test_a_replayed_file_is_in_the_log_in_order_of_time_and_in_the_lanes(
     for lane in lanes:
         manifests = LaneReader(tmp_path / "store", str(lane["name"])).manifests
         assert [manifest.tau for manifest in manifests] == sealed
+
+
+def test_wide_features_replayed_as_arrow_pass_a_topic_with_kafkas_default_limit(
+    kafka: str, tmp_path: Path
+) -> None:
+    rows, width = 1_500, 300
+    values = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(rows * width), pa.float32()), width)
+    table = pa.table({"src": np.arange(rows), "dst": pa.nulls(rows, pa.int64()), "t": T0 + np.arange(rows)})
+    pq.write_table(
+        table.append_column("features", values.cast(pa.list_(pa.float32()))), tmp_path / "e.parquet"
+    )
+    topic = "wide-" + fresh_topic(kafka)
+    admin = KafkaAdminClient(**settings(kafka))
+    admin.create_topics([NewTopic(topic, 1, 1, topic_configs={"max.message.bytes": "1048588"})])
+    admin.close()
+    sent = result(
+        "replay", tmp_path / "e.parquet", "--bootstrap", kafka, "--topic", topic, "--format", "arrow"
+    )
+    assert sent["sent"] == rows
+    assert len(read_topic(kafka, topic)) == 3
+    content = configuration(tmp_path / "store", kafka, {"name": topic, "format": "arrow"})
+    ran, _ = run_job(content | {"features": {"node": width}})
+    assert (ran.events, ran.refused) == (rows, 0)
 
 
 def test_two_topics_of_several_partitions_and_both_formats_make_one_log(kafka: str, tmp_path: Path) -> None:
