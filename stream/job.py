@@ -102,9 +102,13 @@ class StreamJob:
         """Why the job makes no progress; None when it does."""
         if self._last_round_s is None:
             return "starting"
-        silent_s = time.monotonic() - self._last_round_s
-        if silent_s > STALLED_S:
-            return f"no topic partition was looked at for {silent_s:.0f} s"
+        reader = self._reader
+        silent_s = reader.answers.silent_s if reader is not None else None
+        if silent_s is not None:
+            return f"no broker of {self._config.kafka.bootstrap} has answered for {silent_s:.0f} s"
+        stalled_s = time.monotonic() - self._last_round_s
+        if stalled_s > STALLED_S:
+            return f"no topic partition was looked at for {stalled_s:.0f} s"
         failed = [f"lane {lane.name}: {lane.error}" for lane in self._lanes if lane.error]
         return "; ".join(failed) or None
 
@@ -210,7 +214,8 @@ class StreamJob:
         elif record is not None:
             self._late_commits_s += now - begun_s
         self._metrics.lag(reader.lag())
-        if now >= self._cycle_ends_s:
+        # Only while brokers answer: the next cycle has to connect.
+        if now >= self._cycle_ends_s and not reader.answers.out and reader.ask():
             reader.stop.set()
         elif self._until_idle_s is not None and reader.idle_s >= self._until_idle_s and reader.caught_up():
             self._idle = True

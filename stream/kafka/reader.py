@@ -11,6 +11,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from schemas.config import Kafka
+from stream.kafka.answers import Answers
 from stream.kafka.client import client_settings, kafka_failures
 from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
 from stream.microbatch import RawBatch
@@ -22,6 +23,13 @@ LINGER_BYTES = 64 << 10
 
 POLL_S = 0.2
 """How long a poll blocks where nothing comes: the longest wait for a stop to be seen."""
+
+
+ASK_S = 5.0
+"""After so long without a message the brokers are asked whether they are there, and again as often."""
+
+ANSWER_MS = 1_500
+"""How long they have to answer: the longest that such a question holds up the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,7 @@ class PartitionReader:
         first_poll_s: Monotonic seconds of the first poll; None before it.
         last_arrival_s: Monotonic seconds when a message last came; at first, when the reader was made.
         failure: What ``take`` raised, kept because a runner passes on only its text.
+        answers: Whether brokers answer.
     """
 
     def __init__(self, kafka: Kafka, next_offset: NextOffset, skipped: Skipped) -> None:
@@ -106,6 +115,7 @@ class PartitionReader:
             raise
         self._next = {TopicPartition(start.topic, start.partition): start.offset for start in self.starts}
         self._end = {TopicPartition(start.topic, start.partition): start.end for start in self.starts}
+        self.answers = Answers(kafka.bootstrap)
         self._consumer.assign(list(self._next))
         for tp, offset in self._next.items():
             self._consumer.seek(tp, offset)
@@ -122,8 +132,8 @@ class PartitionReader:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last message came, 0 while some wait here."""
-        return 0.0 if self._waiting else time.monotonic() - self.last_arrival_s
+        """Seconds since the last message came, 0 while some wait here and while no broker answers."""
+        return 0.0 if self._waiting or self.answers.out else time.monotonic() - self.last_arrival_s
 
     def lag(self) -> dict[tuple[str, int], int]:
         """Offsets between what was read and the partition's end, as far as the brokers have said."""
@@ -148,11 +158,29 @@ class PartitionReader:
                 raise
         return self._waiting.pop(tp, None) or self._batch(tp, self._next[tp], [])
 
-    def caught_up(self) -> bool:
-        """Ask the brokers whether there is nothing unread in any partition."""
+    def ask(self) -> bool:
+        """Ask where the partitions end; returns whether the brokers answered in time.
+
+        The end of an outage counts as an arrival: producers may have waited for the brokers, too.
+
+        Raises:
+            Failure: They answered, and refuse.
+        """
         with kafka_failures(self._kafka.bootstrap, "asking for the ends of the topics"):
-            self._end = dict(self._consumer.end_offsets(list(self._next)))
-        return not self._waiting and all(self._next[tp] >= end for tp, end in self._end.items())
+            try:
+                self._end = dict(self._consumer.end_offsets(list(self._next), timeout_ms=ANSWER_MS))
+            except KafkaError as error:
+                if not getattr(error, "retriable", False):
+                    raise
+                self.answers.missed(error)
+                return False
+        if self.answers.heard():
+            self.last_arrival_s = time.monotonic()
+        return True
+
+    def caught_up(self) -> bool:
+        """Ask the brokers whether there is nothing unread in any partition; False where they don't answer."""
+        return self.ask() and not self._waiting and self._all_read()
 
     def close(self) -> None:
         """Leave the brokers."""
@@ -172,7 +200,15 @@ class PartitionReader:
                 starts.append(Start(found.topic, found.partition, begin, found.end))
         return starts
 
+    def _all_read(self) -> bool:
+        return all(self._next[tp] >= end for tp, end in self._end.items())
+
     def _poll(self) -> None:
+        self._poll_once()
+        if not self._waiting and self.answers.due(ASK_S):
+            self.ask()
+
+    def _poll_once(self) -> None:
         if self.first_poll_s is None:
             self.first_poll_s = time.monotonic()
         with kafka_failures(self._kafka.bootstrap, "reading from Kafka"):
@@ -194,6 +230,7 @@ class PartitionReader:
                     self._end[tp] = max(self._end[tp], position)
                     self._waiting[tp] = self._batch(tp, first, records)
         if polled:
+            self.answers.heard()
             self.last_arrival_s = time.monotonic()
 
     def _position_after(self, tp: TopicPartition, records: list[ConsumerRecord]) -> int:

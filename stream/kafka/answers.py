@@ -1,0 +1,52 @@
+"""Whether brokers answer: a client that waits for messages can't tell an empty topic from brokers that are gone."""
+
+import time
+
+import structlog
+
+_log = structlog.get_logger()
+
+
+class Answers:
+    """Keeps when brokers last answered; logs once when they stop and once when they are back.
+
+    Written by the reader's thread, read by any.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        """Begin with an answer, which whoever connected has had.
+
+        Args:
+            bootstrap: The brokers' addresses, for the log.
+        """
+        self._bootstrap = bootstrap
+        self.last_s = self._tried_s = time.monotonic()
+        self.out = False
+
+    @property
+    def silent_s(self) -> float | None:
+        """Seconds since the last answer; None while brokers answer."""
+        return time.monotonic() - self.last_s if self.out else None
+
+    def due(self, every_s: float) -> bool:
+        """Whether nothing was heard or tried for so long: time to ask."""
+        return time.monotonic() - max(self.last_s, self._tried_s) >= every_s
+
+    def heard(self) -> bool:
+        """Brokers have answered; returns whether that ended an outage."""
+        back, silent_s = self.out, self.silent_s
+        self.last_s, self.out = time.monotonic(), False
+        if back:
+            _log.info("brokers answer again", bootstrap=self._bootstrap, silent_s=round(silent_s or 0.0, 1))
+        return back
+
+    def missed(self, error: Exception) -> None:
+        """Brokers were asked and have not answered."""
+        self._tried_s = time.monotonic()
+        if not self.out:
+            self.out = True
+            _log.warning(
+                "no broker answers, waiting for them",
+                bootstrap=self._bootstrap,
+                error=" ".join(str(error).split()) or type(error).__name__,
+            )

@@ -1,0 +1,117 @@
+"""Brokers that die or hang under a running job: it waits, says so, is not idle, and goes on when they are back."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka_broker import broker, kafka  # noqa: F401  the fixture skips where no broker can be run
+from streaming import T0, configuration, edge, fresh_topic, send
+from structlog.testing import capture_logs
+from test_stream_lanes import reached, readiness
+
+from schemas.config import Metrics, StreamConfig
+from stream.job import Ran, StreamJob
+from stream.metrics import StreamMetrics
+from stream.service.endpoint import Endpoint
+from stream.store.log_reader import LogReader
+
+pytestmark = pytest.mark.integration
+
+
+class Own:
+    """A broker that a test may hurt.
+
+    Attributes:
+        address: host:port.
+        pid: Of its process.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self.address = broker("start", "--data", str(data))
+        state = json.loads((data / "broker.json").read_text())
+        if "pid" not in state:
+            pytest.skip("the broker runs in a container: its process can't be stopped from here")
+        self.pid = int(state["pid"])
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+class Running:
+    """A job on a thread with its endpoint."""
+
+    def __init__(self, config: StreamConfig, *, until_idle_s: float | None = None) -> None:
+        metrics = StreamMetrics(config)
+        self.job = StreamJob(config, metrics, until_idle_s=until_idle_s)
+        self.endpoint = Endpoint(Metrics(port=0), metrics.registry, self.job.not_ready)
+        self.ran: list[Ran] = []
+        self.thread = threading.Thread(target=lambda: self.ran.append(self.job.run()))
+        self.thread.start()
+
+    def ready(self) -> tuple[int, str]:
+        return readiness(self.endpoint)
+
+    def close(self) -> None:
+        self.job.stop()
+        self.thread.join(timeout=30)
+        self.endpoint.close()
+
+
+@pytest.fixture
+def own(kafka: str, tmp_path: Path) -> Iterator[Own]:  # noqa: F811  asked for to skip where there is none
+    data = tmp_path / "broker"
+    try:
+        yield Own(data)
+    finally:
+        broker("stop", "--data", str(data))
+
+
+def test_a_killed_broker_shows_in_readiness_and_the_job_still_ends_cleanly(own: Own, tmp_path: Path) -> None:
+    topic = fresh_topic(own.address)
+    send(own.address, topic, [edge(1, i, T0 + i) for i in range(5)])
+    config = StreamConfig(**configuration(tmp_path / "store", own.address, topic, cycle_s=2.0))
+    with capture_logs() as logs:
+        running = Running(config)
+        try:
+            reached(lambda: running.ready() == (200, "ready"))
+            reached(
+                lambda: (last := LogReader(tmp_path / "store").last) is not None and last.tail_events == 5
+            )
+            own.signal(signal.SIGKILL)
+            reached(lambda: running.ready()[0] == 503, timeout_s=20)
+            assert running.ready()[1].startswith(f"no broker of {own.address} has answered for ")
+            threading.Event().wait(7)  # the next question, and past the end of a cycle
+            assert running.thread.is_alive()
+        finally:
+            running.close()
+    assert [ran.idle for ran in running.ran] == [False]
+    told = [line for line in logs if line["event"] == "no broker answers, waiting for them"]
+    assert [line["bootstrap"] for line in told] == [own.address], "once an outage"
+
+
+def test_a_broker_that_hangs_is_not_idle_and_the_job_goes_on_after_it(own: Own, tmp_path: Path) -> None:
+    topic = fresh_topic(own.address)
+    send(own.address, topic, [edge(1, i, T0 + i) for i in range(5)])
+    config = StreamConfig(**configuration(tmp_path / "store", own.address, topic))
+    with capture_logs() as logs:
+        running = Running(config, until_idle_s=4.0)
+        try:
+            reached(lambda: running.ready() == (200, "ready"))
+            own.signal(signal.SIGSTOP)
+            try:
+                reached(lambda: running.ready()[0] == 503, timeout_s=20)
+                threading.Event().wait(6)  # longer than it takes to be idle
+                assert running.thread.is_alive(), "brokers that don't answer are not idle"
+            finally:
+                own.signal(signal.SIGCONT)
+            send(own.address, topic, [edge(2, i, T0 + 10 + i) for i in range(3)])
+            running.thread.join(timeout=60)
+        finally:
+            running.close()
+    assert [(ran.idle, ran.events) for ran in running.ran] == [(True, 8)]
+    events = [line["event"] for line in logs]
+    assert events.count("no broker answers, waiting for them") == events.count("brokers answer again") == 1
