@@ -245,7 +245,7 @@ def _draw_flow(axes: "Axes", outcome: Outcome) -> None:
     at_s = [reading.at_s - outcome.first_t_s for reading in outcome.readings]
     for label, colour, values in [
         ("in the log", "#0b6e99", [reading.events for reading in outcome.readings]),
-        ("trained", "#2f9e6e", [reading.trained for reading in outcome.readings]),
+        ("learned (interactions only)", "#2f9e6e", [reading.trained for reading in outcome.readings]),
     ]:
         axes.plot(at_s, [value / 1000 for value in values], color=colour, lw=2.2, label=label)
     axes.set(title="Events, thousands", xlabel="seconds of the stream")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,12 +46,19 @@ def run(
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, file)
         result = run_job(config, until_idle_s=until_idle, debug=debug)
+        if int(result["late"]) * 2 > int(result["events"]):
+            notes.print(
+                f"note: {result['late']:,} of {result['events']:,} events were late: their snapshots had been sealed by "
+                "events after them; past events want a topic and a store of their own",
+                soft_wrap=True,
+                highlight=False,
+            )
         print_json(result) if json else print_table(f"{config.graph} in {config.store}", result)
 
     finish(body, StoreError, PartitionError, debug=debug)
 
 
-def run_job(config: StreamConfig, *, until_idle_s: float | None, debug: bool = False) -> dict[str, object]:
+def run_job(config: StreamConfig, *, until_idle_s: float | None, debug: bool = False) -> dict[str, Any]:
     """Run the job with its endpoint and its display; SIGTERM and Ctrl-C end it cleanly.
 
     Returns:

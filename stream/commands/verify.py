@@ -32,7 +32,7 @@ def verify(
         else:
             for problem in found.problems:
                 typer.echo(problem)
-            state = "whole" if found.ok else f"damaged: {len(found.problems)} problems"
+            state = "whole" if found.ok else f"damaged, problems: {len(found.problems)}"
             typer.echo(f"{store} is {state} ({found.files:,} files, {found.bytes:,} bytes read)")
         return DONE if found.ok else FAILED
 

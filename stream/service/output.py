@@ -40,6 +40,8 @@ def finish(command: Callable[[], int | None], *expected: type[Exception], debug:
 
 
 def _readable(value: Any) -> str:
+    if value is None:
+        return "–"
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, int) and not isinstance(value, bool):
