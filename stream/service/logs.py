@@ -27,8 +27,9 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(numeric_level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
+        # Standard error as it is at each line: whoever redirects it for a while leaves no closed stream behind.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
     )
     logging.basicConfig(
         stream=sys.stderr,
