@@ -217,9 +217,12 @@ def test_asking_for_quality_or_state_changes_nothing(algorithm):
 def test_the_delta_is_left_as_it_is(algorithm):
     partitioner = create(algorithm, parts=3)
     for delta in stream(snapshots=4):
-        for array in (delta.src, delta.dst, delta.op, delta.live, delta.touched, delta.graph.indptr):
+        arrays = (delta.src, delta.dst, delta.op, delta.live, delta.touched, delta.graph.indptr)
+        before = [array.copy() for array in arrays]
+        for array in arrays:
             array.setflags(write=False)
         partitioner.update(delta)
+        assert all(np.array_equal(array, copy) for array, copy in zip(arrays, before, strict=True))
 
 
 def test_one_part_cuts_and_moves_nothing(algorithm):
@@ -295,6 +298,7 @@ def test_the_largest_seed_is_taken(algorithm):
     partitioner = create(algorithm, parts=3, seed=2**63 - 1)
     for delta in stream(snapshots=3):
         partitioner.update(delta)
+    assert set(partitioner.home().tolist()) <= {-1, 0, 1, 2}
 
 
 @pytest.mark.parametrize(
