@@ -4,6 +4,7 @@ With one rank nothing is sent and torch.distributed is never touched. Every meth
 call it, in the same order.
 """
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # its defaults keep the group that exists when it is first imported: none yet
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
@@ -75,9 +77,15 @@ class Ranks:
         return cls(rank, size, place)
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group and wait for its threads.
+
+        A gloo thread may still be giving up the tensors of the last collective, for which it needs the GIL; were
+        the interpreter ending meanwhile, the process would abort. The threads live as long as anything holds the
+        group.
+        """
         if self.size > 1:
             dist.destroy_process_group()
+            gc.collect()
 
     def any(self, *flags: bool) -> list[bool]:
         """For each flag: whether it holds on any rank (one MAX all-reduce)."""
