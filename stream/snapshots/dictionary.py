@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from schemas.events import IdKind
 from stream.snapshots.delta import Int64
+from stream.snapshots.string_dictionary import StringDictionary
 
 _FIRST_SLOTS = 1 << 10
-_STRING_ROWS = 1 << 20
-"""Rows densified at once: 2 · 256 bytes a row stay far below the 2 GiB of one Arrow string array."""
 
 
 class IdDictionary(Protocol):
@@ -36,8 +35,8 @@ class IdDictionary(Protocol):
         """
         ...
 
-    def ids(self, start: int = 0) -> pa.Array:
-        """External ids in dense order from ``start`` on."""
+    def ids(self, start: int = 0) -> pa.Array | pa.ChunkedArray:
+        """External ids in dense order from ``start`` on; in chunks where they are more than one array holds."""
         ...
 
     def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
@@ -113,60 +112,6 @@ class IntDictionary:
         grown[: self._size] = self._ids[: self._size]
         self._ids = grown
         _insert_new(self._slots, self._ids, 0, self._size)
-
-
-class StringDictionary:
-    """UTF-8 ids: Arrow finds the distinct ones of a snapshot, Python looks up each of them once."""
-
-    def __init__(self) -> None:
-        self._dense: dict[str, int] = {}
-
-    @property
-    def size(self) -> int:
-        """Dense ids in use."""
-        return len(self._dense)
-
-    def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
-        """See ``IdDictionary.encode``."""
-        pieces = [
-            self._encode(src.slice(start, _STRING_ROWS), dst.slice(start, _STRING_ROWS))
-            for start in range(0, len(src), _STRING_ROWS)
-        ]
-        if not pieces:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        return np.concatenate([s for s, _ in pieces]), np.concatenate([d for _, d in pieces])
-
-    def _encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
-        rows = len(src)
-        both = pa.concat_arrays([*src.chunks, *dst.chunks])
-        interleaved = np.arange(2 * rows).reshape(2, rows).T.ravel()  # src 0, dst 0, src 1, dst 1, …
-        encoded = both.take(pa.array(interleaved)).dictionary_encode()
-        dense = self._dense
-        known = np.fromiter(
-            (dense.setdefault(name, len(dense)) for name in encoded.dictionary.to_pylist()),
-            np.int64,
-            len(encoded.dictionary),
-        )
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        pairs = np.append(known, -1)[codes].reshape(rows, 2)
-        return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
-
-    def ids(self, start: int = 0) -> pa.Array:
-        """See ``IdDictionary.ids``."""
-        names = list(self._dense)[start:] if start < len(self._dense) else []
-        return pa.array(names, pa.string())
-
-    def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
-        """See ``IdDictionary.extend``."""
-        before = len(self._dense)
-        self._dense.update(zip(ids.to_pylist(), range(before, before + len(ids)), strict=True))
-        if len(self._dense) < before + len(ids):
-            raise ValueError("an id appears twice in the dictionary")
-
-    def truncate(self, size: int) -> None:
-        """See ``IdDictionary.truncate``."""
-        while len(self._dense) > size:
-            self._dense.popitem()
 
 
 def _int64(column: pa.Array | pa.ChunkedArray) -> Int64:

@@ -1,0 +1,213 @@
+"""UTF-8 ids to dense ones in an open-addressing hash table over one arena of bytes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+from numpy.typing import NDArray
+
+from stream.snapshots.delta import Int64
+from stream.snapshots.siphash import Bytes, UInt64, new_key, same_bytes, siphash
+
+_FIRST_SLOTS = 1 << 10
+_FIRST_BYTES = 1 << 14
+_ROWS = 1 << 20
+"""Rows numbered at once: 2 · 256 bytes a row stay far below the 2 GiB of one Arrow string array."""
+
+
+class StringDictionary:
+    """String ids; see ``dictionary.IdDictionary``.
+
+    Linear probing, at most half full: 32 to 64 bytes an id and its place, and its text once, in an arena that
+    doubles. A slot keeps 64 bits of the text's hash, so that a probe seldom reads another id's text and growing
+    reads none.
+    """
+
+    def __init__(self) -> None:
+        self._key = new_key()
+        self._slots = _empty_slots(_FIRST_SLOTS)
+        self._starts = np.zeros(_FIRST_SLOTS // 2 + 1, np.int64)
+        self._arena = np.empty(_FIRST_BYTES, np.uint8)
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Dense ids in use."""
+        return self._size
+
+    def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
+        """See ``IdDictionary.encode``."""
+        dense = np.empty((2, len(src)), np.int64)
+        for start in range(0, len(src), _ROWS):
+            piece = slice(start, start + _ROWS)
+            both = pa.concat_arrays([*src.slice(start, _ROWS).chunks, *dst.slice(start, _ROWS).chunks])
+            dense[:, piece] = self._add(both, columns=2).reshape(2, -1)
+        return dense[0], dense[1]
+
+    def ids(self, start: int = 0) -> pa.Array | pa.ChunkedArray:
+        """See ``IdDictionary.ids``."""
+        starts = self._starts[min(start, self._size) : self._size + 1]
+        text = self._arena[starts[0] : starts[-1]].copy()
+        buffers = [None, pa.py_buffer(starts - starts[0]), pa.py_buffer(text)]
+        array = pa.Array.from_buffers(pa.large_string(), len(starts) - 1, buffers)
+        # More than 2 GiB become several chunks.
+        pieces = [array.slice(first, rows).cast(pa.string()) for first, rows in _pieces(starts)]
+        return pieces[0] if len(pieces) == 1 else pa.chunked_array(pieces, pa.string())
+
+    def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
+        """See ``IdDictionary.extend``."""
+        before = self._size
+        for chunk in ids.chunks if isinstance(ids, pa.ChunkedArray) else [ids]:
+            self._add(chunk, columns=1)
+        if self._size < before + len(ids):
+            raise ValueError("an id appears twice in the dictionary")
+
+    def truncate(self, size: int) -> None:
+        """See ``IdDictionary.truncate``."""
+        _remove_newest(self._slots, self._key, self._starts, self._arena, size, self._size)
+        self._size = size
+
+    def _add(self, texts: pa.Array, *, columns: int) -> Int64:
+        """Dense ids of columns of texts that stand one after the other, numbered row by row."""
+        ends, text, valid = *_texts(texts), _valid(texts)
+        dense = np.full(len(texts), -1, np.int64)
+        done = 0
+        while True:
+            done, self._size = _densify(
+                ends,
+                text,
+                valid,
+                columns,
+                done,
+                self._key,
+                self._slots,
+                self._starts,
+                self._arena,
+                self._size,
+                dense,
+            )
+            if done == len(texts):
+                return dense
+            self._grow()
+
+    def _grow(self) -> None:
+        """Double what is full: the table, or the arena."""
+        capacity = len(self._starts) - 1
+        if self._size == capacity:
+            starts = np.zeros(2 * capacity + 1, np.int64)
+            starts[: self._size + 1] = self._starts[: self._size + 1]
+            self._starts = starts
+            slots = _empty_slots(2 * len(self._slots))
+            _rehash(self._slots, slots, self._size)
+            self._slots = slots
+        else:
+            arena = np.empty(2 * len(self._arena), np.uint8)
+            used = self._starts[self._size]
+            arena[:used] = self._arena[:used]
+            self._arena = arena
+
+
+def _pieces(starts: Int64) -> Iterator[tuple[int, int]]:
+    """First row and rows of pieces of texts that are below 2 GiB each; one at least."""
+    first, last = 0, len(starts) - 1
+    while True:
+        end = int(np.searchsorted(starts, starts[first] + 2**31 - 1, side="right")) - 1
+        end = min(end, last)
+        yield first, end - first
+        if end == last:
+            return
+        first = end
+
+
+def _texts(column: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
+    """Ends (int32 [n + 1]) and bytes of a string array."""
+    _, ends, text = column.buffers()
+    offsets = np.frombuffer(ends, np.int32) if ends is not None and ends.size else np.zeros(1, np.int32)
+    return offsets[column.offset : column.offset + len(column) + 1], np.frombuffer(text or b"", np.uint8)
+
+
+def _valid(column: pa.Array) -> NDArray[np.bool_]:
+    if column.null_count == 0:
+        return np.ones(len(column), np.bool_)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _empty_slots(count: int) -> UInt64:
+    return np.zeros((count, 2), np.uint64)  # a row: hash, dense id + 1 (0: free)
+
+
+@njit(cache=True, nogil=True)
+def _densify(
+    ends: NDArray[np.int32],
+    text: Bytes,
+    valid: NDArray[np.bool_],
+    columns: int,
+    done: int,
+    key: UInt64,
+    slots: UInt64,
+    starts: Int64,
+    arena: Bytes,
+    size: int,
+    dense: Int64,
+) -> tuple[int, int]:
+    """Number texts from the ``done``-th of the order by rows on, until all are or one doesn't fit; (done, size).
+
+    One loop with everything in it: a call with arrays costs more than a probe.
+    """
+    rows = len(dense) // columns
+    mask = np.uint64(len(slots) - 1)
+    capacity = len(starts) - 1
+    while done < len(dense):
+        i = done // columns + (done % columns) * rows
+        if valid[i]:
+            first = np.int64(ends[i])
+            length = np.int64(ends[i + 1]) - first
+            mixed, _ = siphash(text, first, length, key)
+            slot = mixed & mask
+            while slots[slot, 1] != 0:
+                if slots[slot, 0] == mixed:
+                    known = np.int64(slots[slot, 1]) - 1
+                    begin = starts[known]
+                    if starts[known + 1] - begin == length and same_bytes(arena, begin, text, first, length):
+                        break
+                slot = (slot + np.uint64(1)) & mask
+            if slots[slot, 1] == 0:
+                begin = starts[size]
+                if size == capacity or begin + length > len(arena):
+                    break
+                for k in range(length):
+                    arena[begin + k] = text[first + k]
+                size += 1
+                starts[size] = begin + length
+                slots[slot, 0], slots[slot, 1] = mixed, np.uint64(size)
+            dense[i] = np.int64(slots[slot, 1]) - 1
+        done += 1
+    return done, size
+
+
+@njit(cache=True, nogil=True)
+def _rehash(old: UInt64, new: UInt64, size: int) -> None:
+    """Put all ids into a larger table, oldest first: no id may be probed past a newer one (``_remove_newest``)."""
+    mixed = np.empty(size, np.uint64)
+    for slot in range(len(old)):
+        if old[slot, 1] != 0:
+            mixed[np.int64(old[slot, 1]) - 1] = old[slot, 0]
+    mask = np.uint64(len(new) - 1)
+    for dense in range(size):
+        slot_of = mixed[dense] & mask
+        while new[slot_of, 1] != 0:
+            slot_of = (slot_of + np.uint64(1)) & mask
+        new[slot_of, 0], new[slot_of, 1] = mixed[dense], np.uint64(dense + 1)
+
+
+@njit(cache=True, nogil=True)
+def _remove_newest(slots: UInt64, key: UInt64, starts: Int64, arena: Bytes, start: int, stop: int) -> None:
+    """Free the slots of ids [start, stop), newest first: no older id was probed past a newer one."""
+    mask = np.uint64(len(slots) - 1)
+    for dense in range(stop - 1, start - 1, -1):
+        mixed, _ = siphash(arena, starts[dense], starts[dense + 1] - starts[dense], key)
+        slot = mixed & mask
+        while slots[slot, 1] != np.uint64(dense + 1):
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot, 1] = np.uint64(0)
