@@ -15,7 +15,7 @@ from stream.decode.decoder import Decoder
 from stream.held import hold, release
 from stream.kafka.dead_letters import DeadLetters
 from stream.kafka.group_offsets import GroupOffsets
-from stream.kafka.reader import PartitionReader
+from stream.kafka.reader import ASK_S, PartitionReader
 from stream.lane_threads import LaneThread
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
@@ -176,7 +176,12 @@ class StreamJob:
 
     def _cycle(self, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
-        reader = PartitionReader(self._config.kafka, self._sink.next_offset, self._metrics.skipped)
+        reader = PartitionReader(
+            self._config.kafka,
+            self._sink.next_offset,
+            self._metrics.skipped,
+            ask_quiet_s=min(ASK_S, self._config.snapshots.idle_timeout_s / 2),
+        )
         try:
             reader.last_arrival_s = arrival_s
             self._reader = reader

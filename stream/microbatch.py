@@ -1,8 +1,23 @@
 """The element of the pipeline: one poll of one topic partition, from the broker to the committed log."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
+
+
+class Quiet(NamedTuple):
+    """A time over which brokers have said, again and again, that a topic partition has nothing unread.
+
+    Ages, not moments, so that they mean the same in another process.
+
+    Attributes:
+        since_s: Seconds ago when it began.
+        until_s: Seconds ago when they last said so; nobody knows about the time after.
+    """
+
+    since_s: float
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +33,7 @@ class RawBatch:
         high_watermark: End of the partition as the broker last said; end_offset == high_watermark: nothing unread.
         offsets: int64 offsets of the messages, ascending.
         values: The messages' values; None for a tombstone.
+        quiet: How long there has been nothing unread; None: there is something, or no broker answers.
     """
 
     topic: str
@@ -27,6 +43,7 @@ class RawBatch:
     high_watermark: int
     offsets: pa.Array
     values: list[bytes | None]
+    quiet: Quiet | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,7 @@ class MicroBatch:
             the order of the messages.
         rejects: ``schemas.events.REJECT_SCHEMA``.
         tombstones: Null messages, skipped.
+        quiet: As in ``RawBatch``.
     """
 
     topic: str
@@ -49,3 +67,4 @@ class MicroBatch:
     rejects: pa.RecordBatch
     tombstones: int = 0
     wall_time_us: int = field(default=0)
+    quiet: Quiet | None = None

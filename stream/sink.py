@@ -107,7 +107,7 @@ class SnapshotSink:
             key,
             max_t_us=latest,
             messages=batch.end_offset > max(start, batch.first_offset),
-            unread=batch.end_offset < batch.high_watermark,
+            quiet=batch.quiet,
             now_s=self._clock(),
         )
         pending = self._pending
@@ -138,7 +138,7 @@ class SnapshotSink:
             StoreError: As ``LogWriter.commit``.
         """
         now = self._clock()
-        closed = self._closed(now)
+        closed = self._closed()
         min_tau = self._min_tau()
         if closed is not None and min_tau is not None and min_tau <= closed and now >= self._next_seal_s:
             return self._commit(closed)
@@ -149,7 +149,7 @@ class SnapshotSink:
 
     def seal_all(self) -> CommitRecord | None:
         """Commit everything and seal all snapshots that have events; None if there is nothing to do."""
-        closed = self._closed(self._clock())
+        closed = self._closed()
         latest = max(
             (tau for tau in (self._pending.max_tau, self._open_max) if tau is not None), default=None
         )
@@ -159,7 +159,7 @@ class SnapshotSink:
 
     def flush(self) -> CommitRecord | None:
         """Commit what is pending, sealing only what the watermark has closed; None if there is nothing to do."""
-        return self._commit(self._closed(self._clock())) if self._anything() else None
+        return self._commit(self._closed()) if self._anything() else None
 
     def _accept(self, topic: str, partition: int, events: pa.Table) -> None:
         sealed_through = self._writer.sealed_through
@@ -235,13 +235,13 @@ class SnapshotSink:
     def _min_tau(self) -> int | None:
         return min((tau for tau in (self._pending.min_tau, self._open_min) if tau is not None), default=None)
 
-    def _closed(self, now: float) -> int | None:
+    def _closed(self) -> int | None:
         """Last τ to close now: what the watermark has passed, and all that is open after a long idle time."""
         before = [] if self._writer.sealed_through is None else [self._writer.sealed_through]
-        watermark = self._event_clock.watermark_us(now)
+        watermark = self._event_clock.watermark_us()
         if watermark is not None:
             before.append(closed_by(watermark, self._writer.header.interval_us))
-        idle = self._event_clock.all_idle_s(now)
+        idle = self._event_clock.all_idle_s()
         if self._rules.idle_seal_s is not None and idle is not None and idle >= self._rules.idle_seal_s:
             before += [tau for tau in (self._pending.max_tau, self._open_max) if tau is not None]
         return max(before, default=None)

@@ -7,9 +7,11 @@ import pyarrow as pa
 
 from schemas.config import StreamConfig
 from schemas.events import REJECT_SCHEMA, IdKind, event_schema
-from stream.microbatch import MicroBatch
+from stream.microbatch import MicroBatch, Quiet
 
 SECOND = 1_000_000
+
+JUST_NOW = Quiet(0, 0)
 
 Message = tuple[int, Sequence[dict[str, Any]] | None]
 """Offset, and the events of the message; None: a message that the decoder refused."""
@@ -41,8 +43,9 @@ def poll(
     high_watermark: int | None = None,
     ids: IdKind = "int",
     tombstones: int = 0,
+    quiet: Quiet | None = JUST_NOW,
 ) -> MicroBatch:
-    """A decoded poll of one topic partition."""
+    """A decoded poll of one topic partition; brokers have just answered unless ``quiet`` says otherwise."""
     rows, rejects = [], []
     for offset, events in messages:
         if events is None:
@@ -69,6 +72,7 @@ def poll(
         events=pa.RecordBatch.from_pylist(rows, schema=schema),
         rejects=pa.RecordBatch.from_pylist(rejects, schema=REJECT_SCHEMA),
         tombstones=tombstones,
+        quiet=None if high_watermark is not None and high_watermark > end else quiet,
     )
 
 

@@ -81,6 +81,7 @@ class Decoder:
             rejects=_rejects(raw, offsets, refusals),
             tombstones=int(np.count_nonzero(lengths < 0)),
             wall_time_us=now_us,
+            quiet=raw.quiet,
         )
 
     def _lengths(self, values: list[bytes | None]) -> tuple[pa.LargeBinaryArray | None, Int64Array]:

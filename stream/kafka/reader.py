@@ -13,6 +13,7 @@ from kafka.errors import KafkaError, OffsetOutOfRangeError
 from schemas.config import Kafka
 from stream.kafka.answers import Answers
 from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.quiet import QuietPartitions
 from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
 from stream.microbatch import RawBatch
 from stream.store.errors import OffsetGapError
@@ -89,13 +90,16 @@ class PartitionReader:
         answers: Whether brokers answer.
     """
 
-    def __init__(self, kafka: Kafka, next_offset: NextOffset, skipped: Skipped) -> None:
+    def __init__(
+        self, kafka: Kafka, next_offset: NextOffset, skipped: Skipped, *, ask_quiet_s: float = ASK_S
+    ) -> None:
         """Connect, find the topics' partitions and go to where each was left.
 
         Args:
             kafka: Where to read, and how much at a time.
             next_offset: Where the log goes on; None for topic partitions that it doesn't know.
             skipped: Told of gaps that ``on_gap: skip`` jumps over.
+            ask_quiet_s: How often brokers are asked whether a partition without messages still has none.
 
         Raises:
             OffsetGapError: Retention deleted messages that were not read yet, or a topic was made anew.
@@ -116,6 +120,9 @@ class PartitionReader:
         self._next = {TopicPartition(start.topic, start.partition): start.offset for start in self.starts}
         self._end = {TopicPartition(start.topic, start.partition): start.end for start in self.starts}
         self.answers = Answers(kafka.bootstrap)
+        self._quiet = QuietPartitions(ask_quiet_s)
+        for tp, end in self._end.items():
+            self._quiet.said(tp, unread=self._next[tp] < end)
         self._consumer.assign(list(self._next))
         for tp, offset in self._next.items():
             self._consumer.seek(tp, offset)
@@ -166,17 +173,10 @@ class PartitionReader:
         Raises:
             Failure: They answered, and refuse.
         """
-        with kafka_failures(self._kafka.bootstrap, "asking for the ends of the topics"):
-            try:
-                self._end = dict(self._consumer.end_offsets(list(self._next), timeout_ms=ANSWER_MS))
-            except KafkaError as error:
-                if not getattr(error, "retriable", False):
-                    raise
-                self.answers.missed(error)
-                return False
-        if self.answers.heard():
-            self.last_arrival_s = time.monotonic()
-        return True
+        error = self._ask(list(self._next))
+        if error is not None:
+            self.answers.missed(error)
+        return error is None
 
     def caught_up(self) -> bool:
         """Ask the brokers whether there is nothing unread in any partition; False where they don't answer."""
@@ -207,6 +207,24 @@ class PartitionReader:
         self._poll_once()
         if not self._waiting and self.answers.due(ASK_S):
             self.ask()
+        elif quiet := self._quiet.to_ask():
+            self._ask(quiet)
+
+    def _ask(self, partitions: list[TopicPartition]) -> KafkaError | None:
+        """Ask where partitions end; returns why there was no answer in time, None if there was."""
+        self._quiet.asked()
+        with kafka_failures(self._kafka.bootstrap, "asking for the ends of the topics"):
+            try:
+                self._end |= self._consumer.end_offsets(partitions, timeout_ms=ANSWER_MS)
+            except KafkaError as error:
+                if not getattr(error, "retriable", False):
+                    raise
+                return error
+        for tp in partitions:
+            self._quiet.said(tp, unread=self._next[tp] < self._end[tp])
+        if self.answers.heard():
+            self.last_arrival_s = time.monotonic()
+        return None
 
     def _poll_once(self) -> None:
         if self.first_poll_s is None:
@@ -228,7 +246,10 @@ class PartitionReader:
                 if position > self._next[tp]:
                     first, self._next[tp] = self._next[tp], position
                     self._end[tp] = max(self._end[tp], position)
+                    self._quiet.said(tp, unread=position < self._end[tp], messages=True)
                     self._waiting[tp] = self._batch(tp, first, records)
+                elif position < self._end[tp]:
+                    self._quiet.said(tp, unread=True)
         if polled:
             self.answers.heard()
             self.last_arrival_s = time.monotonic()
@@ -255,6 +276,7 @@ class PartitionReader:
             high_watermark=self._end[tp],
             offsets=pa.array([record.offset for record in records], pa.int64()),
             values=[record.value for record in records],
+            quiet=self._quiet.of(tp) if self._next[tp] >= self._end[tp] else None,
         )
 
     def _gap(self, partitions: list[TopicPartition]) -> None:
@@ -263,6 +285,7 @@ class PartitionReader:
             after = self._checked(found, self._next[tp])
             first, self._next[tp], self._end[tp] = self._next[tp], after, found.end
             self._consumer.seek(tp, after)
+            self._quiet.said(tp, unread=after < found.end, messages=True)
             self._waiting[tp] = self._batch(tp, first, [])
 
     def _checked(self, found: PartitionBounds, wanted: int) -> int:

@@ -6,11 +6,15 @@ part. ``docs/semantics.md`` is the law.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.snapshots.delta import Int64
+
+BREAK_S: Final = 10.0
+"""Two quiet times of a partition further apart than this are two: in between brokers may have been gone."""
 
 Key = tuple[str, int]
 """A topic partition: topic name and partition number."""
@@ -43,15 +47,16 @@ def closed_by(watermark_us: int, interval_us: int) -> int:
 @dataclass(slots=True)
 class _Partition:
     max_t_us: int | None = None
-    read_up_since: float | None = None  # None: it has unread messages, or nobody looked yet
+    quiet: tuple[float, float] | None = None  # from when to when there was nothing unread; None: not known
 
 
 class EventClock:
     """The watermark over all topic partitions, and which of them are idle.
 
     The watermark is the minimum over topic partitions of (largest event time seen − out-of-orderness), and never
-    goes back. A partition holds it until its first event. One with nothing unread for ``idle_timeout_s`` is
-    idle and left out; when all are, what holds the watermark is only the largest event time that was seen.
+    goes back. A partition holds it until its first event. One is idle and left out once brokers have been saying for
+    ``idle_timeout_s`` that it has nothing unread; when all are, what holds the watermark is only the largest event
+    time that was seen. While brokers don't answer, nothing becomes idle.
     """
 
     def __init__(self, *, out_of_orderness_us: int, idle_timeout_s: float) -> None:
@@ -74,23 +79,35 @@ class EventClock:
         """Take in a partition as the last commit left it; it holds the watermark until it is read again."""
         self._partitions[key] = _Partition(max_t_us)
 
-    def hear(self, key: Key, *, max_t_us: int | None, messages: bool, unread: bool, now_s: float) -> None:
+    def hear(
+        self,
+        key: Key,
+        *,
+        max_t_us: int | None,
+        messages: bool,
+        quiet: tuple[float, float] | None,
+        now_s: float,
+    ) -> None:
         """Take in one poll of a partition.
 
         Args:
             key: Which one.
             max_t_us: Largest event time in the poll; None: it had no event.
-            messages: It had messages.
-            unread: There are more to read.
+            messages: It had messages, with events or without.
+            quiet: From how many seconds ago to how many seconds ago brokers said that there was nothing unread;
+                None: there is something, or nobody knows.
             now_s: The clock.
         """
         partition = self._partitions.setdefault(key, _Partition())
         if max_t_us is not None:
             partition.max_t_us = max(max_t_us, max_t_us if partition.max_t_us is None else partition.max_t_us)
-        if unread:
-            partition.read_up_since = None
-        elif messages or partition.read_up_since is None:
-            partition.read_up_since = now_s
+        if quiet is None:
+            partition.quiet = None
+            return
+        since, until = now_s - quiet[0], now_s - quiet[1]
+        if not messages and partition.quiet is not None and since - partition.quiet[1] <= BREAK_S:
+            since, until = min(since, partition.quiet[0]), max(until, partition.quiet[1])
+        partition.quiet = (since, until)
 
     def max_t_us(self, key: Key) -> int | None:
         """Largest event time seen in a partition."""
@@ -102,9 +119,9 @@ class EventClock:
         latest = self.max_t_us(key)
         return None if latest is None else latest - self._out_of_orderness_us
 
-    def watermark_us(self, now_s: float) -> int | None:
-        """The watermark now, microseconds; None before it first can be told."""
-        busy = [p for p in self._partitions.values() if not self._idle(p, now_s)]
+    def watermark_us(self) -> int | None:
+        """The watermark, microseconds; None before it first can be told."""
+        busy = [p for p in self._partitions.values() if not self._idle(p)]
         times = [p.max_t_us for p in (busy or self._partitions.values())]
         seen = [t for t in times if t is not None]
         if seen and (not busy or len(seen) == len(times)):
@@ -112,12 +129,15 @@ class EventClock:
             self._watermark_us = now if self._watermark_us is None else max(now, self._watermark_us)
         return self._watermark_us
 
-    def all_idle_s(self, now_s: float) -> float | None:
-        """Seconds since the last partition became idle; None while one isn't, or there are none."""
-        if not self._partitions or not all(self._idle(p, now_s) for p in self._partitions.values()):
+    def all_idle_s(self) -> float | None:
+        """For how long all partitions are known to have been idle; None while one isn't, or there are none."""
+        quiet = [p.quiet for p in self._partitions.values() if p.quiet is not None and self._idle(p)]
+        if not quiet or len(quiet) < len(self._partitions):
             return None
-        since = max(p.read_up_since for p in self._partitions.values() if p.read_up_since is not None)
-        return now_s - since - self._idle_timeout_s
+        since, until = max(since for since, _ in quiet), min(until for _, until in quiet)
+        return max(0.0, until - since - self._idle_timeout_s)
 
-    def _idle(self, partition: _Partition, now_s: float) -> bool:
-        return partition.read_up_since is not None and now_s - partition.read_up_since >= self._idle_timeout_s
+    def _idle(self, partition: _Partition) -> bool:
+        return partition.quiet is not None and (
+            partition.quiet[1] - partition.quiet[0] >= self._idle_timeout_s
+        )

@@ -70,10 +70,15 @@ def own(kafka: str, tmp_path: Path) -> Iterator[Own]:  # noqa: F811  asked for t
         broker("stop", "--data", str(data))
 
 
-def test_a_killed_broker_shows_in_readiness_and_the_job_still_ends_cleanly(own: Own, tmp_path: Path) -> None:
+def test_a_killed_broker_shows_in_readiness_seals_nothing_and_the_job_still_ends_cleanly(
+    own: Own, tmp_path: Path
+) -> None:
     topic = fresh_topic(own.address)
     send(own.address, topic, [edge(1, i, T0 + i) for i in range(5)])
-    config = StreamConfig(**configuration(tmp_path / "store", own.address, topic, cycle_s=2.0))
+    idle = {"idle_timeout_s": 6.0, "idle_seal_s": 2.0}
+    config = StreamConfig(
+        **configuration(tmp_path / "store", own.address, topic, cycle_s=2.0, snapshots=idle)
+    )
     with capture_logs() as logs:
         running = Running(config)
         try:
@@ -86,6 +91,7 @@ def test_a_killed_broker_shows_in_readiness_and_the_job_still_ends_cleanly(own: 
             assert running.ready()[1].startswith(f"no broker of {own.address} has answered for ")
             threading.Event().wait(7)  # the next question, and past the end of a cycle
             assert running.thread.is_alive()
+            assert LogReader(tmp_path / "store").snapshots == [], "silence of brokers is not idleness"
         finally:
             running.close()
     assert [ran.idle for ran in running.ran] == [False]

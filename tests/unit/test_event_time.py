@@ -16,9 +16,21 @@ def clock(out_of_orderness_s: float = 0, idle_timeout_s: float = 30) -> EventClo
 
 
 def hear(
-    of: EventClock, key: tuple[str, int], max_t_us: int | None = None, *, unread: bool = False, now: float = 0
+    of: EventClock,
+    key: tuple[str, int],
+    max_t_us: int | None = None,
+    *,
+    unread: bool = False,
+    now: float = 0,
+    quiet: tuple[float, float] = (0, 0),
 ) -> None:
-    of.hear(key, max_t_us=max_t_us, messages=max_t_us is not None, unread=unread, now_s=now)
+    of.hear(
+        key,
+        max_t_us=max_t_us,
+        messages=max_t_us is not None,
+        quiet=None if unread else quiet,
+        now_s=now,
+    )
 
 
 def test_intervals_are_half_open_and_aligned_to_the_epoch() -> None:
@@ -42,68 +54,119 @@ def test_the_slowest_partition_holds_the_watermark() -> None:
     event_clock = clock(out_of_orderness_s=2)
     event_clock.assign([A, B])
     hear(event_clock, A, 100 * SECOND, unread=True)
-    assert event_clock.watermark_us(0) is None, "b may still bring anything"
+    assert event_clock.watermark_us() is None, "b may still bring anything"
     hear(event_clock, B, 50 * SECOND, unread=True)
-    assert event_clock.watermark_us(0) == 48 * SECOND
+    assert event_clock.watermark_us() == 48 * SECOND
 
 
 def test_the_watermark_never_goes_back() -> None:
     event_clock = clock()
     hear(event_clock, A, 100, unread=True)
-    assert event_clock.watermark_us(0) == 100
+    assert event_clock.watermark_us() == 100
     hear(event_clock, B, 7, unread=True)
-    assert event_clock.watermark_us(0) == 100
+    assert event_clock.watermark_us() == 100
 
 
 def test_a_partition_with_unread_messages_is_never_idle() -> None:
     event_clock = clock(idle_timeout_s=30)
     hear(event_clock, A, 100, unread=True)
     hear(event_clock, B, 50, unread=True)
-    assert event_clock.watermark_us(1e6) == 50
+    hear(event_clock, B, unread=True, now=1e6)
+    assert event_clock.watermark_us() == 50
 
 
 def test_a_partition_with_nothing_unread_is_left_out_after_the_timeout() -> None:
     event_clock = clock(idle_timeout_s=30)
     hear(event_clock, A, 100, unread=True)
     hear(event_clock, B, 50, now=0)
-    hear(event_clock, B, now=20)
-    assert event_clock.watermark_us(29.9) == 50
-    assert event_clock.watermark_us(30) == 100
+    for now in (9, 18, 27, 29.9):
+        hear(event_clock, B, now=now)
+    assert event_clock.watermark_us() == 50
+    hear(event_clock, B, now=30)
+    assert event_clock.watermark_us() == 100
     hear(event_clock, B, 60, now=31)
     hear(event_clock, A, 140, unread=True, now=31)
-    assert event_clock.watermark_us(31) == 100, "b is back and holds it where it is"
+    assert event_clock.watermark_us() == 100, "b is back and holds it where it is"
+
+
+def test_a_partition_looked_at_seldom_is_idle_by_what_brokers_said_in_between() -> None:
+    event_clock = clock(idle_timeout_s=30)
+    hear(event_clock, A, 100, unread=True)
+    hear(event_clock, B, 50, now=0)
+    hear(event_clock, B, now=200, quiet=(200, 3))
+    assert event_clock.watermark_us() == 100
+
+
+def test_messages_without_events_begin_the_idle_time_anew() -> None:
+    event_clock = clock(idle_timeout_s=30)
+    hear(event_clock, A, 100, unread=True)
+    hear(event_clock, B, 50, now=0)
+    hear(event_clock, B, now=25, quiet=(25, 0))
+    event_clock.hear(B, max_t_us=None, messages=True, quiet=(0, 0), now_s=26)
+    hear(event_clock, B, now=35, quiet=(9, 0))
+    assert event_clock.watermark_us() == 50
 
 
 def test_a_partition_that_never_had_an_event_holds_the_watermark_until_it_is_idle() -> None:
     event_clock = clock(idle_timeout_s=30)
     event_clock.assign([A, B])
     hear(event_clock, A, 100, unread=True)
-    hear(event_clock, B, now=5)
-    assert event_clock.watermark_us(34) is None
-    assert event_clock.watermark_us(35) == 100
+    hear(event_clock, B, now=34, quiet=(29, 0))
+    assert event_clock.watermark_us() is None
+    hear(event_clock, B, now=35, quiet=(30, 0))
+    assert event_clock.watermark_us() == 100
 
 
 def test_when_all_are_idle_the_latest_event_alone_holds_the_watermark() -> None:
     event_clock = clock(idle_timeout_s=30)
     hear(event_clock, A, 100, now=0)
     hear(event_clock, B, 50, now=0)
-    assert event_clock.all_idle_s(29) is None
-    assert event_clock.watermark_us(30) == 100
-    assert event_clock.all_idle_s(37) == 7
+    for key in (A, B):
+        hear(event_clock, key, now=29, quiet=(29, 0))
+    assert event_clock.all_idle_s() is None
+    for key in (A, B):
+        hear(event_clock, key, now=37, quiet=(37, 0))
+    assert event_clock.watermark_us() == 100
+    assert event_clock.all_idle_s() == 7
+
+
+def test_brokers_that_do_not_answer_make_nothing_idle_and_the_time_begins_anew_after_them() -> None:
+    event_clock = clock(idle_timeout_s=30)
+    for key, t in ((A, 100), (B, 50)):
+        hear(event_clock, key, t, now=0)
+        hear(event_clock, key, now=20, quiet=(20, 0))
+    for now in (25, 100, 1000):  # the last answer was at 20
+        for key in (A, B):
+            hear(event_clock, key, now=now, quiet=(now, now - 20))
+    assert (event_clock.all_idle_s(), event_clock.watermark_us()) == (None, 50)
+    for key in (A, B):
+        hear(event_clock, key, now=1001, quiet=(0, 0))
+    assert event_clock.all_idle_s() is None, "producers had no broker either: give them the time again"
+    for key in (A, B):
+        hear(event_clock, key, now=1031, quiet=(30, 0))
+    assert event_clock.all_idle_s() == 0
+
+
+def test_idle_time_goes_on_over_a_new_reader() -> None:
+    event_clock = clock(idle_timeout_s=30)
+    hear(event_clock, A, 100, now=0)
+    hear(event_clock, A, now=25, quiet=(25, 1))
+    hear(event_clock, A, now=32, quiet=(1, 0))  # its reader knows of the last second only
+    assert event_clock.all_idle_s() == 2
 
 
 def test_a_partition_that_is_no_longer_read_lets_go_of_the_watermark() -> None:
     event_clock = clock()
     event_clock.restore(A, 100)
     event_clock.restore(B, 50)
-    assert event_clock.watermark_us(0) == 50
+    assert event_clock.watermark_us() == 50
     event_clock.assign([A])
-    assert event_clock.watermark_us(0) == 100
+    assert event_clock.watermark_us() == 100
 
 
 def test_without_partitions_there_is_no_watermark_and_nothing_is_idle() -> None:
-    assert clock().watermark_us(0) is None
-    assert clock().all_idle_s(0) is None
+    assert clock().watermark_us() is None
+    assert clock().all_idle_s() is None
 
 
 def rows(*events: tuple[int, int, str, int]) -> pa.Table:

@@ -11,6 +11,7 @@ from log_events import SECOND, Clock, event, poll, stream_config
 
 from schemas.events import Op
 from schemas.store import CommitRecord
+from stream.microbatch import Quiet
 from stream.sink import SnapshotSink, log_header
 from stream.sink_observer import Unobserved
 from stream.store.log_reader import LogReader
@@ -74,8 +75,9 @@ class Job:
         end = first + len(seconds)
         self.sink.offer(poll(*key, messages, first=first, end=end, high_watermark=end + unread))
 
-    def idle(self, key: tuple[str, int], at: int) -> None:
-        self.sink.offer(poll(*key, [], first=at, end=at))
+    def idle(self, key: tuple[str, int], at: int, *, since_s: float = 0.0, silent_s: float = 0.0) -> None:
+        """Nothing to read, since so long and as of so long ago."""
+        self.sink.offer(poll(*key, [], first=at, end=at, quiet=Quiet(since_s, silent_s)))
 
     def sealed(self) -> dict[int, list[int]]:
         """External src ids by snapshot."""
@@ -171,8 +173,28 @@ def test_an_idle_partition_lets_the_others_go_on(tmp_path: Path) -> None:
     job.idle(B, 0)
     assert job.sink.advance() is None
     job.clock.now += 30
+    assert job.sink.advance() is None, "nobody has said that it still is"
+    job.idle(B, 0, since_s=30)
     record = job.sink.advance()
     assert record is not None and [s.tau for s in record.sealed] == [0]
+
+
+def test_an_outage_of_the_brokers_seals_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path, idle_timeout_s=30.0, idle_seal_s=60.0, commit_every_s=1e6)
+    job.sink.assign([A, B])
+    job.offer(A, 5, unread=False)
+    job.offer(B, 4, unread=False)
+    for silent_s in (3600, 7200):
+        job.clock.now += 3600
+        for key in (A, B):
+            job.idle(key, 1, since_s=silent_s, silent_s=silent_s)
+        assert job.sink.advance() is None
+    job.idle(A, 1)
+    job.idle(B, 1)
+    assert job.sink.advance() is None
+    job.offer(B, 4.5, first=1)
+    record = job.sink.seal_all()
+    assert record is not None and (record.late, [s.tau for s in record.sealed]) == (0, [4, 5])
 
 
 def test_the_open_snapshot_is_sealed_after_all_are_idle_only_if_configured(tmp_path: Path) -> None:
@@ -182,8 +204,10 @@ def test_the_open_snapshot_is_sealed_after_all_are_idle_only_if_configured(tmp_p
         job.clock.now += 89
         assert job.sink.advance() is not None
         assert job.sealed() == {}
+        job.idle(A, 1, since_s=89)
+        assert job.sink.advance() is None
         job.clock.now += 1
-        job.idle(A, 1)
+        job.idle(A, 1, since_s=90)
         job.sink.advance()
         assert job.sealed() == sealed
         assert job.sink.advance() is None
