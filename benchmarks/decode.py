@@ -37,7 +37,7 @@ def config(**more: object) -> StreamConfig:
 
 def poll(values: list[bytes]) -> RawBatch:
     offsets = pa.array(range(len(values)), pa.int64())
-    return RawBatch("edges", 0, 0, len(values), len(values), offsets, values)
+    return RawBatch("edges", 0, 0, len(values), len(values), offsets, pa.array(values, pa.large_binary()))
 
 
 def events_per_s(work: Callable[[], object], events: int) -> float:

@@ -65,7 +65,7 @@ def run(folder: Path, nodes: int, edges: int) -> tuple[int, Stages]:
         sink = SnapshotSink(writer, config)
         sink.assign([("edges", 0)])
         for first in range(0, len(messages), MESSAGES_A_POLL):
-            polled = messages[first : first + MESSAGES_A_POLL]
+            polled = pa.array(messages[first : first + MESSAGES_A_POLL], pa.large_binary())
             end = first + len(polled)
             offsets = pa.array(range(first, end), pa.int64())
             with stages("decode (Arrow messages)"):

@@ -172,7 +172,8 @@ class StreamJob:
     def _warm_up(self) -> None:
         """Have the decoders' kernels compiled or loaded before the first poll, on a message that nobody sent."""
         for topic, decoder in self._decoders.items():
-            decoder.decode(RawBatch(topic, 0, 0, 1, 1, pa.array([0], pa.int64()), [b"{}"]))
+            offsets, values = pa.array([0], pa.int64()), pa.array([b"{}"], pa.large_binary())
+            decoder.decode(RawBatch(topic, 0, 0, 1, 1, offsets, values))
 
     def _cycle(self, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""

@@ -32,7 +32,7 @@ class RawBatch:
         end_offset: Offset to read next.
         high_watermark: End of the partition as the broker last said; end_offset == high_watermark: nothing unread.
         offsets: int64 offsets of the messages, ascending.
-        values: The messages' values; None for a tombstone.
+        values: The messages' values side by side, large_binary; null for a tombstone.
         quiet: How long there has been nothing unread; None: there is something, or no broker answers.
     """
 
@@ -42,7 +42,7 @@ class RawBatch:
     end_offset: int
     high_watermark: int
     offsets: pa.Array
-    values: list[bytes | None]
+    values: pa.LargeBinaryArray
     quiet: Quiet | None = None
 
 

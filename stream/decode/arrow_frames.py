@@ -21,7 +21,7 @@ _DICTIONARY_DATA = 1
 _LENGTH, _COMPRESSION = 0, 3
 
 
-def inspect_frames(value: bytes) -> None:
+def inspect_frames(value: bytes | memoryview) -> None:
     """Check every frame of a stream up to its end.
 
     Raises:
@@ -33,8 +33,8 @@ def inspect_frames(value: bytes) -> None:
         raise RefusedError(Reason.NOT_ARROW, "not an Arrow IPC stream: a header points outside it") from error
 
 
-def _inspect(value: bytes) -> None:
-    if value.startswith(b"ARROW1"):
+def _inspect(value: bytes | memoryview) -> None:
+    if value[:6] == b"ARROW1":
         raise RefusedError(
             Reason.NOT_ARROW,
             "an Arrow file, expected an Arrow stream: the message is written by a stream writer",
@@ -52,7 +52,7 @@ def _inspect(value: bytes) -> None:
                     f"{len(value) - at} bytes after the end of its stream: one stream a message",
                 )
             return
-        at += size + _check_message(value[at : at + size])
+        at += size + _check_message(bytes(value[at : at + size]))
 
 
 def _check_message(metadata: bytes) -> int:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from schemas.config import StreamConfig, Topic
 from schemas.events import REJECT_SCHEMA, Reason, event_schema
-from stream.decode.arrow_events import read_arrow
+from stream.decode.arrow_events import read_arrow, views
 from stream.decode.json_events import read_json
 from stream.decode.reading import Int64Array, Refusal, Rows
 from stream.decode.rules import Rules
@@ -50,7 +50,7 @@ class Decoder:
         """Decode one poll; events and rejects are in the order of the messages."""
         now_us = self._now_us()
         offsets = raw.offsets.to_numpy(zero_copy_only=False)
-        packed, lengths = self._lengths(raw.values)
+        lengths = pc.binary_length(raw.values).fill_null(-1).to_numpy(zero_copy_only=False)
         limit = self._config.kafka.max_message_bytes
         refusals = [
             Refusal(
@@ -63,7 +63,7 @@ class Decoder:
         ]
         places = np.flatnonzero((lengths >= 0) & (lengths <= limit))
         rules = Rules.of(self._config, now_us)
-        read, refused = self._read(raw.values, packed, places)
+        read, refused = self._read(raw.values, places)
         refusals += [replace(refusal, message=int(places[refusal.message])) for refusal in refused]
         accepted = []
         for rows in read:
@@ -84,21 +84,12 @@ class Decoder:
             quiet=raw.quiet,
         )
 
-    def _lengths(self, values: list[bytes | None]) -> tuple[pa.LargeBinaryArray | None, Int64Array]:
-        """JSON messages side by side in one buffer, and the length of each message; −1 for a tombstone."""
-        if self._topic.format == "json":
-            packed = pa.array(values, pa.large_binary())
-            return packed, pc.binary_length(packed).fill_null(-1).to_numpy(zero_copy_only=False)
-        sizes = (-1 if value is None else len(value) for value in values)
-        return None, np.fromiter(sizes, np.int64, len(values))
-
-    def _read(
-        self, values: list[bytes | None], packed: pa.LargeBinaryArray | None, places: Int64Array
-    ) -> tuple[list[Rows], list[Refusal]]:
+    def _read(self, values: pa.LargeBinaryArray, places: Int64Array) -> tuple[list[Rows], list[Refusal]]:
         ids, unit = self._config.ids, self._topic.unit
-        if packed is None:
-            return read_arrow([value for i in places if (value := values[i]) is not None], ids, unit)
-        return read_json(packed if len(places) == len(packed) else packed.take(pa.array(places)), ids, unit)
+        wanted = values if len(places) == len(values) else values.take(pa.array(places))
+        if self._topic.format == "json":
+            return read_json(wanted, ids, unit)
+        return read_arrow(views(wanted), ids, unit)
 
 
 def _refused_rows(rows: Rows, places: Int64Array) -> list[Refusal]:
@@ -134,7 +125,8 @@ def _rejects(raw: RawBatch, offsets: Int64Array, refusals: list[Refusal]) -> pa.
         "reason": [refusal.reason.value for refusal in refusals],
         "sentence": [refusal.sentence for refusal in refusals],
         "raw": [
-            (refusal.raw or raw.values[refusal.message] or b"")[:RAW_LIMIT_BYTES] for refusal in refusals
+            (refusal.raw or raw.values[refusal.message].as_py() or b"")[:RAW_LIMIT_BYTES]
+            for refusal in refusals
         ],
     }
     arrays = [pa.array(columns[field.name], field.type) for field in REJECT_SCHEMA]

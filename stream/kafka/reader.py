@@ -5,15 +5,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
-from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from schemas.config import Kafka
 from stream.kafka.answers import Answers
 from stream.kafka.client import client_settings, kafka_failures
 from stream.kafka.quiet import QuietPartitions
+from stream.kafka.records import Records, joined, read_columns
 from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
 from stream.microbatch import RawBatch
 from stream.store.errors import OffsetGapError
@@ -47,8 +46,6 @@ class Start:
     offset: int
     end: int
 
-
-POSITION_MS = 1_000
 
 NextOffset = Callable[[tuple[str, int]], int | None]
 """From (topic, partition) to the first offset that the log doesn't have; None: the log doesn't know it."""
@@ -107,6 +104,7 @@ class PartitionReader:
         """
         self._kafka, self._skipped = kafka, skipped
         self._consumer = open_consumer(kafka)
+        read_columns(self._consumer, kafka.max_poll_records)
         self._waiting: dict[TopicPartition, RawBatch] = {}
         self.stop = threading.Event()
         self.first_poll_s: float | None = None
@@ -163,7 +161,7 @@ class PartitionReader:
             except Exception as error:
                 self.failure = error
                 raise
-        return self._waiting.pop(tp, None) or self._batch(tp, self._next[tp], [])
+        return self._waiting.pop(tp, None) or self._batch(tp, self._next[tp], Records.none(self._next[tp]))
 
     def ask(self) -> bool:
         """Ask where the partitions end; returns whether the brokers answered in time.
@@ -231,7 +229,7 @@ class PartitionReader:
             self.first_poll_s = time.monotonic()
         with kafka_failures(self._kafka.bootstrap, "reading from Kafka"):
             try:
-                polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
+                polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=1)
             except OffsetOutOfRangeError as error:
                 self._gap(list(error.args[0]))
                 return
@@ -240,42 +238,28 @@ class PartitionReader:
                     return
                 raise
             for tp in self._next:
-                records = polled.get(tp, [])
                 self._end[tp] = max(self._end[tp], self._consumer.highwater(tp) or 0)
-                position = self._position_after(tp, records)
-                if position > self._next[tp]:
-                    first, self._next[tp] = self._next[tp], position
-                    self._end[tp] = max(self._end[tp], position)
-                    self._quiet.said(tp, unread=position < self._end[tp], messages=True)
+                if parts := polled.get(tp):
+                    records = joined(parts)
+                    first, self._next[tp] = self._next[tp], records.end_offset
+                    self._end[tp] = max(self._end[tp], records.end_offset)
+                    self._quiet.said(tp, unread=records.end_offset < self._end[tp], messages=True)
                     self._waiting[tp] = self._batch(tp, first, records)
-                elif position < self._end[tp]:
+                elif self._next[tp] < self._end[tp]:
                     self._quiet.said(tp, unread=True)
         if polled:
             self.answers.heard()
             self.last_arrival_s = time.monotonic()
 
-    def _position_after(self, tp: TopicPartition, records: list[ConsumerRecord]) -> int:
-        """Where reading goes on. Only where nothing came and something should have is the consumer asked.
-
-        It then knows of the holes that transactions leave. Asking has it look after its position's epoch, which
-        costs a fetch that is under way.
-        """
-        if records:
-            return int(records[-1].offset) + 1
-        if self._next[tp] >= self._end[tp]:
-            return self._next[tp]
-        position = self._consumer.position(tp, timeout_ms=POSITION_MS)
-        return self._next[tp] if position is None else int(position)
-
-    def _batch(self, tp: TopicPartition, first: int, records: list[ConsumerRecord]) -> RawBatch:
+    def _batch(self, tp: TopicPartition, first: int, records: Records) -> RawBatch:
         return RawBatch(
             topic=tp.topic,
             partition=tp.partition,
             first_offset=first,
             end_offset=self._next[tp],
             high_watermark=self._end[tp],
-            offsets=pa.array([record.offset for record in records], pa.int64()),
-            values=[record.value for record in records],
+            offsets=records.offsets,
+            values=records.values,
             quiet=self._quiet.of(tp) if self._next[tp] >= self._end[tp] else None,
         )
 
@@ -286,7 +270,7 @@ class PartitionReader:
             first, self._next[tp], self._end[tp] = self._next[tp], after, found.end
             self._consumer.seek(tp, after)
             self._quiet.said(tp, unread=after < found.end, messages=True)
-            self._waiting[tp] = self._batch(tp, first, [])
+            self._waiting[tp] = self._batch(tp, first, Records.none(after))
 
     def _checked(self, found: PartitionBounds, wanted: int) -> int:
         """Where reading can go on: ``wanted``, or the partition's first offset where a gap may be skipped."""

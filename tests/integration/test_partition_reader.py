@@ -29,12 +29,13 @@ def test_what_one_partition_waits_for_is_not_what_another_brings(kafka: str) -> 
     send(kafka, topic, [b"a", b"b"], partition=1)
     reader = reader_of(kafka, topic, [])
     empty = reader.take(topic, 0)  # the poll brings messages of partition 1, which wait
-    assert (empty.first_offset, empty.end_offset, empty.values) == (0, 0, [])
+    assert (empty.first_offset, empty.end_offset, empty.values.to_pylist()) == (0, 0, [])
     assert reader.has_waiting
     assert reader.idle_s == 0.0
     assert not reader.caught_up()
     full = reader.take(topic, 1)
-    assert (full.first_offset, full.end_offset, full.high_watermark, full.values) == (0, 2, 2, [b"a", b"b"])
+    assert (full.first_offset, full.end_offset, full.high_watermark) == (0, 2, 2)
+    assert full.values.to_pylist() == [b"a", b"b"]
     assert full.offsets.to_pylist() == [0, 1]
     assert reader.caught_up()
     assert reader.lag() == {(topic, 0): 0, (topic, 1): 0}
@@ -47,7 +48,7 @@ def test_messages_deleted_while_running_are_a_gap(kafka: str) -> None:
     reader = reader_of(kafka, topic, [])
     delete_before(kafka, topic, 6)
     with pytest.raises(OffsetGapError, match=r"begins at offset 6, but the log's next offset is 0"):
-        while not reader.take(topic, 0).values:
+        while not len(reader.take(topic, 0).values):
             pass
     assert isinstance(reader.failure, OffsetGapError)
     reader.close()
@@ -59,9 +60,9 @@ def test_messages_deleted_while_running_are_skipped_and_counted_on_request(kafka
     skipped: list[tuple[str, int]] = []
     reader = reader_of(kafka, topic, skipped, on_gap="skip")
     delete_before(kafka, topic, 6)
-    while not (batch := reader.take(topic, 0)).values:
+    while not len((batch := reader.take(topic, 0)).values):
         pass
-    assert (batch.first_offset, batch.values) == (6, [b"6", b"7", b"8", b"9"])
+    assert (batch.first_offset, batch.values.to_pylist()) == (6, [b"6", b"7", b"8", b"9"])
     assert skipped == [(topic, 6)]
     reader.close()
 
@@ -80,7 +81,7 @@ def test_aborted_transactions_and_markers_are_holes_that_reading_passes(kafka: s
     values = []
     for _ in range(20):
         batch = reader.take(topic, 0)
-        values += batch.values
+        values += batch.values.to_pylist()
         if reader.caught_up():
             break
     assert values == [b"kept"]

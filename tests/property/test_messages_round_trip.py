@@ -31,7 +31,8 @@ def decoder(ids: str, format_: str, unit: str | None = None) -> Decoder:
 
 
 def poll(values: list[bytes]) -> RawBatch:
-    return RawBatch("edges", 0, 0, len(values), len(values), pa.array(range(len(values)), pa.int64()), values)
+    offsets, packed = pa.array(range(len(values)), pa.int64()), pa.array(values, pa.large_binary())
+    return RawBatch("edges", 0, 0, len(values), len(values), offsets, packed)
 
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -31,7 +31,7 @@ def poll(values: list[bytes | None], first: int = 100) -> RawBatch:
     """Messages at every second offset: holes are normal."""
     offsets = pa.array([first + 2 * i for i in range(len(values))], pa.int64())
     end = first + 2 * len(values)
-    return RawBatch("edges", 3, first, end, end + 7, offsets, values)
+    return RawBatch("edges", 3, first, end, end + 7, offsets, pa.array(values, pa.large_binary()))
 
 
 def decode(*values: bytes | None, topic: dict[str, object] | None = None, **more: object) -> MicroBatch:

@@ -1,0 +1,265 @@
+"""Messages out of Kafka's record batches as columns: a kernel reads what the client reads record by record.
+
+The client makes several Python objects of every message, which is most of what polling costs. Everything else stays
+the client's: connections, fetches, checksums, decompression, transactions, positions and errors.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from kafka import KafkaConsumer
+from kafka.consumer.fetcher import Fetcher
+from kafka.errors import CorruptRecordError
+from kafka.protocol.consumer import IsolationLevel
+from numba import njit
+
+Bytes = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
+
+COLUMNAR_MAGIC = 2
+"""The format of record batches that the kernel reads, Kafka's since 0.11; older ones are read by the client."""
+
+_TORN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Messages of one topic partition, side by side.
+
+    Attributes:
+        offsets: int64 [n], ascending.
+        values: large_binary [n]; null for a tombstone.
+        end_offset: Where reading goes on: after the last message and the holes behind it.
+    """
+
+    offsets: pa.Array
+    values: pa.LargeBinaryArray
+    end_offset: int
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def none(cls, end_offset: int) -> "Records":
+        """No messages, perhaps after holes."""
+        return cls(pa.array([], pa.int64()), pa.array([], pa.large_binary()), end_offset)
+
+    def split(self, count: int) -> tuple["Records", "Records"]:
+        """The first ``count`` messages, fewer than there are, and the others."""
+        rest = Records(self.offsets[count:], self.values[count:], self.end_offset)
+        return Records(self.offsets[:count], self.values[:count], rest.offsets[0].as_py()), rest
+
+
+def joined(parts: list[Records]) -> Records:
+    """Several runs in order, at least one, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Records(
+        pa.concat_arrays([part.offsets for part in parts]),
+        pa.concat_arrays([part.values for part in parts]),
+        parts[-1].end_offset,
+    )
+
+
+def read_columns(consumer: KafkaConsumer, limit: int) -> None:
+    """Have a consumer's ``poll`` bring columns.
+
+    Each value of the dictionary that ``poll`` returns is then a list of ``Records`` of up to ``limit`` messages, holes
+    without a message included, and its ``max_records`` counts those.
+
+    Args:
+        consumer: A consumer without deserializers.
+        limit: Messages of one ``Records`` at most.
+    """
+    consumer._fetcher.PartitionRecords = partial(_ColumnarRecords, limit)
+
+
+class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the client has no types
+    """What the client's fetcher keeps of one answer for one partition, handed out in columns."""
+
+    def __init__(self, limit: int, *arguments: Any, **options: Any) -> None:
+        self._limit = limit
+        super().__init__(*arguments, **options)
+
+    def _maybe_skip_record(self, record: Any) -> bool:
+        return False  # what lies before the fetched offset is cut off below
+
+    def _unpack_records(self, tp: Any, records: Any, *deserializers: Any) -> Iterator[Records]:
+        """Runs of messages; the position behind each is set when it is handed out."""
+        waiting: list[Records] = []
+        count = 0
+        for batch in iter(records.next_batch, None):
+            waiting.append(self._read(batch))
+            count += len(waiting[-1])
+            while count > self._limit:
+                first, rest = joined(waiting).split(self._limit)
+                self.next_fetch_offset = first.end_offset
+                yield first
+                waiting, count = [rest], len(rest)
+        self.drain()
+        if waiting:
+            last = joined(waiting)
+            self.next_fetch_offset = last.end_offset
+            yield last
+
+    def _read(self, batch: Any) -> Records:
+        """The messages of a batch from the fetched offset on: brokers answer with whole batches."""
+        try:
+            if self.check_crcs and not batch.validate_crc():
+                raise CorruptRecordError("its checksum is another")
+            if batch.magic < COLUMNAR_MAGIC:
+                found = _one_by_one(batch, self.check_crcs)
+            elif self._is_for_readers(batch):
+                found = _columns(batch)
+            else:
+                found = Records.none(batch.next_offset)
+        except CorruptRecordError as error:
+            self.drain()  # or the client would look for more for ever
+            tp = self.topic_partition
+            raise CorruptRecordError(
+                f"the record batch at offset {batch.base_offset} of topic {tp.topic} partition {tp.partition} is "
+                f"damaged: {error.args[0]}"
+            ) from error
+        before = int(np.searchsorted(found.offsets.to_numpy(), self.fetch_offset))
+        return Records(found.offsets[before:], found.values[before:], found.end_offset) if before else found
+
+    def _is_for_readers(self, batch: Any) -> bool:
+        """Whether a batch holds messages, and those of no transaction that was given up."""
+        self.leader_epoch = batch.leader_epoch
+        if self.isolation_level == IsolationLevel.READ_COMMITTED and batch.has_producer_id():
+            self._consume_aborted_transactions_up_to(batch.last_offset)
+            if self._contains_abort_marker(batch):
+                self.aborted_producer_ids.discard(batch.producer_id)
+                return False
+            if self._is_batch_aborted(batch):
+                return False
+        return not batch.is_control_batch
+
+
+def _one_by_one(batch: Any, check_crcs: bool) -> Records:
+    singles = list(batch)
+    if check_crcs and not all(record.validate_crc() for record in singles):
+        raise CorruptRecordError("a message's checksum is another")
+    offsets = pa.array([record.offset for record in singles], pa.int64())
+    values = pa.array([record.value for record in singles], pa.large_binary())
+    return Records(offsets, values, singles[-1].offset + 1)
+
+
+def _columns(batch: Any) -> Records:
+    iter(batch)  # decompresses
+    data = np.frombuffer(batch._buffer, np.uint8)[batch._pos :]
+    offsets, values = parse(data, batch.records_count, batch.base_offset)
+    return Records(offsets, values, batch.next_offset)
+
+
+def parse(data: Bytes, count: int, base_offset: int) -> tuple[pa.Array, pa.LargeBinaryArray]:
+    """The records of one batch of format 2, decompressed, as columns.
+
+    Args:
+        data: uint8, the records and nothing else.
+        count: How many there are.
+        base_offset: Of the batch.
+
+    Returns:
+        Offsets, int64, and values, large_binary with nulls for tombstones.
+
+    Raises:
+        CorruptRecordError: The bytes are no such records.
+    """
+    offsets = np.empty(count, np.int64)
+    spans = np.empty((count, 2), np.int64)
+    size = int(_scan(data, base_offset, offsets, spans)) if count <= len(data) else _TORN
+    if size == _TORN:
+        raise CorruptRecordError(f"it doesn't hold the {count} records that its header tells of")
+    ends = np.empty(count + 1, np.int64)
+    values = np.empty(size, np.uint8)
+    valid = np.ones(count, np.bool_)
+    nulls = int(_gather(data, spans, ends, values, valid))
+    validity = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    buffers = [validity, pa.py_buffer(ends), pa.py_buffer(values)]
+    packed = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers, nulls)
+    return pa.array(offsets), cast(pa.LargeBinaryArray, packed)
+
+
+_Varint = tuple[np.int64, int]
+
+
+@njit(cache=True, nogil=True)
+def _varint(data: Bytes, at: int) -> _Varint:
+    """A zigzag varint and the position after it; position −1: it ends nowhere."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        at += 1
+        raw |= np.uint64(byte & 0x7F) << shift
+        if byte < 0x80:
+            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at
+        shift += np.uint64(7)
+    return np.int64(0), -1
+
+
+@njit(cache=True, nogil=True)
+def _scan(data: Bytes, base_offset: int, offsets: Int64, spans: Int64) -> int:
+    """Offset, and start and length of the value, of each record; returns the bytes of all values, −1 where torn.
+
+    Record => length, attributes (a byte), timestamp delta, offset delta, key, value, headers; a length of −1 is null.
+    """
+    at = 0
+    total = 0
+    for i in range(len(offsets)):
+        length, at = _varint(data, at)
+        if at < 0 or length < 1 or length > len(data) - at:
+            return -1
+        end = at + length
+        _, at = _varint(data, at + 1)
+        if at < 0:
+            return -1
+        delta, at = _varint(data, at)
+        if at < 0:
+            return -1
+        offsets[i] = base_offset + delta
+        size, at = _varint(data, at)  # the key
+        if at < 0 or size > end - at:
+            return -1
+        at += max(size, 0)
+        size, at = _varint(data, at)
+        if at < 0 or size > end - at:
+            return -1
+        spans[i, 0], spans[i, 1] = at, size
+        total += max(size, 0)
+        at += max(size, 0)
+        headers, at = _varint(data, at)
+        if at < 0 or headers < 0:
+            return -1
+        for _ in range(2 * headers):  # name and value
+            size, at = _varint(data, at)
+            if at < 0 or size > end - at:
+                return -1
+            at += max(size, 0)
+        if at != end:
+            return -1
+    return total if at == len(data) else -1
+
+
+@njit(cache=True, nogil=True)
+def _gather(data: Bytes, spans: Int64, ends: Int64, values: Bytes, valid: npt.NDArray[np.bool_]) -> int:
+    """Copy the values side by side; returns how many are null."""
+    at = 0
+    nulls = 0
+    ends[0] = 0
+    for i in range(len(spans)):
+        start, size = spans[i, 0], spans[i, 1]
+        if size < 0:
+            valid[i] = False
+            nulls += 1
+        else:
+            values[at : at + size] = data[start : start + size]
+            at += size
+        ends[i + 1] = at
+    return nulls

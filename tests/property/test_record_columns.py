@@ -1,0 +1,105 @@
+"""Records read as columns are what the client reads one by one; torn batches are refused."""
+
+import struct
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka import TopicPartition
+from kafka.consumer.fetcher import Fetcher
+from kafka.errors import CorruptRecordError
+from kafka.record import MemoryRecords, MemoryRecordsBuilder
+
+from stream.kafka.records import _ColumnarRecords, parse
+
+TP = TopicPartition("edges", 3)
+NONE, GZIP = 0, 1
+texts = st.binary(max_size=300)
+messages = st.lists(
+    st.tuples(
+        st.none() | texts,  # key
+        st.none() | texts,  # value
+        st.lists(st.tuples(st.text(max_size=5), st.none() | texts), max_size=2),  # headers
+        st.integers(0, 3),  # offsets left out before it, as compaction does
+        st.integers(0, 2**42),  # timestamp
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def batch(content, first, *, magic=2, compression=NONE):
+    """A record batch from an offset on, and the offset after it."""
+    own = first if magic < 2 else 0  # the offset of a batch of format 2 is written into it by the broker
+    builder = MemoryRecordsBuilder(magic, compression if magic == 2 else NONE, 1 << 20, offset=own)
+    for key, value, headers, skipped, time_ms in content:
+        builder.skip(skipped)
+        builder.append(time_ms, key, value, headers if magic == 2 else [])
+    end = first - own + builder.next_offset()
+    builder.close()
+    data = bytes(builder.buffer())
+    return (struct.pack(">q", first) + data[8:] if magic == 2 else data), end
+
+
+def taken(part, size):
+    """Everything a fetched answer holds, and the position after each piece."""
+    found = []
+    while part:
+        found += [(piece, part.next_fetch_offset) for piece in part.take(size)]
+    return found, part.next_fetch_offset
+
+
+def pairs(records):
+    return list(zip(records.offsets.to_pylist(), records.values.to_pylist(), strict=True))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(messages, st.sampled_from([NONE, GZIP])), min_size=1, max_size=4),
+    st.integers(0, 2**40),
+    st.integers(0, 30),
+    st.integers(1, 15),
+    st.sampled_from([2, 2, 2, 1]),
+)
+def test_columns_hold_what_the_client_reads_one_by_one(batches, first, skip, limit, magic):
+    data, at = b"", first
+    for content, compression in batches:
+        more, at = batch(content, at, magic=magic, compression=compression)
+        data += more
+    plain, plain_end = taken(Fetcher.PartitionRecords(first + skip, TP, MemoryRecords(data)), 1000)
+    part = _ColumnarRecords(limit, first + skip, TP, MemoryRecords(data))
+    pieces, end = taken(part, 1)
+    assert [pair for piece, _ in pieces for pair in pairs(piece)] == [(r.offset, r.value) for r, _ in plain]
+    assert end == plain_end
+    for piece, position in pieces:
+        assert len(piece) <= limit
+        assert piece.end_offset == position
+        piece.offsets.validate(full=True)
+        piece.values.validate(full=True)
+
+
+@settings(max_examples=200, deadline=None)
+@given(messages, st.data())
+def test_torn_records_are_refused_and_never_read_beyond_their_bytes(content, data):
+    whole, _ = batch(content, 0)
+    body = np.frombuffer(whole, np.uint8)[61:]
+    cut = data.draw(st.integers(0, len(body) - 1))
+    with pytest.raises(CorruptRecordError, match="its header tells of"):
+        parse(body[:cut], len(content), 0)
+    noise = body.copy()
+    noise[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
+    with suppress(CorruptRecordError):
+        parse(noise, len(content), 0)[1].validate(full=True)
+    with pytest.raises(CorruptRecordError):
+        parse(body, len(body) + 1, 0)
+
+
+def test_a_batch_with_another_checksum_is_named_and_not_read_for_ever():
+    good, end = batch([(None, b"a", [], 0, 0)], 0)
+    bad, _ = batch([(None, b"b", [], 0, 0)], end)
+    part = _ColumnarRecords(10, 0, TP, MemoryRecords(good + bad[:-1] + b"\x7f"))
+    with pytest.raises(CorruptRecordError, match="offset 1 of topic edges partition 3 is damaged"):
+        part.take(1)
+    assert not part
