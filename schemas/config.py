@@ -102,7 +102,11 @@ class Kafka(Section):
         "fail", description="When retention deleted unread offsets: stop, or skip and count."
     )
     start: Literal["earliest", "latest"] = Field(
-        "earliest", description="Where a topic partition that the log doesn't know begins."
+        "earliest",
+        description="Where a topic that the log doesn't know begins; partitions added to one that it knows: earliest.",
+    )
+    metadata_refresh_s: float = Field(
+        5.0, gt=0, le=3600, description="How often topics are looked at for new partitions, seconds."
     )
 
     @field_validator("topics")

@@ -79,16 +79,20 @@ class Background:
                 self._changed.wait(min(left_s, LOOK_S))
         return self._tried >= asked and self.error is None
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def close(self, timeout_s: float | None = None) -> bool:
         """Stop after the run at work.
 
         Args:
             timeout_s: Leave the thread behind after this long; it ends with the process.
+
+        Returns:
+            Whether the thread has ended.
         """
         with self._changed:
             self.stopping = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:

@@ -21,8 +21,3 @@ app = typer.Typer(
 )
 for command in (run, replay, inspect, verify, partition, synth, schema, config):
     app.command()(command)
-
-
-def main() -> None:
-    """Entry point."""
-    app()

@@ -4,24 +4,30 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
 import structlog
 
-from schemas.config import StreamConfig
+from schemas.config import Lane, StreamConfig
 from schemas.store import CommitRecord
 from stream.decode.decoder import Decoder
 from stream.held import hold, release
+from stream.kafka.answers import Answers
+from stream.kafka.client import NoBrokerError
 from stream.kafka.dead_letters import DeadLetters
+from stream.kafka.discovery import TopicWatch
 from stream.kafka.group_offsets import GroupOffsets
 from stream.kafka.reader import ASK_S, PartitionReader
 from stream.lane_threads import LaneThread
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
 from stream.pipeline import HeldStages, run_locally
+from stream.room import RoomForCommits
 from stream.service.failure import Failure
 from stream.sink import SnapshotSink, log_header
+from stream.standby import Standby, StoppedEarly
 from stream.store.log_writer import LogWriter
 
 STALLED_S = 60.0
@@ -70,12 +76,24 @@ class StreamJob:
         config: What to run.
         metrics: Told of everything.
         until_idle_s: End once nothing came for this long; None: only ``stop`` ends it.
+        standby: Where another process writes the log or a lane, wait until it is gone instead of failing.
     """
 
     def __init__(
-        self, config: StreamConfig, metrics: StreamMetrics, *, until_idle_s: float | None = None
+        self,
+        config: StreamConfig,
+        metrics: StreamMetrics,
+        *,
+        until_idle_s: float | None = None,
+        standby: bool = False,
     ) -> None:
         self._config, self._metrics, self._until_idle_s = config, metrics, until_idle_s
+        self._alone = Standby(
+            config.graph, waits=standby, stop=lambda: self._stopping, shown=metrics.standing_by
+        )
+        self._room = RoomForCommits(
+            config.store, stop=lambda: self._stopping, retried=lambda: metrics.restarted("disk")
+        )
         self._names = HeldStages(stages=f"stages-{id(self)}", reader=f"reader-{id(self)}")
         self._decoders = {topic.name: Decoder(topic, config) for topic in config.kafka.topics}
         self._reader: PartitionReader | None = None
@@ -83,7 +101,11 @@ class StreamJob:
         self._letters: DeadLetters | None = None
         self._offsets: GroupOffsets | None = None
         self._sink: SnapshotSink
+        self._topics: TopicWatch
+        self._answers: Answers | None = None  # of a reader that is being made
         self._stopping = self._idle = False
+        self._waiting = True  # for the log, lanes or brokers: nothing is being read
+        self._begun = False
         self._failure: Exception | None = None
         self._cycle_ends_s = 0.0
         self._last_round_s: float | None = None
@@ -98,12 +120,28 @@ class StreamJob:
         if reader is not None:
             reader.stop.set()
 
+    def interrupt(self) -> None:
+        """``stop`` for signal handlers of the thread in ``run``: ends a wait before anything is read at once.
+
+        Raises:
+            StoppedEarly: The thread waits; ``run`` takes it in.
+        """
+        again = self._stopping
+        self.stop()
+        if self._waiting and not again:
+            raise StoppedEarly
+
     def not_ready(self) -> str | None:
         """Why the job makes no progress; None when it does."""
+        if self._alone.reason is not None:
+            return f"standing by: {self._alone.reason}"
+        if self._room.reason is not None:
+            return self._room.reason
         if self._last_round_s is None:
             return "starting"
         reader = self._reader
-        silent_s = reader.answers.silent_s if reader is not None else None
+        answers = reader.answers if reader is not None else self._answers
+        silent_s = answers.silent_s if answers is not None else None
         if silent_s is not None:
             return f"no broker of {self._config.kafka.bootstrap} has answered for {silent_s:.0f} s"
         stalled_s = time.monotonic() - self._last_round_s
@@ -125,13 +163,23 @@ class StreamJob:
         """Run until stopped or idle.
 
         Raises:
-            Failure: Kafka refuses, a topic doesn't exist, or with ``until_idle_s`` a lane can't be brought up to date.
+            Failure: Kafka refuses, a topic doesn't exist or was deleted, with ``until_idle_s`` a lane can't be brought
+                up to date, or the disk is full at the end.
             StoreError: The log or a lane is busy, damaged or made for something else; or Kafka lost unread messages.
-            OSError: The disk refuses.
+            OSError: The disk refuses for another reason than being full.
         """
+        try:
+            return self._run()
+        except StoppedEarly:
+            return Ran(0, 0, 0, 0, 0.0, idle=False)
+
+    def _run(self) -> Ran:
         config = self._config
+        self._warm_up()
         with ExitStack() as stack:
-            writer = stack.enter_context(LogWriter.open(config.store, log_header(config)))
+            writer = stack.enter_context(
+                self._alone.alone(lambda: LogWriter.open(config.store, log_header(config)))
+            )
             self._metrics.opened_log(writer.last, writer.snapshots)
             self._sink = SnapshotSink(writer, config, observer=self._metrics)
             if config.kafka.dead_letters is not None:
@@ -140,16 +188,19 @@ class StreamJob:
             self._offsets = GroupOffsets(config.kafka, config.kafka.group or f"freshet-{config.graph}")
             stack.callback(self._offsets.close)
             for lane in config.lanes:
-                self._lanes.append(stack.enter_context(LaneThread(config.store, lane, self._metrics)))
+                self._lanes.append(stack.enter_context(self._alone.alone(partial(self._lane, lane))))
             hold(self._names.stages, self)
             stack.callback(release, self._names.stages)
-            self._warm_up()
+            self._topics = TopicWatch(config.kafka)
+            stack.callback(self._topics.close)
             arrival_s = time.monotonic()
             while True:
                 arrival_s = self._cycle(arrival_s)
+                if self._topics.lost is not None:
+                    raise self._topics.lost
                 if self._stopping or self._idle:
                     break
-                self._metrics.restarted("cycle")
+                self._metrics.restarted("partitions" if self._topics.added else "cycle")
             seconds = self._busy_s() + self._finish(writer)
             totals = self._metrics.totals
             return Ran(totals.snapshots, totals.events, totals.refused, totals.late, seconds, self._idle)
@@ -175,20 +226,57 @@ class StreamJob:
             offsets, values = pa.array([0], pa.int64()), pa.array([b"{}"], pa.large_binary())
             decoder.decode(RawBatch(topic, 0, 0, 1, 1, offsets, values))
 
+    def _lane(self, lane: Lane) -> LaneThread:
+        return LaneThread(self._config.store, lane, self._metrics)
+
+    def _connected(self) -> PartitionReader | None:
+        """A reader that goes on where the log is; None when the job was stopped while it waited for brokers.
+
+        The first one must find brokers. Later ones wait for them, as a reader at work does.
+        """
+        self._waiting = True
+        try:
+            while not self._stopping:
+                try:
+                    reader = PartitionReader(
+                        self._config.kafka,
+                        self._sink.next_offset,
+                        self._metrics.skipped,
+                        ask_quiet_s=min(ASK_S, self._config.snapshots.idle_timeout_s / 2),
+                    )
+                except NoBrokerError as error:
+                    if not self._begun:
+                        raise
+                    self._answers = self._answers or Answers(self._config.kafka.bootstrap)
+                    self._answers.missed(error)
+                    continue
+                if self._answers is not None:
+                    self._answers.heard()
+                    self._answers = None
+                self._begun = True
+                return reader
+        except StoppedEarly:
+            if not self._begun:
+                raise
+        finally:
+            self._waiting = False
+        return None
+
     def _cycle(self, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
-        reader = PartitionReader(
-            self._config.kafka,
-            self._sink.next_offset,
-            self._metrics.skipped,
-            ask_quiet_s=min(ASK_S, self._config.snapshots.idle_timeout_s / 2),
-        )
+        reader = self._connected()
+        if reader is None:
+            return arrival_s
         try:
             reader.last_arrival_s = arrival_s
             self._reader = reader
             if self._stopping:  # asked for before there was a reader to tell
                 reader.stop.set()
-            self._sink.assign([(start.topic, start.partition) for start in reader.starts])
+            for start in reader.starts:
+                self._sink.begin((start.topic, start.partition), start.offset)
+            partitions = [(start.topic, start.partition) for start in reader.starts]
+            self._sink.assign(partitions)
+            self._topics.reading(partitions)
             self._cycle_ends_s = time.monotonic() + self._config.cycle_s
             hold(self._names.reader, reader)
             try:
@@ -198,7 +286,7 @@ class StreamJob:
                 raise self._failure or reader.failure or error from error
             finally:
                 release(self._names.reader)
-            self._committed(self._sink.flush())
+            self._committed(self._room.made(self._sink.flush))
             return reader.last_arrival_s
         finally:
             self._reader = None
@@ -209,7 +297,7 @@ class StreamJob:
         assert reader is not None
         begun_s = time.monotonic()
         self._sink.offer(batch)
-        record = self._sink.advance()
+        record = self._room.made(self._sink.advance)
         self._committed(record)
         now = time.monotonic()
         self._last_round_s = now
@@ -220,8 +308,9 @@ class StreamJob:
         elif record is not None:
             self._late_commits_s += now - begun_s
         self._metrics.lag(reader.lag())
+        over = now >= self._cycle_ends_s
         # Only while brokers answer: the next cycle has to connect.
-        if now >= self._cycle_ends_s and not reader.answers.out and reader.ask():
+        if self._topics.changed or (over and not reader.answers.out and reader.ask()):
             reader.stop.set()
         elif self._until_idle_s is not None and reader.idle_s >= self._until_idle_s and reader.caught_up():
             self._idle = True
@@ -245,12 +334,15 @@ class StreamJob:
     def _finish(self, writer: LogWriter) -> float:
         """The last commit, dead letters and lanes; returns the seconds of the commit."""
         begun_s = time.monotonic()
-        record = self._sink.seal_all() if self._idle else self._sink.flush()
+        record = self._room.made(self._sink.seal_all if self._idle else self._sink.flush)
         self._committed(record)
         seconds = time.monotonic() - begun_s if record is not None else 0.0
         if self._letters is not None:
-            self._letters.drain(DRAIN_S if self._idle else STOP_DRAIN_S)
-            self._sink.flush()  # records which are published
+            asked_to_stop = self._stopping
+            self._letters.drain(
+                DRAIN_S if self._idle else STOP_DRAIN_S, stop=lambda: self._stopping and not asked_to_stop
+            )
+            self._room.made(self._sink.flush)  # records which are published
         if self._idle:
             for lane in self._lanes:
                 lane.wake()  # all at once, then wait for each

@@ -9,6 +9,16 @@ from schemas.store import LaneManifest
 from stream.background import Background
 from stream.store.lane_writer import LaneWriter
 
+CLOSE_S = 5.0
+"""How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off heals like after a kill."""
+
+_left_behind: list[str] = []
+
+
+def left_behind() -> bool:
+    """Whether a lane is still at work after ``close``: the process must then end without waiting for its threads."""
+    return bool(_left_behind)
+
 
 class LaneObserver(Protocol):
     """Told what lanes do."""
@@ -68,9 +78,15 @@ class LaneThread:
         self._work.settle(stop=stop)
 
     def close(self) -> None:
-        """Stop after the snapshot at work and give the lane's lock back."""
-        self._work.close()
-        self._writer.close()
+        """Stop after the snapshot at work and give the lane's lock back.
+
+        A snapshot that takes longer than a few seconds is left to the end of the process, which also gives the lock
+        back: no earlier, for until then the lane is being written.
+        """
+        if self._work.close(CLOSE_S):
+            self._writer.close()
+        else:
+            _left_behind.append(self.name)
 
     def __enter__(self) -> Self:
         return self

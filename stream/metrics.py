@@ -87,6 +87,9 @@ class StreamMetrics:
             Counter, "stream_restarts", "Renewals and retries in this process", "cause"
         )
 
+        self._standby = self._make(Gauge, "stream_standby", "1 while another process writes the store")
+        self._standby.labels(self._graph).set(0)
+
         self._store_bytes = self._make(Gauge, "store_bytes", "Bytes of the snapshots' files", "kind")
         self._make(Gauge, "store_free_bytes", "Free bytes where the store lies").labels(
             self._graph
@@ -112,7 +115,7 @@ class StreamMetrics:
 
         self._make(Gauge, "build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
         self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, _config_hash(config)).set(1)
-        for cause in ("cycle", "lane"):
+        for cause in ("cycle", "partitions", "disk", "lane"):
             self._restarts.labels(self._graph, cause)
         for topic in config.kafka.topics:
             self._gaps.labels(self._graph, topic.name)
@@ -182,8 +185,12 @@ class StreamMetrics:
         for (topic, partition), messages in lag.items():
             self._lag.labels(self._graph, topic, str(partition)).set(messages)
 
+    def standing_by(self, waits: bool) -> None:
+        """The job waits for another process to leave the store, or no longer does."""
+        self._standby.labels(self._graph).set(waits)
+
     def restarted(self, cause: str) -> None:
-        """The pipeline was renewed (cycle), or a lane tried again (lane)."""
+        """The pipeline was renewed (cycle, partitions), or a commit (disk) or a lane (lane) was tried again."""
         self._restarts.labels(self._graph, cause).inc()
 
     def lane_lag(self, lane: str, snapshots: int) -> None:

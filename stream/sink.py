@@ -86,6 +86,13 @@ class SnapshotSink:
         """
         self._event_clock.assign(partitions)
 
+    def begin(self, key: Key, offset: int) -> None:
+        """Say where a topic partition that the log doesn't know begins: from the next commit on the log knows it."""
+        if self._position(key) is None:
+            self._pending.positions[key] = Position(
+                topic=key[0], partition=key[1], next=offset, max_t_us=self._event_clock.max_t_us(key)
+            )
+
     def next_offset(self, key: Key) -> int | None:
         """First offset of a topic partition that was not taken in; None: unknown to the log."""
         position = self._position(key)

@@ -24,7 +24,7 @@ from stream.store.log_reader import LogReader
 DAY_US = 86_400_000_000
 T0 = 1_100_000_000  # 2004-11-09, seconds
 IDLE_S = 0.6
-COMMAND = [sys.executable, "-c", "from stream.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from stream.start import main; main()"]
 
 
 def settings(bootstrap: str) -> dict[str, Any]:

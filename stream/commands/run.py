@@ -32,6 +32,13 @@ def run(
             help="Once nothing came for so long: seal what is open, bring all lanes up to date and end.",
         ),
     ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="Where another process writes the store, wait until it is gone and take over, instead of failing.",
+        ),
+    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -45,7 +52,7 @@ def run(
     def body() -> None:
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, file)
-        result = run_job(config, until_idle_s=until_idle, debug=debug)
+        result = run_job(config, until_idle_s=until_idle, standby=standby, debug=debug)
         if int(result["late"]) * 2 > int(result["events"]):
             notes.print(
                 f"note: {result['late']:,} of {result['events']:,} events were late: their snapshots had been sealed by "
@@ -58,7 +65,9 @@ def run(
     finish(body, StoreError, PartitionError, debug=debug)
 
 
-def run_job(config: StreamConfig, *, until_idle_s: float | None, debug: bool = False) -> dict[str, Any]:
+def run_job(
+    config: StreamConfig, *, until_idle_s: float | None, standby: bool = False, debug: bool = False
+) -> dict[str, Any]:
     """Run the job with its endpoint and its display; SIGTERM and Ctrl-C end it cleanly.
 
     Returns:
@@ -70,7 +79,7 @@ def run_job(config: StreamConfig, *, until_idle_s: float | None, debug: bool = F
 
     _calm_collector()
     metrics = StreamMetrics(config)
-    job = StreamJob(config, metrics, until_idle_s=until_idle_s)
+    job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby)
     endpoint = Endpoint(config.metrics, metrics.registry, job.not_ready)
     notes.print(
         f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz", soft_wrap=True, highlight=False
@@ -86,7 +95,7 @@ def run_job(config: StreamConfig, *, until_idle_s: float | None, debug: bool = F
         )
 
     try:
-        with _ending_on_signals(job.stop), Display(line):
+        with _ending_on_signals(job.interrupt), Display(line):
             ran = job.run()
     finally:
         endpoint.close()

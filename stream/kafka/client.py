@@ -46,6 +46,10 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
     return settings
 
 
+class NoBrokerError(Failure):
+    """No broker answers: whoever has begun waits and asks again."""
+
+
 @contextmanager
 def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
     """Turn a Kafka client's errors into a Failure that says what was tried and which key to look at.
@@ -55,7 +59,8 @@ def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
         doing: What was tried, as "reading topic edges".
 
     Raises:
-        Failure: The client raised.
+        NoBrokerError: No broker answers.
+        Failure: The client raised something else.
     """
     try:
         yield
@@ -69,7 +74,7 @@ def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
             f"{doing}: kafka.sasl_username may not do that at {bootstrap}; give it the rights in the cluster"
         ) from error
     except (KafkaConnectionError, KafkaTimeoutError) as error:
-        raise Failure(
+        raise NoBrokerError(
             f"{doing}: no broker answers at {bootstrap} ({_told(error)}); "
             "check kafka.bootstrap and kafka.security_protocol"
         ) from error

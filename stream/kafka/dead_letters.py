@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from schemas.config import Kafka
 from stream.background import Background
 from stream.kafka.client import client_settings, kafka_failures
 from stream.kafka.topics import ensure_topic
+from stream.store.crash import crash_point
 from stream.store.outbox import RejectedMessages
 
 FLUSH_S = 30.0
@@ -61,9 +62,9 @@ class DeadLetters:
         """A commit was made: look into the outbox."""
         self._work.ask()
 
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until the outbox is empty; False if it isn't in time (its content stays in the log)."""
-        return self._work.settle(timeout_s)
+    def drain(self, timeout_s: float, *, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until the outbox is empty; False if it isn't in time or before ``stop`` (its content stays in the log)."""
+        return self._work.settle(timeout_s, stop=stop)
 
     def close(self) -> None:
         """Stop; what is unpublished is published by the next start."""
@@ -75,7 +76,9 @@ class DeadLetters:
             if self._work.stopping:
                 return
             self._publish(refused.table)
+            crash_point("letters.sent")
             self._rejects.mark_published(refused.commit)
+            crash_point("letters.marked")
 
     def _publish(self, refused: pa.Table) -> None:
         sent = [self._producer.send(self._topic, value, key=key) for key, value in letters(refused)]

@@ -6,6 +6,7 @@ from schemas.config import Kafka
 from schemas.store import Position
 from stream.background import Background
 from stream.kafka.client import client_settings
+from stream.store.crash import crash_point
 
 COMMIT_TIMEOUT_MS = 10_000
 
@@ -48,5 +49,6 @@ class GroupOffsets:
             )
         offsets = {TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.next, "", -1) for p in positions}
         self._consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
+        crash_point("offsets.sent")
         if self._latest is positions:
             self._latest = []

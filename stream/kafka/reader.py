@@ -189,10 +189,13 @@ class PartitionReader:
         starts = []
         with kafka_failures(self._kafka.bootstrap, f"asking for topics {', '.join(names)}"):
             partitions = topic_partitions(self._consumer, names, self._kafka.bootstrap)
+            known = {tp.topic for tp in partitions if next_offset((tp.topic, tp.partition)) is not None}
             for found in bounds(self._consumer, partitions):
                 wanted = next_offset((found.topic, found.partition))
                 if wanted is None:
-                    begin = found.end if self._kafka.start == "latest" else found.log_start
+                    # A partition added to a topic that is being read came after the reading began: all of it counts.
+                    latest = self._kafka.start == "latest" and found.topic not in known
+                    begin = found.end if latest else found.log_start
                 else:
                     begin = self._checked(found, wanted)
                 starts.append(Start(found.topic, found.partition, begin, found.end))

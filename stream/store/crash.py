@@ -28,6 +28,13 @@ CRASH_POINTS: Final = (
 )
 """Every crash point of the store, in the order a commit passes them."""
 
+AFTER_COMMIT: Final = (
+    "letters.sent",  # dead letters are in their topic, nobody knows
+    "letters.marked",  # the next commit will say so
+    "offsets.sent",  # the group's offsets follow the log
+)
+"""Crash points of what the job does beside the log after a commit."""
+
 _wanted, _left = "", 0
 
 

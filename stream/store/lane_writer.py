@@ -141,7 +141,7 @@ class LaneWriter:
         """
         if not self._open:
             raise StoreError(f"the writer of {self.root} is closed; open the lane again")
-        self._reader.log.refresh()
+        self._reader.refresh()  # a manifest whose making failed at its last step may be there all the same
         done = 0
         for snapshot in self._reader.log.snapshots[len(self.manifests) :]:
             if stop():

@@ -47,8 +47,9 @@ class LogWriter:
         2. renamed, their folders fsynced [files that no record names, swept on open]
         3. the commit record: temporary name, fsync, put if absent, fsync of the folder [all or nothing]
         4. tail files that it no longer names are removed [swept on open]
-    If 1 or 2 fails (a full disk), nothing has happened and the commit can be tried again. If 3 fails, nobody knows;
-    the writer refuses to go on and the log has to be opened anew, which finds out.
+    If 1 or 2 fails (a full disk), or 3 before the record has its name, nothing has happened and the commit can be
+    tried again. If 3 fails later, nobody knows; the writer refuses to go on and the log has to be opened anew,
+    which finds out.
     """
 
     def __init__(self, root: Path, header: LogHeader, lock: FolderLock, writer_id: str) -> None:
@@ -213,7 +214,12 @@ class LogWriter:
             sealed=sealed,
             sealed_through=closed,
         )
-        self._put(record)
+        try:
+            self._put(record)
+        except OSError:
+            if self._usable:
+                self._dictionary.truncate(ids_before)
+            raise
         started = self._lap("record", started)
         self.positions = moved
         dropped = [file.reference for file in self._tail if file not in kept]
@@ -258,6 +264,11 @@ class LogWriter:
                 f"{path} was made by {other.writer} while {self.writer_id} held the log's lock: locks don't work "
                 "on this file system; put the store on a local disk, or run one stream job"
             ) from None
+        except OSError:
+            self._usable = (
+                not path.exists()
+            )  # without its name the record is not there, and nothing has happened
+            raise
         self._chain.add(record)
         self._usable = True
 

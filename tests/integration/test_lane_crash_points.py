@@ -1,8 +1,5 @@
 """A lane whose writer is killed at any point of a commit gets the same files, byte for byte, when it goes on."""
 
-import multiprocessing
-import multiprocessing.forkserver
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -23,17 +20,6 @@ POINTS = [
     *(("sep", f"{point}:{k}") for point in ("file.torn", "file.renamed") for k in (2, 3, 5, 13, 17)),
 ]
 """Points and passes: every file of a snapshot, records of header and manifests, with and without base and state."""
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """Jobs are forked from a server that has imported and compiled everything: a start costs milliseconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lane_crash_job"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(str(Path(__file__).parents[k]) for k in (0, 1)))
-        multiprocessing.forkserver.ensure_running()
-    return context
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         start(
             "stream",
             "-c",
-            "from stream.cli import main; main()",
+            "from stream.start import main; main()",
             "run",
             "--config",
             str(folder / "stream.yaml"),

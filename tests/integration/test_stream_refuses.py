@@ -159,12 +159,12 @@ def test_a_failure_inside_the_pipeline_surfaces_as_itself(
     from stream.sink import SnapshotSink
 
     def refuse(self: SnapshotSink) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(SnapshotSink, "advance", refuse)
     topic = fresh_topic(kafka)
     send(kafka, topic, [edge(1, 2, T0)])
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="Input/output error"):
         run_job(configuration(tmp_path / "store", kafka, topic))
 
 

@@ -51,7 +51,7 @@ def test_the_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_names_both_commands(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     text = wheel.read(name).decode()
-    assert "freshet-stream = stream.cli:main" in text
+    assert "freshet-stream = stream.start:main" in text
     assert "freshet-trainer = trainer.cli:main" in text
 
 

@@ -65,7 +65,7 @@ def test_a_table_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.9123" in out
 
 
-@pytest.mark.parametrize("module", ["stream.cli", "trainer.cli"])
+@pytest.mark.parametrize("module", ["stream.start", "trainer.cli"])
 def test_a_wrong_option_is_exit_code_two_and_nothing_on_standard_output(module: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", f"from {module} import main; main()", "config", "--exmaple"],

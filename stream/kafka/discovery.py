@@ -1,0 +1,115 @@
+"""Topics while they are being read: partitions that are added to them, topics that are deleted or made anew."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+
+import structlog
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from schemas.config import Kafka
+from stream.kafka.client import client_settings
+from stream.service.failure import Failure
+from stream.store.errors import OffsetGapError
+
+NONE, UNKNOWN_TOPIC_OR_PARTITION = 0, 3
+"""Kafka's error codes."""
+
+LOOKS_WITHOUT_TOPIC = 2
+"""A topic is gone when so many looks in a row don't find it: brokers that just started may not know of it yet."""
+
+CLOSE_S = 2.0
+
+Key = tuple[str, int]
+"""A topic partition: topic name and partition number."""
+
+_log = structlog.get_logger()
+
+
+class TopicWatch:
+    """Asks every ``metadata_refresh_s`` what the topics are made of, from a thread with a client of its own.
+
+    Brokers that don't answer are asked again: outages are the reader's to tell.
+
+    Attributes:
+        lost: Why a topic can't be read on: deleted, or made anew under its name; None while all are there.
+        added: Partitions that the topics have and that nobody reads.
+    """
+
+    def __init__(self, kafka: Kafka) -> None:
+        """Start looking.
+
+        Args:
+            kafka: Brokers, topics, and how often to look.
+        """
+        self.lost: Exception | None = None
+        self.added: set[Key] = set()
+        self._kafka = kafka
+        self._names = [topic.name for topic in kafka.topics]
+        self._reading: frozenset[Key] | None = None
+        self._ids: dict[str, str] = {}
+        self._missing: Counter[str] = Counter()
+        self._over = threading.Event()
+        self._client: KafkaAdminClient | None = None
+        self._thread = threading.Thread(target=self._run, name="topics", daemon=True)
+        self._thread.start()
+
+    @property
+    def changed(self) -> bool:
+        """Whether what is being read is no longer what the topics are."""
+        return self.lost is not None or bool(self.added)
+
+    def reading(self, partitions: Iterable[Key]) -> None:
+        """Say which partitions are being read from now on; further ones are found at the next look."""
+        self._reading, self.added = frozenset(partitions), set()
+
+    def close(self) -> None:
+        """Stop looking; a question that is under way ends with the process."""
+        self._over.set()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._kafka.metadata_refresh_s):
+            try:
+                if self._client is None:
+                    self._client = KafkaAdminClient(**client_settings(self._kafka))
+                self._look(self._client)
+            except (KafkaError, OSError) as error:
+                _log.debug("topics can't be looked at", error=" ".join(str(error).split()))
+                self._leave()
+        self._leave()
+
+    def _leave(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _look(self, client: KafkaAdminClient) -> None:
+        reading, found = self._reading, set()
+        for topic in client.describe_topics(self._names):
+            name, code = topic["name"], topic["error_code"]
+            self._missing[name] = self._missing[name] + 1 if code == UNKNOWN_TOPIC_OR_PARTITION else 0
+            if self._missing[name] >= LOOKS_WITHOUT_TOPIC:
+                self.lost = self.lost or Failure(
+                    f"topic {name} at {self._kafka.bootstrap} was deleted while it was being read; what was read of it "
+                    "is in the log; take it out of kafka.topics, or choose a new store and make it again"
+                )
+            if code != NONE:
+                continue
+            self._compare(name, topic.get("topic_id"))
+            found |= {
+                (name, part["partition_index"]) for part in topic["partitions"] if part["leader_id"] >= 0
+            }
+        if reading is not None and reading is self._reading:
+            self.added = found - reading
+
+    def _compare(self, name: str, topic_id: str | None) -> None:
+        if not topic_id:  # brokers before 2.8 have none
+            return
+        before = self._ids.setdefault(name, topic_id)
+        if before != topic_id:
+            self.lost = self.lost or OffsetGapError(
+                f"topic {name} at {self._kafka.bootstrap} was deleted and made anew while it was being read: its "
+                "offsets begin again; choose a new store, or a topic of another name"
+            )

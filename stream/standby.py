@@ -1,0 +1,69 @@
+"""Standing by: a second job on a store waits until the first is gone, then takes over."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from stream.store.errors import LaneBusyError
+
+LOOK_S = 0.5
+"""How often a job that stands by looks whether the other one is gone."""
+
+_log = structlog.get_logger()
+
+Opened = TypeVar("Opened")
+
+
+class StoppedEarly(BaseException):
+    """The job was told to end while it waited for something before it reads: there is nothing to commit."""
+
+
+class Standby:
+    """Opens what only one process may write. Locks die with their process, so nobody has to clear up after a crash.
+
+    Attributes:
+        reason: Who writes the store, while this process waits for it; else None.
+    """
+
+    def __init__(
+        self, graph: str, *, waits: bool, stop: Callable[[], bool], shown: Callable[[bool], None]
+    ) -> None:
+        """Wait for nothing yet.
+
+        Args:
+            graph: For the log.
+            waits: Whether to wait at all, or to fail.
+            stop: Asked at each look; True gives up.
+            shown: Told when waiting begins (True) and when it has ended well (False).
+        """
+        self.reason: str | None = None
+        self._graph, self._waits, self._stop, self._shown = graph, waits, stop, shown
+
+    def alone(self, open_: Callable[[], Opened]) -> Opened:
+        """What ``open_`` gives once no other process holds it.
+
+        Raises:
+            LaneBusyError: Another process holds it, and this one does not wait.
+            StoppedEarly: It waited, and was told to stop.
+        """
+        while True:
+            try:
+                opened = open_()
+            except LaneBusyError as busy:
+                if not self._waits:
+                    raise
+                if self._stop():
+                    raise StoppedEarly from None
+                if self.reason is None:
+                    self._shown(True)
+                    _log.info("standing by", graph=self._graph, reason=str(busy))
+                self.reason = str(busy)
+                time.sleep(LOOK_S)
+                continue
+            if self.reason is not None:
+                self.reason = None
+                self._shown(False)
+                _log.info("taking over", graph=self._graph)
+            return opened

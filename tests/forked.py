@@ -1,0 +1,73 @@
+"""Processes forked from a server that has imported what they run: tests that kill one after another need many."""
+
+import multiprocessing
+import multiprocessing.forkserver
+import os
+from collections.abc import Iterator
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+INTEGRATION = Path(__file__).parent / "integration"
+PRELOAD = ["lane_crash_job", "command_job"]
+
+
+@pytest.fixture(scope="session")
+def processes() -> ForkServerContext:
+    """Makes processes whose targets are functions of ``PRELOAD``."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    path = os.pathsep.join(
+        [
+            str(INTEGRATION),
+            str(INTEGRATION.parent),
+            str(INTEGRATION.parents[1]),
+            os.environ.get("PYTHONPATH", ""),
+        ]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+class Commands:
+    """Starts ``freshet-stream`` again and again."""
+
+    def __init__(self, processes: ForkServerContext) -> None:
+        self._processes = processes
+        self._started: list[ForkServerProcess] = []
+
+    def start(self, *arguments: str | Path, log: Path, crash_at: str = "") -> ForkServerProcess:
+        """One process; ``crash_at`` as in FRESHET_CRASH_AT."""
+        from command_job import freshet_stream
+
+        process = self._processes.Process(
+            target=freshet_stream, args=([*map(str, arguments)], str(log), crash_at)
+        )
+        process.start()
+        self._started.append(process)
+        return process
+
+    def run(self, *arguments: str | Path, log: Path, crash_at: str = "", timeout_s: float = 60) -> int:
+        """Run one to its end; returns its exit code, negative for the signal that killed it."""
+        process = self.start(*arguments, log=log, crash_at=crash_at)
+        process.join(timeout_s)
+        assert process.exitcode is not None, f"still running after {timeout_s} s: {log.read_text()[-2000:]}"
+        return process.exitcode
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        for process in self._started:
+            if process.is_alive():
+                process.kill()
+            process.join(10)
+
+
+@pytest.fixture
+def commands(processes: ForkServerContext) -> Iterator[Commands]:
+    """Starts ``freshet-stream``; what still runs at the end is killed."""
+    made = Commands(processes)
+    yield made
+    made.close()

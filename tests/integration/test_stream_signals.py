@@ -1,0 +1,112 @@
+"""SIGTERM at any moment: what was read is committed, the exit code is 0, and it takes seconds."""
+
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from streaming import T0, configuration, edge, fresh_topic, send, started, written
+from test_broker_outage import Own, Running, own  # noqa: F401  a fixture
+from test_stream_lanes import reached
+from test_stream_refuses import sealed
+from test_stream_standby import endpoint, events_of, get
+
+from schemas.config import StreamConfig
+from stream import lane_threads
+from stream.kafka.dead_letters import DeadLetters
+from stream.store.lane_writer import LaneWriter
+from stream.store.verify import verify
+
+pytestmark = pytest.mark.integration
+
+SECONDS = 10
+
+
+def ended_by(job, log: Path) -> None:  # type: ignore[no-untyped-def]
+    """Send SIGTERM; the job ends with 0 within seconds."""
+    job.send_signal(signal.SIGTERM)
+    asked_s = time.monotonic()
+    try:
+        assert job.wait(timeout=60) == 0, log.read_text()
+    finally:
+        job.kill()
+        job.wait()
+    assert time.monotonic() - asked_s < SECONDS, log.read_text()
+
+
+def test_from_its_first_moment_on(kafka: str, tmp_path: Path) -> None:
+    topic, draws = fresh_topic(kafka), random.Random(5)
+    send(kafka, topic, [edge(1, i, T0 + i) for i in range(5)])
+    path = written(tmp_path, configuration(tmp_path / "store", kafka, topic))
+    begun_s = time.monotonic()
+    first = started("run", "--config", path, log=tmp_path / "first.log")
+    reached(lambda: events_of(tmp_path / "store") == 5)
+    whole_s = time.monotonic() - begun_s  # signals are spread over as long
+    ended_by(first, tmp_path / "first.log")
+    for k in range(5):
+        log = tmp_path / f"{k}.log"
+        job = started("run", "--config", path, log=log)
+        reached(lambda: caught(job.pid))  # noqa: B023  in this round only; before that there is no line of ours to run
+        time.sleep((k + draws.random()) / 5 * whole_s)
+        ended_by(job, log)
+    assert verify(tmp_path / "store").problems == []
+
+
+def caught(pid: int) -> bool:
+    """Whether a process has a handler for SIGTERM."""
+    status = Path(f"/proc/{pid}/status")
+    line = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt:"))
+    return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_while_brokers_do_not_answer(own: Own, tmp_path: Path) -> None:  # noqa: F811
+    topic = fresh_topic(own.address)
+    send(own.address, topic, [edge(1, i, T0 + i) for i in range(5)])
+    # A cycle that ends in the outage must not need a broker either.
+    path = written(tmp_path, configuration(tmp_path / "store", own.address, topic, cycle_s=1.0))
+    log = tmp_path / "job.log"
+    job = started("run", "--config", path, log=log)
+    try:
+        reached(lambda: events_of(tmp_path / "store") == 5)
+        own.signal(signal.SIGKILL)
+        reached(lambda: "no broker of " in get(f"{endpoint(log)}/readyz"), timeout_s=30)
+    finally:
+        ended_by(job, log)
+    # Before there was ever a broker: it waits for one, and is told to end.
+    job = started("run", "--config", path, log=tmp_path / "none.log")
+    try:
+        endpoint(tmp_path / "none.log")
+    finally:
+        ended_by(job, tmp_path / "none.log")
+
+
+@pytest.mark.parametrize("slow", ["letters", "lane"])
+def test_in_the_idle_drain(kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
+    at_work, over = threading.Event(), threading.Event()
+
+    def work(*_: object, **__: object) -> None:
+        at_work.set()
+        over.wait(60)
+
+    whole = (DeadLetters, "_publish") if slow == "letters" else (LaneWriter, "_commit")
+    monkeypatch.setattr(*whole, work)
+    monkeypatch.setattr(lane_threads, "CLOSE_S", 0.5)
+    monkeypatch.setattr(lane_threads, "_left_behind", [])
+    topic, letters = fresh_topic(kafka), fresh_topic(kafka, stem="dead")
+    send(kafka, topic, [edge(1, 2, T0), b"{"])
+    lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
+    content = configuration(tmp_path / "store", kafka, topic, lanes=lanes, kafka={"dead_letters": letters})
+    running = Running(StreamConfig(**content), until_idle_s=0.3)
+    try:
+        assert at_work.wait(30)
+        reached(lambda: sealed(tmp_path / "store") == 1)
+        running.job.stop()
+        running.thread.join(SECONDS)
+        assert not running.thread.is_alive()
+    finally:
+        over.set()
+        running.close()
+    assert [ran.events for ran in running.ran] == [1]
+    assert lane_threads.left_behind() is (slow == "lane"), "its lock goes with the process, not before"
