@@ -98,6 +98,9 @@ class Kafka(Section):
         8 << 20, ge=1 << 10, description="Bytes a fetch and partition at most."
     )
     max_message_bytes: int = Field(16 << 20, ge=1, description="A longer message is refused.")
+    max_message_rows: int = Field(
+        1 << 20, ge=1, description="An Arrow message with more rows, over all its batches, is refused."
+    )
     on_gap: Literal["fail", "skip"] = Field(
         "fail", description="When retention deleted unread offsets: stop, or skip and count."
     )

@@ -5,13 +5,17 @@ from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from schemas.events import IdKind, Reason, event_schema
-from stream.decode.arrow_frames import inspect_frames
+from schemas.events import MAX_ID_BYTES, IdKind, Reason, event_schema
+from stream.decode.arrow_frames import Limits, inspect_frames
 from stream.decode.columns import canonical
 from stream.decode.reading import Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
+
+_LONGEST_WORD = 4 * (MAX_ID_BYTES + 1)
+"""Bytes that are left of a longer word of a dictionary (``columns`` cuts it after so many characters)."""
 
 _KNOWN = frozenset(event_schema("int").names)
 # What corrupt schemas and bodies raise has many types; all of them mean the same.
@@ -32,11 +36,17 @@ def views(values: pa.LargeBinaryArray) -> list[memoryview]:
 
 
 def read_arrow(
-    values: Sequence[bytes | memoryview], ids: IdKind, unit: TimeUnit
+    values: Sequence[bytes | memoryview], ids: IdKind, unit: TimeUnit, limits: Limits
 ) -> tuple[list[Rows], list[Refusal]]:
     """Read messages of many events each; what has no fault of its own goes through.
 
     Neighbouring messages of one schema are read together: the cost is theirs, not each message's.
+
+    Args:
+        values: The messages.
+        ids: Kind of node ids of the graph.
+        unit: The topic's time unit.
+        limits: What one message may hold.
 
     Returns:
         Runs of rows in the order of the messages, and the messages that are no Arrow stream of events.
@@ -45,7 +55,7 @@ def read_arrow(
     refusals: list[Refusal] = []
     for i, value in enumerate(values):
         try:
-            messages.append((i, *_open(value)))
+            messages.append((i, *_open(value, limits)))
         except RefusedError as error:
             refusals.append(Refusal(i, None, error.reason, str(error)))
     read: list[Rows] = []
@@ -54,9 +64,9 @@ def read_arrow(
     return read, refusals
 
 
-def _open(value: bytes | memoryview) -> tuple[pa.RecordBatch, str]:
+def _open(value: bytes | memoryview, limits: Limits) -> tuple[pa.RecordBatch, str]:
     """The known columns of one message's batches, checked down to the last offset, and its company."""
-    inspect_frames(value)
+    inspect_frames(value, limits)
     try:
         with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
             known = [i for i, name in enumerate(reader.schema.names) if name in _KNOWN]
@@ -64,8 +74,11 @@ def _open(value: bytes | memoryview) -> tuple[pa.RecordBatch, str]:
             batches = [batch.select(known) for batch in reader]
         if not batches:
             raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a record batch")
+        if not any(batch.num_rows for batch in batches):
+            raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a row")
         for batch in batches:
             batch.validate(full=True)
+            _check_text(batch, limits)
         # Each message brings its own dictionaries: it is read alone.
         company = "" if any(pt.is_dictionary(field.type) for field in schema) else str(schema)
         if len(batches) == 1:
@@ -74,6 +87,23 @@ def _open(value: bytes | memoryview) -> tuple[pa.RecordBatch, str]:
         return together[0] if together else batches[0], company
     except _CORRUPT as error:
         raise _corrupt(error) from error
+
+
+def _check_text(batch: pa.RecordBatch, limits: Limits) -> None:
+    """Refuse a dictionary of few long words that many rows name: its text would be a thousand times the message."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not pt.is_dictionary(column.type) or not len(column) or not len(column.dictionary):
+            continue
+        if not (pt.is_string(column.type.value_type) or pt.is_large_string(column.type.value_type)):
+            continue
+        lengths = pc.min_element_wise(pc.binary_length(column.dictionary), _LONGEST_WORD)
+        if (pc.max(lengths).as_py() or 0) * len(column) <= limits.bytes:
+            continue
+        if (pc.sum(lengths.take(column.indices)).as_py() or 0) > limits.bytes:
+            raise RefusedError(
+                Reason.TOO_LARGE,
+                f"column {name} written out is longer than config key kafka.max_message_bytes, {limits.bytes}",
+            )
 
 
 def _read_run(

@@ -5,12 +5,10 @@ FlatBuffers headers (Arrow's Message.fbs and Schema.fbs), nothing else.
 """
 
 import struct
+from dataclasses import dataclass
 
 from schemas.events import Reason
 from stream.decode.reading import RefusedError
-
-MAX_ROWS = 1 << 20
-"""Rows of a record batch, or of a dictionary, at most."""
 
 _CONTINUATION = 0xFFFFFFFF
 _FRAME = struct.Struct("<Ii")
@@ -21,25 +19,39 @@ _DICTIONARY_DATA = 1
 _LENGTH, _COMPRESSION = 0, 3
 
 
-def inspect_frames(value: bytes | memoryview) -> None:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one message may hold.
+
+    Attributes:
+        rows: Rows at most, of all its record batches together; likewise of its dictionaries.
+        bytes: Bytes at most, of the message and of each column of text once its dictionary is written out.
+    """
+
+    rows: int
+    bytes: int
+
+
+def inspect_frames(value: bytes | memoryview, limits: Limits) -> None:
     """Check every frame of a stream up to its end.
 
     Raises:
         RefusedError: Not framed as a stream, compressed, or with too many rows.
     """
     try:
-        _inspect(value)
+        _inspect(value, limits)
     except (struct.error, IndexError) as error:
         raise RefusedError(Reason.NOT_ARROW, "not an Arrow IPC stream: a header points outside it") from error
 
 
-def _inspect(value: bytes | memoryview) -> None:
+def _inspect(value: bytes | memoryview, limits: Limits) -> None:
     if value[:6] == b"ARROW1":
         raise RefusedError(
             Reason.NOT_ARROW,
             "an Arrow file, expected an Arrow stream: the message is written by a stream writer",
         )
     at = 0
+    rows = {_DICTIONARY_BATCH: 0, _RECORD_BATCH: 0}
     while at < len(value):
         mark, size = _FRAME.unpack_from(value, at)
         if mark != _CONTINUATION or size < 0:
@@ -52,11 +64,24 @@ def _inspect(value: bytes | memoryview) -> None:
                     f"{len(value) - at} bytes after the end of its stream: one stream a message",
                 )
             return
-        at += size + _check_message(bytes(value[at : at + size]))
+        kind, more, body = _check_message(bytes(value[at : at + size]))
+        at += size + body
+        if more:
+            rows[kind] += more
+            _check_rows(rows[kind], len(value), limits)
 
 
-def _check_message(metadata: bytes) -> int:
-    """Check one message's header and return the length of its body in bytes."""
+def _check_rows(rows: int, size: int, limits: Limits) -> None:
+    if rows > limits.rows:
+        raise RefusedError(
+            Reason.TOO_LARGE, f"{rows} rows, but config key kafka.max_message_rows is {limits.rows}"
+        )
+    if rows > size:  # src and t alone take a byte each: only columns of nothing, or of runs, have so many
+        raise RefusedError(Reason.NOT_ARROW, f"claims {rows} rows in {size} bytes, fewer than a row can take")
+
+
+def _check_message(metadata: bytes) -> tuple[int, int, int]:
+    """Check one message's header; returns its kind, how many rows it brings and the length of its body in bytes."""
     message = _root(metadata)
     kind_at = _field(metadata, message, _HEADER_TYPE)
     header_at = _field(metadata, message, _HEADER)
@@ -65,24 +90,25 @@ def _check_message(metadata: bytes) -> int:
     if body < 0:
         raise RefusedError(Reason.NOT_ARROW, "not an Arrow IPC stream: a body of negative length")
     if not kind_at or not header_at:
-        return body
+        return 0, 0, body
     kind = metadata[kind_at]
     table = _follow(metadata, header_at)
     if kind == _DICTIONARY_BATCH:
         data_at = _field(metadata, table, _DICTIONARY_DATA)
         if not data_at:
-            return body
+            return kind, 0, body
         table = _follow(metadata, data_at)
+    rows = 0
     if kind in (_DICTIONARY_BATCH, _RECORD_BATCH):
         length_at = _field(metadata, table, _LENGTH)
         rows = _signed(metadata, length_at, 8) if length_at else 0
-        if rows > MAX_ROWS:
-            raise RefusedError(Reason.TOO_LARGE, f"a batch of {rows} rows, at most {MAX_ROWS} are taken")
+        if rows < 0:
+            raise RefusedError(Reason.NOT_ARROW, "not an Arrow IPC stream: a negative number of rows")
         if _field(metadata, table, _COMPRESSION):
             raise RefusedError(
                 Reason.NOT_ARROW, "its buffers are compressed: leave compression to the Kafka producer"
             )
-    return body
+    return kind, rows, body
 
 
 def _root(metadata: bytes) -> int:

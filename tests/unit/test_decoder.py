@@ -16,11 +16,14 @@ NOW_US = 1_800_000_000_000_000
 GOOD = b'{"src":1,"dst":2,"t":1082040961}'
 
 
-def decoder(*, topic: dict[str, object] | None = None, **more: object) -> Decoder:
+def decoder(
+    *, topic: dict[str, object] | None = None, max_message_rows: int = 1 << 20, **more: object
+) -> Decoder:
+    limits = {"max_message_bytes": 100_000, "max_message_rows": max_message_rows}
     config = StreamConfig(
         graph="g",
         store="unused",
-        kafka={"bootstrap": "unused", "topics": [{"name": "edges"}], "max_message_bytes": 100_000},
+        kafka={"bootstrap": "unused", "topics": [{"name": "edges"}], **limits},
         snapshots={"interval_s": 86_400},
         **more,
     )
@@ -341,6 +344,14 @@ def ipc(columns: dict[str, object], compression: str | None = None) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def empty_batch() -> bytes:
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"src": [1], "dst": [2], "t": [10**15]})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch.slice(0, 0))
+    return sink.getvalue().to_pybytes()
+
+
 def ipc_file() -> bytes:
     table = pa.table({"src": [1], "dst": [2], "t": [10**15]})
     sink = pa.BufferOutputStream()
@@ -360,6 +371,7 @@ def ipc_file() -> bytes:
         (ipc({"src": [1] * 99, "dst": [2] * 99, "t": [10**15] * 99}, "zstd"), "not_arrow", "compressed"),
         (message() + message(), "not_arrow", "after the end of its stream"),
         (pa.schema([("src", pa.int64())]).serialize().to_pybytes(), "not_arrow", "without a record batch"),
+        (empty_batch(), "not_arrow", "without a row"),
         (ipc({"src": [1], "t": [1]}), "missing_field", "column dst is missing"),
         (ipc({"src": ["a"], "dst": ["b"], "t": [1]}), "bad_id", "column src is string"),
         (ipc({"src": [True], "dst": [1], "t": [1]}), "wrong_type", "column src is bool"),
@@ -432,9 +444,32 @@ def test_a_few_bytes_cannot_claim_billions_of_rows():
 
 def test_a_dictionary_of_long_words_is_not_spelled_out():
     word = "x" * 30_000
-    indices = pa.array([0] * 3000, pa.int8())
+    indices = pa.array([0] * 90, pa.int8())
     column = pa.DictionaryArray.from_arrays(indices, pa.array([word]))
-    raw = ipc({"src": column, "dst": column, "t": [10**15] * 3000})
-    most = pa.default_memory_pool().max_memory() + (32 << 20)
-    assert reasons(arrow(raw, ids="string")) == ["id_too_long"] * 3000
+    raw = ipc({"src": column, "dst": column, "t": [10**15] * 90})
+    most = pa.default_memory_pool().max_memory() + (1 << 20)
+    assert reasons(arrow(raw, ids="string")) == ["id_too_long"] * 90
     assert pa.default_memory_pool().max_memory() < most
+
+
+def test_many_rows_that_name_one_long_word_are_refused_before_their_text_is_made():
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int8()), pa.array(["x" * 250]))
+    raw = ipc({"src": column, "dst": column, "t": [10**15] * 3000})
+    (reject,) = arrow(raw, ids="string").rejects.to_pylist()
+    assert (reject["reason"], reject["row"]) == ("too_large", None)
+    assert "column src written out" in reject["sentence"]
+
+
+def test_more_rows_than_the_limit_or_than_bytes_are_refused_whole_over_all_batches():
+    half = pa.record_batch({"src": [1] * 60, "dst": [2] * 60, "t": [10**15] * 60})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, half.schema) as writer:
+        writer.write_batch(half)
+        writer.write_batch(half)
+    (reject,) = arrow(sink.getvalue().to_pybytes(), max_message_rows=100).rejects.to_pylist()
+    assert (reject["reason"], reject["row"]) == ("too_large", None)
+    assert "120 rows, but config key kafka.max_message_rows is 100" in reject["sentence"]
+    nothing = ipc({"src": pa.nulls(90_000), "dst": pa.nulls(90_000), "t": pa.nulls(90_000)})
+    (reject,) = arrow(nothing).rejects.to_pylist()
+    assert (reject["reason"], reject["row"]) == ("not_arrow", None)
+    assert "claims 90000 rows" in reject["sentence"]
