@@ -71,6 +71,43 @@ class SealedSnapshot(BaseModel):
     max_t_us: int
 
 
+class HistoryFile(BaseModel):
+    """A file of the history that a log begins with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(description="Its name, without folders: a file may be moved.")
+    rows: int
+    bytes: int
+    checksum: str = Field(description="xxh64, hex, of its first and its last MiB.")
+
+
+class HistoryEnd(BaseModel):
+    """Where the history ends in one topic partition."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    topic: str
+    partition: int
+    start: int | None = Field(description="Offset to read first; null: the first that Kafka retains.")
+    end: int = Field(
+        description="Messages before this offset may be in the history, too: those after aren't."
+    )
+
+
+class History(Record):
+    """``log/history.json``: files that the log begins with, and where Kafka takes over from them."""
+
+    files: list[HistoryFile] = Field(description="In the order in which they are read.")
+    until_us: int = Field(
+        description="Events before it are taken from the files, from it on from Kafka; microseconds."
+    )
+    rows: int = Field(description="Of all files together.")
+    after: int = Field(description="Rows that lie at or after until_us and are left to Kafka.")
+    disorder_us: int = Field(description="How far a row's time lies before that of an earlier row, at most.")
+    ends: list[HistoryEnd] = Field(description="One a topic partition that there was when the log began.")
+
+
 class CommitRecord(Record):
     """``log/commits/<n>.json``: the log after commit n. A sealed snapshot exists iff a commit names it."""
 
@@ -85,6 +122,9 @@ class CommitRecord(Record):
     refused: dict[str, int] = Field(default_factory=dict, description="Running totals of rejects by reason.")
     late: int = Field(0, description="Running total of late events, whatever the policy.")
     duplicates: int = Field(0, description="Running total of events dropped by event_id.")
+    in_history: int = Field(
+        0, description="Running total of Kafka's events that were skipped because the history has them."
+    )
     published: int = Field(
         0, description="Dead letters of commits before this one are known to be published."
     )

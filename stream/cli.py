@@ -2,6 +2,7 @@
 
 import typer
 
+from stream.commands.backfill import backfill
 from stream.commands.config import config
 from stream.commands.inspect import inspect
 from stream.commands.partition import partition
@@ -19,5 +20,5 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, replay, inspect, verify, partition, synth, schema, config):
+for command in (run, backfill, replay, inspect, verify, partition, synth, schema, config):
     app.command()(command)

@@ -12,6 +12,7 @@ import structlog
 
 from schemas.config import Lane, StreamConfig
 from schemas.store import CommitRecord
+from stream.backfill import require_takeover
 from stream.decode.decoder import Decoder
 from stream.held import hold, release
 from stream.kafka.answers import Answers
@@ -180,6 +181,7 @@ class StreamJob:
             writer = stack.enter_context(
                 self._alone.alone(lambda: LogWriter.open(config.store, log_header(config)))
             )
+            require_takeover(config, writer)
             self._metrics.opened_log(writer.last, writer.snapshots)
             self._sink = SnapshotSink(writer, config, observer=self._metrics)
             if config.kafka.dead_letters is not None:

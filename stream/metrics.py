@@ -54,6 +54,9 @@ class StreamMetrics:
         self._refused = self._make(Counter, "stream_refused", "Refused messages", "topic", "reason")
         self._late = self._make(Counter, "stream_late", "Late events", "topic", "policy")
         self._duplicates = self._make(Counter, "stream_duplicates", "Events dropped by event_id")
+        self._in_history = self._make(
+            Counter, "stream_in_history", "Events skipped that the history has", "topic"
+        )
         self._tombstones = self._make(Counter, "stream_tombstones", "Null messages skipped", "topic")
         self._gaps = self._make(
             Counter, "stream_gap_offsets", "Unread offsets that retention deleted", "topic"
@@ -136,6 +139,10 @@ class StreamMetrics:
         """Late events are in the log or the rejects."""
         self._late.labels(self._graph, topic, policy).inc(count)
         self.totals.late += count
+
+    def in_history(self, topic: str, count: int) -> None:
+        """Events were skipped that the log has from its history."""
+        self._in_history.labels(self._graph, topic).inc(count)
 
     def tombstones(self, topic: str, count: int) -> None:
         """Null messages were skipped."""

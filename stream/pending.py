@@ -25,6 +25,7 @@ class Pending:
     accepted: Counter[tuple[str, Op]] = field(default_factory=Counter)
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     late: Counter[str] = field(default_factory=Counter)
+    in_history: Counter[str] = field(default_factory=Counter)
     tombstones: Counter[str] = field(default_factory=Counter)
 
     def add_events(self, topic: str, rows: pa.Table) -> None:

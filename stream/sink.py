@@ -12,6 +12,7 @@ from schemas.store import CommitRecord, LogHeader, Position
 from stream.microbatch import MicroBatch
 from stream.pending import Pending
 from stream.sink_observer import SinkObserver, Unobserved
+from stream.snapshots.border import Border
 from stream.snapshots.delta import Int64
 from stream.snapshots.event_time import EventClock, Key, closed_by, place
 from stream.snapshots.late import late_rejects
@@ -74,6 +75,7 @@ class SnapshotSink:
         )
         for key, position in writer.positions.items():
             self._event_clock.restore(key, position.max_t_us)
+        self._border = Border(writer.history)
         self._published = writer.outbox.published
         self._next_seal_s = self._last_commit_s = clock()
         self._start_over()
@@ -94,9 +96,9 @@ class SnapshotSink:
             )
 
     def next_offset(self, key: Key) -> int | None:
-        """First offset of a topic partition that was not taken in; None: unknown to the log."""
+        """First offset of a topic partition that was not taken in; None: unknown to the log and to its history."""
         position = self._position(key)
-        return None if position is None else position.next
+        return self._border.start(key) if position is None else position.next
 
     def offer(self, batch: MicroBatch) -> None:
         """Take one poll of a topic partition in; what was taken in before is dropped, whole messages at a time.
@@ -128,7 +130,7 @@ class SnapshotSink:
             )
             pending.tombstones[batch.topic] += batch.tombstones
             pending.add_rejects(batch.topic, rejects)
-            self._accept(batch.topic, batch.partition, events)
+            self._accept(batch.topic, batch.partition, self._without_history(key, events))
         held = self._event_clock.partition_watermark_us(key)
         if held is not None:
             self._observer.watermark(batch.topic, batch.partition, held)
@@ -164,9 +166,25 @@ class SnapshotSink:
             return self.flush()
         return self._commit(latest if closed is None else max(latest, closed))
 
+    def seal_before(self, t_us: int) -> CommitRecord | None:
+        """Commit everything, and seal the snapshots that end by an event time; None if there is nothing to do."""
+        through, min_tau = closed_by(t_us, self._writer.header.interval_us), self._min_tau()
+        if not self._anything() and (min_tau is None or min_tau > through):
+            return None
+        closed = self._closed()
+        return self._commit(through if closed is None else max(through, closed))
+
     def flush(self) -> CommitRecord | None:
         """Commit what is pending, sealing only what the watermark has closed; None if there is nothing to do."""
         return self._commit(self._closed()) if self._anything() else None
+
+    def _without_history(self, key: Key, events: pa.Table) -> pa.Table:
+        """The events that the log's history doesn't have; the others are counted."""
+        repeated = self._border.in_history(key, events["offset"].to_numpy(), events["t"].to_numpy())
+        if repeated is None:
+            return events
+        self._pending.in_history[key[0]] += int(np.count_nonzero(repeated))
+        return events.filter(pa.array(~repeated))
 
     def _accept(self, topic: str, partition: int, events: pa.Table) -> None:
         sealed_through = self._writer.sealed_through
@@ -203,6 +221,7 @@ class SnapshotSink:
             seal=seal,
             refused=pending.refused_by_reason(),
             late=pending.late.total(),
+            in_history=pending.in_history.total(),
             sealed_through=closed,
         )
         self._last_commit_s = self._clock()
@@ -227,6 +246,8 @@ class SnapshotSink:
             self._observer.refused(topic, reason, count)
         for topic, count in pending.late.items():
             self._observer.late(topic, self._rules.late, count)
+        for topic, count in pending.in_history.items():
+            self._observer.in_history(topic, count)
         for topic, count in pending.tombstones.items():
             if count:
                 self._observer.tombstones(topic, count)

@@ -21,6 +21,10 @@ class SinkObserver(Protocol):
         """Late events are in the log or the rejects now, as the policy says."""
         ...
 
+    def in_history(self, topic: str, count: int) -> None:
+        """Events were skipped, because the log has them from its history."""
+        ...
+
     def tombstones(self, topic: str, count: int) -> None:
         """Null messages were skipped."""
         ...
@@ -52,6 +56,9 @@ class Unobserved:
         """Nothing."""
 
     def late(self, topic: str, policy: str, count: int) -> None:
+        """Nothing."""
+
+    def in_history(self, topic: str, count: int) -> None:
         """Nothing."""
 
     def tombstones(self, topic: str, count: int) -> None:

@@ -1,6 +1,6 @@
 """Parquet and CSV files to canonical events, columns by name; a wrong row is named, never skipped."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def read_events(
     """
     path = Path(path)
     try:
-        batches, schema = _open(path, ids)
+        batches, schema = open_batches(path, ids)
         require_columns(schema)
         kind = ids or id_kind(schema)
         drafts = _drafts(path, batches, kind)
@@ -75,14 +75,45 @@ def read_events(
     return EventFile(path, events, kind, *widths, sorted_by_time=bool(np.all(t[1:] >= t[:-1])))
 
 
-def _open(path: Path, ids: IdKind | None) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+def open_batches(
+    path: Path, ids: IdKind | None, *, start: int = 0, only: Collection[str] | None = None
+) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+    """Open a Parquet or CSV file; no more than a batch of it is in memory at a time.
+
+    Args:
+        path: The file.
+        ids: Kind of node ids, for CSV; None: what it holds.
+        start: Rows to leave out at the beginning; Parquet passes over whole row groups unread.
+        only: Columns to read from Parquet; None: all that events have.
+
+    Returns:
+        Batches with the columns that events have, and the file's schema.
+
+    Raises:
+        OSError, pyarrow.ArrowException: It cannot be read.
+        Failure: A cell of a CSV file is no number where one belongs.
+    """
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
     if not is_parquet:
-        return csv_batches(path, ids)
+        batches, schema = csv_batches(path, ids)
+        return _without(batches, start), schema
     parquet = pq.ParquetFile(path, memory_map=True)
-    known = [name for name in draft_schema("int").names if name in parquet.schema_arrow.names]
-    return parquet.iter_batches(_ROWS_A_BATCH, columns=known), parquet.schema_arrow
+    known = [name for name in only or draft_schema("int").names if name in parquet.schema_arrow.names]
+    group, metadata = 0, parquet.metadata
+    while group < metadata.num_row_groups and start >= metadata.row_group(group).num_rows:
+        start -= metadata.row_group(group).num_rows
+        group += 1
+    groups = list(range(group, metadata.num_row_groups))
+    batches = parquet.iter_batches(_ROWS_A_BATCH, columns=known, row_groups=groups)
+    return _without(batches, start), parquet.schema_arrow
+
+
+def _without(batches: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if start < batch.num_rows:
+            yield batch.slice(start)
+        start = max(0, start - batch.num_rows)
 
 
 def _drafts(path: Path, batches: Iterator[pa.RecordBatch], ids: IdKind) -> Iterator[Draft]:

@@ -17,19 +17,20 @@ class GroupOffsets:
     """Follows the log's positions from a thread of its own; a failure is logged and never stops the stream.
 
     Args:
-        kafka: Broker.
+        kafka: Broker and topics; positions of others, as of a log's history, are none of Kafka's.
         group: Consumer group to commit for.
     """
 
     def __init__(self, kafka: Kafka, group: str) -> None:
         self._kafka, self._group = kafka, group
+        self._topics = {topic.name for topic in kafka.topics}
         self._latest: list[Position] = []
         self._consumer: KafkaConsumer | None = None
         self._work = Background("group-offsets", self._commit)
 
     def committed(self, positions: list[Position]) -> None:
         """A commit was made; only the newest positions are sent."""
-        self._latest = positions
+        self._latest = [position for position in positions if position.topic in self._topics]
         self._work.ask()
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from schemas.events import Op, Reason
 from schemas.store import LaneManifest
 from stream.snapshots.delta import Int64
 from stream.snapshots.pairs import pair_keys
+from stream.store.history import rows_read
 from stream.store.lane_layout import lane_names
 from stream.store.lane_reader import LaneReader
 from stream.store.log_reader import LogReader
@@ -56,7 +57,21 @@ def inspect(store: str | Path) -> dict[str, Any]:
         "duplicates": last.duplicates if last else 0,
         "log_bytes": sum(s.events.bytes + s.nodes.bytes for s in log.snapshots),
         "offsets": offsets,
+        "history": _history(log),
         "lanes": {lane.header.lane: _describe(lane) for lane in lanes},
+    }
+
+
+def _history(log: LogReader) -> dict[str, Any] | None:
+    """What the log begins with; None: with Kafka."""
+    history = log.history
+    if history is None:
+        return None
+    return {
+        "until": history.until_us / 1_000_000,
+        "rows": history.rows,
+        "read": rows_read(log.positions),
+        "skipped_in_kafka": log.last.in_history if log.last else 0,
     }
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 FOLDER = "log"
 HEADER = "log.json"
+HISTORY = "history.json"
 COMMITS = "commits"
 TAIL = "tail"
 REJECTS = "rejects"

@@ -7,11 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from schemas.events import id_type, log_event_schema, node_schema
-from schemas.store import CommitRecord, FileRef, LogHeader, Position, SealedSnapshot
+from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
 from stream.store.commits import CommitChain
 from stream.store.errors import CorruptError, RetainedError
 from stream.store.files import read_record, read_table
 from stream.store.follow import follow
+from stream.store.history import read_history
 from stream.store.log_layout import COMMITS, HEADER, log_folder
 
 
@@ -49,6 +50,11 @@ class LogReader:
         finally:
             for snapshot in self._chain.sealed[len(self._by_tau) :]:
                 self._by_tau[snapshot.tau] = snapshot
+
+    @property
+    def history(self) -> History | None:
+        """The files that the log begins with; None: it begins with Kafka."""
+        return read_history(self._root)
 
     @property
     def last(self) -> CommitRecord | None:

@@ -8,13 +8,14 @@ from typing import Self
 import pyarrow as pa
 
 from schemas.events import REJECT_SCHEMA
-from schemas.store import CommitRecord, FileRef, LogHeader, Position, SealedSnapshot
+from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
 from stream.store.commits import CommitChain, numbers
 from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, StoreError
 from stream.store.files import Staging, put_record, read_record
 from stream.store.headers import put_or_agree
+from stream.store.history import put_history, read_history
 from stream.store.lock import FolderLock, new_writer_id
 from stream.store.log_layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
 from stream.store.log_reader import read_nodes
@@ -63,6 +64,7 @@ class LogWriter:
         self._chain.refresh()
         self._chain.require_whole()
         sweep(root, self._chain)
+        self.history = read_history(root)
         self._dictionary = _restored_dictionary(root, header, self._chain.sealed)
         last = self._chain.last
         self._tail = [load_tail_file(root, file, header.ids) for file in last.tail] if last else []
@@ -128,6 +130,18 @@ class LogWriter:
         """Committed events that are still open, in order of arrival: ``tail_schema``, memory-mapped."""
         return open_rows(self._tail, self.sealed_through, self.header.ids)
 
+    def begin_with(self, history: History) -> History:
+        """Have the log begin with a history, allowed until its first commit; returns the record as it stands.
+
+        Raises:
+            StoreError: The log has a commit.
+            OSError: The disk refuses.
+        """
+        if self._chain.last is not None:
+            raise StoreError(f"{self._root} has commits already: a history can only come before them")
+        self.history = put_history(self._root, history)
+        return self.history
+
     def unpublished_rejects(self) -> Iterator[RejectedMessages]:
         """Refused messages that the dead-letter topic may not have yet, commit by commit."""
         return self.outbox.unpublished()
@@ -145,6 +159,7 @@ class LogWriter:
         seal: list[tuple[int, pa.Table]] | None = None,
         refused: Mapping[str, int] | None = None,
         late: int = 0,
+        in_history: int = 0,
         duplicates: int = 0,
         sealed_through: int | None = None,
     ) -> CommitRecord:
@@ -158,6 +173,7 @@ class LogWriter:
                 in τ. They hold every open event of their τ, those of ``open_tail`` included.
             refused: Rejects by reason since the last commit, late ones not counted.
             late: Late events since the last commit.
+            in_history: Events skipped since the last commit because the log has them from its history.
             duplicates: Events dropped by ``event_id`` since the last commit.
             sealed_through: Last τ that is closed from now on; by default the last one sealed.
 
@@ -209,6 +225,7 @@ class LogWriter:
             rejects=rejected,
             refused=_added(last.refused if last else {}, refused or {}),
             late=(last.late if last else 0) + late,
+            in_history=(last.in_history if last else 0) + in_history,
             duplicates=(last.duplicates if last else 0) + duplicates,
             published=self.outbox.published,
             sealed=sealed,

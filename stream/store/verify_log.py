@@ -12,14 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
-from schemas.store import CommitRecord, FileRef, LogHeader, SealedSnapshot
+from schemas.store import CommitRecord, FileRef, History, LogHeader, SealedSnapshot
+from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.dictionary import new_dictionary
 from stream.store.check import Check
 from stream.store.commits import CommitChain, numbers
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
 from stream.store.files import read_record, read_table
+from stream.store.history import rows_read
 from stream.store.lane_layout import lane_names
-from stream.store.log_layout import HEADER, commit_name, events_name, log_folder, nodes_name
+from stream.store.log_layout import HEADER, HISTORY, commit_name, events_name, log_folder, nodes_name
 from stream.store.tail import tail_schema
 
 
@@ -53,6 +55,7 @@ def verify_log(store: str | Path) -> Check:
         )
         return check
     records = _records(root, header, check)
+    _history(root, records, check)
     snapshots = _Snapshots(root, header, check)
     for record in records:
         for sealed in record.sealed:
@@ -105,7 +108,9 @@ def _backwards(root: Path, before: CommitRecord, after: CommitRecord) -> Iterato
         yield f"{path} opens snapshots again: closed through {through} after {before.sealed_through}"
     shrunk = [reason for reason, count in before.refused.items() if after.refused.get(reason, 0) < count]
     shrunk += [
-        name for name in ("late", "duplicates", "published") if getattr(after, name) < getattr(before, name)
+        name
+        for name in ("late", "duplicates", "in_history", "published")
+        if getattr(after, name) < getattr(before, name)
     ]
     if shrunk:
         yield f"{path} has smaller totals than the commit before: {', '.join(shrunk)}"
@@ -179,6 +184,26 @@ class _Snapshots:
             yield f"it doesn't hold the ids first seen in snapshot {sealed.tau} in their order"
         if sealed.num_nodes != self._dictionary.size:
             yield f"{self._dictionary.size} ids are in use after it, its commit says {sealed.num_nodes}"
+
+
+def _history(root: Path, records: list[CommitRecord], check: Check) -> None:
+    path = root / HISTORY
+    if not path.exists():
+        if any((p.topic, p.partition) == HISTORY_KEY for record in records[-1:] for p in record.positions):
+            check.problems.append(
+                f"{path} is missing, though commits have rows of it; restore it from a copy"
+            )
+        return
+    check.read(path)
+    try:
+        history = read_record(path, History)
+    except StoreError as error:
+        check.problems.append(str(error))
+        return
+    for record in records[-1:]:
+        read = rows_read({(p.topic, p.partition): p for p in record.positions})
+        if read > history.rows:
+            check.problems.append(f"{path} has {history.rows} rows, commit {record.n} has read {read}")
 
 
 def _rejects(root: Path, record: CommitRecord, check: Check) -> None:

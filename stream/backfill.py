@@ -1,0 +1,278 @@
+"""Backfill: a log begins with files of past events, and Kafka takes over where they end."""
+
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from schemas.config import StreamConfig
+from schemas.events import US_PER_S
+from schemas.store import History, HistoryEnd
+from stream.decode.decoder import wall_time_us
+from stream.decode.history_file import Survey, count_from, read_polls, survey
+from stream.decode.rules import Rules, show_time
+from stream.kafka.takeover import require_reach, topic_bounds
+from stream.microbatch import MicroBatch
+from stream.service.failure import Failure
+from stream.sink import SnapshotSink, log_header
+from stream.snapshots.border import HISTORY
+from stream.snapshots.event_time import Key
+from stream.store.errors import OffsetGapError
+from stream.store.history import fingerprint, names, require_whole_history, rows_read
+from stream.store.log_writer import LogWriter
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What a backfill did.
+
+    Attributes:
+        history: What the log begins with.
+        rows: Rows that this run read.
+        snapshots: Snapshots that this run sealed.
+        seconds: From the first row to the last commit.
+        events: Events of the history in the log, of all runs.
+        refused: Rows refused, of all runs.
+    """
+
+    history: History
+    rows: int
+    snapshots: int
+    seconds: float
+    events: int
+    refused: int
+
+
+def backfill(
+    config: StreamConfig,
+    files: Sequence[Path],
+    *,
+    until_us: int | None = None,
+    offsets: Mapping[Key, int] | None = None,
+    progress: Callable[[int, int], None] = lambda read, rows: None,
+) -> Backfilled:
+    """Write the events of files into a new log, or go on where an earlier try ended.
+
+    1. The files are surveyed and the ends of the topics asked for; ``log/history.json`` keeps both.
+    2. The rows go into the log like the messages of a topic partition, offsets being rows: commits, rejects and
+       restarts are those of the stream.
+    3. Snapshots that end by ``until_us`` are sealed. ``run`` reads Kafka from there on.
+
+    Args:
+        config: The stream's, also for the topics to go on with.
+        files: Parquet or CSV, read in order of their first times.
+        until_us: Events before it are taken from the files, from it on from Kafka; None: all of the files, which only
+            topics without messages, or with named offsets, leave no doubt about.
+        offsets: Where reading Kafka begins: exactly there, whatever the times. Topic partitions not named begin with
+            the first retained message, and what the history has is skipped.
+        progress: Told rows read and rows to read.
+
+    Returns:
+        What was done.
+
+    Raises:
+        Failure: A file can't be read or isn't the one of the earlier try, no broker answers, or the configuration
+            doesn't fit.
+        StoreError: The log is busy, damaged, made for something else, or Kafka doesn't reach back far enough.
+        OSError: The disk refuses.
+    """
+    rules = Rules.of(config, wall_time_us())
+    with LogWriter.open(config.store, log_header(config)) as writer:
+        if writer.last is None:
+            history, ordered = _plan(config, rules, files, until_us, dict(offsets or {}))
+            history = writer.begin_with(history)
+        elif writer.history is None:
+            raise Failure(
+                f"store: the log in {config.store} has events of Kafka already, a history can only come before them; "
+                "choose a new store"
+            )
+        else:
+            history, ordered = writer.history, _same(writer.history, files, until_us, offsets)
+        begun_s, first = time.monotonic(), rows_read(writer.positions)
+        sealed = len(writer.snapshots)
+        sink = SnapshotSink(writer, _in_file_order(config, history))
+        sink.assign([HISTORY])
+        for batch in _polls(config, rules, history, ordered, first):
+            sink.offer(batch)
+            sink.advance()
+            progress(batch.end_offset, history.rows)
+        sink.seal_before(history.until_us)
+        last = writer.last
+        assert last is not None or history.rows == 0
+        refused = sum(last.refused.values()) if last else 0
+        _log.info("history read", rows=history.rows, until=show_time(history.until_us), store=config.store)
+        return Backfilled(
+            history,
+            rows=history.rows - first,
+            snapshots=len(writer.snapshots) - sealed,
+            seconds=time.monotonic() - begun_s,
+            events=sum(s.num_events for s in writer.snapshots) + (last.tail_events if last else 0),
+            refused=refused,
+        )
+
+
+def _plan(
+    config: StreamConfig, rules: Rules, files: Sequence[Path], until_us: int | None, offsets: dict[Key, int]
+) -> tuple[History, list[Path]]:
+    """Survey the files, and see how far the topics go."""
+    found = sorted(((survey(path, rules), path) for path in files), key=lambda pair: _first_us(pair[0]))
+    surveys, ordered = [s for s, _ in found], [path for _, path in found]
+    times = [s.last_us for s in surveys if s.last_us is not None]
+    if not times:
+        raise Failure(f"{', '.join(map(str, files))}: no row has a time within time_bounds")
+    ends = _ends(config, dict(offsets))
+    until = until_us
+    if until is None:
+        until = max(times) + 1
+        if any(end.start is None and end.end > 0 for end in ends):
+            raise Failure(
+                f"the topics have messages already, and the files end at {show_time(max(times))}: say from when on events "
+                f"are to come from Kafka. --until {show_time(max(times))} leaves that very moment to Kafka, which is right "
+                "where the files may have only a part of it; any later time takes the files whole. Or name offsets"
+            )
+    history = History(
+        files=[fingerprint(path, s.rows) for s, path in found],
+        until_us=until,
+        rows=sum(s.rows for s in surveys),
+        after=0 if until > max(times) else sum(count_from(path, rules, until) for path in ordered),
+        disorder_us=_disorder_us(surveys),
+        ends=ends,
+    )
+    _require_reach(config, history, ())
+    return history, ordered
+
+
+def require_takeover(config: StreamConfig, writer: LogWriter) -> None:
+    """Check that Kafka can take over from a log's history, if the log has one.
+
+    Args:
+        config: The stream's.
+        writer: The open log.
+
+    Raises:
+        StoreError: The history isn't read to its end, or retention deleted messages from after it (with
+            ``on_gap: skip`` that is only logged).
+        Failure: ``kafka.start`` doesn't fit, or no broker answers.
+    """
+    if writer.history is not None:
+        require_whole_history(writer.history, writer.positions)
+        _require_reach(config, writer.history, writer.positions)
+
+
+def _require_reach(config: StreamConfig, history: History, begun: Container[Key]) -> None:
+    topics = {topic.name for topic in config.kafka.topics}
+    partitions = [
+        (end.topic, end.partition)
+        for end in history.ends
+        if end.start is None and end.topic in topics and (end.topic, end.partition) not in begun
+    ]
+    if not partitions:
+        return
+    if config.kafka.start == "latest":
+        raise Failure(
+            "kafka.start is latest: after a history Kafka has to be read from where the history ends; "
+            "set kafka.start: earliest"
+        )
+    try:
+        require_reach(config.kafka, partitions, history.until_us)
+    except OffsetGapError as error:
+        if config.kafka.on_gap == "fail":
+            raise
+        _log.warning("going on over a gap", gap=str(error))
+
+
+def _ends(config: StreamConfig, offsets: dict[Key, int]) -> list[HistoryEnd]:
+    there = {(found.topic, found.partition): found for found in topic_bounds(config.kafka)}
+    for (topic, partition), offset in offsets.items():
+        found = there.get((topic, partition))
+        if found is None:
+            known = ", ".join(f"{name}/{number}" for name, number in there)
+            raise Failure(f"--offset {topic}/{partition}={offset}: the configuration's topics have {known}")
+        if offset > found.end:
+            raise Failure(f"--offset {topic}/{partition}={offset}: the partition ends at {found.end}")
+    return [
+        HistoryEnd(topic=key[0], partition=key[1], start=offsets.get(key), end=offsets.get(key, found.end))
+        for key, found in there.items()
+    ]
+
+
+def _same(
+    history: History, files: Sequence[Path], until_us: int | None, offsets: Mapping[Key, int] | None
+) -> list[Path]:
+    """The files in the order of the earlier try; they and the options must be those of then."""
+    given = {path: fingerprint(path, 0) for path in files}
+    ordered = []
+    for known in history.files:
+        same = [
+            path
+            for path, file in given.items()
+            if (file.bytes, file.checksum) == (known.bytes, known.checksum) and path not in ordered
+        ]
+        if not same:
+            raise Failure(
+                f"the log's history is {names(history.files)}, and {known.name} as it was then is not among the files "
+                "given; give the same files, or choose a new store"
+            )
+        ordered.append(same[0])
+    if len(ordered) < len(given):
+        raise Failure(
+            f"the log's history is {names(history.files)} and nothing else; choose a new store for more"
+        )
+    if until_us is not None and until_us != history.until_us:
+        raise Failure(
+            f"the log's history ends at {show_time(history.until_us)}, --until is {show_time(until_us)}: leave the option "
+            "out, or choose a new store"
+        )
+    starts = {(end.topic, end.partition): end.start for end in history.ends if end.start is not None}
+    if offsets and dict(offsets) != starts:
+        raise Failure(
+            "--offset names other offsets than when the log's history began: leave the option out, or choose a new store"
+        )
+    return ordered
+
+
+def _polls(
+    config: StreamConfig, rules: Rules, history: History, files: Sequence[Path], start: int
+) -> Iterator[MicroBatch]:
+    """All rows from ``start`` on, counted over all files."""
+    first = 0
+    for file, path in zip(history.files, files, strict=True):
+        if start < first + file.rows:
+            yield from read_polls(
+                path,
+                config,
+                rules,
+                key=HISTORY,
+                first=first,
+                start=max(0, start - first),
+                until_us=history.until_us,
+            )
+        first += file.rows
+
+
+def _in_file_order(config: StreamConfig, history: History) -> StreamConfig:
+    """The configuration with out-of-orderness as the files need it: no row of a history is late."""
+    lateness_s = max(config.snapshots.lateness_s, -(-history.disorder_us // US_PER_S))
+    snapshots = config.snapshots.model_copy(update={"lateness_s": float(lateness_s)})
+    return config.model_copy(update={"snapshots": snapshots})
+
+
+def _first_us(found: Survey) -> int:
+    return 0 if found.first_us is None else found.first_us
+
+
+def _disorder_us(surveys: Sequence[Survey]) -> int:
+    """How far a row lies before an earlier one, over files read one after another."""
+    disorder, reached = 0, None
+    for found in surveys:
+        disorder = max(disorder, found.disorder_us)
+        if found.first_us is None or found.last_us is None:
+            continue
+        if reached is not None:
+            disorder = max(disorder, reached - found.first_us)
+        reached = found.last_us if reached is None else max(reached, found.last_us)
+    return disorder

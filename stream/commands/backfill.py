@@ -1,0 +1,105 @@
+"""``freshet-stream backfill``: a new log begins with files of past events; ``run`` goes on from Kafka."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from schemas.config import StreamConfig
+from schemas.events import US_PER_S
+from stream.commands.progress import Display, Rate
+from stream.service.config_file import load_config
+from stream.service.failure import Failure
+from stream.service.logs import configure_logs
+from stream.service.output import Debug, Json, finish, print_json, print_table
+
+
+def backfill(
+    files: Annotated[
+        list[Path], typer.Argument(help="Parquet or CSV with columns src, dst, t and optionally more.")
+    ],
+    config_file: Annotated[Path, typer.Option("--config", help="The stream's configuration.")],
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Events before it come from the files, from it on from Kafka; seconds or RFC 3339. "
+            "Needed where the topics have messages already; else all of the files.",
+        ),
+    ] = None,
+    offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC/PARTITION=N",
+            help="Where reading that topic partition begins, whatever the times; may be given again. "
+            "Default: its first retained message, and what the files have is skipped.",
+        ),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Begin a log with files of past events; run then goes on from Kafka without a gap or an overlap.
+
+    Stopped or killed, it goes on where it ended when it is called again.
+
+    Example: freshet-stream backfill 2024.parquet 2025.parquet --config stream.yaml --until 2025-12-01T00:00:00Z
+    """
+    from stream.store.errors import StoreError
+
+    def body() -> None:
+        from stream.backfill import backfill as begin
+
+        configure_logs(level="DEBUG" if debug else "INFO")
+        config = load_config(StreamConfig, config_file)
+        read, rate = [0, 0], Rate()
+
+        def line() -> str | None:
+            done, rows = read
+            return f"{done:,} of {rows:,} rows read, {rate.of(done):,.0f} a second" if rows else None
+
+        def progress(done: int, rows: int) -> None:
+            read[:] = [done, rows]
+
+        with Display(line):
+            done = begin(
+                config,
+                files,
+                until_us=None if until is None else _time_us(until),
+                offsets=dict(map(_place, offset or [])),
+                progress=progress,
+            )
+        result = {
+            "rows": done.history.rows,
+            "events": done.events,
+            "refused": done.refused,
+            "after": done.history.after,
+            "until": done.history.until_us / US_PER_S,
+            "snapshots": done.snapshots,
+            "seconds": done.seconds,
+            "rows_per_s": done.rows / done.seconds if done.seconds > 0 else 0.0,
+        }
+        print_json(result) if json else print_table(f"{config.graph} in {config.store}", result)
+
+    finish(body, StoreError, debug=debug)
+
+
+def _time_us(text: str) -> int:
+    if text.replace(".", "", 1).lstrip("-").isdecimal():
+        return round(float(text) * US_PER_S)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Failure(f"--until takes seconds or RFC 3339 as 2025-12-01T00:00:00Z, found {text!r}") from None
+    if moment.tzinfo is None:
+        raise Failure(f"--until {text} has no time zone: write {text}Z for UTC")
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * US_PER_S + since.microseconds
+
+
+def _place(text: str) -> tuple[tuple[str, int], int]:
+    place, _, offset = text.partition("=")
+    topic, _, partition = place.rpartition("/")
+    if not topic or not partition.isdigit() or not offset.isdigit():
+        raise Failure(f"--offset takes topic/partition=number, found {text!r}")
+    return (topic, int(partition)), int(offset)

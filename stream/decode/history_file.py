@@ -1,0 +1,172 @@
+"""Files of past events for a log: surveyed once, then read like polls of a topic partition, from any row on."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.config import StreamConfig
+from schemas.events import REJECT_SCHEMA, event_schema
+from stream.decode.columns import canonical, require_columns
+from stream.decode.decoder import RAW_LIMIT_BYTES
+from stream.decode.event_file import open_batches
+from stream.decode.reading import RefusedError
+from stream.decode.rules import Rules
+from stream.decode.validate import Draft, check
+from stream.microbatch import MicroBatch
+from stream.service.failure import Failure
+
+_LOWEST = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the times of a file say; rows without a time, or with one out of bounds, are left out.
+
+    Attributes:
+        rows: All rows of the file.
+        first_us: Earliest time, microseconds; None: no row has one.
+        last_us: Latest time.
+        disorder_us: How far a row lies before an earlier row in time, at most; 0: the file is in order.
+    """
+
+    rows: int
+    first_us: int | None
+    last_us: int | None
+    disorder_us: int
+
+
+def survey(path: Path, rules: Rules) -> Survey:
+    """Read the times of a file once, columnar, whatever its size.
+
+    Raises:
+        Failure: The file cannot be read, or a column is missing or wrong.
+    """
+    rows = disorder = 0
+    first = last = None
+    with _failures(path):
+        batches, schema = open_batches(path, rules.ids, only=["t"])
+        require_columns(schema)
+        for batch in batches:
+            t = _times(batch, rules)
+            rows += batch.num_rows
+            if len(t) == 0:
+                continue
+            reached = np.maximum.accumulate(np.maximum(t, _LOWEST if last is None else last))
+            disorder = max(disorder, int((reached - t).max()))
+            first = int(t.min()) if first is None else min(first, int(t.min()))
+            last = int(reached[-1])
+    return Survey(rows, first, last, disorder)
+
+
+def count_from(path: Path, rules: Rules, until_us: int) -> int:
+    """How many rows of a file lie at or after a time, within the bounds.
+
+    Raises:
+        Failure: As ``survey``.
+    """
+    with _failures(path):
+        batches, _ = open_batches(path, rules.ids, only=["t"])
+        return sum(int(np.count_nonzero(_times(batch, rules) >= until_us)) for batch in batches)
+
+
+def read_polls(
+    path: Path,
+    config: StreamConfig,
+    rules: Rules,
+    *,
+    key: tuple[str, int],
+    first: int,
+    start: int,
+    until_us: int,
+) -> Iterator[MicroBatch]:
+    """A file's rows as polls of a topic partition whose offsets are rows.
+
+    Args:
+        path: The file.
+        config: The stream's.
+        rules: What it accepts.
+        key: Topic and partition to call them by.
+        first: Offset of the file's first row.
+        start: Rows of the file to leave out at its beginning.
+        until_us: Rows from this time on are left out, wherever they stand.
+
+    Yields:
+        Accepted events in file order, and a reject for each row that breaks a rule.
+
+    Raises:
+        Failure: As ``survey``.
+    """
+    with _failures(path):
+        batches, _ = open_batches(path, config.ids, start=start)
+        offset = first + start
+        for batch in batches:
+            batch.validate(full=True)
+            draft = canonical(batch, config.ids, "s")
+            check(draft, rules)
+            yield _poll(draft, key, offset, rules, until_us)
+            offset += batch.num_rows
+
+
+def _poll(draft: Draft, key: tuple[str, int], offset: int, rules: Rules, until_us: int) -> MicroBatch:
+    rows = draft.batch.num_rows
+    t = draft.batch["t"].fill_null(_LOWEST).to_numpy(zero_copy_only=False)
+    kept = (t < until_us) | (t > rules.max_us)
+    events = draft.events()
+    offsets = np.arange(offset, offset + rows)[draft.faults.accepted]
+    schema = event_schema(rules.ids).append(pa.field("offset", pa.int64(), nullable=False))
+    events = events.append_column(schema.field("offset"), pa.array(offsets))
+    if not kept.all():
+        events = events.filter(pa.array(kept[draft.faults.accepted]))
+    refused = draft.faults.refused_rows()
+    return MicroBatch(
+        topic=key[0],
+        partition=key[1],
+        first_offset=offset,
+        end_offset=offset + rows,
+        high_watermark=offset + rows + 1,  # never idle: the file ends when its reader says so
+        events=events,
+        rejects=_rejects(draft, refused[kept[refused]], key, offset),
+    )
+
+
+def _rejects(draft: Draft, rows: np.ndarray, key: tuple[str, int], offset: int) -> pa.RecordBatch:
+    told = [draft.faults.of(int(row)) for row in rows]
+    texts = draft.batch.take(pa.array(rows, pa.int64())).to_pylist() if len(rows) else []
+    columns = {
+        "topic": [key[0]] * len(rows),
+        "partition": [key[1]] * len(rows),
+        "offset": (rows + offset).tolist(),
+        "row": [None] * len(rows),
+        "reason": [reason.value for reason, _ in told],
+        "sentence": [sentence for _, sentence in told],
+        "raw": [json.dumps(text).encode()[:RAW_LIMIT_BYTES] for text in texts],
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in REJECT_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA)
+
+
+def _times(batch: pa.RecordBatch, rules: Rules) -> np.ndarray:
+    """The times of a batch that lie within the bounds, microseconds."""
+    none = pa.nulls(batch.num_rows, pa.int64() if rules.ids == "int" else pa.string())
+    named = pa.RecordBatch.from_arrays([none, none, batch["t"]], names=["src", "dst", "t"])
+    draft = canonical(named, rules.ids, "s")
+    t = draft.batch["t"]
+    values = t.fill_null(_LOWEST).to_numpy(zero_copy_only=False)
+    return values[draft.faults.accepted & (values >= rules.min_us) & (values <= rules.max_us)]
+
+
+@contextmanager
+def _failures(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except RefusedError as error:
+        raise Failure(f"{path}: {error}") from error
+    except pa.ArrowException as error:
+        raise Failure(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror or ' '.join(str(error).split())}") from error

@@ -1,0 +1,63 @@
+"""Where Kafka takes over from a log's history: how far its topics go now, and whether they reach back far enough."""
+
+from collections.abc import Collection
+
+from kafka import TopicPartition
+
+from schemas.config import Kafka
+from schemas.events import US_PER_S
+from stream.decode.rules import show_time
+from stream.kafka.client import kafka_failures
+from stream.kafka.reader import open_consumer
+from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
+from stream.snapshots.event_time import Key
+from stream.store.errors import OffsetGapError
+
+_US_PER_MS = US_PER_S // 1000
+
+
+def topic_bounds(kafka: Kafka) -> list[PartitionBounds]:
+    """All partitions of the configured topics, and where each begins and ends now.
+
+    Raises:
+        Failure: No broker answers, or a topic doesn't exist.
+    """
+    names = [topic.name for topic in kafka.topics]
+    consumer = open_consumer(kafka)
+    try:
+        with kafka_failures(kafka.bootstrap, f"asking for topics {', '.join(names)}"):
+            return bounds(consumer, topic_partitions(consumer, names, kafka.bootstrap))
+    finally:
+        consumer.close(autocommit=False)
+
+
+def require_reach(kafka: Kafka, partitions: Collection[Key], until_us: int) -> None:
+    """Check that retention has left everything from a time on, as far as the messages' own timestamps tell.
+
+    A partition that still has its first message has everything. One that begins later must begin with a message
+    from before the time; else what was deleted may be neither in the history nor in Kafka.
+
+    Raises:
+        OffsetGapError: One begins later.
+        Failure: No broker answers.
+    """
+    consumer = open_consumer(kafka)
+    try:
+        asked = [TopicPartition(*key) for key in partitions]
+        with kafka_failures(kafka.bootstrap, "asking for the first messages of the topics"):
+            begun = {
+                TopicPartition(b.topic, b.partition): b
+                for b in bounds(consumer, asked)
+                if 0 < b.log_start < b.end
+            }
+            first = consumer.offsets_for_times(dict.fromkeys(begun, 0)) if begun else {}
+    finally:
+        consumer.close(autocommit=False)
+    for tp, found in first.items():
+        if found is not None and found.timestamp * _US_PER_MS > until_us:
+            raise OffsetGapError(
+                f"topic {tp.topic} partition {tp.partition} at {kafka.bootstrap} begins at offset "
+                f"{begun[tp].log_start} with a message of {show_time(found.timestamp * _US_PER_MS)}, but the history "
+                f"ends at {show_time(until_us)}: retention deleted what lies between; take a history that reaches "
+                "further, or set kafka.on_gap: skip to go on without"
+            )

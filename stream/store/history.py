@@ -1,0 +1,76 @@
+"""``log/history.json``: which files a log begins with, and where Kafka takes over."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import xxhash
+
+from schemas.store import History, HistoryFile, Position
+from stream.snapshots.border import HISTORY as HISTORY_KEY
+from stream.snapshots.event_time import Key
+from stream.store.errors import StoreError
+from stream.store.log_layout import HISTORY
+from stream.store.records import put_record, read_record
+
+ENDS_BYTES = 1 << 20
+"""So much of either end of a file is what it is known by: Parquet's footer, at its end, changes with any content."""
+
+
+def read_history(root: Path) -> History | None:
+    """What a log begins with; None: with Kafka.
+
+    Args:
+        root: Folder of the log.
+
+    Raises:
+        CorruptError, FormatVersionError: The record is damaged, or of another release.
+    """
+    path = root / HISTORY
+    return read_record(path, History) if path.exists() else None
+
+
+def put_history(root: Path, history: History) -> History:
+    """Write the record; one that nothing was read under yet is replaced.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    return put_record(root / HISTORY, history, replace=(root / HISTORY).exists())
+
+
+def fingerprint(path: Path, rows: int) -> HistoryFile:
+    """What a file is known by when it is seen again.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    digest, size = xxhash.xxh64(), path.stat().st_size
+    with path.open("rb") as file:
+        digest.update(file.read(ENDS_BYTES))
+        file.seek(max(0, size - ENDS_BYTES))
+        digest.update(file.read())
+    return HistoryFile(name=path.name, rows=rows, bytes=size, checksum=digest.hexdigest())
+
+
+def rows_read(positions: Mapping[Key, Position]) -> int:
+    """How many rows of its history a log has."""
+    position = positions.get(HISTORY_KEY)
+    return 0 if position is None else position.next
+
+
+def require_whole_history(history: History | None, positions: Mapping[Key, Position]) -> None:
+    """Check that a log's history was read to its end, so that Kafka may take over.
+
+    Raises:
+        StoreError: It wasn't.
+    """
+    if history is not None and (read := rows_read(positions)) < history.rows:
+        raise StoreError(
+            f"the log has {read:,} of {history.rows:,} rows of its history ({names(history.files)}): run "
+            "freshet-stream backfill again, it goes on where it ended"
+        )
+
+
+def names(files: Collection[HistoryFile]) -> str:
+    """Files for a sentence."""
+    return ", ".join(file.name for file in files)
