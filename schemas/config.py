@@ -2,10 +2,12 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from schemas.events import IdKind
+from schemas.fields import Fields, IdPrefix, OpName
+from schemas.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 """A graph's or lane's name: it becomes a folder, so no separators and no leading dot."""
@@ -15,17 +17,6 @@ TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 _MOST_S = 1e11
 """Three thousand years: longer intervals are mistakes, and their microseconds would leave int64 near its ends."""
-
-
-class Section(BaseModel):
-    """Base of all configuration sections: unknown keys are refused, a section left empty has its defaults."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty(cls, content: Any) -> Any:
-        return {} if content is None else content  # what YAML makes of a section whose keys are all comments
 
 
 class Service(BaseSettings):
@@ -61,11 +52,43 @@ class Topic(Section):
     time_unit: Literal["s", "ms", "us", "rfc3339"] | None = Field(
         None, description="Unit of t; default: s for json, us for arrow."
     )
+    fields: Fields | None = Field(
+        None,
+        description="Paths to the fields of messages that are written otherwise, such as "
+        "{src: card.id, dst: merchant.id, t: created_at}; null: src, dst, t … as freshet-stream schema says.",
+    )
+    ops: dict[str, OpName] | None = Field(
+        None,
+        min_length=1,
+        description="Words of op, such as {c: insert, u: insert, d: delete}; null: insert and delete.",
+    )
+    id_prefix: IdPrefix | None = Field(
+        None,
+        description="Text before ids, such as {src: 'card:', dst: 'merchant:'}; whole numbers become text. "
+        "With ids: string.",
+    )
 
     @property
     def unit(self) -> Literal["s", "ms", "us", "rfc3339"]:
         """The time unit in force."""
         return self.time_unit or ("s" if self.format == "json" else "us")
+
+    @model_validator(mode="after")
+    def _mapped(self) -> Self:
+        if self.fields is not None:
+            if self.ops is not None and self.fields.op is None:
+                raise ValueError(f"topic {self.name}: ops are the words of op, but fields names no op")
+            if self.format == "arrow" and self.fields.node is not None and self.fields.src is not None:
+                raise ValueError(
+                    f"topic {self.name}: a row of an Arrow message is a node event where dst is null: "
+                    "fields names src and dst, or node"
+                )
+            if self.format == "arrow" and self.fields.values is not None and self.fields.features is not None:
+                raise ValueError(
+                    f"topic {self.name}: an Arrow message has one column of features, whole where offset is null: "
+                    "fields names features, or offset and values"
+                )
+        return self
 
 
 class Kafka(Section):
@@ -214,6 +237,11 @@ class StreamConfig(Service):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        for topic in self.kafka.topics:
+            if topic.id_prefix and self.ids != "string":
+                raise ValueError(
+                    f"kafka.topics: id_prefix of topic {topic.name} makes ids text: set ids to string, found int"
+                )
         if "://" in self.store:
             raise ValueError(f"store must be a folder of this machine, found the address {self.store!r}")
         names = [lane.name for lane in self.lanes]

@@ -5,7 +5,8 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from schemas.config import Metrics, Name, Section, Service
+from schemas.config import Metrics, Name, Service
+from schemas.section import Section
 
 
 class Optimisation(Section):

@@ -4,6 +4,7 @@ These models are the text of ``freshet-stream schema``. The stream itself decode
 accepts to the last detail is defined by ``stream.decode.json_message``.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -62,3 +63,32 @@ class NodeEvent(_WireModel):
 
 JsonEvent = TypeAdapter(EdgeEvent | NodeEvent)
 """Either kind of message; ``JsonEvent.json_schema()`` is what producers validate against."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowColumn:
+    """What a producer puts into a column of an Arrow message."""
+
+    description: str
+    nullable: bool = True
+    required: bool = False
+
+
+ARROW_COLUMNS = {
+    "op": ArrowColumn("1 insert, -1 delete, 0 node event; null or absent: 0 where dst is null, else 1."),
+    "src": ArrowColumn("Source of an edge, or the node of a node event.", nullable=False, required=True),
+    "dst": ArrowColumn("Destination; null for a node event.", required=True),
+    "t": ArrowColumn(
+        "Event time in the topic's time_unit, microseconds by default; or a timestamp column.",
+        nullable=False,
+        required=True,
+    ),
+    "weight": ArrowColumn("Finite; null or absent: 1."),
+    "features": ArrowColumn("Of the edge, or of the node src in a node event; finite."),
+    "feature_offset": ArrowColumn(
+        "Node events: features replace the values from here on; null: all of them."
+    ),
+    "label": ArrowColumn("A label of this event."),
+    "event_id": ArrowColumn("The producer's own id of the event; int64 is taken too."),
+}
+"""Meaning of the columns of ``schemas.events.event_schema`` on the wire."""

@@ -1,21 +1,70 @@
-"""``freshet-stream schema``: the JSON Schema of events, for producers."""
+"""``freshet-stream schema``: what a producer writes, as JSON Schema or as an Arrow schema."""
 
 import json as json_text
+from typing import Annotated, Any, Literal
 
+import pyarrow as pa
 import typer
 
-from schemas.wire import JsonEvent
+from schemas.events import IdKind, event_schema
+from schemas.wire import ARROW_COLUMNS, JsonEvent
 from stream.service.output import Json, print_json
 
 
-def schema(json: Json = False) -> None:
-    """Print the JSON Schema of the events that a producer writes, one message an event.
+def schema(
+    format_: Annotated[
+        Literal["json", "arrow"],
+        typer.Option("--format", help="json: JSON Schema of one message; arrow: columns of a record batch."),
+    ] = "json",
+    ids: Annotated[
+        Literal["int", "string"] | None,
+        typer.Option("--ids", help="The graph's kind of ids (config key ids); JSON without it: either."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print the schema of the events that a producer writes: JSON, one message an event, or Arrow.
 
-    Example: freshet-stream schema > event.schema.json
+    Arrow's types are named as Arrow's own documentation does (int64, utf8 …). A message is one IPC stream with
+    record batches; src, dst and t suffice, other integer widths and timestamps are taken too.
+
+    Example: freshet-stream schema --format arrow --ids string
     """
-    text = {
+    text = _json(ids) if format_ == "json" else _arrow(ids or "int")
+    print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))
+
+
+def _json(ids: IdKind | None) -> dict[str, Any]:
+    text: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Freshet event",
         **JsonEvent.json_schema(),
     }
-    print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))
+    if ids is not None:
+        wanted = "integer" if ids == "int" else "string"
+        for model in text["$defs"].values():
+            for name in ("src", "dst", "node"):
+                if name in model["properties"]:
+                    field = model["properties"][name]
+                    (kind,) = [kind for kind in field.pop("anyOf") if kind["type"] == wanted]
+                    field.update(kind)
+    return text
+
+
+def _arrow(ids: IdKind) -> dict[str, Any]:
+    fields = [
+        {
+            "name": field.name,
+            "type": _type(field.type),
+            "nullable": ARROW_COLUMNS[field.name].nullable,
+            "required": ARROW_COLUMNS[field.name].required,
+            "description": ARROW_COLUMNS[field.name].description,
+        }
+        for field in event_schema(ids)
+    ]
+    return {"title": "Freshet events", "message": "Arrow IPC stream, uncompressed", "fields": fields}
+
+
+def _type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list<{_type(kind.value_type)}>"
+    return "utf8" if pa.types.is_string(kind) else str(kind)

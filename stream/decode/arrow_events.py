@@ -9,8 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from schemas.events import MAX_ID_BYTES, IdKind, Reason, event_schema
+from stream.decode.arrow_fields import mapped
 from stream.decode.arrow_frames import Limits, inspect_frames
 from stream.decode.columns import canonical
+from stream.decode.mapping import NATIVE, Mapping
 from stream.decode.reading import Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
 
@@ -36,7 +38,11 @@ def views(values: pa.LargeBinaryArray) -> list[memoryview]:
 
 
 def read_arrow(
-    values: Sequence[bytes | memoryview], ids: IdKind, unit: TimeUnit, limits: Limits
+    values: Sequence[bytes | memoryview],
+    ids: IdKind,
+    unit: TimeUnit,
+    limits: Limits,
+    mapping: Mapping = NATIVE,
 ) -> tuple[list[Rows], list[Refusal]]:
     """Read messages of many events each; what has no fault of its own goes through.
 
@@ -45,31 +51,33 @@ def read_arrow(
     Args:
         values: The messages.
         ids: Kind of node ids of the graph.
-        unit: The topic's time unit.
+        unit: The topic's time unit, where times are numbers.
         limits: What one message may hold.
+        mapping: Where the topic's messages keep the fields.
 
     Returns:
         Runs of rows in the order of the messages, and the messages that are no Arrow stream of events.
     """
+    names = frozenset(keys[0] for _, keys in mapping.paths) if mapping.mapped else _KNOWN
     messages: list[Message] = []
     refusals: list[Refusal] = []
     for i, value in enumerate(values):
         try:
-            messages.append((i, *_open(value, limits)))
+            messages.append((i, *_open(value, limits, names)))
         except RefusedError as error:
             refusals.append(Refusal(i, None, error.reason, str(error)))
     read: list[Rows] = []
     for _, run in groupby(messages, key=lambda message: message[2] or message[0]):
-        _read_run(list(run), ids, unit, read, refusals)
+        _read_run(list(run), ids, unit, mapping, read, refusals)
     return read, refusals
 
 
-def _open(value: bytes | memoryview, limits: Limits) -> tuple[pa.RecordBatch, str]:
+def _open(value: bytes | memoryview, limits: Limits, names: frozenset[str]) -> tuple[pa.RecordBatch, str]:
     """The known columns of one message's batches, checked down to the last offset, and its company."""
     inspect_frames(value, limits)
     try:
         with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
-            known = [i for i, name in enumerate(reader.schema.names) if name in _KNOWN]
+            known = [i for i, name in enumerate(reader.schema.names) if name in names]
             schema = pa.schema([reader.schema.field(i) for i in known])
             batches = [batch.select(known) for batch in reader]
         if not batches:
@@ -80,7 +88,7 @@ def _open(value: bytes | memoryview, limits: Limits) -> tuple[pa.RecordBatch, st
             batch.validate(full=True)
             _check_text(batch, limits)
         # Each message brings its own dictionaries: it is read alone.
-        company = "" if any(pt.is_dictionary(field.type) for field in schema) else str(schema)
+        company = "" if any("dictionary<" in str(field.type) for field in schema) else str(schema)
         if len(batches) == 1:
             return batches[0], company
         together = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
@@ -107,10 +115,15 @@ def _check_text(batch: pa.RecordBatch, limits: Limits) -> None:
 
 
 def _read_run(
-    run: list[Message], ids: IdKind, unit: TimeUnit, read: list[Rows], refusals: list[Refusal]
+    run: list[Message],
+    ids: IdKind,
+    unit: TimeUnit,
+    mapping: Mapping,
+    read: list[Rows],
+    refusals: list[Refusal],
 ) -> None:
     try:
-        read += _rows(run, ids, unit)
+        read += _rows(run, ids, unit, mapping)
     except RefusedError as error:  # a fault of the schema, which they share
         refusals += [Refusal(i, None, error.reason, str(error)) for i, *_ in run]
     except _CORRUPT as error:
@@ -118,10 +131,10 @@ def _read_run(
             refusals.append(Refusal(run[0][0], None, Reason.NOT_ARROW, str(_corrupt(error))))
             return
         for message in run:
-            _read_run([message], ids, unit, read, refusals)
+            _read_run([message], ids, unit, mapping, read, refusals)
 
 
-def _rows(run: list[Message], ids: IdKind, unit: TimeUnit) -> list[Rows]:
+def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> list[Rows]:
     lengths = [batch.num_rows for _, batch, _ in run]
     messages = np.repeat([i for i, *_ in run], lengths)
     rows = np.concatenate([np.arange(length) for length in lengths])
@@ -130,7 +143,8 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit) -> list[Rows]:
     # More than one batch is left only where a column passes 2 GiB.
     for batch in pa.Table.from_batches([batch for _, batch, _ in run]).combine_chunks().to_batches():
         span = slice(first, first + batch.num_rows)
-        together.append(Rows(canonical(batch, ids, unit), messages[span], rows[span]))
+        found = batch if mapping == NATIVE else mapped(batch, mapping)
+        together.append(Rows(canonical(found, ids, unit), messages[span], rows[span]))
         first += batch.num_rows
     return together
 

@@ -84,10 +84,15 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     if not places:
         return None
     column = batch.column(places[0])
-    return _decoded(name, column) if pt.is_dictionary(column.type) else column
+    return decoded(name, column) if pt.is_dictionary(column.type) else column
 
 
-def _decoded(name: str, column: pa.DictionaryArray) -> pa.Array:
+def decoded(name: str, column: pa.DictionaryArray) -> pa.Array:
+    """A dictionary-coded column with its values in place.
+
+    Raises:
+        RefusedError: They are neither text nor numbers.
+    """
     words = column.dictionary
     is_text = pt.is_string(words.type) or pt.is_large_string(words.type)
     if not (is_text or pt.is_integer(words.type) or pt.is_floating(words.type)):

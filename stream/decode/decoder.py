@@ -14,6 +14,7 @@ from schemas.events import REJECT_SCHEMA, Reason, event_schema
 from stream.decode.arrow_events import read_arrow, views
 from stream.decode.arrow_frames import Limits
 from stream.decode.json_events import read_json
+from stream.decode.mapping import Mapping
 from stream.decode.reading import Int64Array, Refusal, Rows
 from stream.decode.rules import Rules
 from stream.decode.validate import check
@@ -46,6 +47,7 @@ class Decoder:
         self._config = config
         self._now_us = now_us
         self._limits = Limits(config.kafka.max_message_rows, config.kafka.max_message_bytes)
+        self._mapping = Mapping.of(topic)
         self._schema = event_schema(config.ids).append(pa.field("offset", pa.int64(), nullable=False))
 
     def decode(self, raw: RawBatch) -> MicroBatch:
@@ -90,8 +92,8 @@ class Decoder:
         ids, unit = self._config.ids, self._topic.unit
         wanted = values if len(places) == len(values) else values.take(pa.array(places))
         if self._topic.format == "json":
-            return read_json(wanted, ids, unit)
-        return read_arrow(views(wanted), ids, unit, self._limits)
+            return read_json(wanted, ids, unit, self._mapping)
+        return read_arrow(views(wanted), ids, unit, self._limits, self._mapping)
 
 
 def _refused_rows(rows: Rows, places: Int64Array) -> list[Refusal]:

@@ -1,5 +1,6 @@
 """JSON messages of a whole poll to event columns."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,32 @@ from stream.decode.json_kernel import (
     OFFSET,
     VALUES,
     Columns,
+    Plan,
     gather_text,
     scan,
 )
 from stream.decode.json_message import JsonRow, read_message
+from stream.decode.mapping import NATIVE, Mapping
 from stream.decode.reading import Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
 from stream.decode.validate import Draft, Faults, draft_schema
 
 
-def read_json(values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit) -> tuple[list[Rows], list[Refusal]]:
+@lru_cache(maxsize=256)
+def _plan(mapping: Mapping) -> Plan:
+    return Plan.of(mapping)
+
+
+def read_json(
+    values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit, mapping: Mapping = NATIVE
+) -> tuple[list[Rows], list[Refusal]]:
     """Read messages of one event each: the scanner reads what it knows, ``read_message`` the rest.
 
     Args:
         values: The messages, without nulls.
         ids: Kind of node ids of the graph.
         unit: The topic's time unit.
+        mapping: Where the topic's messages keep the fields.
 
     Returns:
         Rows in the order of the messages, and the messages that are no events.
@@ -40,8 +51,8 @@ def read_json(values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit) -> tuple
     _, ends_buffer, data_buffer = values.buffers()
     ends = np.frombuffer(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
     data = np.frombuffer(data_buffer or b"", np.uint8)
-    columns = scan(data, ends, text_ids=ids == "string", unit=unit)
-    batch = _scanned(columns, data, ids)
+    columns = scan(data, ends, _plan(mapping), text_ids=ids == "string", unit=unit)
+    batch = _scanned(columns, data, ids, mapping)
     messages = np.flatnonzero(columns.known)
     if len(messages) == len(values):
         return [Rows(Draft(batch, Faults.none(len(messages))), messages)], []
@@ -51,7 +62,7 @@ def read_json(values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit) -> tuple
     refusals: list[Refusal] = []
     for i in np.flatnonzero(~columns.known).tolist():
         try:
-            rows.append(read_message(values[i].as_py(), ids, unit))
+            rows.append(read_message(values[i].as_py(), ids, unit, mapping))
             sources.append(i)
         except RefusedError as error:
             refusals.append(Refusal(i, None, error.reason, str(error)))
@@ -63,7 +74,7 @@ def read_json(values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit) -> tuple
     return [Rows(Draft(batch, Faults.none(len(messages))), messages)], refusals
 
 
-def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind) -> pa.RecordBatch:
+def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping: Mapping) -> pa.RecordBatch:
     """The messages that the scanner knew, as columns."""
     known = columns.known
     every = bool(known.all())
@@ -76,10 +87,17 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind) -> pa.R
     def given_bits(bits: int) -> npt.NDArray[np.bool_]:
         return np.asarray((given & bits) != 0)
 
+    is_node = given_bits(NODE)
+
     def texts(
-        starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], missing: npt.NDArray[np.bool_] | None
+        starts: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+        missing: npt.NDArray[np.bool_] | None,
+        prefix: str = "",
+        of_nodes: str = "",
     ) -> pa.Array:
-        offsets, text = gather_text(data, kept(starts), kept(lengths))
+        before, other = (np.frombuffer(text.encode(), np.uint8) for text in (prefix, of_nodes))
+        offsets, text = gather_text(data, kept(starts), kept(lengths), before, other, is_node)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
         array = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
         return array if missing is None else pa.compute.if_else(pa.array(missing), None, array)
@@ -90,11 +108,11 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind) -> pa.R
             return pa.nulls(len(given), pa.from_numpy_dtype(values.dtype))
         return pa.array(kept(values), mask=~present)
 
-    is_node = given_bits(NODE)
     no_dst = is_node if is_node.any() else None
     if ids == "string":
-        src = texts(columns.src, columns.src_bytes, None)
-        dst = texts(columns.dst, columns.dst_bytes, no_dst)
+        prefix = mapping.prefix
+        src = texts(columns.src, columns.src_bytes, None, prefix.src, prefix.node)
+        dst = texts(columns.dst, columns.dst_bytes, no_dst, prefix.dst)
     else:
         src = pa.array(kept(columns.src))
         dst = pa.array(kept(columns.dst), mask=no_dst)

@@ -10,8 +10,8 @@ from numba import njit
 
 Bytes = npt.NDArray[np.uint8]
 
-MAX_SKIPPED_DEPTH = 60
-"""Below ``json_message.MAX_DEPTH``, and a bit each in an int64."""
+MAX_SKIPPED_DEPTH = 47
+"""With the longest path above it still below ``json_message.MAX_DEPTH``, and a bit each in an int64."""
 _MAX_DIGITS = 18
 """Significant digits that an int64 always holds."""
 _MAX_POWER = 60

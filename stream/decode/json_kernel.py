@@ -35,18 +35,19 @@ from stream.decode.json_grammar import (
     to_float32,
     to_us,
 )
-from stream.decode.json_message import FIELDS
+from stream.decode.json_paths import ALSO, CHILD, FEATURE_PART, PART, SLOT, PathTable, find_entry
+from stream.decode.mapping import FIELDS, Mapping
 from stream.decode.times import SCALE_DIGITS, TimeUnit
 
 Int64Array = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 SRC, DST, T, OP, WEIGHT, FEATURES, LABEL, EVENT_ID, NODE, OFFSET, VALUES = (
     1 << slot for slot in range(len(FIELDS))
 )
-"""Bits of ``Columns.given``, in the order of ``json_message.FIELDS``."""
-_KEYS = np.frombuffer("".join(FIELDS).encode(), np.uint8).copy()
-_KEY_ENDS = np.cumsum([len(field) for field in FIELDS])
-_INSERT, _DELETE, _NODE_OP = int(Op.INSERT), int(Op.DELETE), int(Op.NODE)
+"""Bits of ``Columns.given``, in the order of ``FIELDS``."""
+PART_BIT = 1 << FEATURE_PART
+_INSERT, _NODE_OP = int(Op.INSERT), int(Op.NODE)
 _RFC3339 = -1
 
 
@@ -89,13 +90,50 @@ class Columns:
     event_id_bytes: Int64Array
 
 
-def scan(data: Bytes, ends: Int64Array, *, text_ids: bool, unit: TimeUnit) -> Columns:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A topic's mapping as the scanner takes it.
+
+    Attributes:
+        paths: Keys and fields.
+        words: uint8, the words of op side by side.
+        word_ends: int64, their ends.
+        word_ops: int8, what each means.
+        numbers: Bits of the ids that may be numbers although ids are text: those that get a prefix.
+        parts: Paths that features are put together from.
+    """
+
+    paths: PathTable
+    words: Bytes
+    word_ends: Int64Array
+    word_ops: npt.NDArray[np.int8]
+    numbers: int
+    parts: int
+
+    @classmethod
+    def of(cls, mapping: Mapping) -> "Plan":
+        """The plan of a mapping."""
+        words = [word.encode("utf-8", "surrogatepass") for word in mapping.ops]
+        prefix = mapping.prefix
+        numbers = (SRC if prefix.src else 0) | (DST if prefix.dst else 0) | (NODE if prefix.node else 0)
+        return cls(
+            paths=PathTable.of(mapping),
+            words=np.frombuffer(b"".join(words), np.uint8).copy(),
+            word_ends=np.cumsum([len(word) for word in words]).astype(np.int64),
+            word_ops=np.array(list(mapping.ops.values()), np.int8),
+            numbers=numbers,
+            parts=mapping.feature_parts,
+        )
+
+
+def scan(data: Bytes, ends: Int64Array, plan: Plan, *, text_ids: bool, unit: TimeUnit) -> Columns:
     """Read messages that stand side by side in ``data``.
 
     Args:
         data: uint8, the bytes.
         ends: int64 [n + 1], message i is ``data[ends[i]:ends[i + 1]]``.
         text_ids: Ids are strings.
+        plan: The topic's mapping.
         unit: The topic's time unit.
     """
     n = len(ends) - 1
@@ -110,58 +148,75 @@ def scan(data: Bytes, ends: Int64Array, *, text_ids: bool, unit: TimeUnit) -> Co
         t=np.zeros(n, np.int64),
         weight=np.ones(n, np.float32),
         feature_ends=np.zeros(n, np.int64),
-        values=np.empty(int(ends[-1] - ends[0]) // 2 + 1, np.float32),  # each takes a digit and a comma
+        # Each takes a digit and a comma; those of several paths are reserved at once.
+        values=np.empty(int(ends[-1] - ends[0]) // 2 + 1 + plan.parts, np.float32),
         feature_offset=np.zeros(n, np.int32),
         label=np.zeros(n, np.int32),
         event_id=np.zeros(n, np.int64),
         event_id_bytes=np.zeros(n, np.int64),
     )
     scale = _RFC3339 if unit == "rfc3339" else SCALE_DIGITS[unit]
-    _scan(data, ends, text_ids, scale, *(getattr(columns, name) for name in Columns.__dataclass_fields__))
+    paths = plan.paths
+    _scan(
+        data,
+        ends,
+        text_ids,
+        scale,
+        paths.keys,
+        paths.levels,
+        paths.entries,
+        plan.words,
+        plan.word_ends,
+        plan.word_ops,
+        plan.numbers,
+        plan.parts,
+        *(getattr(columns, name) for name in Columns.__dataclass_fields__),
+    )
     return columns
 
 
 @njit(cache=True, nogil=True)
-def gather_text(data: Bytes, starts: Int64Array, lengths: Int64Array) -> tuple[npt.NDArray[np.int32], Bytes]:
-    """Copy pieces of ``data`` side by side: offsets (int32 [n + 1]) and bytes of an Arrow string array."""
+def gather_text(
+    data: Bytes, starts: Int64Array, lengths: Int64Array, prefix: Bytes, other: Bytes, is_other: Flags
+) -> tuple[npt.NDArray[np.int32], Bytes]:
+    """Copy pieces of ``data`` side by side, each after a prefix (``other`` where ``is_other``).
+
+    Returns:
+        Offsets (int32 [n + 1]) and bytes of an Arrow string array.
+    """
     offsets = np.zeros(len(starts) + 1, np.int32)
     for i in range(len(starts)):
-        offsets[i + 1] = offsets[i] + lengths[i]
+        offsets[i + 1] = offsets[i] + lengths[i] + (len(other) if is_other[i] else len(prefix))
     text = np.empty(offsets[-1], np.uint8)
     for i in range(len(starts)):
+        at_ = offsets[i]
+        if is_other[i]:
+            for k in range(len(other)):
+                text[at_ + k] = other[k]
+            at_ += len(other)
+        else:
+            for k in range(len(prefix)):
+                text[at_ + k] = prefix[k]
+            at_ += len(prefix)
         for k in range(lengths[i]):
-            text[offsets[i] + k] = data[starts[i] + k]
+            text[at_ + k] = data[starts[i] + k]
     return offsets, text
 
 
 @njit(cache=True, nogil=True)
-def _slot(data: Bytes, i: int, end: int) -> int:
-    """The field that the key ``data[i:end]`` names; −1: none that means something."""
+def _spelled(data: Bytes, i: int, end: int, words: Bytes, word_ends: Int64Array) -> int:
+    """Which of some words, side by side, ``data[i:end]`` is; −1: none."""
     start = 0
-    for slot in range(len(_KEY_ENDS)):
-        size = _KEY_ENDS[slot] - start
+    for w in range(len(word_ends)):
+        size = word_ends[w] - start
         if size == end - i:
             k = 0
-            while k < size and _KEYS[start + k] == data[i + k]:
+            while k < size and words[start + k] == data[i + k]:
                 k += 1
             if k == size:
-                return slot
-        start = _KEY_ENDS[slot]
+                return w
+        start = word_ends[w]
     return -1
-
-
-@njit(cache=True, nogil=True)
-def _spells(data: Bytes, i: int, end: int, word: Bytes) -> bool:
-    if end - i != len(word):
-        return False
-    same = True
-    for k in range(len(word)):
-        same &= data[i + k] == word[k]
-    return same
-
-
-_INSERT_WORD = np.frombuffer(b"insert", np.uint8).copy()
-_DELETE_WORD = np.frombuffer(b"delete", np.uint8).copy()
 
 
 @njit(cache=True, nogil=True)
@@ -193,17 +248,26 @@ def _read_floats(
 
 
 @njit(cache=True, nogil=True)
-def _read_id(data: Bytes, i: int, end: int, text: bool) -> tuple[int, int, int]:
-    """Read an id at i: position past it or −1; the number, or where its text starts; the text's bytes."""
-    if text:
-        if at(data, i, end) != QUOTE:
-            return -1, 0, 0
+def _read_text(data: Bytes, i: int, end: int, or_number: bool) -> tuple[int, int, int]:
+    """Read a text at i: position past it or −1, where it starts, its bytes; a whole number's digits are its text."""
+    c = at(data, i, end)
+    if c == QUOTE:
         close = plain_string_end(data, i, end)
         return (close + 1 if close >= 0 else -1), i + 1, close - i - 1
+    if or_number and (c == MINUS or ZERO <= c <= NINE):
+        past, number = _read_whole(data, i, end)
+        # -0 is the number 0.
+        return (-1 if number == 0 and c == MINUS else past), i, past - i
+    return -1, 0, 0
+
+
+@njit(cache=True, nogil=True)
+def _read_whole(data: Bytes, i: int, end: int) -> tuple[int, int]:
+    """Read an integer at i: position past it or −1, and the number."""
     i, negative, digits, power, exact, integer = scan_number(data, i, end)
     if not integer or power != 0 or not exact:
         i = -1
-    return i, -digits if negative else digits, 0
+    return i, -digits if negative else digits
 
 
 @njit(cache=True, nogil=True)
@@ -212,7 +276,15 @@ def _scan(
     ends: Int64Array,
     text_ids: bool,
     scale: int,
-    known: npt.NDArray[np.bool_],
+    keys: Bytes,
+    levels: Int64Array,
+    entries: Int64Array,
+    words: Bytes,
+    word_ends: Int64Array,
+    word_ops: npt.NDArray[np.int8],
+    numbers: int,
+    parts: int,
+    known: Flags,
     given: Int64Array,
     op: npt.NDArray[np.int8],
     src: Int64Array,
@@ -229,10 +301,14 @@ def _scan(
     event_id_bytes: Int64Array,
 ) -> None:
     count = 0
+    seen = np.full(len(entries), -1, np.int64)  # the last message in which each key stood
+    guesses = levels[:-1].copy()  # keys mostly come in the order of the message before
+    above = np.zeros(len(levels), np.int64)
     for m in range(len(ends) - 1):
         i, end = ends[m], ends[m + 1]
         first = count
-        seen = has = 0
+        has = parts_found = 0
+        level = depth = 0
         high_bits = np.uint8(0)
         for k in range(i, end):
             high_bits |= data[k]
@@ -247,75 +323,112 @@ def _scan(
             if close < 0:  # {} as well, which has no event in it
                 ok = False
                 break
-            slot = _slot(data, i + 1, close)
+            e = find_entry(
+                data, i + 1, close, keys, entries, levels[level], levels[level + 1], guesses[level]
+            )
             i = skip_space(data, close + 1, end)
             if at(data, i, end) != COLON:
                 ok = False
                 break
             i = skip_space(data, i + 1, end)
             c = at(data, i, end)
-            bit = (1 << slot) if slot >= 0 else 0
-            if seen & bit:
-                ok = False
-                break
-            seen |= bit
-            if slot < 0:
+            if e < 0:
                 i = skip_value(data, i, end)
-            elif c == 110:
-                i = skip_word(data, i, end)
             else:
-                has |= bit
-                if bit in (SRC, NODE):
-                    i, src[m], src_bytes[m] = _read_id(data, i, end, text_ids)
-                elif bit == DST:
-                    i, dst[m], dst_bytes[m] = _read_id(data, i, end, text_ids)
-                elif bit == T:
-                    if scale >= 0:
-                        i, negative, digits, power, exact, _ = scan_number(data, i, end)
-                        certain, t[m] = to_us(negative, digits, power + scale, exact)
-                    else:
-                        close = plain_string_end(data, i, end) if c == QUOTE else -1
-                        certain, t[m] = rfc3339(data, i + 1, close)
-                        i = close + 1
-                    ok &= certain
-                elif bit == OP:
-                    close = plain_string_end(data, i, end) if c == QUOTE else -1
-                    if _spells(data, i + 1, close, _DELETE_WORD):
-                        op[m] = _DELETE
-                    elif not _spells(data, i + 1, close, _INSERT_WORD):
+                guesses[level] = e + 1
+                if seen[e] == m:
+                    ok = False
+                    break
+                seen[e] = m
+                if c == 110:
+                    i = skip_word(data, i, end)
+                elif entries[e, CHILD] >= 0:
+                    if c != OPEN_OBJECT:
                         ok = False
-                    i = close + 1
-                elif bit == WEIGHT:
-                    i, negative, digits, power, exact, _ = scan_number(data, i, end)
-                    certain, weight[m] = to_float32(negative, digits, power, exact)
-                    ok &= certain
-                elif bit in (FEATURES, VALUES):
-                    i, count = _read_floats(data, i, end, values, count)
-                elif bit in (LABEL, OFFSET):
-                    i, number, _ = _read_id(data, i, end, False)
-                    ok &= -(2**31) <= number < 2**31
-                    if bit == LABEL:
-                        label[m] = number
-                    else:
-                        feature_offset[m] = number
-                else:  # EVENT_ID
-                    start = i
-                    if c == MINUS or ZERO <= c <= NINE:
-                        i, number, _ = _read_id(data, i, end, False)
-                        # -0 is the event id 0.
-                        ok &= number != 0 or c != MINUS
-                        event_id[m], event_id_bytes[m] = start, i - start
-                    else:
-                        i, event_id[m], event_id_bytes[m] = _read_id(data, i, end, True)
+                        break
+                    i = skip_space(data, i + 1, end)
+                    if at(data, i, end) != CLOSE_OBJECT:
+                        above[depth] = level
+                        depth += 1
+                        level = entries[e, CHILD]
+                        continue
+                    i += 1
+                else:
+                    begin = i
+                    while e >= 0:
+                        i = begin
+                        bit = 1 << entries[e, SLOT]
+                        has |= bit
+                        if bit in (SRC, NODE):
+                            if text_ids:
+                                i, src[m], src_bytes[m] = _read_text(data, i, end, numbers & bit != 0)
+                                ok &= src_bytes[m] > 0 or numbers & bit == 0
+                            else:
+                                i, src[m] = _read_whole(data, i, end)
+                        elif bit == DST:
+                            if text_ids:
+                                i, dst[m], dst_bytes[m] = _read_text(data, i, end, numbers & bit != 0)
+                                ok &= dst_bytes[m] > 0 or numbers & bit == 0
+                            else:
+                                i, dst[m] = _read_whole(data, i, end)
+                        elif bit == T:
+                            if scale >= 0:
+                                i, negative, digits, power, exact, _ = scan_number(data, i, end)
+                                certain, t[m] = to_us(negative, digits, power + scale, exact)
+                            else:
+                                close = plain_string_end(data, i, end) if c == QUOTE else -1
+                                certain, t[m] = rfc3339(data, i + 1, close)
+                                i = close + 1
+                            ok &= certain
+                        elif bit == OP:
+                            close = plain_string_end(data, i, end) if c == QUOTE else -1
+                            word = _spelled(data, i + 1, close, words, word_ends)
+                            if word < 0:
+                                ok = False
+                            else:
+                                op[m] = word_ops[word]
+                            i = close + 1
+                        elif bit == WEIGHT:
+                            i, negative, digits, power, exact, _ = scan_number(data, i, end)
+                            certain, weight[m] = to_float32(negative, digits, power, exact)
+                            ok &= certain
+                        elif bit == PART_BIT:
+                            i, negative, digits, power, exact, _ = scan_number(data, i, end)
+                            certain, values[first + entries[e, PART]] = to_float32(
+                                negative, digits, power, exact
+                            )
+                            ok &= certain
+                            parts_found += 1
+                        elif bit in (FEATURES, VALUES):
+                            i, count = _read_floats(data, i, end, values, count)
+                        elif bit in (LABEL, OFFSET):
+                            i, number = _read_whole(data, i, end)
+                            ok &= -(2**31) <= number < 2**31
+                            if bit == LABEL:
+                                label[m] = number
+                            else:
+                                feature_offset[m] = number
+                        else:  # EVENT_ID
+                            i, event_id[m], event_id_bytes[m] = _read_text(data, i, end, True)
+                        e = entries[e, ALSO] if i > 0 else -1
             if i <= 0:
                 ok = False
                 break
-            i = skip_space(data, i, end)
-            c = at(data, i, end)
-            i += 1
+            while True:
+                i = skip_space(data, i, end)
+                c = at(data, i, end)
+                i += 1
+                if c != CLOSE_OBJECT or depth == 0:
+                    break
+                depth -= 1
+                level = above[depth]
             closed = c == CLOSE_OBJECT
             ok &= closed or c == COMMA
         ok = ok and skip_space(data, i, end) == end
+        if parts_found:
+            has = (has & ~PART_BIT) | FEATURES
+            count += parts
+            ok &= parts_found == parts and not has & VALUES
         if has & NODE:
             op_before = op[m]
             op[m] = _NODE_OP

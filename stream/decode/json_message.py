@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.events import IdKind, Op, Reason
+from stream.decode.mapping import NATIVE, Level, Mapping
 from stream.decode.reading import RefusedError
 from stream.decode.rules import shorten
 from stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
@@ -21,10 +22,6 @@ from stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
 MAX_DEPTH = 64
 """Deepest nesting of arrays and objects in a message, the message itself included."""
 
-FIELDS = ("src", "dst", "t", "op", "weight", "features", "label", "event_id", "node", "offset", "values")
-"""The keys that mean something, in an edge event or a node event."""
-
-_OPS = {"insert": Op.INSERT, "delete": Op.DELETE}
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -52,28 +49,47 @@ class JsonRow:
     event_id: str | None
 
 
-def read_message(raw: bytes, ids: IdKind, unit: TimeUnit) -> JsonRow:
-    """Read one message; fields that are null count as absent, unknown fields are ignored.
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The fields of one message that are given: not null."""
+
+    values: dict[str, Any]
+    mapping: Mapping
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def get(self, name: str) -> Any:
+        return self.values.get(name)
+
+    def shown(self, name: str) -> str:
+        return self.mapping.shown(name)
+
+
+def read_message(raw: bytes, ids: IdKind, unit: TimeUnit, mapping: Mapping = NATIVE) -> JsonRow:
+    """Read one message; fields that are null count as absent, unknown keys are ignored.
 
     Args:
         raw: The message: one JSON object in UTF-8.
         ids: Kind of node ids of the graph.
         unit: The topic's time unit.
+        mapping: Where the topic's messages keep the fields.
 
     Raises:
         RefusedError: With the reason and a sentence that names the field.
     """
-    fields = _fields(raw)
+    fields = _fields(raw, mapping)
     if "node" in fields:
         return _node_event(fields, ids, unit)
     return _edge_event(fields, ids, unit)
 
 
-def _edge_event(fields: dict[str, Any], ids: IdKind, unit: TimeUnit) -> JsonRow:
+def _edge_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
+    prefix = fields.mapping.prefix
     return JsonRow(
         op=_op(fields),
-        src=_node_id(fields, "src", ids),
-        dst=_node_id(fields, "dst", ids),
+        src=_node_id(fields, "src", ids, prefix.src),
+        dst=_node_id(fields, "dst", ids, prefix.dst),
         t=_time(fields, unit),
         weight=_weight(fields),
         features=_values(fields, "features"),
@@ -83,7 +99,7 @@ def _edge_event(fields: dict[str, Any], ids: IdKind, unit: TimeUnit) -> JsonRow:
     )
 
 
-def _node_event(fields: dict[str, Any], ids: IdKind, unit: TimeUnit) -> JsonRow:
+def _node_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
     for other in ("src", "dst"):
         if other in fields:
             _refuse(Reason.WRONG_TYPE, f"has both node and {other}: an event is of a node or of an edge")
@@ -97,7 +113,7 @@ def _node_event(fields: dict[str, Any], ids: IdKind, unit: TimeUnit) -> JsonRow:
         _refuse(Reason.MISSING_FIELD, "values are given without offset")
     return JsonRow(
         op=Op.NODE,
-        src=_node_id(fields, "node", ids),
+        src=_node_id(fields, "node", ids, fields.mapping.prefix.node),
         dst=None,
         t=_time(fields, unit),
         weight=_weight(fields),
@@ -108,7 +124,7 @@ def _node_event(fields: dict[str, Any], ids: IdKind, unit: TimeUnit) -> JsonRow:
     )
 
 
-def _fields(raw: bytes) -> dict[str, Any]:
+def _fields(raw: bytes, mapping: Mapping) -> _Found:
     """The fields of the message's object that are not null; numbers as ``Number``, objects as tuples."""
     if not raw:
         _refuse(Reason.NOT_JSON, "the message is empty")
@@ -129,13 +145,48 @@ def _fields(raw: bytes) -> dict[str, Any]:
         _refuse(Reason.NOT_JSON, f"not JSON: {error.msg} at character {error.pos}")
     if not isinstance(parsed, tuple):
         _refuse(Reason.NOT_JSON, f"a JSON {_kind(parsed)} instead of an object: one event a message")
-    fields: dict[str, Any] = {}
-    for key, value in parsed:
-        if key in fields:
-            _refuse(Reason.NOT_JSON, f"the key {key} stands twice")
-        if key in FIELDS:
-            fields[key] = value
-    return {key: value for key, value in fields.items() if value is not None}
+    values: dict[str, Any] = {}
+    parts: dict[int, Any] = {}
+    _collect(parsed, mapping.tree, "", values, parts if mapping.feature_parts else None)
+    if parts:
+        for part in range(mapping.feature_parts):
+            if part not in parts:
+                _refuse(
+                    Reason.MISSING_FIELD,
+                    f"{mapping.shown('features', part)} is missing, but others of features are given",
+                )
+        values["features"] = [parts[part] for part in range(mapping.feature_parts)]
+    return _Found(values, mapping)
+
+
+def _collect(
+    pairs: tuple[tuple[str, Any], ...],
+    level: Level,
+    above: str,
+    values: dict[str, Any],
+    parts: dict[int, Any] | None,
+) -> None:
+    """Put what the keys of one object lead to into ``values``, and pieces of features into ``parts``."""
+    seen: set[str] = set()
+    for key, value in pairs:
+        below = level.get(key)
+        if below is None:
+            continue
+        if key in seen:
+            _refuse(Reason.NOT_JSON, f"the key {above}{key} stands twice")
+        seen.add(key)
+        if value is None:
+            continue
+        if isinstance(below, dict):
+            if not isinstance(value, tuple):
+                _wrong(f"{above}{key}", value, "an object")
+            _collect(value, below, f"{above}{key}.", values, parts)
+            continue
+        for name, part in below:
+            if name == "features" and parts is not None:
+                parts[part] = value
+            else:
+                values[name] = value
 
 
 def _depth(raw: bytes) -> int:
@@ -149,70 +200,81 @@ def _depth(raw: bytes) -> int:
     return deepest
 
 
-def _op(fields: dict[str, Any]) -> Op:
-    value = fields.get("op", "insert")
+def _op(fields: _Found) -> Op:
+    value = fields.get("op")
+    if value is None:
+        return Op.INSERT
+    ops = fields.mapping.ops
+    words = " or ".join(f'"{word}"' for word in ops)
     if isinstance(value, Number) or not isinstance(value, str):
-        _wrong("op", value, '"insert" or "delete"')
-    if value not in _OPS:
-        _refuse(Reason.UNKNOWN_OP, f'op is {shorten(value)}, expected "insert" or "delete"')
-    return _OPS[value]
+        _wrong(fields.shown("op"), value, words)
+    if value not in ops:
+        _refuse(Reason.UNKNOWN_OP, f"{fields.shown('op')} is {shorten(value)}, expected {words}")
+    return ops[value]
 
 
-def _node_id(fields: dict[str, Any], name: str, ids: IdKind) -> int | str:
+def _node_id(fields: _Found, name: str, ids: IdKind, prefix: str) -> int | str:
+    shown = fields.shown(name)
     if name not in fields:
-        _refuse(Reason.MISSING_FIELD, f"{name} is missing")
-    value = fields[name]
+        _refuse(Reason.MISSING_FIELD, f"{shown} is missing")
+    value = fields.get(name)
     if isinstance(value, Number):
-        if ids == "string":
+        if ids == "string" and not prefix:
             _refuse(
-                Reason.BAD_ID, f"{name} is the number {shorten(value)}, but ids are strings (config key ids)"
+                Reason.BAD_ID, f"{shown} is the number {shorten(value)}, but ids are strings (config key ids)"
             )
-        return _whole(name, value, 64, Reason.BAD_ID)
+        whole = _whole(shown, value, 64, Reason.BAD_ID)
+        return f"{prefix}{whole}" if prefix else whole
     if isinstance(value, str):
         if ids == "int":
             _refuse(
-                Reason.BAD_ID, f"{name} is the string {shorten(value)}, but ids are int64 (config key ids)"
+                Reason.BAD_ID, f"{shown} is the string {shorten(value)}, but ids are int64 (config key ids)"
             )
-        return _text(name, value)
-    _wrong(name, value, "a number" if ids == "int" else "a string")
+        if prefix and not value:
+            _refuse(Reason.BAD_ID, f"{shown} is an empty string")
+        return prefix + _text(shown, value)
+    _wrong(shown, value, "a number" if ids == "int" else "a string")
 
 
-def _time(fields: dict[str, Any], unit: TimeUnit) -> int:
+def _time(fields: _Found, unit: TimeUnit) -> int:
+    shown = fields.shown("t")
     if "t" not in fields:
-        _refuse(Reason.MISSING_FIELD, "t is missing")
-    value = fields["t"]
+        _refuse(Reason.MISSING_FIELD, f"{shown} is missing")
+    value = fields.get("t")
     if unit == "rfc3339":
         if isinstance(value, Number) or not isinstance(value, str):
-            _wrong("t", value, "an RFC 3339 string (the topic's time_unit)")
+            _wrong(shown, value, "an RFC 3339 string (the topic's time_unit)")
         try:
             return rfc3339_to_us(value)
         except ValueError as error:
-            _refuse(Reason.WRONG_TYPE, f"t is {shorten(value)}, which {error}")
+            _refuse(Reason.WRONG_TYPE, f"{shown} is {shorten(value)}, which {error}")
     if not isinstance(value, Number):
-        _wrong("t", value, f"a number (the topic's time_unit is {unit})")
+        _wrong(shown, value, f"a number (the topic's time_unit is {unit})")
     if value[-1] in "yN":  # Infinity, NaN
-        _refuse(Reason.NOT_FINITE, f"t is {value}")
+        _refuse(Reason.NOT_FINITE, f"{shown} is {value}")
     return number_to_us(value, unit)
 
 
-def _weight(fields: dict[str, Any]) -> float:
+def _weight(fields: _Found) -> float:
     value = fields.get("weight")
     if value is None:
         return 1.0
     if not isinstance(value, Number):
-        _wrong("weight", value, "a number")
+        _wrong(fields.shown("weight"), value, "a number")
     return float(_float32([value])[0])
 
 
-def _values(fields: dict[str, Any], name: str) -> npt.NDArray[np.float32] | None:
+def _values(fields: _Found, name: str) -> npt.NDArray[np.float32] | None:
     value = fields.get(name)
     if value is None:
         return None
+    listed = name == "features" and fields.mapping.feature_parts > 0
     if not isinstance(value, list):
-        _wrong(name, value, "an array of numbers")
+        _wrong(fields.shown(name), value, "an array of numbers")
     for i, item in enumerate(value):
         if not isinstance(item, Number):
-            _refuse(Reason.WRONG_TYPE, f"{name}[{i}] is {_found(item)}, expected a number")
+            shown = fields.mapping.shown(name, i) if listed else f"{fields.shown(name)}[{i}]"
+            _refuse(Reason.WRONG_TYPE, f"{shown} is {_found(item)}, expected a number")
     return _float32(value)
 
 
@@ -221,24 +283,25 @@ def _float32(numbers: list[Number]) -> npt.NDArray[np.float32]:
         return np.array([float(number) for number in numbers], np.float64).astype(np.float32)
 
 
-def _integer(fields: dict[str, Any], name: str, bits: int) -> int | None:
+def _integer(fields: _Found, name: str, bits: int) -> int | None:
     value = fields.get(name)
     if value is None:
         return None
     if not isinstance(value, Number):
-        _wrong(name, value, "an integer")
-    return _whole(name, value, bits, Reason.WRONG_TYPE)
+        _wrong(fields.shown(name), value, "an integer")
+    return _whole(fields.shown(name), value, bits, Reason.WRONG_TYPE)
 
 
-def _event_id(fields: dict[str, Any]) -> str | None:
+def _event_id(fields: _Found) -> str | None:
     value = fields.get("event_id")
+    shown = fields.shown("event_id")
     if value is None:
         return None
     if isinstance(value, Number):
-        return str(_whole("event_id", value, 64, Reason.BAD_ID))
+        return str(_whole(shown, value, 64, Reason.BAD_ID))
     if isinstance(value, str):
-        return _text("event_id", value)
-    _wrong("event_id", value, "a string or an integer")
+        return _text(shown, value)
+    _wrong(shown, value, "a string or an integer")
 
 
 def _whole(name: str, value: Number, bits: int, reason: Reason) -> int:

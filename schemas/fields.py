@@ -1,0 +1,110 @@
+"""Where a topic's messages keep the fields of an event: paths of keys, words for ops, prefixes of ids."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from schemas.section import Section
+
+MAX_PATH_KEYS = 16
+MAX_FEATURE_PATHS = 4096
+
+PathKeys = tuple[str, ...]
+OpName = Literal["insert", "delete"]
+
+
+def path_keys(path: str) -> PathKeys:
+    r"""The keys of a path: ``card.id`` is ``("card", "id")``; ``\.`` is a dot in a key, ``\\`` a backslash.
+
+    Raises:
+        ValueError: An empty or overlong path, an empty key, or a backslash before anything else.
+    """
+    keys, key, characters = [], "", iter(path)
+    for character in characters:
+        if character == "\\":
+            escaped = next(characters, "")
+            if escaped not in ("\\", ".") or not escaped:
+                raise ValueError(rf"path {path!r}: a backslash stands only before a dot or a backslash")
+            key += escaped
+        elif character == ".":
+            keys.append(key)
+            key = ""
+        else:
+            key += character
+    keys.append(key)
+    if not all(keys):
+        raise ValueError(f"path {path!r} has an empty key; expected keys joined by dots, such as card.id")
+    if len(keys) > MAX_PATH_KEYS:
+        raise ValueError(f"path {path!r} has {len(keys)} keys, at most {MAX_PATH_KEYS} are taken")
+    return tuple(keys)
+
+
+def _checked(path: str) -> str:
+    path_keys(path)
+    return path
+
+
+Path = Annotated[str, AfterValidator(_checked)]
+
+
+class Fields(Section):
+    """Paths of keys to the fields of an event; only what is named here is read."""
+
+    src: Path | None = Field(None, description="Source id of an edge event.")
+    dst: Path | None = Field(None, description="Destination id of an edge event.")
+    node: Path | None = Field(None, description="Id of a node event.")
+    t: Path = Field(description="Event time.")
+    op: Path | None = Field(None, description="What the event does; topic key ops says the words.")
+    weight: Path | None = Field(None, description="Edge weight.")
+    features: Path | Annotated[list[Path], Field(min_length=1, max_length=MAX_FEATURE_PATHS)] | None = Field(
+        None, description="An array of numbers, or a list of paths to a number each: all of them or none."
+    )
+    label: Path | None = Field(None, description="Label.")
+    event_id: Path | None = Field(None, description="The producer's id of the event.")
+    offset: Path | None = Field(None, description="First position that values replace.")
+    values: Path | None = Field(None, description="New values of a node's features from offset on.")
+
+    def paths(self) -> Iterator[tuple[str, int, PathKeys]]:
+        """Name of a field, place among the paths of a list of features (else 0), and its keys."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            for part, path in enumerate(value if isinstance(value, list) else [value]):
+                if path is not None:
+                    yield name, part, path_keys(path)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.src is None) != (self.dst is None):
+            raise ValueError("src and dst belong together: name both or, for node events, node")
+        if self.src is None and self.node is None:
+            raise ValueError("name src and dst (edge events), node (node events), or all three")
+        if (self.offset is None) != (self.values is None):
+            raise ValueError("offset and values belong together: name both or neither")
+        if self.values is not None and self.node is None:
+            raise ValueError("offset and values are of node events: name node as well")
+        listed = self.features if isinstance(self.features, list) else []
+        if len(set(listed)) < len(listed):
+            raise ValueError(f"features names a path twice: {listed}")
+        if self.values is not None and self.values == self.features:
+            raise ValueError(f"features and values are both at {self.values}: a message has one or the other")
+        holders = {keys: name for name, _, keys in self.paths()}
+        for name, _, keys in self.paths():
+            for above in (keys[:size] for size in range(1, len(keys))):
+                if above in holders:
+                    raise ValueError(
+                        f"{name} lies at {'.'.join(keys)}, inside of {'.'.join(above)}, where {holders[above]} "
+                        "is: a place holds a value or an object"
+                    )
+        return self
+
+
+class IdPrefix(Section):
+    """What is put before the ids of a topic, so that cards and merchants never share an id."""
+
+    src: str = Field("", max_length=64, description="Before src, such as 'card:'.")
+    dst: str = Field("", max_length=64, description="Before dst, such as 'merchant:'.")
+    node: str = Field("", max_length=64, description="Before node, in node events.")
+
+    def __bool__(self) -> bool:
+        return bool(self.src or self.dst or self.node)

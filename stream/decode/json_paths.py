@@ -1,0 +1,88 @@
+"""The paths of a topic's fields as arrays, for the scanner: levels of keys, each key a way down or a field."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from stream.decode.json_grammar import Bytes
+from stream.decode.mapping import FIELDS, Level, Mapping
+
+Int64Array = npt.NDArray[np.int64]
+
+FEATURE_PART = len(FIELDS)
+"""Slot of one of the paths that features are put together from."""
+
+CHILD, SLOT, PART, ALSO = 2, 3, 4, 5
+"""Columns of ``PathTable.entries`` after the key's start and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathTable:
+    """Entries are keys that mean something, level by level.
+
+    Attributes:
+        keys: uint8, the keys' bytes.
+        levels: int64 [levels + 1], where each level's entries begin; level 0 is the message.
+        entries: int64 [entries, 6]: start and end in ``keys``; the level below or −1; slot of the field (as in
+            ``FIELDS``) or −1; place among the paths of features; another entry that reads the same value or −1.
+    """
+
+    keys: Bytes
+    levels: Int64Array
+    entries: Int64Array
+
+    @classmethod
+    def of(cls, mapping: Mapping) -> "PathTable":
+        """The table of a mapping."""
+        keys = b""
+        levels: list[int] = []
+        rows: list[list[int]] = []
+        more: list[tuple[int, list[int]]] = []
+        waiting: list[Level] = [mapping.tree]
+        while waiting:
+            level = waiting.pop(0)
+            levels.append(len(rows))
+            for key, below in level.items():
+                text = key.encode("utf-8", "surrogatepass")
+                row = [len(keys), len(keys) + len(text), -1, -1, 0, -1]
+                keys += text
+                if isinstance(below, dict):
+                    waiting.append(below)
+                    row[CHILD] = len(levels) + len(waiting) - 1
+                else:
+                    for target, part in below:
+                        is_part = target == "features" and mapping.feature_parts > 0
+                        slot = FEATURE_PART if is_part else FIELDS.index(target)
+                        if row[SLOT] < 0:
+                            row[SLOT], row[PART] = slot, part
+                        else:
+                            more.append((len(rows), [0, 0, -1, slot, part, -1]))
+                rows.append(row)
+        levels.append(len(rows))
+        for owner, row in more:  # beyond all levels, so no key leads to them
+            row[ALSO], rows[owner][ALSO] = rows[owner][ALSO], len(rows)
+            rows.append(row)
+        return cls(np.frombuffer(keys, np.uint8).copy(), np.array(levels, np.int64), np.array(rows, np.int64))
+
+
+@njit(cache=True, nogil=True)
+def find_entry(
+    data: Bytes, i: int, end: int, keys: Bytes, entries: Int64Array, first: int, last: int, guess: int
+) -> int:
+    """The entry among [first, last) that the key ``data[i:end]`` names, looked for from ``guess`` on; −1: none."""
+    size = end - i
+    e = guess
+    for _ in range(last - first):
+        if e >= last:
+            e = first
+        start = entries[e, 0]
+        if entries[e, 1] - start == size:
+            k = 0
+            while k < size and keys[start + k] == data[i + k]:
+                k += 1
+            if k == size:
+                return e
+        e += 1
+    return -1

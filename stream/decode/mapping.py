@@ -1,0 +1,95 @@
+"""Where a topic's messages keep the fields of an event, made ready for the readers."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+from schemas.config import Topic
+from schemas.events import Op
+from schemas.fields import PathKeys
+
+FIELDS = ("src", "dst", "t", "op", "weight", "features", "label", "event_id", "node", "offset", "values")
+"""The fields of an edge event or a node event, and the keys of a message that isn't mapped."""
+
+_MEANING = {"insert": Op.INSERT, "delete": Op.DELETE}
+
+Target = tuple[str, int]
+"""A field, and the place among its paths where features come from several (else 0)."""
+
+Level = dict[str, Any]
+"""Keys of an object: each leads to another level, or to a list of targets."""
+
+
+class Prefix(NamedTuple):
+    """Text before ids."""
+
+    src: str = ""
+    dst: str = ""
+    node: str = ""
+
+
+_NO_PREFIX = Prefix()
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """What the readers of JSON and Arrow messages need to know of a topic.
+
+    Attributes:
+        paths: Where each target is found.
+        words: Words of op and what they mean.
+        prefix: Text before ids.
+        mapped: Whether ``fields`` was given; else paths are the fields' own names.
+        own_ops: Whether ``ops`` was given.
+        feature_parts: Paths that features are put together from; 0: they are one array, or there are none.
+    """
+
+    paths: tuple[tuple[Target, PathKeys], ...] = tuple(((name, 0), (name,)) for name in FIELDS)
+    words: tuple[tuple[str, Op], ...] = tuple(_MEANING.items())
+    prefix: Prefix = _NO_PREFIX
+    mapped: bool = False
+    own_ops: bool = False
+    feature_parts: int = 0
+
+    @classmethod
+    def of(cls, topic: Topic) -> Self:
+        """The mapping that a topic's configuration asks for."""
+        more: dict[str, Any] = {}
+        if topic.fields is not None:
+            paths = tuple(((name, part), keys) for name, part, keys in topic.fields.paths())
+            listed = topic.fields.features
+            more = {"paths": paths, "mapped": True}
+            more["feature_parts"] = len(listed) if isinstance(listed, list) else 0
+        if topic.ops is not None:
+            words = tuple((word, _MEANING[meaning]) for word, meaning in topic.ops.items())
+            more |= {"words": words, "own_ops": True}
+        if topic.id_prefix is not None:
+            more["prefix"] = Prefix(**topic.id_prefix.model_dump())
+        return cls(**more)
+
+    @cached_property
+    def ops(self) -> dict[str, Op]:
+        """What each word of op means."""
+        return dict(self.words)
+
+    @cached_property
+    def tree(self) -> Level:
+        """The paths as nested levels."""
+        root: Level = {}
+        for target, keys in self.paths:
+            level = root
+            for key in keys[:-1]:
+                level = level.setdefault(key, {})
+            level.setdefault(keys[-1], []).append(target)
+        return root
+
+    def shown(self, name: str, part: int = 0) -> str:
+        """A field for a sentence: its name, and its path where that is another."""
+        for target, keys in self.paths:
+            if target == (name, part):
+                return name if keys == (name,) else f"{name} ({'.'.join(keys)})"
+        return name
+
+
+NATIVE = Mapping()
+"""Messages as ``freshet-stream schema`` describes them."""

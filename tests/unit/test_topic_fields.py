@@ -1,0 +1,236 @@
+"""Topics that exist already: their paths, words and ids, as JSON and as Arrow, and what a wrong mapping is told."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from schemas.config import StreamConfig, Topic
+from schemas.events import event_schema
+from schemas.fields import path_keys
+from stream.cli import app
+from stream.decode.decoder import Decoder
+from stream.microbatch import MicroBatch, RawBatch
+
+NOW_US = 1_800_000_000_000_000
+
+
+def decode(values: list[bytes], topic: dict[str, Any], **more: Any) -> MicroBatch:
+    config = StreamConfig(
+        graph="g",
+        store="unused",
+        kafka={"bootstrap": "unused", "topics": [{"name": "payments", **topic}]},
+        snapshots={"interval_s": 86_400},
+        **more,
+    )
+    offsets = pa.array(range(len(values)), pa.int64())
+    raw = RawBatch("payments", 0, 0, len(values), len(values), offsets, pa.array(values, pa.large_binary()))
+    return Decoder(config.kafka.topics[0], config, now_us=lambda: NOW_US).decode(raw)
+
+
+PAYMENT = {
+    "id": "p-1",
+    "card": {"id": 17, "country": "FR", "id.old": 3},
+    "merchant": {"id": "m/9", "location": {"lat": 48.85, "lon": 2.35}},
+    "amount": 12.5,
+    "created_at": "2024-01-01T12:00:00.25Z",
+    "op": "ignored unless it is named",
+}
+FIELDS = {
+    "src": "card.id",
+    "dst": "merchant.id",
+    "t": "created_at",
+    "weight": "amount",
+    "features": ["merchant.location.lat", "merchant.location.lon"],
+    "event_id": "id",
+}
+TOPIC = {"fields": FIELDS, "time_unit": "rfc3339", "id_prefix": {"src": "card:", "dst": "merchant:"}}
+
+
+def test_a_nested_topic_is_read_as_it_is():
+    batch = decode([json.dumps(PAYMENT).encode()], TOPIC, ids="string", features={"edge": 2})
+    assert batch.rejects.to_pylist() == []
+    assert batch.events.drop_columns(["offset"]).to_pylist() == [
+        {
+            "op": 1,
+            "src": "card:17",
+            "dst": "merchant:m/9",
+            "t": 1_704_110_400_250_000,
+            "weight": 12.5,
+            "features": pytest.approx([48.85, 2.35]),
+            "feature_offset": None,
+            "label": None,
+            "event_id": "p-1",
+        }
+    ]
+
+
+def test_an_arrow_topic_with_other_columns_gives_the_same_events():
+    row = PAYMENT | {"card": {"id": 17, "country": "FR"}}
+    table = pa.Table.from_pylist([row, row | {"merchant": None}, row])
+    times = pa.array([1_704_110_400_250] * 3, pa.timestamp("ms"))
+    table = table.set_column(table.schema.get_field_index("created_at"), "created_at", times)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    message = sink.getvalue().to_pybytes()
+    topic = TOPIC | {"format": "arrow", "time_unit": None}
+    batch = decode([message, message], topic, ids="string", features={"edge": 2})
+    expected = decode([json.dumps(PAYMENT).encode()], TOPIC, ids="string", features={"edge": 2})
+    wanted = expected.events.drop_columns(["offset"]).to_pylist() * 4
+    # Where there is no merchant there is no dst: a node event, and its features are missing as well.
+    assert batch.events.drop_columns(["offset"]).to_pylist() == wanted
+    assert batch.rejects.select(["offset", "row", "reason"]).to_pylist() == [
+        {"offset": 0, "row": 1, "reason": "missing_field"},
+        {"offset": 1, "row": 1, "reason": "missing_field"},
+    ]
+
+
+@pytest.mark.parametrize("format_", ["json", "arrow"])
+def test_words_of_change_capture_are_inserts_and_deletes(format_):
+    rows = [{"a": 1, "b": 2, "at": 10**9, "kind": word} for word in ("c", "u", "d", "truncate", None)]
+    topic = {
+        "format": format_,
+        "time_unit": "s",
+        "fields": {"src": "a", "dst": "b", "t": "at", "op": "kind"},
+        "ops": {"c": "insert", "u": "insert", "d": "delete"},
+    }
+    if format_ == "json":
+        values = [json.dumps(row).encode() for row in rows]
+    else:
+        sink = pa.BufferOutputStream()
+        table = pa.Table.from_pylist(rows)
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        values = [sink.getvalue().to_pybytes()]
+    batch = decode(values, topic)
+    assert batch.events["op"].to_pylist() == [1, 1, -1, 1]
+    assert batch.rejects["reason"].to_pylist() == ["unknown_op"]
+
+
+@pytest.mark.parametrize("format_", ["json", "arrow"])
+def test_a_topic_of_nodes_may_send_pieces_of_their_features(format_):
+    rows = [{"user": 7, "at": 10**9, "from": 2, "new": [0.5, 1.5]}]
+    fields = {"node": "user", "t": "at", "offset": "from", "values": "new"}
+    topic = {"format": format_, "time_unit": "s", "fields": fields, "id_prefix": {"node": "user:"}}
+    values = [json.dumps(row).encode() for row in rows]
+    if format_ == "arrow":
+        sink = pa.BufferOutputStream()
+        table = pa.Table.from_pylist(rows)
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        values = [sink.getvalue().to_pybytes()]
+    (event,) = decode(values, topic, ids="string", features={"node": 4}).events.to_pylist()
+    assert (event["op"], event["src"], event["dst"]) == (0, "user:7", None)
+    assert (event["feature_offset"], event["features"]) == (2, [0.5, 1.5])
+
+
+def test_what_is_wrong_in_a_mapped_message_is_told_with_its_path():
+    def change(**more: Any) -> bytes:
+        return json.dumps(PAYMENT | more).encode()
+
+    values = [
+        change(card={"country": "FR"}),
+        change(card=None),
+        change(card="17"),
+        change(merchant={"id": "", "location": None}),
+        change(merchant={"id": "x", "location": {"lat": 1}}),
+        change(amount="12"),
+        change(merchant={"id": "x" * 250, "location": None}),
+    ]
+    rejects = decode(values, TOPIC, ids="string", features={"edge": 2}).rejects
+    assert rejects.select(["reason", "sentence"]).to_pylist() == [
+        {"reason": "missing_field", "sentence": "src (card.id) is missing"},
+        {"reason": "missing_field", "sentence": "src (card.id) is missing"},
+        {"reason": "wrong_type", "sentence": "card is the string '17', expected an object"},
+        {"reason": "bad_id", "sentence": "dst (merchant.id) is an empty string"},
+        {
+            "reason": "missing_field",
+            "sentence": "features (merchant.location.lon) is missing, but others of features are given",
+        },
+        {"reason": "wrong_type", "sentence": "weight (amount) is the string '12', expected a number"},
+        {"reason": "id_too_long", "sentence": "dst has more than 256 bytes of UTF-8"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        ("a", ("a",)),
+        ("a.b", ("a", "b")),
+        (r"a\.b.c", ("a.b", "c")),
+        (r"a\\.b", ("a\\", "b")),
+        ("é. ", ("é", " ")),
+    ],
+)
+def test_a_path_is_keys_joined_by_dots(path, keys):
+    assert path_keys(path) == keys
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ({"fields": {"src": "a", "dst": "b"}}, ["fields.t", "required"]),
+        ({"fields": {"src": "a", "t": "c"}}, ["src and dst belong together"]),
+        ({"fields": {"t": "c"}}, ["name src and dst"]),
+        ({"fields": {"node": "a", "t": "c", "values": "d"}}, ["offset and values belong together"]),
+        ({"fields": {"src": "a", "dst": "b", "t": "c", "offset": "d", "values": "e"}}, ["name node as well"]),
+        ({"fields": {"src": "a..b", "dst": "b", "t": "c"}}, ["fields.src", "empty key"]),
+        ({"fields": {"src": "a\\b", "dst": "b", "t": "c"}}, ["fields.src", "backslash"]),
+        ({"fields": {"src": ".".join("a" * 17), "dst": "b", "t": "c"}}, ["fields.src", "at most 16"]),
+        ({"fields": {"src": "a", "dst": "a.b", "t": "c"}}, ["dst lies at a.b, inside of a, where src is"]),
+        (
+            {"fields": {"src": "a", "dst": "b", "t": "c", "features": ["d", "d"]}},
+            ["features names a path twice"],
+        ),
+        ({"fields": {"src": "a", "dst": "b", "t": "c", "wieght": "d"}}, ["fields.wieght"]),
+        ({"ops": {"d": "remove"}}, ["ops.d", "'insert' or 'delete'"]),
+        ({"fields": {"src": "a", "dst": "b", "t": "c"}, "ops": {"d": "delete"}}, ["fields names no op"]),
+        ({"id_prefix": {"src": "x" * 65}}, ["id_prefix.src"]),
+        ({"format": "arrow", "fields": {"src": "a", "dst": "b", "node": "n", "t": "c"}}, ["dst is null"]),
+    ],
+)
+def test_a_wrong_mapping_names_the_key(topic, words):
+    with pytest.raises(ValidationError) as caught:
+        Topic(name="payments", **topic)
+    text = "; ".join(
+        f"{'.'.join(str(place) for place in error['loc'])}: {error['msg']}" for error in caught.value.errors()
+    )
+    assert all(word in text for word in words), text
+
+
+def test_prefixes_want_ids_that_are_text():
+    with pytest.raises(
+        ValidationError, match="id_prefix of topic payments makes ids text: set ids to string"
+    ):
+        decode([], {"id_prefix": {"src": "card:"}}, ids="int")
+
+
+@pytest.mark.parametrize("ids", ["int", "string"])
+def test_the_printed_schemas_describe_what_is_accepted(ids):
+    printed = CliRunner().invoke(app, ["schema", "--format", "arrow", "--ids", ids])
+    fields = json.loads(printed.stdout)["fields"]
+    assert [field["name"] for field in fields] == event_schema(ids).names
+    types = {"utf8": pa.string(), "list<float>": pa.list_(pa.float32()), "float": pa.float32()}
+    needed = [
+        pa.field(field["name"], types.get(field["type"]) or pa.type_for_alias(field["type"]))
+        for field in fields
+        if field["required"]
+    ]
+    row = {"src": 1, "dst": 2, "t": 10**15} if ids == "int" else {"src": "a", "dst": "b", "t": 10**15}
+    table = pa.Table.from_pylist([row], schema=pa.schema(needed))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    topic = {"format": "arrow", "time_unit": "us"}
+    assert decode([sink.getvalue().to_pybytes()], topic, ids=ids).events.num_rows == 1
+
+    text = json.loads(CliRunner().invoke(app, ["schema", "--ids", ids]).stdout)
+    edge = text["$defs"]["EdgeEvent"]
+    assert edge["required"] == ["src", "dst", "t"]
+    assert edge["properties"]["src"]["type"] == ("integer" if ids == "int" else "string")
+    message = json.dumps({"src": row["src"], "dst": row["dst"], "t": 10**9}).encode()
+    assert decode([message], {}, ids=ids).events.num_rows == 1
