@@ -1,0 +1,131 @@
+"""Other people's tools beside ours: kcat and Kafka's console producer write events, Kafka's own tools see the lag."""
+
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send, settings
+from test_stream_lanes import reached
+
+from schemas.config import StreamConfig
+from stream.job import StreamJob
+from stream.metrics import StreamMetrics
+from stream.store.log_reader import LogReader
+
+pytestmark = pytest.mark.integration
+
+TOOL = Path(__file__).parents[2] / "deploy" / "kafka" / "tool.py"
+
+
+def kafka_tool(name: str, kafka: str, *options: str, given: bytes = b"") -> str:
+    """Run one of Kafka's own tools; returns what it printed."""
+    command = [sys.executable, str(TOOL), name, "--bootstrap-server", kafka, *options]
+    done = subprocess.run(command, input=given, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def described(text: str, topic: str) -> dict[int, tuple[int, int, int]]:
+    """Partition: (current offset, end offset, lag), as kafka-consumer-groups --describe prints them."""
+    lines = [line.split() for line in text.splitlines()]
+    columns = next(line for line in lines if "LOG-END-OFFSET" in line)
+    rows = [dict(zip(columns, line, strict=False)) for line in lines if topic in line]
+    return {
+        int(row["PARTITION"]): (int(row["CURRENT-OFFSET"]), int(row["LOG-END-OFFSET"]), int(row["LAG"]))
+        for row in rows
+    }
+
+
+def lines_of(count: int, first: int = 0) -> bytes:
+    return b"".join(edge(i, "café"[i % 4], T0 + i, weight=0.5) + b"\n" for i in range(first, first + count))
+
+
+def logged(content: dict[str, Any]) -> list[tuple[str, str, int]]:
+    table = log_table(Path(content["store"]))
+    return [
+        (row["src"], row["dst"], row["t"] // 1_000_000 - T0)
+        for row in table.select(["src", "dst", "t"]).to_pylist()
+    ]
+
+
+def text_ids(content: bytes) -> bytes:
+    """The same lines with strings for ids."""
+    return content.replace(b'"src": ', b'"src": "').replace(b', "dst"', b'", "dst"')
+
+
+EXPECTED = [(str(i), "café"[i % 4], i) for i in range(300)]
+
+
+def test_kcat_writes_events(kafka: str, tmp_path: Path) -> None:
+    if shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed")
+    topic = fresh_topic(kafka)
+    subprocess.run(
+        ["kcat", "-P", "-b", kafka, "-t", topic], input=text_ids(lines_of(300)), check=True, timeout=60
+    )
+    # A key and nothing else is a tombstone: counted, and skipped.
+    subprocess.run(
+        ["kcat", "-P", "-b", kafka, "-t", topic, "-K", ":", "-Z"], input=b"gone:\n", check=True, timeout=60
+    )
+    content = configuration(tmp_path / "store", kafka, topic, ids="string")
+    ran, metrics = run_job(content)
+    assert (ran.events, ran.refused, ran.late) == (300, 0, 0)
+    assert logged(content) == EXPECTED
+    tombstones = {"graph": "test", "topic": topic}
+    assert metrics.registry.get_sample_value("freshet_stream_tombstones_total", tombstones) == 1
+
+
+def test_kafkas_console_producer_writes_events_and_its_group_tool_sees_the_lag(
+    kafka: str, tmp_path: Path
+) -> None:
+    topic, group = fresh_topic(kafka), f"watched-{tmp_path.name}"
+    kafka_tool("console-producer", kafka, "--topic", topic, given=text_ids(lines_of(300)))
+    content = configuration(tmp_path / "store", kafka, topic, ids="string", kafka={"group": group})
+    ran, _ = run_job(content)
+    assert (ran.events, ran.refused, ran.late) == (300, 0, 0)
+    assert logged(content) == EXPECTED
+    send(kafka, topic, [edge("a", "b", T0)] * 70)
+    told = kafka_tool("consumer-groups", kafka, "--describe", "--group", group)
+    assert described(told, topic) == {0: (300, 370, 70)}
+
+
+def test_group_offsets_follow_every_commit_of_an_interval_that_stays_open(kafka: str, tmp_path: Path) -> None:
+    topic, group = fresh_topic(kafka, partitions=2), f"followed-{tmp_path.name}"
+    content = configuration(tmp_path / "store", kafka, topic, kafka={"group": group})
+    config = StreamConfig(**content)
+    job = StreamJob(config, StreamMetrics(config))
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    admin = KafkaAdminClient(**settings(kafka))
+
+    def committed() -> list[int]:
+        """Next offsets of both partitions in the log's newest commit."""
+        last = LogReader(tmp_path / "store").last
+        return [] if last is None else [p.next for p in last.positions if p.topic == topic]
+
+    def told() -> list[int]:
+        """The same as Kafka knows it."""
+        offsets = admin.list_group_offsets(group)
+        found = {tp.partition: meta.offset for tp, meta in offsets.get(group, offsets).items()}
+        return [found[partition] for partition in sorted(found)]
+
+    try:
+        for count in range(1, 5):  # one day's events: the snapshot stays open
+            for partition in (0, 1):
+                lines = [edge(partition, i, T0 + count) for i in range(20 + partition)]
+                send(kafka, topic, lines, partition=partition)
+            reached(lambda many=count: committed() == [20 * many, 21 * many])  # type: ignore[misc]  # bound here
+            reached(lambda: told() == committed())
+            last = LogReader(tmp_path / "store").last
+            assert last is not None and last.tail_events == 41 * count
+    finally:
+        job.stop()
+        thread.join(timeout=30)
+        admin.close()
+    assert not thread.is_alive()
+    assert LogReader(tmp_path / "store").snapshots == []
