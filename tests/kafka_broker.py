@@ -28,5 +28,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             pytest.fail(reason)
         pytest.skip(reason)
     data = str(tmp_path_factory.mktemp("kafka"))
-    yield broker("start", "--data", data)
+    # Compaction is looked at 10 times a second: tests wait for it.
+    yield broker("start", "--data", data, "--property", "log.cleaner.backoff.ms=100")
     broker("stop", "--data", data)

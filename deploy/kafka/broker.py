@@ -3,11 +3,13 @@
 
     python deploy/kafka/broker.py start [--port 9092] [--data FOLDER] [--property key=value ...]
     python deploy/kafka/broker.py stop [--data FOLDER]
+    python deploy/kafka/broker.py resume [--data FOLDER]
     python deploy/kafka/broker.py available
 
 ``start`` resolves the broker's jars with Maven once, formats a fresh data folder, starts the JVM, waits until it
 serves and prints ``host:port`` as the last line of standard output. A broker already running in that data folder
-is stopped first: a start is always fresh. Where Java 17 and Maven are missing and a Docker engine answers, the
+is stopped first: a start is always fresh; ``resume`` starts a broker that was stopped or killed again, with its data and
+at its address. Where Java 17 and Maven are missing and a Docker engine answers, the
 official image of the same version is run instead. Needs nothing but Python's standard library.
 """
 
@@ -60,7 +62,7 @@ class BrokerError(Exception):
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=["start", "stop", "available"])
+    parser.add_argument("action", choices=["start", "stop", "resume", "available"])
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
     parser.add_argument("--data", type=Path, default=HERE / "target" / "development", help="data folder")
     parser.add_argument(
@@ -73,6 +75,8 @@ def main() -> int:
             print(_way())
         elif arguments.action == "stop":
             _say("stopped" if stop(data) else f"no broker runs in {data}")
+        elif arguments.action == "resume":
+            print(resume(data))
         else:
             extra = dict(_pair(text) for text in arguments.property)
             print(start(data, arguments.port, extra))
@@ -94,6 +98,20 @@ def start(data: Path, port: int, extra: dict[str, str]) -> str:
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
     return _start_docker(data, port, extra) if way == "docker" else _start_java(data, port, extra)
+
+
+def resume(data: Path) -> str:
+    """Start the broker of a data folder again, with what it holds; returns its host:port."""
+    state = json.loads((data / STATE).read_text()) if (data / STATE).exists() else {}
+    if "pid" not in state:
+        raise BrokerError(f"no broker that ran as a process of this machine has its data in {data}")
+    if _is_ours(state["pid"], data):
+        raise BrokerError(f"the broker of {data} runs, process {state['pid']}")
+    address, log = state["address"], data / "broker.log"
+    process = _launched(data, address)
+    if not _serves(log, process):
+        raise BrokerError(f"the broker didn't start again; see {log}")
+    return str(address)
 
 
 def stop(data: Path) -> bool:
@@ -149,14 +167,8 @@ def _start_java(data: Path, port: int, extra: dict[str, str]) -> str:
             cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             # In one word: an id may begin with a dash.
             _run(_java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(config)))
-        log = data / "broker.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                _java("kafka.Kafka", str(config)),
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-        address = f"{HOST}:{broker_port}"
-        (data / STATE).write_text(json.dumps({"pid": process.pid, "address": address}))
+        log, address = data / "broker.log", f"{HOST}:{broker_port}"
+        process = _launched(data, address)
         if _serves(log, process):
             return address
         if process.poll() is None:
@@ -166,6 +178,16 @@ def _start_java(data: Path, port: int, extra: dict[str, str]) -> str:
             break
     last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
     raise BrokerError(f"the broker didn't start; {log} ends with\n{last_lines}")
+
+
+def _launched(data: Path, address: str) -> "subprocess.Popen[bytes]":
+    with (data / "broker.log").open("wb") as output:
+        process = subprocess.Popen(
+            _java("kafka.Kafka", str(data / "server.properties")),
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    (data / STATE).write_text(json.dumps({"pid": process.pid, "address": address}))
+    return process
 
 
 def _serves(log: Path, process: "subprocess.Popen[bytes]") -> bool:

@@ -19,6 +19,8 @@ from stream.service.failure import Failure
 REQUEST_TIMEOUT_MS = 30_000
 BOOTSTRAP_TIMEOUT_MS = 15_000
 """How long a client tries to reach a broker before a command fails."""
+RECONNECT_MAX_MS = 2_000
+"""Longest pause between two tries to connect: so much later than brokers a client is back after an outage."""
 
 
 def client_settings(kafka: Kafka) -> dict[str, Any]:
@@ -32,6 +34,7 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
         "security_protocol": kafka.security_protocol,
         "request_timeout_ms": REQUEST_TIMEOUT_MS,
         "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS,
+        "reconnect_backoff_max_ms": RECONNECT_MAX_MS,
     }
     if kafka.api_version is not None:
         settings["api_version"] = tuple(kafka.api_version)

@@ -9,12 +9,25 @@ from pathlib import Path
 
 import pytest
 from kafka_broker import broker, kafka  # noqa: F401  the fixture skips where no broker can be run
-from streaming import T0, configuration, edge, fresh_topic, send
+from streaming import (
+    T0,
+    configuration,
+    edge,
+    expected,
+    fresh_topic,
+    interactions,
+    log_table,
+    send,
+    settings,
+    triples,
+)
 from structlog.testing import capture_logs
 from test_stream_lanes import reached, readiness
 
 from schemas.config import Metrics, StreamConfig
+from stream.decode.event_file import read_events
 from stream.job import Ran, StreamJob
+from stream.kafka.producer import replay
 from stream.metrics import StreamMetrics
 from stream.service.endpoint import Endpoint
 from stream.store.log_reader import LogReader
@@ -31,11 +44,20 @@ class Own:
     """
 
     def __init__(self, data: Path) -> None:
+        self._data = data
         self.address = broker("start", "--data", str(data))
-        state = json.loads((data / "broker.json").read_text())
+        self._find()
+
+    def _find(self) -> None:
+        state = json.loads((self._data / "broker.json").read_text())
         if "pid" not in state:
             pytest.skip("the broker runs in a container: its process can't be stopped from here")
         self.pid = int(state["pid"])
+
+    def resume(self) -> None:
+        """Start it again after it was killed, with its data."""
+        assert broker("resume", "--data", str(self._data)) == self.address
+        self._find()
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -46,6 +68,7 @@ class Running:
 
     def __init__(self, config: StreamConfig, *, until_idle_s: float | None = None) -> None:
         metrics = StreamMetrics(config)
+        self.totals = metrics.totals
         self.job = StreamJob(config, metrics, until_idle_s=until_idle_s)
         self.endpoint = Endpoint(Metrics(port=0), metrics.registry, self.job.not_ready)
         self.ran: list[Ran] = []
@@ -121,3 +144,31 @@ def test_a_broker_that_hangs_is_not_idle_and_the_job_goes_on_after_it(own: Own, 
     assert [(ran.idle, ran.events) for ran in running.ran] == [(True, 8)]
     events = [line["event"] for line in logs]
     assert events.count("no broker answers, waiting for them") == events.count("brokers answer again") == 1
+
+
+def test_a_broker_that_restarts_in_mid_stream_costs_no_event_and_doubles_none(
+    own: Own, tmp_path: Path
+) -> None:
+    file = interactions(tmp_path / "events.parquet", events=3_000)
+    topic = fresh_topic(own.address)
+    events = read_events(tmp_path / "events.parquet").events
+    options = {"settings": settings(own.address), "bootstrap": own.address, "topic": topic, "rate": 500.0}
+    producer = threading.Thread(target=replay, args=(events,), kwargs=options)
+    # Cycles end in the outage, too.
+    config = StreamConfig(**configuration(tmp_path / "store", own.address, topic, cycle_s=1.0))
+    running = Running(config, until_idle_s=2.0)
+    try:
+        producer.start()
+        reached(lambda: running.job.lag() >= 0 and running.totals.events > 500)
+        own.signal(signal.SIGKILL)
+        reached(lambda: running.ready()[0] == 503, timeout_s=20)
+        threading.Event().wait(2)
+        before = running.totals.events
+        assert before < 3_000, "it restarts in mid-stream"
+        own.resume()
+        producer.join(60)
+        running.thread.join(60)
+    finally:
+        running.close()
+    assert [(ran.idle, ran.events, ran.late) for ran in running.ran] == [(True, 3_000, 0)]
+    assert triples(log_table(tmp_path / "store")) == expected(file)

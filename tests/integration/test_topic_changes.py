@@ -1,0 +1,168 @@
+"""Topics that change under a running job: new partitions, retention, deletion, one made anew under the same name."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import NewPartitions
+from kafka.errors import TopicAlreadyExistsError
+from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send, settings, triples
+from test_broker_outage import Running
+from test_stream_lanes import reached
+
+from schemas.config import StreamConfig
+from stream.kafka.reader import PartitionReader
+from stream.kafka.topics import ensure_topic
+from stream.metrics import StreamMetrics
+from stream.microbatch import RawBatch
+from stream.service.failure import Failure
+from stream.store.errors import OffsetGapError
+from stream.store.log_reader import LogReader
+
+pytestmark = pytest.mark.integration
+
+LOOK = {"metadata_refresh_s": 0.3}
+
+
+@pytest.fixture
+def admin(kafka: str) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(**settings(kafka))
+    yield client
+    client.close()
+
+
+def read_of(store: Path) -> dict[int, int]:
+    """Next offset by partition."""
+    last = LogReader(store).last if (store / "log" / "log.json").exists() else None
+    return {position.partition: position.next for position in last.positions} if last else {}
+
+
+def test_new_partitions_are_read_within_seconds_and_from_their_first_message_on(
+    kafka: str, tmp_path: Path, admin: KafkaAdminClient
+) -> None:
+    topic, store = fresh_topic(kafka), tmp_path / "store"
+    send(kafka, topic, [edge(0, i, T0 + i) for i in range(5)])  # before the job: not wanted
+    content = configuration(store, kafka, topic, kafka=LOOK | {"start": "latest"})
+    running = Running(StreamConfig(**content), until_idle_s=3.0)
+    try:
+        reached(lambda: read_of(store) == {0: 5})
+        admin.create_partitions({topic: NewPartitions(3)})
+        reached(lambda: sorted(admin_partitions(admin, topic)) == [0, 1, 2])
+        send(kafka, topic, [edge(2, i, T0 + 10 + i) for i in range(4)], partition=2)
+        send(kafka, topic, [edge(1, 1, T0 + 20)], partition=0)
+        reached(lambda: read_of(store) == {0: 6, 1: 0, 2: 4})
+        running.thread.join(30)
+    finally:
+        running.close()
+    assert [(ran.idle, ran.events, ran.late) for ran in running.ran] == [(True, 5, 0)]
+    assert [src for _, src, _, _ in triples(log_table(store))] == [2, 2, 2, 2, 1]
+
+    admin.create_partitions({topic: NewPartitions(4)})
+    reached(lambda: len(admin_partitions(admin, topic)) == 4)
+    send(kafka, topic, [edge(3, 3, T0 + 90_000)], partition=3)
+    assert run_job(content)[0].events == 1, "also those added while no job ran"
+
+
+def admin_partitions(admin: KafkaAdminClient, topic: str) -> list[int]:
+    parts = admin.describe_topics([topic])[0]["partitions"]
+    return [part["partition_index"] for part in parts if part["leader_id"] >= 0]
+
+
+def in_the_middle(store: Path, count: int, change: Any) -> threading.Thread:
+    """Run ``change`` once the log has read so many messages, and the topics have been looked at."""
+
+    def wait() -> None:
+        reached(lambda: read_of(store) == {0: count})
+        time.sleep(3 * LOOK["metadata_refresh_s"])
+        change()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_a_topic_deleted_in_mid_run_ends_the_job_with_what_was_read(
+    kafka: str, tmp_path: Path, admin: KafkaAdminClient
+) -> None:
+    topic, store = fresh_topic(kafka), tmp_path / "store"
+    send(kafka, topic, [edge(0, i, T0 + i) for i in range(5)])
+    thread = in_the_middle(store, 5, lambda: admin.delete_topics([topic]))
+    with pytest.raises(Failure, match=f"topic {topic} at .* was deleted while it was being read"):
+        run_job(configuration(store, kafka, topic, kafka=LOOK), until_idle_s=60)
+    thread.join()
+    assert read_of(store) == {0: 5}
+
+
+def test_a_topic_made_anew_in_mid_run_is_not_read_on(
+    kafka: str, tmp_path: Path, admin: KafkaAdminClient
+) -> None:
+    topic, store = fresh_topic(kafka), tmp_path / "store"
+    send(kafka, topic, [edge(0, i, T0 + i) for i in range(5)])
+
+    def anew() -> None:
+        admin.delete_topics([topic])
+        while True:
+            try:
+                ensure_topic(settings(kafka), kafka, topic, 1)
+                return
+            except TopicAlreadyExistsError:
+                time.sleep(0.02)
+
+    thread = in_the_middle(store, 5, anew)
+    with pytest.raises((OffsetGapError, Failure), match=r"made anew|was deleted while"):
+        run_job(configuration(store, kafka, topic, kafka=LOOK), until_idle_s=60)
+    thread.join()
+    assert read_of(store) == {0: 5}
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is set, nothing is polled, as when a disk is slow."""
+    event, take = threading.Event(), PartitionReader.take
+
+    def wait(self: PartitionReader, topic: str, partition: int) -> RawBatch:
+        while event.is_set():
+            time.sleep(0.02)
+        return take(self, topic, partition)
+
+    monkeypatch.setattr(PartitionReader, "take", wait)
+    return event
+
+
+@pytest.mark.parametrize("on_gap", ["fail", "skip"])
+def test_retention_that_overtakes_a_running_job(
+    kafka: str, tmp_path: Path, admin: KafkaAdminClient, paused: threading.Event, on_gap: str
+) -> None:
+    topic, store = fresh_topic(kafka), tmp_path / "store"
+    send(kafka, topic, [edge(0, i, T0 + i) for i in range(5)])
+
+    def overtake() -> None:
+        paused.set()
+        time.sleep(0.6)  # a fetch that is under way comes back
+        send(kafka, topic, [edge(1, i, T0 + 100 + i) for i in range(20)])
+        admin.delete_records({TopicPartition(topic, 0): 17})
+        paused.clear()
+
+    content = configuration(store, kafka, topic, kafka=LOOK | {"on_gap": on_gap})
+    thread = in_the_middle(store, 5, overtake)
+    try:
+        if on_gap == "fail":
+            with pytest.raises(OffsetGapError, match=r"begins at offset 17, .* next offset is 5.* 12 unread"):
+                run_job(content, until_idle_s=60)
+            assert read_of(store) == {0: 5}
+        else:
+            ran, metrics = run_job(content, until_idle_s=4)
+            assert (ran.events, read_of(store)) == (13, {0: 25})
+            assert gaps(metrics, topic) == 12
+    finally:
+        paused.clear()
+        thread.join()
+
+
+def gaps(metrics: StreamMetrics, topic: str) -> float | None:
+    labels = {"graph": "test", "topic": topic}
+    return metrics.registry.get_sample_value("freshet_stream_gap_offsets_total", labels)
