@@ -60,7 +60,7 @@ def configuration(
             "graph": "bench",
             "store": str(store),
             "kafka": {"bootstrap": bootstrap, "topics": [{"name": topic, "format": topic.split("-", 1)[0]}]},
-            "snapshots": {"interval_s": SPAN_S / SNAPSHOTS, "lateness_s": SPAN_S / SNAPSHOTS},
+            "snapshots": {"interval_s": SPAN_S / SNAPSHOTS},
             "lanes": [] if lanes is None else [lane.model_dump() for lane in lanes],
             "metrics": {"port": 0},
         }

@@ -183,7 +183,8 @@ class StreamJob:
             )
             require_takeover(config, writer)
             self._metrics.opened_log(writer.last, writer.snapshots)
-            self._sink = SnapshotSink(writer, config, observer=self._metrics)
+            self._sink = SnapshotSink(writer, config, observer=self._metrics, beside=True)
+            stack.callback(self._sink.close)
             if config.kafka.dead_letters is not None:
                 self._letters = DeadLetters(config.kafka, writer)
                 stack.callback(self._letters.close)
@@ -299,7 +300,10 @@ class StreamJob:
         assert reader is not None
         begun_s = time.monotonic()
         self._sink.offer(batch)
-        record = self._room.made(self._sink.advance)
+        lag = reader.lag()
+        # While there is more to read, commits go on beside reading.
+        wait = not any(lag.values())
+        record = self._room.made(lambda: self._sink.advance(wait=wait))
         self._committed(record)
         now = time.monotonic()
         self._last_round_s = now
@@ -309,7 +313,7 @@ class StreamJob:
             self._busy_until_s, self._late_commits_s = now, 0.0
         elif record is not None:
             self._late_commits_s += now - begun_s
-        self._metrics.lag(reader.lag())
+        self._metrics.lag(lag)
         over = now >= self._cycle_ends_s
         # Only while brokers answer: the next cycle has to connect.
         if self._topics.changed or (over and not reader.answers.out and reader.ask()):

@@ -62,3 +62,20 @@ class Pending:
         for (_, reason), count in self.refused.items():
             total[reason] += count
         return dict(total)
+
+    def followed_by(self, later: "Pending") -> "Pending":
+        """Both together: what a failed commit gives back comes before what was taken in since."""
+        taus = [tau for some in (self, later) for tau in (some.min_tau, some.max_tau) if tau is not None]
+        return Pending(
+            batches=self.batches + later.batches,
+            bytes=self.bytes + later.bytes,
+            min_tau=min(taus, default=None),
+            max_tau=max(taus, default=None),
+            events=self.events + later.events,
+            rejects=self.rejects + later.rejects,
+            positions=self.positions | later.positions,
+            accepted=self.accepted + later.accepted,
+            refused=self.refused + later.refused,
+            late=self.late + later.late,
+            tombstones=self.tombstones + later.tombstones,
+        )

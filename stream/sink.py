@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow as pa
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S, IdKind, event_schema
 from schemas.store import CommitRecord, LogHeader, Position
+from stream.commit_thread import OneAtATime
 from stream.microbatch import MicroBatch
 from stream.pending import Pending
 from stream.sink_observer import SinkObserver, Unobserved
@@ -24,6 +26,12 @@ PENDING_BYTES = 256 << 20
 """A commit is due when so much is only in memory: what is committed is read from the disk's cache."""
 
 
+SEAL_BYTES = 96 << 20
+SEAL_EVERY_S = 1.0
+"""While more waits to be read, so much or so long is gathered before a snapshot is sealed: what stays open is written
+with every commit."""
+
+
 def log_header(config: StreamConfig) -> LogHeader:
     """The header of the log that a configuration asks for."""
     return LogHeader(
@@ -36,6 +44,31 @@ def log_header(config: StreamConfig) -> LogHeader:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """Committed events of open snapshots, and what is asked of them often."""
+
+    rows: pa.Table
+    bytes: int
+    min_tau: int | None
+    max_tau: int | None
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> "_Open":
+        tau = rows["tau"].to_numpy()
+        low, high = (int(tau.min()), int(tau.max())) if len(tau) else (None, None)
+        return cls(rows, rows.nbytes, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A commit that was made, what is open after it, and when it ended by the sink's clock."""
+
+    record: CommitRecord
+    open: _Open
+    ended_s: float
+
+
 class SnapshotSink:
     """Takes micro-batches in, keeps event time, and commits to the log.
 
@@ -44,7 +77,8 @@ class SnapshotSink:
 
     A commit is due ``commit_every_s`` after the last one if there is something to commit, and as soon as the
     watermark closes a snapshot that has events, but not before as much time has passed as the last commit took:
-    so commits never take more than half of the time, whatever the disk.
+    so commits never take more than half of the time, whatever the disk. With ``beside`` they take none: what is
+    offered meanwhile waits for the next commit, up to ``PENDING_BYTES``; then taking in waits for the commit.
     """
 
     def __init__(
@@ -54,6 +88,7 @@ class SnapshotSink:
         *,
         clock: Callable[[], float] = time.monotonic,
         observer: SinkObserver | None = None,
+        beside: bool = False,
     ) -> None:
         """Continue from the writer's last commit.
 
@@ -61,9 +96,11 @@ class SnapshotSink:
             writer: The open log.
             config: Event-time rules.
             clock: Seconds, for what is due and what is idle.
-            observer: Told what is counted.
+            observer: Told what is counted; of a commit's phases on the commit's thread.
+            beside: Commit on a thread of its own; ``close`` ends it.
         """
         self._writer = writer
+        self._commits = OneAtATime[_Done]("commit" if beside else None)
         self._rules = config.snapshots
         self._ids = config.ids
         self._clock = clock
@@ -77,8 +114,15 @@ class SnapshotSink:
             self._event_clock.restore(key, position.max_t_us)
         self._border = Border(writer.history)
         self._published = writer.outbox.published
-        self._next_seal_s = self._last_commit_s = clock()
-        self._start_over()
+        self._begun_s = self._next_seal_s = self._last_commit_s = clock()
+        self._pending, self._committing = Pending(), Pending()
+        self._open = _Open.of(writer.open_tail())
+        self._failed = False
+        self._closed_through = writer.sealed_through  # by the commit under way, if there is one
+
+    def close(self) -> None:
+        """Wait for a commit under way; what waits for the next one is dropped, and read again another time."""
+        self._commits.close()
 
     def assign(self, partitions: Iterable[Key]) -> None:
         """Say which topic partitions are being read.
@@ -134,37 +178,49 @@ class SnapshotSink:
         held = self._event_clock.partition_watermark_us(key)
         if held is not None:
             self._observer.watermark(batch.topic, batch.partition, held)
-        self._observer.pending(pending.batches, pending.bytes + self._open_bytes)
+        self._observe_pending()
 
-    def advance(self) -> CommitRecord | None:
+    def advance(self, *, wait: bool = True) -> CommitRecord | None:
         """Commit if one is due; call it after offers and when there was nothing to offer.
 
+        Args:
+            wait: Until the commit is made. Without it a commit goes on while more is offered, and a later call
+                returns it; but one that failed is always waited for when it is tried again.
+
         Returns:
-            The commit, or None.
+            The commit that was made, or None.
 
         Raises:
             OSError: The disk refuses; nothing is lost, the next call tries again.
             StoreError: As ``LogWriter.commit``.
         """
-        now = self._clock()
+        if self._commits.busy:
+            return self._made(wait=wait or self._pending.bytes >= PENDING_BYTES)
         closed = self._closed()
+        if self._failed:
+            self._begin(closed)
+            return self._made(wait=True)
+        now = self._clock()
         min_tau = self._min_tau()
-        if closed is not None and min_tau is not None and min_tau <= closed and now >= self._next_seal_s:
-            return self._commit(closed)
+        seals = closed is not None and min_tau is not None and min_tau <= closed and now >= self._next_seal_s
+        if not wait and self._pending.bytes < SEAL_BYTES:
+            seals = seals and now - self._last_commit_s >= SEAL_EVERY_S
         overdue = now - self._last_commit_s >= self._rules.commit_every_s
-        if self._anything() and (overdue or self._pending.bytes >= PENDING_BYTES):
-            return self._commit(closed)
-        return None
+        if seals or (self._anything() and (overdue or self._pending.bytes >= PENDING_BYTES)):
+            self._begin(closed)
+        return self._made(wait=wait)
 
     def seal_all(self) -> CommitRecord | None:
         """Commit everything and seal all snapshots that have events; None if there is nothing to do."""
+        before = self._made(wait=True)
         closed = self._closed()
         latest = max(
-            (tau for tau in (self._pending.max_tau, self._open_max) if tau is not None), default=None
+            (tau for tau in (self._pending.max_tau, self._open.max_tau) if tau is not None), default=None
         )
         if latest is None:
-            return self.flush()
-        return self._commit(latest if closed is None else max(latest, closed))
+            return self.flush() or before
+        self._begin(latest if closed is None else max(latest, closed))
+        return self._made(wait=True)
 
     def seal_before(self, t_us: int) -> CommitRecord | None:
         """Commit everything, and seal the snapshots that end by an event time; None if there is nothing to do."""
@@ -176,7 +232,11 @@ class SnapshotSink:
 
     def flush(self) -> CommitRecord | None:
         """Commit what is pending, sealing only what the watermark has closed; None if there is nothing to do."""
-        return self._commit(self._closed()) if self._anything() else None
+        before = self._made(wait=True)
+        if not self._anything():
+            return before
+        self._begin(self._closed())
+        return self._made(wait=True)
 
     def _without_history(self, key: Key, events: pa.Table) -> pa.Table:
         """The events that the log's history doesn't have; the others are counted."""
@@ -187,7 +247,7 @@ class SnapshotSink:
         return events.filter(pa.array(~repeated))
 
     def _accept(self, topic: str, partition: int, events: pa.Table) -> None:
-        sealed_through = self._writer.sealed_through
+        sealed_through = self._closed_through
         interval_us = self._writer.header.interval_us
         tau, late = place(events["t"].to_numpy(), interval_us, sealed_through)
         num_late = int(np.count_nonzero(late))
@@ -203,15 +263,23 @@ class SnapshotSink:
             rows = rows.filter(pa.array(~late))
         self._pending.add_events(topic, rows)
 
-    def _commit(self, closed: int | None) -> CommitRecord:
-        pending = self._pending
+    def _begin(self, closed: int | None) -> None:
+        """Start a commit of all that is pending, sealing up to τ = ``closed``."""
+        pending, before = self._pending, self._open
+        self._committing, self._pending = pending, Pending()
+        self._closed_through = closed
+        self._failed = False
+        self._begun_s = self._clock()
+        self._commits.start(lambda: self._commit(pending, before, closed))
+
+    def _commit(self, pending: Pending, before: _Open, closed: int | None) -> _Done:
+        """The commit itself, on its own thread where there is one."""
         started = time.perf_counter()
-        begun = self._clock()
         seal: list[tuple[int, pa.Table]] = []
         new = pa.concat_tables([tail_schema(self._ids).empty_table(), *pending.events])
-        min_tau = self._min_tau()
+        min_tau = min((tau for tau in (pending.min_tau, before.min_tau) if tau is not None), default=None)
         if closed is not None and min_tau is not None and min_tau <= closed:
-            seal = split_snapshots(pa.concat_tables([self._open, new]), closed)
+            seal = split_snapshots(pa.concat_tables([before.rows, new]), closed)
             new = new.filter(pa.array(new["tau"].to_numpy() > closed))
         self._observer.commit_phase("order", time.perf_counter() - started)
         record = self._writer.commit(
@@ -224,20 +292,29 @@ class SnapshotSink:
             in_history=pending.in_history.total(),
             sealed_through=closed,
         )
-        self._last_commit_s = self._clock()
-        self._next_seal_s = 2 * self._last_commit_s - begun
-        self._published = record.published
-        self._start_over()
-        self._report(pending, record)
-        return record
+        pending.events.clear()  # gives the memory back here and not where events are taken in
+        return _Done(record, _Open.of(self._writer.open_tail()), self._clock())
 
-    def _start_over(self) -> None:
-        self._pending = Pending()
-        self._open = self._writer.open_tail()
-        self._open_bytes = self._open.nbytes
-        tau = self._open["tau"].to_numpy()
-        self._open_min = int(tau.min()) if len(tau) else None
-        self._open_max = int(tau.max()) if len(tau) else None
+    def _made(self, *, wait: bool) -> CommitRecord | None:
+        """The commit that was started, once it is made; where it failed, all of it is pending again."""
+        try:
+            done = self._commits.take(wait=wait)
+        except BaseException:
+            self._failed = True
+            if not self._pending.batches:
+                self._closed_through = self._writer.sealed_through
+            self._pending = self._committing.followed_by(self._pending)
+            self._committing = Pending()
+            raise
+        if done is None:
+            return None
+        made, self._committing = self._committing, Pending()
+        self._open = done.open
+        self._last_commit_s = done.ended_s
+        self._next_seal_s = 2 * done.ended_s - self._begun_s
+        self._published = done.record.published
+        self._report(made, done.record)
+        return done.record
 
     def _report(self, pending: Pending, record: CommitRecord) -> None:
         for (topic, op), count in pending.accepted.items():
@@ -251,27 +328,36 @@ class SnapshotSink:
         for topic, count in pending.tombstones.items():
             if count:
                 self._observer.tombstones(topic, count)
-        self._observer.pending(0, self._open_bytes)
+        self._observe_pending()
         self._observer.committed(record)
 
+    def _observe_pending(self) -> None:
+        waiting = (self._pending, self._committing)
+        self._observer.pending(
+            sum(some.batches for some in waiting), sum(some.bytes for some in waiting) + self._open.bytes
+        )
+
     def _position(self, key: Key) -> Position | None:
-        return self._pending.positions.get(key) or self._writer.positions.get(key)
+        pending, committing = self._pending.positions.get(key), self._committing.positions.get(key)
+        return pending or committing or self._writer.positions.get(key)
 
     def _anything(self) -> bool:
         return bool(self._pending.positions) or self._writer.outbox.published != self._published
 
     def _min_tau(self) -> int | None:
-        return min((tau for tau in (self._pending.min_tau, self._open_min) if tau is not None), default=None)
+        return min(
+            (tau for tau in (self._pending.min_tau, self._open.min_tau) if tau is not None), default=None
+        )
 
     def _closed(self) -> int | None:
         """Last τ to close now: what the watermark has passed, and all that is open after a long idle time."""
-        before = [] if self._writer.sealed_through is None else [self._writer.sealed_through]
+        before = [] if self._closed_through is None else [self._closed_through]
         watermark = self._event_clock.watermark_us()
         if watermark is not None:
             before.append(closed_by(watermark, self._writer.header.interval_us))
         idle = self._event_clock.all_idle_s()
         if self._rules.idle_seal_s is not None and idle is not None and idle >= self._rules.idle_seal_s:
-            before += [tau for tau in (self._pending.max_tau, self._open_max) if tau is not None]
+            before += [tau for tau in (self._pending.max_tau, self._open.max_tau) if tau is not None]
         return max(before, default=None)
 
 

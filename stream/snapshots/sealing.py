@@ -63,19 +63,27 @@ def split_snapshots(rows: pa.Table, through: int) -> list[tuple[int, pa.Table]]:
     Returns:
         (τ, events) for every τ that has events, ascending; without the columns of provenance.
     """
-    closing = rows["tau"].to_numpy() <= through
-    if not closing.any():
-        return []
-    if not closing.all():
-        rows = rows.filter(pa.array(closing))
     tau = rows["tau"].to_numpy()
-    order = sealed_order(tau, rows["t"].to_numpy(), source_ranks(rows["topic"], rows["partition"]))
-    chosen = rows.select([name for name in rows.column_names if name not in _PROVENANCE])
-    if not np.array_equal(order, np.arange(len(order))):
-        chosen = chosen.combine_chunks().take(pa.array(order))  # out of one chunk: 3 times faster
+    closing = np.flatnonzero(tau <= through)
+    if not len(closing):
+        return []
+    t, source = rows["t"].to_numpy(), source_ranks(rows["topic"], rows["partition"])
+    if len(closing) < len(tau):
+        tau, t, source = tau[closing], t[closing], source[closing]
+    order = sealed_order(tau, t, source)
     tau = tau[order]
+    chosen = closing[order]
+    names = [name for name in rows.column_names if name not in _PROVENANCE]
+    given = [name for name in names if rows[name].null_count < len(rows)]
+    columns = rows.select(given).combine_chunks()  # out of one chunk: 3 times faster
     starts = np.flatnonzero(np.concatenate(([True], tau[1:] != tau[:-1])))
     stops = np.append(starts[1:], len(tau))
-    return [
-        (int(tau[a]), chosen.slice(a, b - a)) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)
-    ]
+    schema = pa.schema([rows.schema.field(name) for name in names])
+    snapshots = []
+    for a, b in zip(starts.tolist(), stops.tolist(), strict=True):
+        picked = chosen[a:b]
+        in_place = picked[-1] - picked[0] == b - a - 1 and bool((np.diff(picked) == 1).all())
+        part = columns.slice(picked[0], b - a) if in_place else columns.take(pa.array(picked))
+        filled = [part[name] if name in given else rows[name].slice(0, b - a) for name in names]
+        snapshots.append((int(tau[a]), pa.table(filled, schema=schema)))
+    return snapshots

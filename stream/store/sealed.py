@@ -83,10 +83,20 @@ def _canonical_batch(piece: pa.Table) -> pa.RecordBatch:
         pa.nulls(len(column), column.type)
         if column.null_count == len(column)
         # New buffers of just the right length: those of a slice are written with some bytes after its end.
-        else _one(column).take(everything)
+        else one
+        if _is_canonical(one := _one(column))
+        else one.take(everything)
         for column in piece.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=piece.schema)
+
+
+def _is_canonical(column: pa.Array) -> bool:
+    """Whether a column of numbers is its buffer from end to end, with nothing under it or after it."""
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or column.null_count or column.offset:
+        return False
+    return bool(column.buffers()[1].size == len(column) * kind.bit_width // 8)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -1,0 +1,59 @@
+"""One piece of work at a time, on a thread of its own or at once: what commits run on."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+class OneAtATime(Generic[Result]):
+    """Runs work and hands its result over once, in the caller's own time.
+
+    Args:
+        thread: Name of the thread that works beside the caller; None: work is done before ``start`` returns.
+    """
+
+    def __init__(self, thread: str | None) -> None:
+        self._pool = None if thread is None else ThreadPoolExecutor(1, thread_name_prefix=thread)
+        self._future: Future[Result] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work whose result was not taken."""
+        return self._future is not None
+
+    def start(self, work: Callable[[], Result]) -> None:
+        """Begin; there must be no other work whose result was not taken."""
+        assert self._future is None
+        if self._pool is not None:
+            self._future = self._pool.submit(work)
+            return
+        self._future = Future()
+        try:
+            self._future.set_result(work())
+        except Exception as error:  # noqa: BLE001  raised where the result is taken
+            self._future.set_exception(error)
+
+    def take(self, *, wait: bool) -> Result | None:
+        """The result, once.
+
+        Args:
+            wait: Until it is there; else None where it isn't yet.
+
+        Raises:
+            Exception: What the work raised.
+        """
+        future = self._future
+        if future is None or not (wait or future.done()):
+            return None
+        try:
+            return future.result()
+        finally:
+            self._future = None
+
+    def close(self) -> None:
+        """Wait for work under way; its result, or what it raised, is dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self._future = None
