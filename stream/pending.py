@@ -77,5 +77,6 @@ class Pending:
             accepted=self.accepted + later.accepted,
             refused=self.refused + later.refused,
             late=self.late + later.late,
+            in_history=self.in_history + later.in_history,
             tombstones=self.tombstones + later.tombstones,
         )

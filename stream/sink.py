@@ -224,11 +224,13 @@ class SnapshotSink:
 
     def seal_before(self, t_us: int) -> CommitRecord | None:
         """Commit everything, and seal the snapshots that end by an event time; None if there is nothing to do."""
+        before = self._made(wait=True)
         through, min_tau = closed_by(t_us, self._writer.header.interval_us), self._min_tau()
         if not self._anything() and (min_tau is None or min_tau > through):
-            return None
+            return before
         closed = self._closed()
-        return self._commit(through if closed is None else max(through, closed))
+        self._begin(through if closed is None else max(through, closed))
+        return self._made(wait=True)
 
     def flush(self) -> CommitRecord | None:
         """Commit what is pending, sealing only what the watermark has closed; None if there is nothing to do."""
