@@ -1,6 +1,7 @@
 """``freshet-stream schema``: what a producer writes, as JSON Schema or as an Arrow schema."""
 
 import json as json_text
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import typer
 
 from schemas.events import IdKind, event_schema
 from schemas.wire import ARROW_COLUMNS, JsonEvent
-from stream.service.output import Json, print_json
+from stream.service.output import Debug, Json, finish, print_json
 
 
 def schema(
@@ -20,17 +21,41 @@ def schema(
         Literal["int", "string"] | None,
         typer.Option("--ids", help="The graph's kind of ids (config key ids); JSON without it: either."),
     ] = None,
+    arrow_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--arrow",
+            metavar="FILE",
+            help="Also write the Arrow schema to a file, as an IPC stream without batches: any Arrow library opens it.",
+        ),
+    ] = None,
     json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Print the schema of the events that a producer writes: JSON, one message an event, or Arrow.
 
     Arrow's types are named as Arrow's own documentation does (int64, utf8 …). A message is one IPC stream with
     record batches; src, dst and t suffice, other integer widths and timestamps are taken too.
 
-    Example: freshet-stream schema --format arrow --ids string
+    Example: freshet-stream schema --format arrow --ids string --arrow events.arrows
     """
-    text = _json(ids) if format_ == "json" else _arrow(ids or "int")
-    print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))
+
+    def body() -> None:
+        if arrow_file is not None:
+            with (
+                pa.OSFile(str(arrow_file), "wb") as file,
+                pa.ipc.new_stream(file, _wire_schema(ids or "int")),
+            ):
+                pass  # a stream with its schema and its end
+        text = _json(ids) if format_ == "json" else _arrow(ids or "int")
+        print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))
+
+    finish(body, debug=debug)
+
+
+def _wire_schema(ids: IdKind) -> pa.Schema:
+    """The columns of a message, nullable where a message may have nulls."""
+    return pa.schema([f.with_nullable(ARROW_COLUMNS[f.name].nullable) for f in event_schema(ids)])
 
 
 def _json(ids: IdKind | None) -> dict[str, Any]:

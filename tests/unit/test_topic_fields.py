@@ -210,7 +210,7 @@ def test_prefixes_want_ids_that_are_text():
 
 
 @pytest.mark.parametrize("ids", ["int", "string"])
-def test_the_printed_schemas_describe_what_is_accepted(ids):
+def test_the_printed_schemas_describe_what_is_accepted(ids, tmp_path):
     printed = CliRunner().invoke(app, ["schema", "--format", "arrow", "--ids", ids])
     fields = json.loads(printed.stdout)["fields"]
     assert [field["name"] for field in fields] == event_schema(ids).names
@@ -227,6 +227,16 @@ def test_the_printed_schemas_describe_what_is_accepted(ids):
         writer.write_table(table)
     topic = {"format": "arrow", "time_unit": "us"}
     assert decode([sink.getvalue().to_pybytes()], topic, ids=ids).events.num_rows == 1
+
+    file = tmp_path / "events.arrows"
+    assert CliRunner().invoke(app, ["schema", "--ids", ids, "--arrow", str(file)]).exit_code == 0
+    wire = pa.ipc.open_stream(file.read_bytes()).schema
+    whole = pa.BufferOutputStream()
+    with pa.ipc.new_stream(whole, wire) as writer:
+        writer.write_table(pa.Table.from_pylist([{"op": 1, "weight": 1.0, **row}], schema=wire))
+    assert (wire.names, wire.types) == (event_schema(ids).names, event_schema(ids).types)
+    assert decode([whole.getvalue().to_pybytes()], topic, ids=ids).events.num_rows == 1
+    assert CliRunner().invoke(app, ["schema", "--arrow", str(tmp_path)]).exit_code == 1
 
     text = json.loads(CliRunner().invoke(app, ["schema", "--ids", ids]).stdout)
     edge = text["$defs"]["EdgeEvent"]
