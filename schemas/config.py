@@ -229,6 +229,18 @@ class StreamConfig(Service):
     time_skew_s: float = Field(300.0, ge=0, description="How far a producer's clock may run ahead, seconds.")
     ids: IdKind = Field("int", description="Kind of node ids: int or string.")
     features: Features = Field(default_factory=Features)
+    dedup_window_s: float | None = Field(
+        None,
+        gt=0,
+        le=_MOST_S,
+        description="An event with the event_id of one accepted within so many seconds of event time is dropped and "
+        "counted; null: event_id drops nothing.",
+    )
+    dedup_max_ids: int = Field(
+        20_000_000,
+        ge=1,
+        description="Event ids remembered at most, at most 144 bytes each; further ones are not, and counted.",
+    )
     lanes: list[Lane] = Field(default_factory=list, description="Partitioners that follow the log.")
     metrics: Metrics = Field(default_factory=Metrics)
     cycle_s: float = Field(

@@ -57,6 +57,10 @@ class StreamMetrics:
         self._in_history = self._make(
             Counter, "stream_in_history", "Events skipped that the history has", "topic"
         )
+        self._event_ids = self._make(Gauge, "stream_event_ids", "Event ids remembered")
+        self._ids_missed = self._make(
+            Counter, "stream_event_ids_missed", "Event ids not remembered for lack of room"
+        )
         self._tombstones = self._make(Counter, "stream_tombstones", "Null messages skipped", "topic")
         self._gaps = self._make(
             Counter, "stream_gap_offsets", "Unread offsets that retention deleted", "topic"
@@ -156,6 +160,12 @@ class StreamMetrics:
         """Batches not yet committed and bytes of open events."""
         self._queue.labels(self._graph, "sink").set(batches)
         self._open.labels(self._graph).set(open_bytes)
+
+    def remembered(self, ids: int, missed: int) -> None:
+        """Event ids that duplicates are looked for among."""
+        self._event_ids.labels(self._graph).set(ids)
+        if missed:
+            self._ids_missed.labels(self._graph).inc(missed)
 
     def commit_phase(self, phase: str, seconds: float) -> None:
         """Seconds of a phase of a commit."""

@@ -26,6 +26,7 @@ class Pending:
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     late: Counter[str] = field(default_factory=Counter)
     in_history: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
     tombstones: Counter[str] = field(default_factory=Counter)
 
     def add_events(self, topic: str, rows: pa.Table) -> None:
@@ -78,5 +79,6 @@ class Pending:
             refused=self.refused + later.refused,
             late=self.late + later.late,
             in_history=self.in_history + later.in_history,
+            duplicates=self.duplicates + later.duplicates,
             tombstones=self.tombstones + later.tombstones,
         )

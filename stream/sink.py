@@ -16,6 +16,7 @@ from stream.pending import Pending
 from stream.sink_observer import SinkObserver, Unobserved
 from stream.snapshots.border import Border
 from stream.snapshots.delta import Int64
+from stream.snapshots.event_ids import EventIds
 from stream.snapshots.event_time import EventClock, Key, closed_by, place
 from stream.snapshots.late import late_rejects
 from stream.snapshots.sealing import split_snapshots
@@ -113,6 +114,7 @@ class SnapshotSink:
         for key, position in writer.positions.items():
             self._event_clock.restore(key, position.max_t_us)
         self._border = Border(writer.history)
+        self._event_ids = _event_ids(writer, config)
         self._published = writer.outbox.published
         self._begun_s = self._next_seal_s = self._last_commit_s = clock()
         self._pending, self._committing = Pending(), Pending()
@@ -252,6 +254,13 @@ class SnapshotSink:
         sealed_through = self._closed_through
         interval_us = self._writer.header.interval_us
         tau, late = place(events["t"].to_numpy(), interval_us, sealed_through)
+        if self._event_ids is not None and events.num_rows:
+            late_refused = late if self._rules.late == "dead-letter" else np.zeros(len(late), bool)
+            repeated = self._event_ids.duplicates(events["event_id"], events["t"].to_numpy(), late_refused)
+            if repeated.any():
+                self._pending.duplicates += int(np.count_nonzero(repeated))
+                events = events.filter(pa.array(~repeated))
+                tau, late = tau[~repeated], late[~repeated]
         num_late = int(np.count_nonzero(late))
         if num_late:
             self._pending.late[topic] += num_late
@@ -291,6 +300,7 @@ class SnapshotSink:
             seal=seal,
             refused=pending.refused_by_reason(),
             late=pending.late.total(),
+            duplicates=pending.duplicates,
             in_history=pending.in_history.total(),
             sealed_through=closed,
         )
@@ -330,6 +340,9 @@ class SnapshotSink:
         for topic, count in pending.tombstones.items():
             if count:
                 self._observer.tombstones(topic, count)
+        if self._event_ids is not None:
+            self._observer.remembered(self._event_ids.size, self._event_ids.missed)
+            self._event_ids.missed = 0
         self._observe_pending()
         self._observer.committed(record)
 
@@ -361,6 +374,23 @@ class SnapshotSink:
         if self._rules.idle_seal_s is not None and idle is not None and idle >= self._rules.idle_seal_s:
             before += [tau for tau in (self._pending.max_tau, self._open.max_tau) if tau is not None]
         return max(before, default=None)
+
+
+def _event_ids(writer: LogWriter, config: StreamConfig) -> EventIds | None:
+    """The event ids that the log's newest events have; None where nothing is dropped by them."""
+    if config.dedup_window_s is None:
+        return None
+    window_us = round(config.dedup_window_s * US_PER_S)
+    times = [snapshot.max_t_us for snapshot in writer.snapshots]
+    open_times = writer.open_tail()["t"].to_numpy()
+    times += [int(open_times.max())] if len(open_times) else []
+    newest_us = max(times, default=None)
+    event_ids = EventIds(window_us, config.dedup_max_ids, newest_us)
+    if newest_us is not None:
+        for table in writer.events_since(newest_us - window_us):
+            event_ids.duplicates(table["event_id"], table["t"].to_numpy(), np.zeros(len(table), bool))
+        event_ids.missed = 0
+    return event_ids
 
 
 def _from(batch: pa.RecordBatch, start: int) -> pa.Table:

@@ -37,6 +37,10 @@ class SinkObserver(Protocol):
         """Batches not yet committed, and bytes of all open events, durable ones included."""
         ...
 
+    def remembered(self, ids: int, missed: int) -> None:
+        """Event ids that duplicates are looked for among, and how many more were not remembered since told last."""
+        ...
+
     def commit_phase(self, phase: str, seconds: float) -> None:
         """How long a phase of a commit took: order, files, record, sweep."""
         ...
@@ -68,6 +72,9 @@ class Unobserved:
         """Nothing."""
 
     def pending(self, batches: int, open_bytes: int) -> None:
+        """Nothing."""
+
+    def remembered(self, ids: int, missed: int) -> None:
         """Nothing."""
 
     def commit_phase(self, phase: str, seconds: float) -> None:

@@ -70,7 +70,7 @@ class StringDictionary:
 
     def _add(self, texts: pa.Array, *, columns: int) -> Int64:
         """Dense ids of columns of texts that stand one after the other, numbered row by row."""
-        ends, text, valid = *_texts(texts), _valid(texts)
+        ends, text, valid = *text_buffers(texts), is_valid(texts)
         dense = np.full(len(texts), -1, np.int64)
         done = 0
         while True:
@@ -120,14 +120,15 @@ def _pieces(starts: Int64) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def _texts(column: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
+def text_buffers(column: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
     """Ends (int32 [n + 1]) and bytes of a string array."""
     _, ends, text = column.buffers()
     offsets = np.frombuffer(ends, np.int32) if ends is not None and ends.size else np.zeros(1, np.int32)
     return offsets[column.offset : column.offset + len(column) + 1], np.frombuffer(text or b"", np.uint8)
 
 
-def _valid(column: pa.Array) -> NDArray[np.bool_]:
+def is_valid(column: pa.Array) -> NDArray[np.bool_]:
+    """Mask of the values that aren't null."""
     if column.null_count == 0:
         return np.ones(len(column), np.bool_)
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)

@@ -7,13 +7,13 @@ from typing import Self
 
 import pyarrow as pa
 
-from schemas.events import REJECT_SCHEMA
+from schemas.events import REJECT_SCHEMA, log_event_schema
 from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
 from stream.store.commits import CommitChain, numbers
 from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, StoreError
-from stream.store.files import Staging, put_record, read_record
+from stream.store.files import Staging, put_record, read_record, read_table
 from stream.store.headers import put_or_agree
 from stream.store.history import put_history, read_history
 from stream.store.lock import FolderLock, new_writer_id
@@ -141,6 +141,18 @@ class LogWriter:
             raise StoreError(f"{self._root} has commits already: a history can only come before them")
         self.history = put_history(self._root, history)
         return self.history
+
+    def events_since(self, t_us: int) -> Iterator[pa.Table]:
+        """All committed events of ``t_us`` or later, and perhaps earlier ones: ``t`` and ``event_id``, table by table.
+
+        Raises:
+            CorruptError: A file isn't what its commit says.
+        """
+        for snapshot in self.snapshots:
+            if snapshot.max_t_us >= t_us:
+                table = read_table(self._root, snapshot.events, schema=log_event_schema(self.header.ids))
+                yield table.select(["t", "event_id"])
+        yield self.open_tail().select(["t", "event_id"])
 
     def unpublished_rejects(self) -> Iterator[RejectedMessages]:
         """Refused messages that the dead-letter topic may not have yet, commit by commit."""
