@@ -207,6 +207,40 @@ class Lane(Section):
     )
 
 
+class Runner(Section):
+    """Where the pipeline runs: in this process, or on Flink through Beam's portable runner."""
+
+    name: Literal["local", "flink"] = Field(
+        "local", description="local: in this process; flink: on a cluster."
+    )
+    job_server: str | None = Field(
+        None, pattern=r"^[^/\s]+:\d+$", description="host:port of Beam's Flink job server; with flink."
+    )
+    environment: str = Field(
+        "loopback",
+        pattern=r"^(loopback|external:[^/\s]+:\d+)$",
+        description="Who runs the stages: loopback (this process) or external:host:port (worker pools).",
+    )
+    parallelism: int = Field(
+        1, ge=1, le=4096, description="Tasks that read and validate; more than topic partitions buy nothing."
+    )
+    workers: int = Field(
+        1, ge=1, le=1024, description="Worker processes a task manager; with loopback all are this process."
+    )
+    restarts: int = Field(
+        100, ge=0, description="How often Flink starts the job again after a failure before it gives up."
+    )
+    restart_delay_s: float = Field(3.0, ge=0, description="Pause before it does, seconds.")
+
+    @model_validator(mode="after")
+    def _has_a_server(self) -> Self:
+        if self.name == "flink" and self.job_server is None:
+            raise ValueError(
+                "job_server is missing: host:port of the Flink job server (deploy/flink starts one)"
+            )
+        return self
+
+
 class StreamConfig(Service):
     """Configuration of freshet-stream."""
 
@@ -243,6 +277,7 @@ class StreamConfig(Service):
     )
     lanes: list[Lane] = Field(default_factory=list, description="Partitioners that follow the log.")
     metrics: Metrics = Field(default_factory=Metrics)
+    runner: Runner = Field(default_factory=Runner)
     cycle_s: float = Field(
         300.0, gt=0, description="Seconds after which the local pipeline is renewed from the last commit."
     )

@@ -27,12 +27,18 @@ def held(name: str, kind: type[T]) -> T:
     Raises:
         LookupError: Nothing is held under it here: the function runs in another process than the job.
     """
-    thing = _held.get(name)
-    if not isinstance(thing, kind):
+    thing = find_held(name, kind)
+    if thing is None:
         raise LookupError(
             f"this process holds no {kind.__name__} named {name}; run the pipeline in the job's process"
         )
     return thing
+
+
+def find_held(name: str, kind: type[T]) -> T | None:
+    """The object held under a name; None where this process holds none."""
+    thing = _held.get(name)
+    return thing if isinstance(thing, kind) else None
 
 
 def release(name: str) -> None:

@@ -34,6 +34,7 @@ class RawBatch:
         offsets: int64 offsets of the messages, ascending.
         values: The messages' values side by side, large_binary; null for a tombstone.
         quiet: How long there has been nothing unread; None: there is something, or no broker answers.
+        skipped: Offsets among them that retention took unread; counted on a cluster, where who reads counts nothing.
     """
 
     topic: str
@@ -44,6 +45,7 @@ class RawBatch:
     offsets: pa.Array
     values: pa.LargeBinaryArray
     quiet: Quiet | None = None
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class MicroBatch:
         rejects: ``schemas.events.REJECT_SCHEMA``.
         tombstones: Null messages, skipped.
         quiet: As in ``RawBatch``.
+        skipped: As in ``RawBatch``.
     """
 
     topic: str
@@ -68,3 +71,4 @@ class MicroBatch:
     tombstones: int = 0
     wall_time_us: int = field(default=0)
     quiet: Quiet | None = None
+    skipped: int = 0

@@ -5,9 +5,9 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +15,15 @@ from schemas.config import StreamConfig
 from stream.commands.progress import Display, Rate
 from stream.service.config_file import load_config
 from stream.service.endpoint import Endpoint
+from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, notes, print_json, print_table
+
+if TYPE_CHECKING:
+    from stream.cluster.job import ClusterJob
+    from stream.cluster.totals import LogTotals
+    from stream.job import Ran, StreamJob
+    from stream.metrics import Totals
 
 
 def run(
@@ -74,31 +81,12 @@ def run_job(
         The keys of docs/cli.md.
     """
     _quiet_beam(debug)
-    from stream.job import StreamJob
-    from stream.metrics import StreamMetrics
-
     _calm_collector()
-    metrics = StreamMetrics(config)
-    job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby)
-    endpoint = Endpoint(config.metrics, metrics.registry, job.not_ready)
-    notes.print(
-        f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz", soft_wrap=True, highlight=False
-    )
-    totals, rate = metrics.totals, Rate()
-
-    def line() -> str:
-        behind = "".join(f", {name} behind {lag}" for name, lag in job.lane_lags().items() if lag)
-        return (
-            f"{config.graph}: {totals.events:,} events ({rate.of(totals.events):,.0f}/s), "
-            f"{totals.snapshots:,} snapshots, refused {totals.refused:,}, late {totals.late:,}, "
-            f"unread {job.lag():,}{behind}"
-        )
-
-    try:
-        with _ending_on_signals(job.interrupt), Display(line):
-            ran = job.run()
-    finally:
-        endpoint.close()
+    with ExitStack() as stack:
+        if config.runner.name == "flink":
+            ran = _watched(config.graph, *_on_flink(config, until_idle_s, standby))
+        else:
+            ran = _watched(config.graph, *_here(config, until_idle_s, standby, stack))
     return {
         "snapshots": ran.snapshots,
         "events": ran.events,
@@ -108,6 +96,56 @@ def run_job(
         "events_per_s": ran.events_per_s,
         "ended": "idle" if ran.idle else "stopped",
     }
+
+
+def _here(
+    config: StreamConfig, until_idle_s: float | None, standby: bool, stack: ExitStack
+) -> "tuple[StreamJob, Totals]":
+    """The job in this process, with its endpoint."""
+    from stream.job import StreamJob
+    from stream.metrics import StreamMetrics
+
+    metrics = StreamMetrics(config)
+    job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby)
+    endpoint = Endpoint(config.metrics, metrics.registry, job.not_ready)
+    stack.callback(endpoint.close)
+    notes.print(
+        f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz", soft_wrap=True, highlight=False
+    )
+    return job, metrics.totals
+
+
+def _on_flink(
+    config: StreamConfig, until_idle_s: float | None, standby: bool
+) -> "tuple[ClusterJob, LogTotals]":
+    """The job on a cluster; metrics are served where the log is written."""
+    from stream.cluster.job import ClusterJob
+
+    if standby:
+        raise Failure("--standby is for runner.name: local; on Flink, Flink starts what died again")
+    notes.print(
+        f"on Flink through {config.runner.job_server}; metrics are served by the workers (docs/operations.md)",
+        soft_wrap=True,
+        highlight=False,
+    )
+    job = ClusterJob(config, until_idle_s=until_idle_s)
+    return job, job.totals
+
+
+def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals | LogTotals") -> "Ran":
+    """Run a job with its display until it ends or a signal ends it."""
+    rate = Rate()
+
+    def line() -> str:
+        behind = "".join(f", {name} behind {lag}" for name, lag in job.lane_lags().items() if lag)
+        return (
+            f"{graph}: {totals.events:,} events ({rate.of(totals.events):,.0f}/s), "
+            f"{totals.snapshots:,} snapshots, refused {totals.refused:,}, late {totals.late:,}, "
+            f"unread {job.lag():,}{behind}"
+        )
+
+    with _ending_on_signals(job.interrupt), Display(line):
+        return job.run()
 
 
 def _calm_collector() -> None:

@@ -88,7 +88,13 @@ class PartitionReader:
     """
 
     def __init__(
-        self, kafka: Kafka, next_offset: NextOffset, skipped: Skipped, *, ask_quiet_s: float = ASK_S
+        self,
+        kafka: Kafka,
+        next_offset: NextOffset,
+        skipped: Skipped,
+        *,
+        ask_quiet_s: float = ASK_S,
+        only: tuple[str, int] | None = None,
     ) -> None:
         """Connect, find the topics' partitions and go to where each was left.
 
@@ -97,6 +103,7 @@ class PartitionReader:
             next_offset: Where the log goes on; None for topic partitions that it doesn't know.
             skipped: Told of gaps that ``on_gap: skip`` jumps over.
             ask_quiet_s: How often brokers are asked whether a partition without messages still has none.
+            only: Read this topic partition alone; None: all of the topics.
 
         Raises:
             OffsetGapError: Retention deleted messages that were not read yet, or a topic was made anew.
@@ -111,7 +118,7 @@ class PartitionReader:
         self.last_arrival_s = time.monotonic()
         self.failure: Exception | None = None
         try:
-            self.starts = self._find_starts(next_offset)
+            self.starts = self._find_starts(next_offset, only)
         except BaseException:
             self.close()
             raise
@@ -184,12 +191,14 @@ class PartitionReader:
         """Leave the brokers."""
         self._consumer.close(autocommit=False, timeout_ms=2_000)
 
-    def _find_starts(self, next_offset: NextOffset) -> list[Start]:
-        names = [topic.name for topic in self._kafka.topics]
+    def _find_starts(self, next_offset: NextOffset, only: tuple[str, int] | None) -> list[Start]:
+        names = [topic.name for topic in self._kafka.topics if only is None or topic.name == only[0]]
         starts = []
         with kafka_failures(self._kafka.bootstrap, f"asking for topics {', '.join(names)}"):
             partitions = topic_partitions(self._consumer, names, self._kafka.bootstrap)
             known = {tp.topic for tp in partitions if next_offset((tp.topic, tp.partition)) is not None}
+            if only is not None:
+                partitions = [tp for tp in partitions if tp == TopicPartition(*only)]
             for found in bounds(self._consumer, partitions):
                 wanted = next_offset((found.topic, found.partition))
                 if wanted is None:

@@ -1,0 +1,36 @@
+"""Which submission may read for a store: a small file beside the log, looked at by every source of every job.
+
+A runner's own cancelling may leave sources running, and a job whose submitter died has nobody to cancel it. So
+sources end by themselves as soon as the store no longer names their submission.
+"""
+
+import os
+from pathlib import Path
+
+from stream.store.paths import make_folders
+
+FOLDER = "job"
+NAME = "current"
+
+
+def announce(store: str | Path, submission: str) -> None:
+    """From now on this submission reads for the store, and every other one ends."""
+    folder = Path(store) / FOLDER
+    make_folders(folder)
+    temporary = folder / f"{NAME}.{os.getpid()}"
+    temporary.write_text(f"{submission}\n", encoding="ascii")
+    temporary.replace(folder / NAME)
+
+
+def withdraw(store: str | Path, submission: str) -> None:
+    """This submission's sources end; nothing happens where another one has been announced since."""
+    if is_current(store, submission):
+        (Path(store) / FOLDER / NAME).unlink(missing_ok=True)
+
+
+def is_current(store: str | Path, submission: str) -> bool:
+    """Whether this submission is the one that reads for the store."""
+    try:
+        return (Path(store) / FOLDER / NAME).read_text(encoding="ascii").strip() == submission
+    except FileNotFoundError:
+        return False

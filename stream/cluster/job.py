@@ -1,0 +1,187 @@
+"""The stream job on a cluster: submits the pipeline, follows the log that its workers write, and ends it."""
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+import structlog
+
+from schemas.config import StreamConfig
+from stream.backfill import require_takeover
+from stream.cluster.current import announce, withdraw
+from stream.cluster.log_host import open_log
+from stream.cluster.plan import Plan
+from stream.cluster.submission import Submission
+from stream.cluster.totals import LogTotals
+from stream.held import hold, release
+from stream.job import Ran, StreamJob
+from stream.kafka.discovery import TopicWatch
+from stream.kafka.reader import PartitionReader, Start
+from stream.metrics import StreamMetrics
+from stream.service.failure import Failure
+from stream.sink import SnapshotSink
+from stream.store.lane_writer import LaneWriter
+
+LOOK_S = 0.3
+"""How often the log is looked at."""
+
+ASK_S = 1.0
+"""How often the brokers are asked for the topics' ends."""
+
+DRAIN_S = 60.0
+"""How long a pipeline has to end by itself before the job server is asked to cancel it."""
+
+_log = structlog.get_logger()
+
+
+class ClusterJob:
+    """One graph's stream on Flink: reads its topics into its log, and its lanes after it, in other processes.
+
+    The log is where everything meets: workers continue from its last commit, whatever died, and this process sees
+    there how far they are. The end (sealing what is open, bringing the lanes up to date) is the local job's.
+
+    Args:
+        config: What to run; ``runner.name`` is flink.
+        until_idle_s: End once nothing came for this long; None: only ``stop`` ends it.
+    """
+
+    def __init__(self, config: StreamConfig, *, until_idle_s: float | None = None) -> None:
+        self._config, self._until_idle_s = config, until_idle_s
+        self._stopping = self._idle = self._counting = False
+        self.totals = LogTotals(config.store)
+        self._starts_by_key: dict[tuple[str, int], Start] = {}
+        self._unread = 0
+        self._begun_s: float | None = None
+        self._last_commit_s: float | None = None
+
+    def stop(self) -> None:
+        """Ask the job to end: what was read is committed first. Safe in a signal handler."""
+        self._stopping = True
+
+    def lag(self) -> int:
+        """Messages that are not in the log yet, over all topic partitions."""
+        return self._unread
+
+    def lane_lags(self) -> dict[str, int]:
+        """Nothing: lanes tell their lag where they are."""
+        return {}
+
+    def interrupt(self) -> None:
+        """``stop``, for signal handlers."""
+        self.stop()
+
+    def run(self) -> Ran:
+        """Run until stopped or idle.
+
+        Raises:
+            Failure: No job server answers, Flink gave up, Kafka refuses, or lanes can't be brought up to date.
+            StoreError: The log is busy, damaged or made for something else; or Kafka lost unread messages.
+            PartitionError: A lane's algorithm or parameters.
+            OSError: The disk refuses.
+        """
+        watch = TopicWatch(self._config.kafka)
+        try:
+            while not (self._stopping or self._idle):
+                self._submit(watch)
+                if watch.lost is not None:
+                    raise watch.lost
+        finally:
+            watch.close()
+        if self._idle:
+            self._seal()
+        self.totals.refresh()
+        counts, seconds = self.totals, 0.0
+        if self._begun_s is not None and self._last_commit_s is not None:
+            seconds = max(0.0, self._last_commit_s - self._begun_s)
+        return Ran(counts.snapshots, counts.events, counts.refused, counts.late, seconds, self._idle)
+
+    def _submit(self, watch: TopicWatch) -> None:
+        """One submission, from the log's last commit until it is told to end or topics have new partitions."""
+        plan = Plan.of(self._config, [])
+        announce(self._config.store, plan.id)  # ends what another submission still reads, which frees the log
+        try:
+            with ExitStack() as stack:
+                reader = self._opened(stack)
+                plan = Plan(plan.id, plan.settings, tuple(self._starts))
+                watch.reading(self._starts_by_key)
+                hold(plan.id, self._config)
+                stack.callback(release, plan.id)
+                self._follow(Submission(self._config.runner, plan), plan, reader, watch)
+        finally:
+            withdraw(self._config.store, plan.id)
+
+    def _opened(self, stack: ExitStack) -> PartitionReader:
+        """Check that log and lanes can be written, and find where reading begins.
+
+        Mistakes are told here and not by a worker.
+        """
+        config = self._config
+        with open_log(config, stop=lambda: self._stopping) as writer:
+            require_takeover(config, writer)
+            if not self._counting:
+                self.totals.begin()
+                self._counting = True
+            known = SnapshotSink(writer, config).next_offset
+            reader = PartitionReader(config.kafka, known, lambda topic, offsets: None)
+            stack.callback(reader.close)
+            # Where the log goes on, not where retention lets reading begin: workers count what is skipped.
+            self._starts_by_key = {}
+            for start in reader.starts:
+                key = (start.topic, start.partition)
+                offset = known(key)
+                self._starts_by_key[key] = start if offset is None else replace(start, offset=offset)
+        for lane in config.lanes:
+            LaneWriter(config.store, lane).close()
+        return reader
+
+    @property
+    def _starts(self) -> list[Start]:
+        return list(self._starts_by_key.values())
+
+    def _follow(self, submission: Submission, plan: Plan, reader: PartitionReader, watch: TopicWatch) -> None:
+        """Watch log and topics until the submission has ended."""
+        server = self._config.runner.job_server
+        _log.info("submitted", graph=self._config.graph, job_server=server)
+        moved_s = asked_s = time.monotonic()
+        self._begun_s = self._begun_s or moved_s
+        while not (self._stopping or self._idle or watch.changed or submission.ended):
+            time.sleep(LOOK_S)
+            now = time.monotonic()
+            if self.totals.refresh():
+                moved_s = self._last_commit_s = now
+            if now - asked_s >= ASK_S:
+                asked_s = now
+                unread = self._ask(reader)
+                if unread is None or unread != self._unread:
+                    moved_s = now
+                self._unread = self._unread if unread is None else unread
+                quiet = self._until_idle_s is not None and now - moved_s >= self._until_idle_s
+                self._idle = quiet and unread == 0
+        told = self._stopping or self._idle or watch.changed
+        withdraw(self._config.store, plan.id)
+        if not submission.wait(DRAIN_S):
+            submission.cancel()
+            _log.warning("the pipeline didn't end by itself and was cancelled", waited_s=DRAIN_S)
+        if not told:
+            if submission.error is None:
+                raise Failure("the pipeline ended by itself: another submission reads for this store now")
+            raise Failure(
+                f"Flink gave the job up: {submission.error}; the log is whole, start again to go on"
+            )
+
+    def _ask(self, reader: PartitionReader) -> int | None:
+        """Offsets between the log and the topics' ends; None where the brokers don't answer."""
+        if not reader.ask():
+            return None
+        written, unread = reader.lag(), 0
+        for start in reader.starts:
+            key = (start.topic, start.partition)
+            known = self.totals.next_offset(key)
+            unread += max(0, start.offset + written[key] - (start.offset if known is None else known))
+        return unread
+
+    def _seal(self) -> None:
+        """What ``run --until-idle`` promises at its end, by the job of this process: nothing is left to read."""
+        with open_log(self._config):
+            pass  # the workers have given it back
+        StreamJob(self._config, StreamMetrics(self._config), until_idle_s=0.0).run()

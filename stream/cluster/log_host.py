@@ -1,0 +1,143 @@
+"""The log in a worker process: opened for the first batch, given back when no stage of the job uses it here any more."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import structlog
+
+from schemas.config import StreamConfig
+from schemas.store import CommitRecord
+from stream.cluster.current import is_current
+from stream.cluster.plan import Plan
+from stream.kafka.dead_letters import DeadLetters
+from stream.kafka.group_offsets import GroupOffsets
+from stream.metrics import StreamMetrics
+from stream.microbatch import MicroBatch
+from stream.room import RoomForCommits
+from stream.sink import SnapshotSink, log_header
+from stream.store.errors import LaneBusyError, OffsetGapError
+from stream.store.log_writer import LogWriter
+
+LOCK_WAIT_S = 60.0
+"""How long to wait for a log that is being written: by a worker of the attempt before, whose end takes its time."""
+
+LOCK_LOOK_S = 0.3
+
+_log = structlog.get_logger()
+
+
+def open_log(
+    config: StreamConfig, *, wait_s: float = LOCK_WAIT_S, stop: Callable[[], bool] = lambda: False
+) -> LogWriter:
+    """Open a graph's log for writing, waiting for its writer to end.
+
+    Raises:
+        LaneBusyError: It is still being written after ``wait_s``, or when ``stop`` says True.
+        StoreError, OSError: As ``LogWriter.open``.
+    """
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return LogWriter.open(config.store, log_header(config))
+        except LaneBusyError:
+            if time.monotonic() > deadline_s or stop():
+                raise
+            time.sleep(LOCK_LOOK_S)
+
+
+class LogHost:
+    """Takes the micro-batches of all topic partitions of a job in, and commits them.
+
+    A batch may be offered again, by the same attempt of a job or the next: the log takes each offset once. A batch
+    that leaves offsets out is refused: what lay between was lost with a worker, and only reading it again helps.
+    """
+
+    def __init__(self, plan: Plan, config: StreamConfig, metrics: StreamMetrics) -> None:
+        """Open the log and continue from its last commit.
+
+        Raises:
+            StoreError: The log is busy, damaged or made for something else.
+            Failure: The dead letters' topic can't be made.
+            OSError: The disk refuses.
+        """
+        self._metrics = metrics
+        self._lag: dict[tuple[str, int], int] = {}
+        self._room = RoomForCommits(
+            config.store,
+            stop=lambda: not is_current(config.store, plan.id),
+            retried=lambda: metrics.restarted("disk"),
+        )
+        self._letters: DeadLetters | None = None
+        self.last_batch_s = time.monotonic()
+        with ExitStack() as stack:
+            self._writer = stack.enter_context(open_log(config))
+            metrics.opened_log(self._writer.last, self._writer.snapshots)
+            self._sink = SnapshotSink(self._writer, config, observer=metrics, beside=True)
+            stack.callback(self._sink.close)
+            for start in plan.starts:
+                self._sink.begin((start.topic, start.partition), start.offset)
+            self._sink.assign([(start.topic, start.partition) for start in plan.starts])
+            if config.kafka.dead_letters is not None:
+                self._letters = DeadLetters(config.kafka, self._writer)
+                stack.callback(self._letters.close)
+            self._offsets = GroupOffsets(config.kafka, config.kafka.group or f"freshet-{config.graph}")
+            stack.callback(self._offsets.close)
+            self._open = stack.pop_all()
+        _log.info("log opened", graph=config.graph, writer=self._writer.writer_id)
+
+    @property
+    def waits_for(self) -> str | None:
+        """Why nothing is taken in; None while it is."""
+        return self._room.reason
+
+    @property
+    def sealed(self) -> list[int]:
+        """The last snapshot sealed, as a list of its τ; empty where there is none."""
+        return [self._writer.snapshots[-1].tau] if self._writer.snapshots else []
+
+    def write(self, batch: MicroBatch) -> list[int]:
+        """Take one micro-batch in, and commit if that is due; returns the snapshots τ that this sealed.
+
+        Raises:
+            OffsetGapError: Offsets before it are missing.
+            Failure: The disk is full, and the job was told to end.
+            StoreError, OSError: As ``SnapshotSink.advance``; a full disk is waited for.
+        """
+        key = (batch.topic, batch.partition)
+        expected = self._sink.next_offset(key)
+        if expected is None or batch.first_offset > expected:
+            raise OffsetGapError(
+                f"topic {batch.topic} partition {batch.partition}: the log's next offset is {expected}, but a batch "
+                f"that begins at {batch.first_offset} came: a worker was lost with what lay between, and it is read "
+                "again; if this comes back at every restart, switch Flink's checkpoints off (the log needs none)"
+            )
+        self._sink.offer(batch)
+        if batch.skipped:
+            self._metrics.skipped(batch.topic, batch.skipped)
+        self._lag[key] = max(0, batch.high_watermark - batch.end_offset)
+        # While there is more to read, commits go on beside it.
+        wait = not any(self._lag.values())
+        record = self._room.made(lambda: self._sink.advance(wait=wait))
+        self._committed(record)
+        self.last_batch_s = time.monotonic()
+        self._metrics.lag(self._lag)
+        return [sealed.tau for sealed in record.sealed] if record is not None else []
+
+    def close(self, *, flush: bool = True) -> None:
+        """Commit what is pending and give the log back.
+
+        Args:
+            flush: False after a failure, of which nobody knows what it left in memory.
+        """
+        with self._open:
+            if flush:
+                self._committed(self._sink.flush())
+        _log.info("log closed", writer=self._writer.writer_id)
+
+    def _committed(self, record: CommitRecord | None) -> None:
+        if record is None:
+            return
+        if self._letters is not None:
+            self._letters.committed()
+        self._offsets.committed(record.positions)

@@ -1,0 +1,138 @@
+"""The consumers of a worker process: one for each topic partition that is read here, kept between turns."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+
+from schemas.config import StreamConfig
+from stream.kafka.reader import ASK_S, PartitionReader, Start
+from stream.microbatch import RawBatch
+from stream.store.errors import ConfigMissingError
+from stream.store.log_reader import LogReader
+
+Key = tuple[str, int]
+
+
+class OnePartition:
+    """Reads one topic partition from where the log goes on.
+
+    Attributes:
+        next: First offset that was not taken.
+        claimed: Where the turn before ended, for the runner; more than ``next`` where something is read again.
+    """
+
+    def __init__(self, config: StreamConfig, start: Start) -> None:
+        """Connect and seek.
+
+        Args:
+            config: Brokers and limits, and the store whose log says where to go on.
+            start: The topic partition, and where to begin where the log doesn't know it.
+
+        Raises:
+            OffsetGapError, Failure: As ``PartitionReader``.
+        """
+        self._key = (start.topic, start.partition)
+        known = committed(config.store, self._key)
+        self.next = self.claimed = start.offset if known is None else known
+        self._skipped = 0
+        self._reader = PartitionReader(
+            config.kafka,
+            lambda key: self.next,
+            self._skip,
+            ask_quiet_s=min(ASK_S, config.snapshots.idle_timeout_s / 2),
+            only=self._key,
+        )
+
+    def take(self) -> RawBatch:
+        """The next messages, which go on exactly where the last ones ended."""
+        (begun,) = self._reader.starts
+        if self._skipped and self.next < begun.offset:
+            batch = _nothing(replace(begun, offset=self.next), end_offset=begun.offset)
+        else:
+            batch = self._reader.take(*self._key)
+        self.next, skipped = batch.end_offset, self._skipped
+        self._skipped = 0
+        return replace(batch, skipped=skipped) if skipped else batch
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._reader.close()
+
+    def _skip(self, topic: str, offsets: int) -> None:
+        self._skipped += offsets
+
+
+class PartitionReaders:
+    """Lends each reader to one turn at a time; a reader that isn't where the turn has to begin is made anew."""
+
+    def __init__(self, config: StreamConfig) -> None:
+        self._config = config
+        self._waiting: dict[Key, OnePartition] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def lent(self, start: Start, offset: int) -> Iterator[OnePartition]:
+        """The reader of a topic partition for one turn.
+
+        Args:
+            start: The topic partition, and where the job began to read it.
+            offset: Where the turn before ended. A reader that is there goes on; else a new one begins where the
+                log's last commit ends, which may be before: what was on its way into a log that was then
+                opened anew is offered again, and the log drops what it has.
+        """
+        key = (start.topic, start.partition)
+        with self._lock:
+            reader = self._waiting.pop(key, None)
+        if reader is not None and reader.claimed != offset:
+            reader.close()
+            reader = None
+        reader = reader or OnePartition(self._config, start)
+        try:
+            yield reader
+        except BaseException:
+            reader.close()
+            raise
+        with self._lock:
+            replaced = reader if self._closed else self._waiting.get(key)
+            if not self._closed:
+                self._waiting[key] = reader
+        if replaced is not None:
+            replaced.close()
+
+    def close(self) -> None:
+        """Leave the brokers; readers that are lent do so when they come back."""
+        with self._lock:
+            self._closed = True
+            waiting, self._waiting = self._waiting, {}
+        for reader in waiting.values():
+            reader.close()
+
+
+def committed(store: str, key: Key) -> int | None:
+    """First offset of a topic partition that the log doesn't have; None: the log doesn't know it.
+
+    Raises:
+        StoreError: The log is damaged.
+    """
+    try:
+        position = LogReader(store).positions.get(key)
+    except ConfigMissingError:
+        return None
+    return None if position is None else position.next
+
+
+def _nothing(start: Start, *, end_offset: int) -> RawBatch:
+    """Offsets of which nothing is left."""
+    return RawBatch(
+        topic=start.topic,
+        partition=start.partition,
+        first_offset=start.offset,
+        end_offset=end_offset,
+        high_watermark=start.end,
+        offsets=pa.array([], pa.int64()),
+        values=pa.array([], pa.large_binary()),
+    )

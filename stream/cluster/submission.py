@@ -1,0 +1,93 @@
+"""One pipeline handed to a Beam job server: its state, its end, and the sentence of what went wrong."""
+
+import re
+import threading
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.portable_runner import PortableRunner
+
+from schemas.config import Runner
+from stream.cluster.plan import Plan
+from stream.cluster.stages import build
+from stream.service.failure import Failure
+
+SUBMIT_TIMEOUT_S = 60
+
+_RAISED = re.compile(r"^[\w.]+(?:Error|Failure|Exception): (.+)$", re.MULTILINE)
+_JAVA = re.compile(r"^.*\b(?:java|org)\.[\w.$]+(?:Error|Exception): ")
+
+
+class Submission:
+    """A pipeline that runs on Flink from construction on.
+
+    Args:
+        runner: Job server, environment and parallelism.
+        plan: What the stages need.
+
+    Raises:
+        Failure: No job server answers, or it refuses the pipeline.
+    """
+
+    def __init__(self, runner: Runner, plan: Plan) -> None:
+        self.error: str | None = None
+        pipeline = beam.Pipeline(runner=PortableRunner(), options=PipelineOptions(options(runner, plan)))
+        build(pipeline, plan)
+        try:
+            self._result = pipeline.run()
+        except Exception as error:  # gRPC's, and whatever the server answers
+            raise Failure(
+                f"the job can't be submitted to runner.job_server {runner.job_server}: {sentence(str(error))}"
+            ) from error
+        self._thread = threading.Thread(target=self._follow, name="submission", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pipeline has come to its end, good or bad: ``error`` tells."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end; returns whether it came in time."""
+        self._thread.join(timeout_s)
+        return self.ended
+
+    def cancel(self) -> None:
+        """Have the job server cancel what doesn't end by itself."""
+        try:
+            self._result.cancel()
+        except Exception as error:  # noqa: BLE001  a server that is gone has nothing to cancel
+            self.error = self.error or sentence(str(error))
+
+    def _follow(self) -> None:
+        try:
+            self._result.wait_until_finish()
+        except Exception as error:  # noqa: BLE001  told to who asks
+            self.error = sentence(str(error))
+
+
+def options(runner: Runner, plan: Plan) -> list[str]:
+    """Beam's options of a submission.
+
+    Of checkpoints there is nothing, so that they stay off: a restarted job goes on from the log's commits.
+    """
+    kind, _, address = runner.environment.partition(":")
+    return [
+        f"--job_endpoint={runner.job_server}",
+        f"--job_server_timeout={SUBMIT_TIMEOUT_S}",
+        f"--job_name=freshet-{plan.config().graph}-{plan.id[:8]}",
+        f"--environment_type={kind.upper()}",
+        *([f"--environment_config={address}"] if address else []),
+        "--streaming",
+        f"--parallelism={runner.parallelism}",
+        f"--sdk_worker_parallelism={runner.workers}",
+        f"--number_of_execution_retries={runner.restarts}",
+        f"--execution_retry_delay={round(runner.restart_delay_s * 1000)}",
+    ]
+
+
+def sentence(text: str) -> str:
+    """What a runner's error is about: the last exception of a traceback in it, else its first line."""
+    raised = _RAISED.findall(text)
+    told = _JAVA.sub("", " ".join((raised[-1] if raised else text).split()))
+    return told[:500] or "the runner gave no reason"

@@ -1,0 +1,81 @@
+"""What a job made durable, counted from the log alone: its commits tell, whoever made them."""
+
+from dataclasses import dataclass
+
+from stream.store.errors import ConfigMissingError
+from stream.store.log_reader import LogReader
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    snapshots: int = 0
+    events: int = 0
+    refused: int = 0
+    late: int = 0
+
+
+class LogTotals:
+    """Counts of a store's log since ``begin``."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._reader: LogReader | None = None
+        self._before = self._now = _Counts()
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self.refresh()
+        self._before = self._now
+
+    def refresh(self) -> bool:
+        """Look at the log; returns whether there are new commits.
+
+        Raises:
+            CorruptError, FormatVersionError: A commit is damaged.
+        """
+        before = self._n
+        try:
+            self._reader = self._reader or LogReader(self._store)
+        except ConfigMissingError:
+            return False
+        self._reader.refresh()
+        last = self._reader.last
+        if last is not None and last.n != before:
+            sealed = self._reader.snapshots
+            self._now = _Counts(
+                snapshots=len(sealed),
+                events=sum(snapshot.num_events for snapshot in sealed) + last.tail_events,
+                refused=sum(last.refused.values()),
+                late=last.late,
+            )
+        return self._n != before
+
+    def next_offset(self, key: tuple[str, int]) -> int | None:
+        """First offset of a topic partition that the log doesn't have; None: the log doesn't know it."""
+        position = self._reader.positions.get(key) if self._reader is not None else None
+        return None if position is None else position.next
+
+    @property
+    def snapshots(self) -> int:
+        """Snapshots sealed."""
+        return self._now.snapshots - self._before.snapshots
+
+    @property
+    def events(self) -> int:
+        """Events in the log, open ones included."""
+        return self._now.events - self._before.events
+
+    @property
+    def refused(self) -> int:
+        """Messages refused."""
+        return self._now.refused - self._before.refused
+
+    @property
+    def late(self) -> int:
+        """Late events."""
+        return self._now.late - self._before.late
+
+    @property
+    def _n(self) -> int | None:
+        last = self._reader.last if self._reader is not None else None
+        return None if last is None else last.n

@@ -1,0 +1,179 @@
+"""What one process has of a job on a cluster: opened when a stage first needs it, closed when the last one is torn down."""
+
+import threading
+import time
+from dataclasses import replace
+from typing import Self
+
+import structlog
+
+from stream.cluster.current import is_current
+from stream.cluster.log_host import LogHost
+from stream.cluster.partition_readers import PartitionReaders
+from stream.cluster.plan import Plan
+from stream.decode.decoder import Decoder
+from stream.lane_threads import LaneThread
+from stream.metrics import StreamMetrics
+from stream.microbatch import MicroBatch, RawBatch
+from stream.partition.interface import PartitionError
+from stream.service.endpoint import Endpoint
+from stream.service.failure import Failure
+from stream.store.errors import StoreError
+
+PORTS = 16
+"""Workers on one host serve metrics on the configured port or one of those after it."""
+
+STALLED_S = 60.0
+"""Not ready when no batch has come for this long: empty ones come several times a second."""
+
+_log = structlog.get_logger()
+
+
+class Worker:
+    """The job's things in this process: consumers, decoders, and where its batches come here the log and lanes.
+
+    Get it with ``acquire`` and give it back with ``release``.
+
+    Attributes:
+        readers: Consumers of the topic partitions that are read here.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._config = plan.config()
+        self.readers = PartitionReaders(self._config)
+        self._metrics = StreamMetrics(self._config)
+        self._decoders = {topic.name: Decoder(topic, self._config) for topic in self._config.kafka.topics}
+        self._lock = threading.RLock()
+        self._log: LogHost | None = None
+        self._lanes: dict[str, LaneThread] = {}
+        self._lane_errors: dict[str, str] = {}
+        self._endpoint: Endpoint | None = None
+        self._users = 0
+
+    @property
+    def current(self) -> bool:
+        """Whether the job is the one that reads for its store."""
+        return is_current(self._config.store, self._plan.id)
+
+    def decode(self, raw: RawBatch) -> MicroBatch:
+        """Validate one poll."""
+        batch = self._decoders[raw.topic].decode(raw)
+        return replace(batch, skipped=raw.skipped) if raw.skipped else batch
+
+    def write(self, batch: MicroBatch) -> list[int]:
+        """Append one micro-batch to the log; returns the snapshots that this sealed, first of all the last one there.
+
+        Raises:
+            StoreError, OSError, Failure: As ``LogHost``; the log is then opened anew for the next batch.
+        """
+        with self._lock:
+            self._serve()
+            opened = [] if self._log is not None else self._opened_log()
+            assert self._log is not None
+            try:
+                return opened + self._log.write(batch)
+            except BaseException:
+                self._close_log(flush=False)
+                raise
+
+    def follow(self, name: str) -> None:
+        """Wake a lane, which follows the log on a thread of its own; one that can't be opened is tried next time."""
+        with self._lock:
+            self._serve()
+            try:
+                if name not in self._lanes:
+                    (lane,) = (lane for lane in self._config.lanes if lane.name == name)
+                    self._lanes[name] = LaneThread(self._config.store, lane, self._metrics)
+                self._lanes[name].wake()
+                self._lane_errors.pop(name, None)
+            except (StoreError, PartitionError, OSError) as error:
+                self._lane_errors[name] = str(error)
+                _log.error("lane can't be opened, trying again", lane=name, error=str(error))
+
+    def not_ready(self) -> str | None:
+        """Why the log or a lane makes no progress here; None when they do."""
+        log = self._log
+        if log is not None and log.waits_for is not None:
+            return log.waits_for
+        if log is not None and (stalled_s := time.monotonic() - log.last_batch_s) > STALLED_S:
+            return f"no batch of any topic partition has come for {stalled_s:.0f} s"
+        failed = [f"lane {lane.name}: {lane.error}" for lane in self._lanes.values() if lane.error]
+        failed += [f"lane {name}: {error}" for name, error in self._lane_errors.items()]
+        return "; ".join(failed) or None
+
+    def close(self) -> None:
+        """Commit what is pending and give everything back."""
+        self.readers.close()
+        with self._lock:
+            try:
+                self._close_log(flush=True)
+            finally:
+                lanes, self._lanes = self._lanes, {}
+                for lane in lanes.values():
+                    lane.close()
+                if self._endpoint is not None:
+                    self._endpoint.close()
+                    self._endpoint = None
+
+    def _opened_log(self) -> list[int]:
+        self._log = LogHost(self._plan, self._config, self._metrics)
+        return self._log.sealed
+
+    def _close_log(self, *, flush: bool) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            log.close(flush=flush)
+
+    def _serve(self) -> None:
+        """Serve metrics from the processes that hold the log or a lane."""
+        if self._endpoint is not None:
+            return
+        wanted = self._config.metrics
+        for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
+            try:
+                here = wanted.model_copy(update={"port": port})
+                self._endpoint = Endpoint(here, self._metrics.registry, self.not_ready)
+            except Failure:
+                continue
+            _log.info("metrics", url=f"{self._endpoint.url}/metrics")
+            return
+        raise Failure(
+            f"metrics.port: none of {wanted.port} to {wanted.port + PORTS - 1} is free on {wanted.host}; "
+            "choose another (0: any free one)"
+        )
+
+    # How the process has one of them a job.
+
+    def used(self) -> Self:
+        """Count one more user."""
+        self._users += 1
+        return self
+
+    def unused(self) -> bool:
+        """Count one user less; returns whether that was the last."""
+        self._users -= 1
+        return self._users == 0
+
+
+_workers: dict[str, Worker] = {}
+_lock = threading.Lock()
+
+
+def acquire(plan: Plan) -> Worker:
+    """This process's worker of a job, made where there is none; every call wants one ``release``."""
+    with _lock:
+        if plan.id not in _workers:
+            _workers[plan.id] = Worker(plan)
+        return _workers[plan.id].used()
+
+
+def release(plan: Plan) -> None:
+    """Give a worker back; with the last user it closes."""
+    with _lock:
+        worker = _workers.get(plan.id)
+        last = worker is not None and worker.unused()
+        if last:
+            del _workers[plan.id]
+    if worker is not None and last:
+        worker.close()

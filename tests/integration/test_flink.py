@@ -1,0 +1,166 @@
+"""The pipeline on Flink, from a real broker: the log that the local run makes, also when workers are killed."""
+
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from flink_server import flink, worker_pool  # noqa: F401  a fixture
+from kafka import KafkaProducer
+from streaming import (
+    T0,
+    configuration,
+    edge,
+    fresh_topic,
+    interactions,
+    log_table,
+    result,
+    run_job,
+    settings,
+    started,
+    written,
+)
+
+from stream.store.errors import ConfigMissingError
+from stream.store.inspect import inspect as inspect_store
+from stream.store.log_reader import LogReader
+from stream.store.verify import verify as verify_store
+
+pytestmark = pytest.mark.integration
+
+EVENTS = 30_000
+SNAPSHOTS = {"lateness_s": 20 * 86_400.0, "commit_every_s": 0.5}
+"""Events come in any order of their times over the partitions: none is late."""
+LANES = [{"name": "hashed", "algorithm": "hash", "parts": 2}]
+
+
+def taken(store: Path) -> int:
+    """Offsets in the log."""
+    try:
+        return sum(position.next for position in LogReader(store).positions.values())
+    except ConfigMissingError:
+        return 0
+
+
+def until(store: Path, offsets: int, job: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Wait for the log to have so many offsets."""
+    deadline = time.monotonic() + 90
+    while taken(store) < offsets:
+        assert job.poll() is None and time.monotonic() < deadline, log.read_text()[-4000:]
+        time.sleep(0.1)
+
+
+def workers(pool: psutil.Process) -> list[psutil.Process]:
+    """The pool's worker processes, once there are some."""
+    deadline = time.monotonic() + 60
+    while not (found := pool.children()):
+        assert time.monotonic() < deadline, "Flink asked for no worker"
+        time.sleep(0.1)
+    return found
+
+
+def assert_same_as_local(folder: Path, store: Path, bootstrap: str, topic: str, events: int) -> None:
+    """The log and its lane are those of the local run, byte for byte."""
+    content = configuration(folder / "local", bootstrap, topic, lanes=LANES, snapshots=SNAPSHOTS)
+    ran, _ = run_job(content)
+    assert ran.events == events
+    assert log_table(store).equals(log_table(folder / "local"))
+    ours, locals_ = LogReader(store), LogReader(folder / "local")
+    assert [s.events.checksum for s in ours.snapshots] == [s.events.checksum for s in locals_.snapshots]
+    assert ours.external_ids().equals(locals_.external_ids())
+    there, here = inspect_store(store), inspect_store(folder / "local")
+    assert there["offsets"] == here["offsets"]
+    assert there["lanes"]["hashed"]["snapshots"] == here["lanes"]["hashed"]["snapshots"] == ran.snapshots
+    assert verify_store(store).problems == []
+
+
+def on_flink(job_server: str, **more: Any) -> dict[str, Any]:
+    return {"name": "flink", "job_server": job_server, "parallelism": 2, "restart_delay_s": 0.2, **more}
+
+
+class Feeder:
+    """Writes events into a topic, a few hundred a second over its partitions, from construction to ``end``."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.sent = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(bootstrap, topic, partitions), daemon=True)
+        self._thread.start()
+
+    def end(self) -> int:
+        """Stop; returns how many events there are."""
+        self._over.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self.sent
+
+    def _run(self, bootstrap: str, topic: str, partitions: int) -> None:
+        producer = KafkaProducer(**settings(bootstrap), linger_ms=20)
+        rng = np.random.default_rng(5)
+        while not self._over.wait(0.1):
+            rows = rng.integers(0, 200, (50, 2)).tolist(), rng.integers(0, 10 * 86_400, 50).tolist()
+            for (src, dst), seconds in zip(*rows, strict=True):
+                producer.send(topic, edge(src, dst, T0 + seconds), partition=self.sent % partitions)
+                self.sent += 1
+        producer.flush(timeout=30)
+        producer.close()
+
+
+def test_killed_workers_lose_nothing_and_the_log_is_the_local_runs(
+    kafka: str,
+    flink: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    store, log = tmp_path / "store", tmp_path / "run.log"
+    topic = fresh_topic(kafka, partitions=3)
+    feeder = Feeder(kafka, topic, 3)
+    with worker_pool(tmp_path / "pool.log") as (address, pool):
+        runner = on_flink(flink, environment=f"external:{address}")
+        content = configuration(store, kafka, topic, lanes=LANES, snapshots=SNAPSHOTS, runner=runner)
+        job = started("run", "--config", written(tmp_path, content), "--until-idle", "1.5", "--json", log=log)
+        before = 0
+        for _ in range(2):  # the second time those that took over
+            until(store, before + 1, job, log)
+            killed, before = workers(pool), taken(store)
+            for process in killed:  # with events that they have not committed
+                process.kill()
+            psutil.wait_procs(killed, timeout=10)
+        events = feeder.end()
+        assert job.wait(120) == 0, log.read_text()[-4000:]
+    assert log.read_text().count("submitted") == 1  # it was Flink that started them again
+    assert f'"events": {events}' in log.read_text()
+    assert_same_as_local(tmp_path, store, kafka, topic, events)
+
+
+def test_sigterm_commits_what_was_read_and_the_next_run_goes_on(
+    kafka: str,
+    flink: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    store, log = tmp_path / "store", tmp_path / "run.log"
+    topic = fresh_topic(kafka, partitions=2)
+    interactions(tmp_path / "events.parquet", events=EVENTS)
+    result("replay", tmp_path / "events.parquet", "--bootstrap", kafka, "--topic", topic)
+    content = configuration(
+        store,
+        kafka,
+        topic,
+        lanes=LANES,
+        snapshots=SNAPSHOTS,
+        runner=on_flink(flink),
+        kafka={"max_poll_records": 500},
+    )
+    job = started("run", "--config", written(tmp_path, content), log=log)
+    until(store, 1, job, log)
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(60) == 0, log.read_text()[-4000:]
+    stopped_at = taken(store)
+    assert stopped_at > 0
+    ran = result("run", "--config", written(tmp_path, content), "--until-idle", "1")
+    assert ran["events"] == EVENTS - stopped_at
+    assert_same_as_local(tmp_path, store, kafka, topic, EVENTS)

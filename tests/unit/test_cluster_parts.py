@@ -1,0 +1,298 @@
+"""What the pipeline on a cluster is made of: the plan, the coder, the log's host and its rule about gaps, the totals."""
+
+import dataclasses
+import json
+import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from log_events import SECOND, event, poll, stream_config
+from pydantic import ValidationError
+
+from schemas.config import Runner, StreamConfig
+from schemas.store import Position
+from stream.cluster import worker as workers
+from stream.cluster.coder import VERSION, MicroBatchCoder
+from stream.cluster.current import announce, is_current, withdraw
+from stream.cluster.log_host import LogHost, open_log
+from stream.cluster.plan import Plan
+from stream.cluster.submission import options, sentence
+from stream.cluster.totals import LogTotals
+from stream.held import hold, release
+from stream.kafka.reader import Start
+from stream.metrics import StreamMetrics
+from stream.microbatch import MicroBatch, Quiet
+from stream.sink import log_header
+from stream.store.errors import LaneBusyError, OffsetGapError
+from stream.store.log_reader import LogReader
+from stream.store.log_writer import LogWriter
+
+
+def with_password(**more: Any) -> StreamConfig:
+    kafka = {
+        "bootstrap": "b:9092",
+        "topics": [{"name": "a"}],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "me",
+        "sasl_password": "hunter2",
+    }
+    return StreamConfig(**{"graph": "g", "store": "s", "kafka": kafka, "snapshots": {"interval_s": 1}} | more)
+
+
+# The plan
+
+
+def test_no_secret_is_in_what_a_runner_is_given(clean_environment: pytest.MonkeyPatch) -> None:
+    plan = Plan.of(with_password(), [Start("a", 0, 5, 9)])
+    assert b"hunter2" not in pickle.dumps(plan)
+    assert "sasl_password" not in plan.settings
+    config = plan.config()
+    assert config.kafka.sasl_password is None
+    assert config == with_password().model_copy(update={"kafka": config.kafka})
+
+
+def test_a_worker_takes_its_password_from_its_environment(clean_environment: pytest.MonkeyPatch) -> None:
+    plan = pickle.loads(pickle.dumps(Plan.of(with_password(), [])))
+    clean_environment.setenv("FRESHET_STREAM_KAFKA__SASL_PASSWORD", "from-here")
+    clean_environment.setenv("FRESHET_STREAM_STORE", "/mnt/elsewhere")
+    password = plan.config().kafka.sasl_password
+    assert password is not None
+    assert password.get_secret_value() == "from-here"
+    assert plan.config().store == "/mnt/elsewhere"
+
+
+def test_a_worker_in_the_jobs_process_has_the_jobs_configuration(
+    clean_environment: pytest.MonkeyPatch,
+) -> None:
+    config = with_password()
+    plan = Plan.of(config, [])
+    hold(plan.id, config)
+    try:
+        assert plan.config() is config
+    finally:
+        release(plan.id)
+
+
+def test_flink_wants_a_job_server() -> None:
+    with pytest.raises(ValidationError, match="job_server is missing"):
+        with_password(runner={"name": "flink"})
+    with pytest.raises(ValidationError, match="environment"):
+        with_password(runner={"name": "flink", "job_server": "h:1", "environment": "docker"})
+
+
+def test_a_worker_pool_becomes_an_external_environment() -> None:
+    runner = Runner(name="flink", job_server="h:1", environment="external:pool:50000", parallelism=3)
+    told = options(runner, Plan.of(with_password(), []))
+    assert "--environment_type=EXTERNAL" in told
+    assert "--environment_config=pool:50000" in told
+    assert "--parallelism=3" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('Traceback:\n  File "x"\nstream.store.errors.OffsetGapError: a gap\n\n\tat java', "a gap"),
+        ("RuntimeError: Pipeline failed: java.lang.IllegalStateException: no slots", "no slots"),
+        ("Pipeline x failed: java.lang.RuntimeException: boom\n\tat a.b(C.java)", "boom at a.b(C.java)"),
+        ("stream.service.failure.Failure: nobody answers (KafkaTimeoutError: 5 s); look", None),
+        ("", "the runner gave no reason"),
+    ],
+)
+def test_a_runners_traceback_becomes_its_last_exceptions_sentence(text: str, told: str | None) -> None:
+    assert sentence(text) == (told or text.partition(": ")[2])
+
+
+# The coder
+
+
+def test_every_field_of_a_micro_batch_crosses_processes() -> None:
+    batch = poll(
+        "a", 3, [(7, [event(1, 2, 5), event(3, None, 6, features=[0.5])]), (9, None)], first=5, end=10
+    )
+    batch = dataclasses.replace(
+        batch, high_watermark=12, tombstones=2, wall_time_us=77, quiet=Quiet(3.5, 0.25), skipped=4
+    )
+    for field in dataclasses.fields(MicroBatch):  # a new field must differ from its default here, too
+        assert field.default is dataclasses.MISSING or getattr(batch, field.name) != field.default, field.name
+    coder = MicroBatchCoder()
+    again = coder.decode(coder.encode(batch))
+    for field in dataclasses.fields(MicroBatch):
+        value, original = getattr(again, field.name), getattr(batch, field.name)
+        assert value.equals(original) if isinstance(original, pa.RecordBatch) else value == original
+    assert isinstance(again.quiet, Quiet)
+
+
+def test_a_batch_of_another_release_is_refused() -> None:
+    encoded = bytearray(MicroBatchCoder().encode(poll("a", 0, [], first=0, end=0)))
+    encoded[0] = VERSION + 1
+    with pytest.raises(ValueError, match=f"format {VERSION + 1} .* format {VERSION}"):
+        MicroBatchCoder().decode(bytes(encoded))
+
+
+# Which submission reads
+
+
+def test_a_newer_submission_ends_an_older_one(tmp_path: Path) -> None:
+    announce(tmp_path, "old")
+    assert is_current(tmp_path, "old")
+    announce(tmp_path, "new")
+    assert not is_current(tmp_path, "old")
+    withdraw(tmp_path, "old")
+    assert is_current(tmp_path, "new")
+    withdraw(tmp_path, "new")
+    assert not is_current(tmp_path, "new")
+
+
+# The log's host
+
+
+class NoOffsets:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def committed(self, positions: list[Position]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
+    """A job of one topic partition, begun at offset 10, whose configuration this process holds."""
+    monkeypatch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
+    config = stream_config(str(tmp_path), commit_every_s=3600)
+    config = config.model_copy(update={"metrics": config.metrics.model_copy(update={"port": 0})})
+    plan = Plan.of(config, [Start("a", 0, 10, 30)])
+    hold(plan.id, config)
+    announce(tmp_path, plan.id)
+    yield plan
+    release(plan.id)
+
+
+def batch(first: int, end: int) -> MicroBatch:
+    return poll(
+        "a",
+        0,
+        [(offset, [event(offset, 1, 5 * SECOND)]) for offset in range(first, end)],
+        first=first,
+        end=end,
+    )
+
+
+def hosted(plan: Plan) -> LogHost:
+    config = plan.config()
+    return LogHost(plan, config, StreamMetrics(config))
+
+
+def offsets_in(store: Path) -> list[int]:
+    with LogWriter.open(store, log_header(stream_config(str(store)))) as writer:
+        return sorted(writer.open_tail()["offset"].to_pylist())
+
+
+def test_what_is_offered_again_is_taken_once(plan: Plan, tmp_path: Path) -> None:
+    host = hosted(plan)
+    for first, end in ((10, 14), (10, 14), (12, 18), (18, 18)):
+        host.write(batch(first, end))
+    host.close()
+    assert offsets_in(tmp_path) == list(range(10, 18))
+
+
+@pytest.mark.parametrize("taken", [0, 4])
+def test_a_batch_that_leaves_offsets_out_is_refused(plan: Plan, taken: int) -> None:
+    host = hosted(plan)
+    if taken:
+        host.write(batch(10, 10 + taken))
+    with pytest.raises(OffsetGapError, match=f"next offset is {10 + taken}, but .* begins at 15"):
+        host.write(batch(15, 17))
+    host.close()
+
+
+def test_what_a_lost_worker_had_taken_in_is_missed_by_the_next(plan: Plan, tmp_path: Path) -> None:
+    lost = hosted(plan)
+    lost.write(batch(10, 15))
+    lost.close(flush=False)  # as if its process had died
+    following = hosted(plan)
+    with pytest.raises(OffsetGapError):
+        following.write(batch(15, 20))
+    following.write(batch(10, 20))
+    following.close()
+    assert offsets_in(tmp_path) == list(range(10, 20))
+
+
+def test_a_busy_log_is_waited_for_and_then_named(plan: Plan) -> None:
+    host = hosted(plan)
+    with pytest.raises(LaneBusyError, match="is being written by"):
+        open_log(plan.config(), wait_s=0)
+    host.close()
+    with open_log(plan.config(), wait_s=0):
+        pass
+
+
+# A process's worker
+
+
+def test_the_last_stage_that_is_torn_down_commits_and_gives_the_log_back(plan: Plan, tmp_path: Path) -> None:
+    first, second = workers.acquire(plan), workers.acquire(plan)
+    assert first is second
+    first.write(batch(10, 12))
+    workers.release(plan)
+    with pytest.raises(LaneBusyError):
+        open_log(plan.config(), wait_s=0)
+    workers.release(plan)
+    assert offsets_in(tmp_path) == [10, 11]
+
+
+def test_a_failure_while_writing_has_the_log_opened_anew(plan: Plan, tmp_path: Path) -> None:
+    worker = workers.acquire(plan)
+    worker.write(batch(10, 12))
+    with pytest.raises(OffsetGapError):
+        worker.write(batch(15, 17))
+    with pytest.raises(OffsetGapError, match="next offset is 10"):  # what was pending went with it
+        worker.write(batch(12, 17))
+    worker.write(batch(10, 17))
+    workers.release(plan)
+    assert offsets_in(tmp_path) == list(range(10, 17))
+
+
+def test_a_log_that_has_snapshots_wakes_the_lanes_when_it_is_opened(plan: Plan, tmp_path: Path) -> None:
+    host = hosted(plan)
+    host.write(batch(10, 12))
+    assert host._sink.seal_all() is not None
+    host.close()
+    worker = workers.acquire(plan)
+    assert worker.write(batch(12, 12)) == [5]
+    assert worker.write(batch(12, 12)) == []
+    workers.release(plan)
+
+
+# Totals
+
+
+def test_totals_count_what_was_committed_since_they_began(plan: Plan, tmp_path: Path) -> None:
+    totals = LogTotals(str(tmp_path))
+    assert not totals.refresh()
+    host = hosted(plan)
+    host.write(batch(10, 13))
+    host.close()
+    totals.begin()
+    assert (totals.events, totals.snapshots) == (0, 0)
+    host = hosted(plan)
+    host.write(batch(13, 20))
+    assert host._sink.seal_all() is not None
+    host.close()
+    assert totals.refresh()
+    assert not totals.refresh()
+    assert (totals.events, totals.snapshots) == (7, 1)
+    assert totals.next_offset(("a", 0)) == 20
+    assert len(LogReader(tmp_path).events(5)) == 10
+
+
+def test_the_plan_in_the_pipeline_is_json(plan: Plan) -> None:
+    assert json.loads(plan.settings)["graph"] == "test"
+    assert re.fullmatch(r"[0-9a-f]{32}", plan.id)
