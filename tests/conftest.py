@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from forked import commands, processes  # noqa: F401  fixtures for all tests
+from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests
 
 pytest_plugins = ["skip_guard"]

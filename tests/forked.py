@@ -8,6 +8,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
+from streaming import T0, configuration, edge, fresh_topic, send, written
 
 INTEGRATION = Path(__file__).parent / "integration"
 PRELOAD = ["lane_crash_job", "command_job"]
@@ -65,8 +66,21 @@ class Commands:
             process.join(10)
 
 
+@pytest.fixture(scope="session")
+def warm(processes: ForkServerContext, kafka: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One whole run, so that no kill meets the compiler: what it was compiling would be compiled anew each time."""
+    folder = tmp_path_factory.mktemp("warm")
+    topic = fresh_topic(kafka)
+    send(kafka, topic, [edge(1, 2, T0), edge(2, 3, T0 + 86_400)])
+    lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
+    path = written(folder, configuration(folder / "store", kafka, topic, lanes=lanes))
+    log = folder / "job.log"
+    ended = Commands(processes).run("run", "--config", path, "--until-idle", "0.3", log=log, timeout_s=300)
+    assert ended == 0, log.read_text()
+
+
 @pytest.fixture
-def commands(processes: ForkServerContext) -> Iterator[Commands]:
+def commands(processes: ForkServerContext, warm: None) -> Iterator[Commands]:
     """Starts ``freshet-stream``; what still runs at the end is killed."""
     made = Commands(processes)
     yield made

@@ -19,6 +19,7 @@ from stream.job import Ran, StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.topics import ensure_topic
 from stream.metrics import StreamMetrics
+from stream.store.lane_reader import LaneReader
 from stream.store.log_reader import LogReader
 
 DAY_US = 86_400_000_000
@@ -112,6 +113,19 @@ def log_table(store: Path) -> pa.Table:
     reader = LogReader(store)
     tables = [reader.events(snapshot.tau) for snapshot in reader.snapshots]
     return pa.concat_tables(tables)
+
+
+def contents(store: Path) -> dict[str, Any]:
+    """Checksums of everything that the log and the lane ``hash`` are made of, and where reading has come to."""
+    log, lane = LogReader(store), LaneReader(store, "hash")
+    assert log.last is not None
+    return {
+        "log": [(s.tau, s.events.checksum, s.nodes.checksum, s.num_late) for s in log.snapshots],
+        "lane": [(m.tau, m.assignment.checksum, m.edges.checksum) for m in lane.manifests],
+        "positions": [(p.partition, p.next, p.max_t_us) for p in log.last.positions],
+        "refused": log.last.refused,
+        "late": log.last.late,
+    }
 
 
 def triples(table: pa.Table) -> list[tuple[int, int, int, int]]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownError
 
 from stream.decode.encode import EventTooLongError, encode_arrow, encode_json
 from stream.kafka.client import kafka_failures
@@ -21,6 +22,12 @@ Format = Literal["json", "arrow"]
 
 ROWS_A_CHUNK = 1 << 15
 """Events encoded at a time: bounds the memory of a replay, whatever the file's size."""
+
+FLUSH_S = 120.0
+"""How long the brokers have to acknowledge what was sent."""
+
+SPLIT_S = 0.05
+"""Pause before looking again for the parts of a batch that the client has split."""
 
 CHUNKS_A_SECOND = 20
 """At a rate, events go out in this many bursts a second."""
@@ -45,6 +52,8 @@ class Deliveries:
     def __init__(self, settings: dict[str, Any], bootstrap: str, topic: str) -> None:
         self._bootstrap, self._topic = bootstrap, topic
         self._error: BaseException | None = None
+        self._row: int | None = None
+        self._bytes = 0
         with kafka_failures(bootstrap, f"writing to topic {topic}"):
             self._producer = KafkaProducer(
                 **settings,
@@ -56,18 +65,25 @@ class Deliveries:
                 metrics_enabled=False,
             )
 
-    def send(self, value: bytes, partition: int) -> None:
+    def send(self, value: bytes, partition: int, row: int | None = None) -> None:
         """Queue one message; blocks while the client's buffer is full.
 
+        Args:
+            value: The message.
+            partition: Where to.
+            row: The row of the file that it holds, from 0; None: several.
+
         Raises:
-            Failure: An earlier message was not delivered.
+            Failure: An earlier message was not delivered, or this one is longer than any that is sent.
         """
         if self._error is not None:
             self._fail(self._error)
         try:
-            self._producer.send(self._topic, value, partition=partition).add_errback(self._failed)
+            sent = self._producer.send(self._topic, value, partition=partition)
         except KafkaError as error:
+            self._failed(row, len(value), error)
             self._fail(error)
+        sent.add_errback(self._failed, row, len(value))
 
     def finish(self) -> None:
         """Wait until the brokers have acknowledged everything.
@@ -75,19 +91,40 @@ class Deliveries:
         Raises:
             Failure: A message was not delivered.
         """
+        until_s = time.monotonic() + FLUSH_S
         with kafka_failures(self._bootstrap, f"writing to topic {self._topic}"):
-            self._producer.flush(timeout=120)
+            while True:
+                try:
+                    self._producer.flush(timeout=max(0.0, until_s - time.monotonic()))
+                    break
+                except KafkaError as error:
+                    if self._error is not None:
+                        break  # that is why
+                    # The client gives up waiting for a batch that it has split; its parts are on their way.
+                    if not isinstance(error, UnknownError) or time.monotonic() >= until_s:
+                        raise
+                    time.sleep(SPLIT_S)
         if self._error is not None:
             self._fail(self._error)
 
     def close(self) -> None:
-        """Leave the brokers; what is still queued may be lost."""
-        self._producer.close(timeout=5)
+        """Leave the brokers; what is still queued is lost."""
+        with suppress(KafkaError):  # what could not be delivered was told, or is the caller's to leave behind
+            self._producer.close(timeout=5)
 
-    def _failed(self, error: BaseException) -> None:
-        self._error = self._error or error
+    def _failed(self, row: int | None, num_bytes: int, error: BaseException) -> None:
+        # The client splits a batch that is too large until it has found the message: the first to fail is the one.
+        if self._error is None:
+            self._error, self._row, self._bytes = error, row, num_bytes
 
     def _fail(self, error: BaseException) -> None:
+        if isinstance(error, MessageSizeTooLargeError) and self._row is not None:
+            raise Failure(
+                f"row {self._row + 1} is {self._bytes:,} bytes as a JSON message, more than topic {self._topic} at "
+                f"{self._bootstrap} takes: give it fewer features or shorter ids, or raise the topic's "
+                "max.message.bytes (rows count from 1, the header left out); the replay stopped there, part of the "
+                "file is in the topic"
+            ) from error
         told = " ".join(str(error).split()) or type(error).__name__
         raise Failure(
             f"topic {self._topic} at {self._bootstrap} didn't take a message: {told}; "
@@ -122,7 +159,7 @@ def replay(
 
     Raises:
         Failure: A message was not delivered, no broker answers, the topic has another number of partitions, or one
-            event alone is too long for an Arrow message; the sentence names its row.
+            event alone is too long for a message; the sentence names its row.
     """
     found = ensure_topic(settings, bootstrap, topic, partitions or 1)
     if partitions is not None and found != partitions:
@@ -137,8 +174,12 @@ def replay(
         for chunk in _chunks(events, rate):
             for partition, rows, part in _by_partition(chunk, found):
                 try:
-                    for value in _messages(part, message_format):
-                        deliveries.send(value, partition)
+                    if message_format == "json":
+                        for row, value in zip(rows, encode_json(part), strict=True):
+                            deliveries.send(value, partition, sent + int(row))
+                    else:
+                        for value in encode_arrow(part):
+                            deliveries.send(value, partition)
                 except EventTooLongError as error:
                     raise _too_long(error, sent + int(rows[error.row])) from None
             sent += len(chunk)
@@ -185,10 +226,6 @@ def _by_partition(
     for partition in np.unique(home):
         rows = np.flatnonzero(home == partition)
         yield int(partition), rows, batch.take(pa.array(rows))
-
-
-def _messages(batch: pa.RecordBatch, message_format: Format) -> Iterator[bytes]:
-    yield from encode_json(batch) if message_format == "json" else encode_arrow(batch)
 
 
 def _too_long(error: EventTooLongError, row: int) -> Failure:

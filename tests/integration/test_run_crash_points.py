@@ -3,15 +3,12 @@
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from forked import Commands
-from streaming import T0, configuration, edge, fresh_topic, read_topic, send, written
+from streaming import T0, configuration, contents, edge, fresh_topic, read_topic, send, written
 
 from stream.store.crash import AFTER_COMMIT, CRASH_POINTS
-from stream.store.lane_reader import LaneReader
-from stream.store.log_reader import LogReader
 from stream.store.verify import verify
 
 pytestmark = pytest.mark.integration
@@ -67,16 +64,3 @@ def store_configuration(folder: Path, kafka: str, topic: str, letters: str) -> P
     lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
     content = configuration(folder / "store", kafka, topic, lanes=lanes, kafka={"dead_letters": letters})
     return written(folder, content)
-
-
-def contents(store: Path) -> dict[str, Any]:
-    """Checksums of everything that the log and the lane are made of, and where reading has come to."""
-    log, lane = LogReader(store), LaneReader(store, "hash")
-    assert log.last is not None
-    return {
-        "log": [(s.tau, s.events.checksum, s.nodes.checksum, s.num_late) for s in log.snapshots],
-        "lane": [(m.tau, m.assignment.checksum, m.edges.checksum) for m in lane.manifests],
-        "positions": [(p.partition, p.next, p.max_t_us) for p in log.last.positions],
-        "refused": log.last.refused,
-        "late": log.last.late,
-    }

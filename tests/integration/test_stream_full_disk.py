@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streaming import T0, configuration, edge, fresh_topic, run_job, send
+from streaming import T0, configuration, contents, edge, fresh_topic, run_job, send
 from structlog.testing import capture_logs
 from test_broker_outage import Running
-from test_run_crash_points import contents
 from test_stream_lanes import reached
 
 from schemas.config import StreamConfig

@@ -4,8 +4,10 @@ import signal
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import NewTopic
 from streaming import (
     T0,
     command,
@@ -20,6 +22,9 @@ from streaming import (
     written,
 )
 
+from schemas.events import event_schema
+from stream.kafka.producer import replay
+from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
 from stream.store.log_reader import LogReader
 
@@ -180,3 +185,18 @@ def test_replay_names_a_topic_with_other_partitions_and_a_file_that_is_not_there
     assert done.returncode == 1
     assert "none.csv" in sentence(done.stderr)
     assert command("replay", "--bootstrap", kafka).returncode == 2
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_row_too_long_for_its_topic_as_json_is_named_as_in_the_file(kafka: str, partitions: int) -> None:
+    topic = "narrow-" + fresh_topic(kafka)
+    admin = KafkaAdminClient(**settings(kafka))
+    admin.create_topics([NewTopic(topic, partitions, 1, topic_configs={"max.message.bytes": "100000"})])
+    admin.close()
+    rows = [{"op": 0, "src": i, "t": i, "weight": 1.0, "features": [0.5]} for i in range(100)]
+    rows[72]["features"] = [0.5] * 50_000
+    events = pa.Table.from_pylist(rows, schema=event_schema("int"))
+    with pytest.raises(
+        Failure, match=rf"^row 73 is 20\d,\d+ bytes as a JSON message, more than topic {topic} "
+    ):
+        replay(events, settings=settings(kafka), bootstrap=kafka, topic=topic, message_format="json")

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from forked import Commands
-from streaming import T0, command, configuration, edge, fresh_topic, read_topic, send, written
-from test_run_crash_points import contents
+from streaming import T0, command, configuration, contents, edge, fresh_topic, read_topic, send, written
 from test_stream_lanes import reached
 
 from stream.store.log_reader import LogReader
