@@ -36,7 +36,10 @@ one its published discards are met (``docs/partitioning.md``)."""
 
 @runtime_checkable
 class TwoPass(Protocol):
-    """A partitioner that can be told a whole file before its first update."""
+    """A partitioner that can be told a whole file before its first update.
+
+    One with a class attribute ``needs_whole_file`` that is true is told in any mode.
+    """
 
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
         """Take in all inserts: dense ids and µs, (E,) each, and the number of distinct nodes."""
@@ -101,7 +104,7 @@ def partition_events(
     ordered, ids = densify(events)
     params = {**default_params(algorithm, ordered), **(params or {})}
     partitioner = create(algorithm, params, parts=parts, seed=seed, window=window)
-    foresees = mode == "two-pass"
+    foresees = mode == "two-pass" or getattr(partitioner, "needs_whole_file", False)
     if foresees and not isinstance(partitioner, TwoPass):
         raise PartitionError(f"{algorithm} has no two-pass mode; leave --mode out")
     _warm_up(create(algorithm, params, parts=parts, seed=seed, window=window), foresees)
