@@ -110,9 +110,24 @@ class Kafka(Section):
     )
     sasl_username: str | None = Field(None, description="With SASL.")
     sasl_password: SecretStr | None = Field(
-        None, description="With SASL; better from FRESHET_STREAM_KAFKA__SASL_PASSWORD."
+        None, description="With SASL; better from a file or FRESHET_STREAM_KAFKA__SASL_PASSWORD."
     )
-    ssl_cafile: str | None = Field(None, description="CA certificates, PEM.")
+    sasl_password_file: str | None = Field(
+        None, description="File with the password, as secrets are mounted; read at every connection."
+    )
+    ssl_cafile: str | None = Field(
+        None, description="Certificates of the authorities that sign brokers', PEM; null: the system's."
+    )
+    ssl_certfile: str | None = Field(
+        None, description="Certificate to show to brokers, PEM, its chain after it; null: none."
+    )
+    ssl_keyfile: str | None = Field(
+        None, description="Key of ssl_certfile, PEM; null: it is in that file too."
+    )
+    ssl_password: SecretStr | None = Field(
+        None, description="Password of an encrypted key; better from a file or the environment."
+    )
+    ssl_password_file: str | None = Field(None, description="File with the password of the key.")
     api_version: tuple[int, ...] | None = Field(
         None, description="Protocol version to assume, as [2, 1]; null: ask the broker."
     )
@@ -142,6 +157,51 @@ class Kafka(Section):
         if len(set(names)) < len(names):
             raise ValueError(f"topics must have distinct names, found {names}")
         return topics
+
+    @property
+    def servers(self) -> list[str]:
+        """host:port of each broker to begin with."""
+        return [server.strip() for server in self.bootstrap.split(",")]
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether brokers want a login."""
+        return self.security_protocol.startswith("SASL")
+
+    @model_validator(mode="after")
+    def _secured_as_meant(self) -> Self:
+        for name in ("sasl_password", "ssl_password"):
+            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
+                raise ValueError(f"give {name} or {name}_file, not both")
+        if self.uses_sasl:
+            has_password = self.sasl_password is not None or self.sasl_password_file is not None
+            needed = {
+                "sasl_mechanism": self.sasl_mechanism,
+                "sasl_username": self.sasl_username,
+                "sasl_password or sasl_password_file": has_password,
+            }
+            missing = [name for name, value in needed.items() if not value]
+            if missing:
+                raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
+        elif self.sasl_mechanism is not None:
+            raise ValueError(
+                f"sasl_mechanism is given, but security_protocol {self.security_protocol} has no login; "
+                f"set it to SASL_{self.security_protocol}"
+            )
+        files = [name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile") if getattr(self, name)]
+        if files and not self.uses_tls:
+            raise ValueError(
+                f"{', '.join(files)} given, but security_protocol {self.security_protocol} has no TLS; "
+                "set it to SSL or SASL_SSL"
+            )
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ValueError("ssl_keyfile is given without ssl_certfile")
+        return self
 
     @model_validator(mode="after")
     def _letters_go_elsewhere(self) -> Self:
@@ -250,6 +310,7 @@ class StreamConfig(Service):
         extra="forbid",
         validate_default=True,
         allow_inf_nan=False,
+        hide_input_in_errors=True,
     )
 
     graph: Name = Field(description="Name of the graph: a label of every metric.")

@@ -47,6 +47,7 @@ class TrainerConfig(Service):
         extra="forbid",
         validate_default=True,
         allow_inf_nan=False,
+        hide_input_in_errors=True,
     )
 
     store: str | None = Field(None, description="Folder of the store; evaluate needs none.")

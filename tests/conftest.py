@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests
+from secure_broker import secure  # noqa: F401  likewise
 
 pytest_plugins = ["skip_guard"]
 

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from schemas.config import Kafka, Topic
+from schemas.config import Kafka, StreamConfig, Topic
 from stream.commands.progress import Display, Rate
+from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, print_json, print_table
 
@@ -15,8 +16,16 @@ def replay(
     file: Annotated[
         Path, typer.Argument(help="Parquet or CSV with columns src, dst, t and optionally more.")
     ],
-    bootstrap: Annotated[str, typer.Option(help="host:port of the brokers, comma-separated.")],
     topic: Annotated[str, typer.Option(help="Where to; created if it doesn't exist.")],
+    bootstrap: Annotated[
+        str | None, typer.Option(help="host:port of the brokers, comma-separated; or give --config.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A stream's configuration, for brokers, certificates and login of its section kafka."
+        ),
+    ] = None,
     message_format: Annotated[
         Literal["json", "arrow"],
         typer.Option(
@@ -41,13 +50,17 @@ def replay(
 
     Example: freshet-stream replay collegemsg.parquet --bootstrap 127.0.0.1:9092 --topic edges --format arrow
     """
+    if bootstrap is None and config is None:
+        raise typer.BadParameter("give --bootstrap HOST:PORT, or --config FILE of a stream")
 
     def body() -> None:
         from stream.decode.event_file import read_events
         from stream.kafka.client import client_settings
+        from stream.kafka.greeting import greet
         from stream.kafka.producer import replay as send
 
-        kafka = Kafka(bootstrap=bootstrap, topics=[Topic(name=topic)], api_version=_version(api_version))
+        kafka = _kafka(config, bootstrap, _version(api_version))
+        greet(kafka, f"writing to topic {topic}")
         events = read_events(file).events
         sent, rate_now = [0], Rate()
 
@@ -61,7 +74,7 @@ def replay(
             done = send(
                 events,
                 settings=client_settings(kafka),
-                bootstrap=bootstrap,
+                bootstrap=kafka.bootstrap,
                 topic=topic,
                 message_format=message_format,
                 rate=rate,
@@ -72,6 +85,15 @@ def replay(
         print_json(result) if json else print_table(f"{file} → {topic}", result)
 
     finish(body, debug=debug)
+
+
+def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...] | None) -> Kafka:
+    """The section of a file, or the defaults for a broker without security; what was given on the command line wins."""
+    given = {"bootstrap": bootstrap, "api_version": api_version}
+    given = {key: value for key, value in given.items() if value is not None}
+    if file is not None:
+        return load_config(StreamConfig, file).kafka.model_copy(update=given)
+    return Kafka.model_validate({**given, "topics": [Topic(name="any")]})
 
 
 def _version(text: str | None) -> tuple[int, ...] | None:

@@ -14,7 +14,11 @@ from kafka.errors import (
 )
 
 from schemas.config import Kafka
+from stream.kafka.greeting import NoBrokerError
+from stream.kafka.tls import secret, tls_context
 from stream.service.failure import Failure
+
+__all__ = ["NoBrokerError", "client_settings", "kafka_failures"]
 
 REQUEST_TIMEOUT_MS = 30_000
 BOOTSTRAP_TIMEOUT_MS = 15_000
@@ -26,10 +30,11 @@ RECONNECT_MAX_MS = 2_000
 def client_settings(kafka: Kafka) -> dict[str, Any]:
     """Connection and security settings for kafka-python's consumer, producer and admin client.
 
-    The password leaves its SecretStr only here, on its way into the client.
+    Raises:
+        Failure: A file of a certificate, key or password can't be used.
     """
     settings: dict[str, Any] = {
-        "bootstrap_servers": [server.strip() for server in kafka.bootstrap.split(",")],
+        "bootstrap_servers": kafka.servers,
         "client_id": "freshet",
         "security_protocol": kafka.security_protocol,
         "request_timeout_ms": REQUEST_TIMEOUT_MS,
@@ -38,19 +43,16 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
     }
     if kafka.api_version is not None:
         settings["api_version"] = tuple(kafka.api_version)
-    if kafka.ssl_cafile is not None:
-        settings["ssl_cafile"] = kafka.ssl_cafile
-    if kafka.security_protocol.startswith("SASL"):
+    context = tls_context(kafka)
+    if context is not None:
+        settings["ssl_context"] = context
+    if kafka.uses_sasl:
         settings["sasl_mechanism"] = kafka.sasl_mechanism
         settings["sasl_plain_username"] = kafka.sasl_username
-        settings["sasl_plain_password"] = (
-            kafka.sasl_password.get_secret_value() if kafka.sasl_password else None
+        settings["sasl_plain_password"] = secret(
+            "sasl_password", kafka.sasl_password, kafka.sasl_password_file
         )
     return settings
-
-
-class NoBrokerError(Failure):
-    """No broker answers: whoever has begun waits and asks again."""
 
 
 @contextmanager

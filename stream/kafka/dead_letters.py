@@ -11,6 +11,7 @@ from kafka import KafkaProducer
 from schemas.config import Kafka
 from stream.background import Background
 from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
 from stream.store.crash import crash_point
 from stream.store.outbox import RejectedMessages
@@ -50,6 +51,7 @@ class DeadLetters:
     def __init__(self, kafka: Kafka, rejects: Rejects) -> None:
         assert kafka.dead_letters is not None
         self._topic, self._rejects = kafka.dead_letters, rejects
+        greet(kafka, f"writing to topic {self._topic}")
         settings = client_settings(kafka)
         ensure_topic(settings, kafka.bootstrap, self._topic, 1)
         with kafka_failures(kafka.bootstrap, f"writing to topic {self._topic}"):

@@ -11,6 +11,7 @@ from kafka.errors import KafkaError, OffsetOutOfRangeError
 from schemas.config import Kafka
 from stream.kafka.answers import Answers
 from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.greeting import greet
 from stream.kafka.quiet import QuietPartitions
 from stream.kafka.records import Records, joined, read_columns
 from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
@@ -56,6 +57,7 @@ Skipped = Callable[[str, int], None]
 
 def open_consumer(kafka: Kafka) -> KafkaConsumer:
     """A consumer without a group: offsets come from the log, never from Kafka."""
+    greet(kafka, "connecting to Kafka")
     with kafka_failures(kafka.bootstrap, "connecting to Kafka"):
         return KafkaConsumer(
             **client_settings(kafka),

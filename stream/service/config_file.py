@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from schemas.config import Service
 from stream.service.failure import Failure
@@ -39,13 +40,26 @@ def load_config(kind: type[Config], path: str | Path) -> Config:
     except OSError as error:
         raise Failure(f"configuration {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Failure(f"configuration {path} is not usable YAML: {' '.join(str(error).split())}") from error
+        # Not from the error, nor its whole text: it quotes the line, which may hold a password.
+        raise Failure(f"configuration {path} is not usable YAML: {_wrong_yaml(error)}") from None
     if not isinstance(content, dict):
         raise Failure(f"configuration {path} must be a mapping of keys, found {type(content).__name__}")
     try:
         return kind(**content)
     except ValidationError as error:
         raise Failure(f"configuration {path}: {'; '.join(_sentence(e) for e in error.errors())}") from error
+    except SettingsError as error:  # whose cause holds the variable's value
+        raise Failure(f"environment: {error}; sections are given as JSON, or key by key") from None
+
+
+def _wrong_yaml(error: yaml.YAMLError | UnicodeDecodeError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        told = ", ".join(text for text in (error.context, error.problem) if text)
+        return f"{told} in line {mark.line + 1}, column {mark.column + 1}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 at byte {error.start}"
+    return "it holds characters that YAML doesn't take"
 
 
 def _sentence(error: Any) -> str:
@@ -55,5 +69,10 @@ def _sentence(error: Any) -> str:
     if error["type"] == "missing":
         return f"key {key} is missing"
     message = error["msg"].removeprefix("Value error, ")
-    found = "" if "password" in key else f", found {error['input']!r}"[:120]
+    # Nothing is quoted that could be, or hold, a password: what stands in the place of a section may.
+    shown = not error["type"].startswith(("model", "dict")) and isinstance(
+        error["input"], str | int | float | None
+    )
+    shown = shown and "password" not in key
+    found = f", found {error['input']!r}"[:120] if shown else ""
     return f"{key}: {message[0].lower()}{message[1:]}{found if error['type'] != 'value_error' else ''}"

@@ -1,0 +1,79 @@
+"""TLS towards brokers: one context for every client, whose files are read here so that each fault has its key."""
+
+import ssl
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from schemas.config import Kafka
+from stream.service.failure import Failure
+
+
+def tls_context(kafka: Kafka) -> ssl.SSLContext | None:
+    """The context that the section asks for: TLS 1.2 or newer, certificates and host names always checked.
+
+    Returns:
+        None where the protocol has no TLS.
+
+    Raises:
+        Failure: A file can't be read or used; the sentence names its key.
+    """
+    if not kafka.uses_tls:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if kafka.ssl_cafile is None:
+        context.load_default_certs()
+    else:
+        _readable("ssl_cafile", kafka.ssl_cafile)
+        try:
+            context.load_verify_locations(kafka.ssl_cafile)
+        except ssl.SSLError as error:
+            raise Failure(f"kafka.ssl_cafile: {kafka.ssl_cafile} holds no certificate in PEM form") from error
+    if kafka.ssl_certfile is not None:
+        _load_own(context, kafka, kafka.ssl_certfile)
+    return context
+
+
+def secret(key: str, value: SecretStr | None, file: str | None) -> str | None:
+    """A password as it is, from the configuration or from its file, without the line break at the file's end.
+
+    A file is read at every call, so that a password that is changed there holds from the next connection on.
+
+    Raises:
+        Failure: The file can't be read or is empty.
+    """
+    if file is None:
+        return None if value is None else value.get_secret_value()
+    _readable(f"{key}_file", file)
+    try:
+        content = Path(file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:  # whose text quotes what it couldn't read
+        content = ""
+    if not content:
+        raise Failure(f"kafka.{key}_file: {file} is empty or not text, expected the password")
+    return content
+
+
+def _load_own(context: ssl.SSLContext, kafka: Kafka, certificate: str) -> None:
+    _readable("ssl_certfile", certificate)
+    if kafka.ssl_keyfile is not None:
+        _readable("ssl_keyfile", kafka.ssl_keyfile)
+    password = secret("ssl_password", kafka.ssl_password, kafka.ssl_password_file)
+    try:
+        # Never None: OpenSSL would ask at the terminal, and wait there.
+        context.load_cert_chain(certificate, kafka.ssl_keyfile, password or "")
+    except (ssl.SSLError, ValueError) as error:
+        key = kafka.ssl_keyfile or certificate
+        raise Failure(
+            f"kafka.ssl_certfile and kafka.ssl_keyfile: {certificate} and {key} are not a certificate and its key in "
+            "PEM form, or kafka.ssl_password is not the key's"
+        ) from error
+
+
+def _readable(key: str, file: str) -> None:
+    try:
+        with Path(file).open("rb"):
+            pass
+    except OSError as error:
+        raise Failure(f"kafka.{key}: {file} cannot be read: {error.strerror}") from error
