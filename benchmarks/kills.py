@@ -38,7 +38,7 @@ BROKER = Path(__file__).resolve().parents[1] / "deploy" / "kafka" / "broker.py"
 JOB = [sys.executable, "-c", "from stream.start import main; main()", "run", "--config"]
 PARTITIONS = 4
 DAY_S, SECONDS_AN_EVENT = 86_400, 60
-EVENTS_PER_S = 400
+EVENTS_PER_S, EVENTS_A_REPLAY = 400, 2_000
 LATE_S = 10 * DAY_S
 """Partitions may run apart by this much event time: then no kill decides what is late."""
 
@@ -63,6 +63,11 @@ def measure(folder: Path, data: Path, address: str, arguments: argparse.Namespac
     settings = client_settings(Kafka(bootstrap=address, topics=[Topic(name=topic)]))
     ensure_topic(settings, address, topic, PARTITIONS)
     stop, sent = threading.Event(), [0]
+    ensure_topic(settings, address, "warm", 1)
+    warm = configuration(folder / "warm", address, "warm")
+    replay(edges(1, 0, 2_000), settings=settings, bootstrap=address, topic="warm")
+    # One whole run, so that no kill meets the compiler.
+    subprocess.run([*JOB, str(warm), "--until-idle", "1"], check=True, capture_output=True)
     producer = threading.Thread(target=produce, args=(settings, address, topic, arguments.seed, stop, sent))
     producer.start()
     killed, whole = (
@@ -86,6 +91,8 @@ def measure(folder: Path, data: Path, address: str, arguments: argparse.Namespac
         job.send_signal(signal.SIGKILL)
         job.wait()
         commits.append(commits_of(folder / "killed" / "store"))
+        if kill % 20 == 19:
+            print(f"{kill + 1} kills, {commits[-1]:,} commits", file=sys.stderr, flush=True)
         progress += commits[-1] > commits[-2]
     seconds = time.monotonic() - begun
     stop.set()
@@ -137,25 +144,28 @@ def produce(
     settings: dict[str, Any], address: str, topic: str, seed: int, stop: threading.Event, sent: list[int]
 ) -> None:
     """Edges in order of time, a few seconds' worth at a time, until told to stop."""
-    rng = np.random.default_rng(seed)
     while not stop.is_set():
-        rows, first = EVENTS_PER_S, sent[0]
-        times = (1_100_000_000 + (first + np.arange(rows)) * SECONDS_AN_EVENT) * 1_000_000
-        schema = event_schema("int")
-        columns = {
-            "op": np.ones(rows, np.int8),
-            "src": rng.integers(0, 1_000, rows),
-            "dst": rng.integers(0, 1_000, rows),
-            "t": times,
-            "weight": np.ones(rows, np.float32),
-        }
-        arrays = [
-            pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
-            for field in schema
-        ]
-        events = pa.table(arrays, schema=schema)
+        events = edges(seed + sent[0], sent[0], EVENTS_A_REPLAY)
         replay(events, settings=settings, bootstrap=address, topic=topic, rate=EVENTS_PER_S)
-        sent[0] += rows
+        sent[0] += len(events)
+
+
+def edges(seed: int, first: int, rows: int) -> pa.Table:
+    """Edges number ``first`` and on of an endless stream in order of time."""
+    rng = np.random.default_rng(seed)
+    columns = {
+        "op": np.ones(rows, np.int8),
+        "src": rng.integers(0, 1_000, rows),
+        "dst": rng.integers(0, 1_000, rows),
+        "t": (1_100_000_000 + (first + np.arange(rows)) * SECONDS_AN_EVENT) * 1_000_000,
+        "weight": np.ones(rows, np.float32),
+    }
+    schema = event_schema("int")
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
+        for field in schema
+    ]
+    return pa.table(arrays, schema=schema)
 
 
 def configuration(folder: Path, address: str, topic: str) -> Path:
@@ -205,7 +215,7 @@ def commits_of(store: Path) -> int:
     return len(list((store / "log" / "commits").glob("*.json")))
 
 
-def until(condition: Any, timeout_s: float = 90) -> None:
+def until(condition: Any, timeout_s: float = 300) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

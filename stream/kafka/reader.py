@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, OffsetOutOfRangeError
+from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
 from schemas.config import Kafka
 from stream.kafka.answers import Answers
@@ -247,6 +247,8 @@ class PartitionReader:
             except OffsetOutOfRangeError as error:
                 self._gap(list(error.args[0]))
                 return
+            except LogTruncationError as error:
+                raise self._truncated(list(error.divergent_offsets)) from error
             except KafkaError as error:
                 if getattr(error, "retriable", False):
                     return
@@ -285,6 +287,17 @@ class PartitionReader:
             self._consumer.seek(tp, after)
             self._quiet.said(tp, unread=after < found.end, messages=True)
             self._waiting[tp] = self._batch(tp, first, Records.none(after))
+
+    def _truncated(self, partitions: list[TopicPartition]) -> OffsetGapError:
+        places = ", ".join(
+            f"topic {tp.topic} partition {tp.partition} (read up to offset {self._next[tp]})"
+            for tp in partitions
+        )
+        return OffsetGapError(
+            f"{places} at {self._kafka.bootstrap} no longer has what was read of it: the topic was made anew, or a "
+            "broker that lacked messages became its leader and truncated it; choose a new store, or a topic of "
+            "another name"
+        )
 
     def _checked(self, found: PartitionBounds, wanted: int) -> int:
         """Where reading can go on: ``wanted``, or the partition's first offset where a gap may be skipped."""
