@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,14 @@ from stream.decode.arrow_events import read_arrow, views
 from stream.decode.arrow_frames import Limits
 from stream.decode.json_events import read_json
 from stream.decode.mapping import Mapping
-from stream.decode.reading import Int64Array, Refusal, Rows
+from stream.decode.reading import (
+    REFUSAL_SCHEMA,
+    Int64Array,
+    Refusal,
+    Rows,
+    refusal_table,
+    refused_alike,
+)
 from stream.decode.rules import Rules
 from stream.decode.validate import check
 from stream.microbatch import MicroBatch, RawBatch
@@ -56,19 +62,13 @@ class Decoder:
         offsets = raw.offsets.to_numpy(zero_copy_only=False)
         lengths = pc.binary_length(raw.values).fill_null(-1).to_numpy(zero_copy_only=False)
         limit = self._config.kafka.max_message_bytes
-        refusals = [
-            Refusal(
-                int(i),
-                None,
-                Reason.TOO_LARGE,
-                f"{lengths[i]} bytes, but config key kafka.max_message_bytes is {limit}",
-            )
-            for i in np.flatnonzero(lengths > limit)
-        ]
+        large = np.flatnonzero(lengths > limit)
+        sentences = [f"{n} bytes, but config key kafka.max_message_bytes is {limit}" for n in lengths[large]]
+        refusals = [refused_alike(large, Reason.TOO_LARGE, sentences)] if len(large) else []
         places = np.flatnonzero((lengths >= 0) & (lengths <= limit))
         rules = Rules.of(self._config, now_us)
         read, refused = self._read(raw.values, places)
-        refusals += [replace(refusal, message=int(places[refusal.message])) for refusal in refused]
+        refusals += [_placed(table, places) for table in refused]
         accepted = []
         for rows in read:
             check(rows.draft, rules)
@@ -88,27 +88,40 @@ class Decoder:
             quiet=raw.quiet,
         )
 
-    def _read(self, values: pa.LargeBinaryArray, places: Int64Array) -> tuple[list[Rows], list[Refusal]]:
+    def _read(self, values: pa.LargeBinaryArray, places: Int64Array) -> tuple[list[Rows], list[pa.Table]]:
         ids, unit = self._config.ids, self._topic.unit
         wanted = values if len(places) == len(values) else values.take(pa.array(places))
         if self._topic.format == "json":
             return read_json(wanted, ids, unit, self._mapping)
-        return read_arrow(views(wanted), ids, unit, self._limits, self._mapping)
+        rows, refusals = read_arrow(views(wanted), ids, unit, self._limits, self._mapping)
+        return rows, [refusal_table(refusals)] if refusals else []
 
 
-def _refused_rows(rows: Rows, places: Int64Array) -> list[Refusal]:
+def _placed(refused: pa.Table, places: Int64Array) -> pa.Table:
+    """Refusals of the messages that were read, as refusals of the poll's."""
+    return refused.set_column(
+        0, REFUSAL_SCHEMA.field("message"), pa.array(places[refused["message"].to_numpy()])
+    )
+
+
+def _refused_rows(rows: Rows, places: Int64Array) -> list[pa.Table]:
     faults = rows.draft.faults
-    refused = faults.refused_rows()
-    if len(refused) == 0:
+    if faults.accepted.all():
         return []
-    messages = places[rows.messages[refused]].tolist()
     if rows.rows is None:
-        return [Refusal(message, None, *faults.of(i)) for message, i in zip(messages, refused, strict=True)]
+        return [
+            refused_alike(places[rows.messages[which]], reason, sentences)
+            for which, reason, sentences in faults.alike()
+        ]
+    refused = faults.refused_rows()
+    messages = places[rows.messages[refused]].tolist()
     # Not the message's first bytes again for each of its rows, but the row.
     texts = rows.draft.batch.take(pa.array(refused)).to_pylist()
     return [
-        Refusal(message, int(rows.rows[i]), *faults.of(i), raw=json.dumps(text).encode())
-        for message, i, text in zip(messages, refused, texts, strict=True)
+        refusal_table(
+            Refusal(message, int(rows.rows[i]), *faults.of(i), raw=json.dumps(text).encode())
+            for message, i, text in zip(messages, refused, texts, strict=True)
+        )
     ]
 
 
@@ -119,19 +132,25 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return together[0] if together else pa.RecordBatch.from_pylist([], schema)
 
 
-def _rejects(raw: RawBatch, offsets: Int64Array, refusals: list[Refusal]) -> pa.RecordBatch:
-    refusals = sorted(refusals, key=lambda refusal: (refusal.message, refusal.row or 0))
+def _rejects(raw: RawBatch, offsets: Int64Array, refusals: list[pa.Table]) -> pa.RecordBatch:
+    if not refusals:
+        return pa.RecordBatch.from_pylist([], schema=REJECT_SCHEMA)
+    table = pa.concat_tables(refusals)
+    # Null rows, whole messages, have no others beside them.
+    table = table.take(
+        pc.sort_indices(table, [("message", "ascending"), ("row", "ascending")])
+    ).combine_chunks()
+    messages, whole = table["message"], table["raw"].is_null().combine_chunks()
+    own = pc.binary_slice(raw.values.take(messages.filter(whole).combine_chunks()), 0, RAW_LIMIT_BYTES)
+    first_bytes = pc.binary_slice(table["raw"].combine_chunks(), 0, RAW_LIMIT_BYTES)
     columns = {
-        "topic": [raw.topic] * len(refusals),
-        "partition": [raw.partition] * len(refusals),
-        "offset": [int(offsets[refusal.message]) for refusal in refusals],
-        "row": [refusal.row for refusal in refusals],
-        "reason": [refusal.reason.value for refusal in refusals],
-        "sentence": [refusal.sentence for refusal in refusals],
-        "raw": [
-            (refusal.raw or raw.values[refusal.message].as_py() or b"")[:RAW_LIMIT_BYTES]
-            for refusal in refusals
-        ],
+        "topic": pa.repeat(raw.topic, len(table)),
+        "partition": pa.repeat(pa.scalar(raw.partition, pa.int32()), len(table)),
+        "offset": pa.array(offsets[messages.to_numpy()]),
+        "row": table["row"],
+        "reason": table["reason"],
+        "sentence": table["sentence"],
+        "raw": pc.replace_with_mask(first_bytes, whole, own.cast(pa.binary())),
     }
-    arrays = [pa.array(columns[field.name], field.type) for field in REJECT_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA)
+    found = pa.table([columns[field.name] for field in REJECT_SCHEMA], schema=REJECT_SCHEMA)
+    return found.combine_chunks().to_batches()[0]

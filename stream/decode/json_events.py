@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from schemas.events import IdKind
+from stream.decode.json_diagnosis import diagnose
 from stream.decode.json_kernel import (
     EVENT_ID,
     FEATURES,
@@ -22,7 +23,7 @@ from stream.decode.json_kernel import (
 )
 from stream.decode.json_message import JsonRow, read_message
 from stream.decode.mapping import NATIVE, Mapping
-from stream.decode.reading import Refusal, RefusedError, Rows
+from stream.decode.reading import Refusal, RefusedError, Rows, refusal_table
 from stream.decode.times import TimeUnit
 from stream.decode.validate import Draft, Faults, draft_schema
 
@@ -34,7 +35,7 @@ def _plan(mapping: Mapping) -> Plan:
 
 def read_json(
     values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit, mapping: Mapping = NATIVE
-) -> tuple[list[Rows], list[Refusal]]:
+) -> tuple[list[Rows], list[pa.Table]]:
     """Read messages of one event each: the scanner reads what it knows, ``read_message`` the rest.
 
     Args:
@@ -44,23 +45,26 @@ def read_json(
         mapping: Where the topic's messages keep the fields.
 
     Returns:
-        Rows in the order of the messages, and the messages that are no events.
+        Rows in the order of the messages, and the messages that are no events (``REFUSAL_SCHEMA``).
     """
     if len(values) == 0:
         return [], []
     _, ends_buffer, data_buffer = values.buffers()
     ends = np.frombuffer(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
     data = np.frombuffer(data_buffer or b"", np.uint8)
-    columns = scan(data, ends, _plan(mapping), text_ids=ids == "string", unit=unit)
+    plan = _plan(mapping)
+    columns = scan(data, ends, plan, text_ids=ids == "string", unit=unit)
     batch = _scanned(columns, data, ids, mapping)
     messages = np.flatnonzero(columns.known)
     if len(messages) == len(values):
         return [Rows(Draft(batch, Faults.none(len(messages))), messages)], []
 
+    unknown = np.flatnonzero(~columns.known)
+    refused, unknown = diagnose(data, ends, unknown, plan, ids, unit, mapping)
     rows: list[JsonRow] = []
     sources: list[int] = []
     refusals: list[Refusal] = []
-    for i in np.flatnonzero(~columns.known).tolist():
+    for i in unknown.tolist():
         try:
             rows.append(read_message(values[i].as_py(), ids, unit, mapping))
             sources.append(i)
@@ -71,7 +75,9 @@ def read_json(
         order = np.argsort(messages)
         together = pa.Table.from_batches([batch, _read(rows, ids)]).combine_chunks().to_batches()[0]
         batch, messages = together.take(pa.array(order)), messages[order]
-    return [Rows(Draft(batch, Faults.none(len(messages))), messages)], refusals
+    if refusals:
+        refused.append(refusal_table(refusals))
+    return [Rows(Draft(batch, Faults.none(len(messages))), messages)], refused
 
 
 def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping: Mapping) -> pa.RecordBatch:

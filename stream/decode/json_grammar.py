@@ -56,7 +56,8 @@ def plain_string_end(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _is_hex(c: int) -> bool:
+def is_hex(c: int) -> bool:
+    """Whether a byte is a hexadecimal digit."""
     return 48 <= c <= 57 or 65 <= c <= 70 or 97 <= c <= 102
 
 
@@ -79,7 +80,7 @@ def _skip_string(data: Bytes, i: int, end: int) -> int:
         i += 1
         if escape == 117:  # \uXXXX
             for _ in range(4):
-                if not _is_hex(at(data, i, end)):
+                if not is_hex(at(data, i, end)):
                     return -1
                 i += 1
         elif escape not in (QUOTE, BACKSLASH, 47, 98, 102, 110, 114, 116):  # / b f n r t
@@ -360,7 +361,13 @@ def rfc3339(data: Bytes, i: int, end: int) -> tuple[bool, int]:
 
 @njit(cache=True, nogil=True)
 def is_utf8(data: Bytes, i: int, end: int) -> bool:
-    """Whether the bytes are well-formed UTF-8 (no overlong forms, no surrogates, up to U+10FFFF)."""
+    """Whether the bytes are well-formed UTF-8."""
+    return utf8_fault(data, i, end) < 0
+
+
+@njit(cache=True, nogil=True)
+def utf8_fault(data: Bytes, i: int, end: int) -> int:
+    """Where bytes cease to be well-formed UTF-8 (no overlong forms, no surrogates, up to U+10FFFF); −1: nowhere."""
     while i < end:
         c = data[i]
         if c < 0x80:
@@ -382,11 +389,11 @@ def is_utf8(data: Bytes, i: int, end: int) -> bool:
             elif c == 0xF4:
                 high = 0x8F
         else:
-            return False
+            return i
         for k in range(1, more + 1):
             follower = at(data, i + k, end)
             if follower < low or follower > high:
-                return False
+                return i
             low, high = 0x80, 0xBF
         i += more + 1
-    return True
+    return -1

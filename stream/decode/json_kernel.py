@@ -48,7 +48,7 @@ SRC, DST, T, OP, WEIGHT, FEATURES, LABEL, EVENT_ID, NODE, OFFSET, VALUES = (
 """Bits of ``Columns.given``, in the order of ``FIELDS``."""
 PART_BIT = 1 << FEATURE_PART
 _INSERT, _NODE_OP = int(Op.INSERT), int(Op.NODE)
-_RFC3339 = -1
+RFC3339 = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def scan(data: Bytes, ends: Int64Array, plan: Plan, *, text_ids: bool, unit: Tim
         event_id=np.zeros(n, np.int64),
         event_id_bytes=np.zeros(n, np.int64),
     )
-    scale = _RFC3339 if unit == "rfc3339" else SCALE_DIGITS[unit]
+    scale = RFC3339 if unit == "rfc3339" else SCALE_DIGITS[unit]
     paths = plan.paths
     _scan(
         data,
@@ -204,7 +204,7 @@ def gather_text(
 
 
 @njit(cache=True, nogil=True)
-def _spelled(data: Bytes, i: int, end: int, words: Bytes, word_ends: Int64Array) -> int:
+def spelled(data: Bytes, i: int, end: int, words: Bytes, word_ends: Int64Array) -> int:
     """Which of some words, side by side, ``data[i:end]`` is; −1: none."""
     start = 0
     for w in range(len(word_ends)):
@@ -382,7 +382,7 @@ def _scan(
                             ok &= certain
                         elif bit == OP:
                             close = plain_string_end(data, i, end) if c == QUOTE else -1
-                            word = _spelled(data, i + 1, close, words, word_ends)
+                            word = spelled(data, i + 1, close, words, word_ends)
                             if word < 0:
                                 ok = False
                             else:

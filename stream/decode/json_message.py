@@ -22,6 +22,7 @@ from stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
 MAX_DEPTH = 64
 """Deepest nesting of arrays and objects in a message, the message itself included."""
 
+_OPENING, _CLOSING = (np.frombuffer(brackets, np.uint8) for brackets in (b"[{", b"]}"))
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -124,6 +125,23 @@ def _node_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
     )
 
 
+def expected(name: str, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> str:
+    """What a field is to be, for a sentence about one that is something else."""
+    if name == "op":
+        return " or ".join(f'"{word}"' for word in mapping.ops)
+    if name in ("src", "dst", "node"):
+        return "a number" if ids == "int" else "a string"
+    if name == "t":
+        if unit == "rfc3339":
+            return "an RFC 3339 string (the topic's time_unit)"
+        return f"a number (the topic's time_unit is {unit})"
+    if name == "event_id":
+        return "a string or an integer"
+    return {"weight": "a number", "features": "an array of numbers", "values": "an array of numbers"}.get(
+        name, "an integer"
+    )
+
+
 def _fields(raw: bytes, mapping: Mapping) -> _Found:
     """The fields of the message's object that are not null; numbers as ``Number``, objects as tuples."""
     if not raw:
@@ -144,7 +162,7 @@ def _fields(raw: bytes, mapping: Mapping) -> _Found:
     except json.JSONDecodeError as error:
         _refuse(Reason.NOT_JSON, f"not JSON: {error.msg} at character {error.pos}")
     if not isinstance(parsed, tuple):
-        _refuse(Reason.NOT_JSON, f"a JSON {_kind(parsed)} instead of an object: one event a message")
+        _refuse(Reason.NOT_JSON, f"a JSON {kind_of(parsed)} instead of an object: one event a message")
     values: dict[str, Any] = {}
     parts: dict[int, Any] = {}
     _collect(parsed, mapping.tree, "", values, parts if mapping.feature_parts else None)
@@ -190,14 +208,9 @@ def _collect(
 
 
 def _depth(raw: bytes) -> int:
-    depth = deepest = 0
-    for byte in _STRINGS.sub(b"", raw):
-        if byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest
+    text = np.frombuffer(_STRINGS.sub(b"", raw), np.uint8)
+    opened = np.isin(text, _OPENING).astype(np.int8) - np.isin(text, _CLOSING).astype(np.int8)
+    return int(np.cumsum(opened, dtype=np.int64).max(initial=0))
 
 
 def _op(fields: _Found) -> Op:
@@ -205,7 +218,7 @@ def _op(fields: _Found) -> Op:
     if value is None:
         return Op.INSERT
     ops = fields.mapping.ops
-    words = " or ".join(f'"{word}"' for word in ops)
+    words = expected("op", "int", "s", fields.mapping)
     if isinstance(value, Number) or not isinstance(value, str):
         _wrong(fields.shown("op"), value, words)
     if value not in ops:
@@ -233,7 +246,7 @@ def _node_id(fields: _Found, name: str, ids: IdKind, prefix: str) -> int | str:
         if prefix and not value:
             _refuse(Reason.BAD_ID, f"{shown} is an empty string")
         return prefix + _text(shown, value)
-    _wrong(shown, value, "a number" if ids == "int" else "a string")
+    _wrong(shown, value, expected(name, ids, "s", fields.mapping))
 
 
 def _time(fields: _Found, unit: TimeUnit) -> int:
@@ -243,13 +256,13 @@ def _time(fields: _Found, unit: TimeUnit) -> int:
     value = fields.get("t")
     if unit == "rfc3339":
         if isinstance(value, Number) or not isinstance(value, str):
-            _wrong(shown, value, "an RFC 3339 string (the topic's time_unit)")
+            _wrong(shown, value, expected("t", "int", unit, fields.mapping))
         try:
             return rfc3339_to_us(value)
         except ValueError as error:
             _refuse(Reason.WRONG_TYPE, f"{shown} is {shorten(value)}, which {error}")
     if not isinstance(value, Number):
-        _wrong(shown, value, f"a number (the topic's time_unit is {unit})")
+        _wrong(shown, value, expected("t", "int", unit, fields.mapping))
     if value[-1] in "yN":  # Infinity, NaN
         _refuse(Reason.NOT_FINITE, f"{shown} is {value}")
     return number_to_us(value, unit)
@@ -274,7 +287,7 @@ def _values(fields: _Found, name: str) -> npt.NDArray[np.float32] | None:
     for i, item in enumerate(value):
         if not isinstance(item, Number):
             shown = fields.mapping.shown(name, i) if listed else f"{fields.shown(name)}[{i}]"
-            _refuse(Reason.WRONG_TYPE, f"{shown} is {_found(item)}, expected a number")
+            _refuse(Reason.WRONG_TYPE, f"{shown} is {found(item)}, expected a number")
     return _float32(value)
 
 
@@ -328,7 +341,8 @@ def _text(name: str, value: str) -> str:
     return value
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """JSON's word for a parsed value."""
     if isinstance(value, Number):
         return "number"
     if isinstance(value, bool):
@@ -340,8 +354,9 @@ def _kind(value: Any) -> str:
     return "object" if isinstance(value, tuple) else "null"
 
 
-def _found(value: Any) -> str:
-    kind = _kind(value)
+def found(value: Any) -> str:
+    """A value for a sentence."""
+    kind = kind_of(value)
     if kind == "boolean":
         return str(value).lower()
     if kind in ("string", "number"):
@@ -350,7 +365,7 @@ def _found(value: Any) -> str:
 
 
 def _wrong(name: str, value: Any, expected: str) -> NoReturn:
-    _refuse(Reason.WRONG_TYPE, f"{name} is {_found(value)}, expected {expected}")
+    _refuse(Reason.WRONG_TYPE, f"{name} is {found(value)}, expected {expected}")
 
 
 def _refuse(reason: Reason, sentence: str) -> NoReturn:

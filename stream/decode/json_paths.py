@@ -27,11 +27,13 @@ class PathTable:
         levels: int64 [levels + 1], where each level's entries begin; level 0 is the message.
         entries: int64 [entries, 6]: start and end in ``keys``; the level below or −1; slot of the field (as in
             ``FIELDS``) or −1; place among the paths of features; another entry that reads the same value or −1.
+        names: Each entry's path, keys joined by dots.
     """
 
     keys: Bytes
     levels: Int64Array
     entries: Int64Array
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, mapping: Mapping) -> "PathTable":
@@ -40,16 +42,17 @@ class PathTable:
         levels: list[int] = []
         rows: list[list[int]] = []
         more: list[tuple[int, list[int]]] = []
-        waiting: list[Level] = [mapping.tree]
+        names: list[str] = []
+        waiting: list[tuple[str, Level]] = [("", mapping.tree)]
         while waiting:
-            level = waiting.pop(0)
+            above, level = waiting.pop(0)
             levels.append(len(rows))
             for key, below in level.items():
                 text = key.encode("utf-8", "surrogatepass")
                 row = [len(keys), len(keys) + len(text), -1, -1, 0, -1]
                 keys += text
                 if isinstance(below, dict):
-                    waiting.append(below)
+                    waiting.append((f"{above}{key}.", below))
                     row[CHILD] = len(levels) + len(waiting) - 1
                 else:
                     for target, part in below:
@@ -60,11 +63,17 @@ class PathTable:
                         else:
                             more.append((len(rows), [0, 0, -1, slot, part, -1]))
                 rows.append(row)
+                names.append(f"{above}{key}")
         levels.append(len(rows))
         for owner, row in more:  # beyond all levels, so no key leads to them
             row[ALSO], rows[owner][ALSO] = rows[owner][ALSO], len(rows)
             rows.append(row)
-        return cls(np.frombuffer(keys, np.uint8).copy(), np.array(levels, np.int64), np.array(rows, np.int64))
+        return cls(
+            np.frombuffer(keys, np.uint8).copy(),
+            np.array(levels, np.int64),
+            np.array(rows, np.int64),
+            tuple(names),
+        )
 
 
 @njit(cache=True, nogil=True)

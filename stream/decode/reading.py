@@ -1,9 +1,11 @@
 """What readers of messages hand on: rows with their places, and what became no event."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from schemas.events import Reason
 from stream.decode.validate import Draft
@@ -34,6 +36,40 @@ class Refusal:
     reason: Reason
     sentence: str
     raw: bytes | None = None
+
+
+REFUSAL_SCHEMA = pa.schema(
+    [
+        pa.field("message", pa.int64()),
+        pa.field("row", pa.int32()),
+        pa.field("reason", pa.string()),
+        pa.field("sentence", pa.string()),
+        pa.field("raw", pa.binary()),
+    ]
+)
+"""Many refusals; columns as the attributes of ``Refusal``."""
+
+
+def refusal_table(refusals: Iterable[Refusal]) -> pa.Table:
+    """Refusals as a table."""
+    listed = [(r.message, r.row, r.reason.value, r.sentence, r.raw) for r in refusals]
+    columns = zip(*listed, strict=True) if listed else [()] * len(REFUSAL_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, REFUSAL_SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=REFUSAL_SCHEMA)
+
+
+def refused_alike(messages: Int64Array, reason: Reason, sentences: str | Sequence[str]) -> pa.Table:
+    """Whole messages that are refused for one reason, with one sentence or one each."""
+    count = len(messages)
+    words = pa.repeat(sentences, count) if isinstance(sentences, str) else pa.array(sentences, pa.string())
+    arrays = [
+        pa.array(messages),
+        pa.nulls(count, pa.int32()),
+        pa.repeat(reason.value, count),
+        words,
+        pa.nulls(count, pa.binary()),
+    ]
+    return pa.Table.from_arrays(arrays, schema=REFUSAL_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Rules of meaning, checked on whole columns: the same for JSON messages, Arrow messages and files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ class Faults:
     """
 
     code: npt.NDArray[np.uint8]
-    kinds: list[tuple[Reason, Callable[[int], str]]] = field(default_factory=list)
+    kinds: list[tuple[Reason, str | Callable[[int], str]]] = field(default_factory=list)
 
     @classmethod
     def none(cls, rows: int) -> "Faults":
@@ -34,8 +34,7 @@ class Faults:
     def refuse(self, where: BoolArray, reason: Reason, sentence: str | Callable[[int], str]) -> None:
         """Refuse the rows of a mask that aren't refused yet; ``sentence`` may depend on the row."""
         if where.any():
-            say = sentence if callable(sentence) else lambda _row, text=sentence: text
-            self.kinds.append((reason, say))
+            self.kinds.append((reason, sentence))
             self.code[where & (self.code == 0)] = len(self.kinds)
 
     @property
@@ -49,8 +48,15 @@ class Faults:
 
     def of(self, row: int) -> tuple[Reason, str]:
         """Reason and sentence of a refused row."""
-        reason, say = self.kinds[int(self.code[row]) - 1]
-        return reason, say(row)
+        reason, sentence = self.kinds[int(self.code[row]) - 1]
+        return reason, sentence(row) if callable(sentence) else sentence
+
+    def alike(self) -> Iterator[tuple[npt.NDArray[np.intp], Reason, str | list[str]]]:
+        """Refused rows by kind of fault: their indices, the reason, and one sentence or one each."""
+        for code, (reason, sentence) in enumerate(self.kinds, start=1):
+            rows = np.flatnonzero(self.code == code)
+            if len(rows):
+                yield rows, reason, [sentence(i) for i in rows.tolist()] if callable(sentence) else sentence
 
 
 @dataclass(slots=True)

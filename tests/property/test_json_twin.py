@@ -224,7 +224,7 @@ def exact(row: dict[str, object]) -> dict[str, object]:
 @example([b'{"src":1,"dst":2,"t":3,"x":' + b'{"a":' * 100_000], "int", "s")
 def test_scanner_and_twin_accept_the_same_events_and_refuse_the_same_messages(messages, ids, unit):
     rows, refusals = read_json(pa.array(messages, pa.large_binary()), ids, unit)
-    got = {r.message: (r.reason, r.sentence) for r in refusals}
+    got = {r["message"]: (r["reason"], r["sentence"]) for table in refusals for r in table.to_pylist()}
     for part in rows:
         got |= {
             int(m): exact(row) for m, row in zip(part.messages, part.draft.batch.to_pylist(), strict=True)

@@ -153,7 +153,7 @@ def test_scanner_and_reference_read_the_same_from_mapped_messages(poll, ids, uni
     if any(mapping.prefix):  # which the configuration takes with string ids only
         ids = "string"
     rows, refusals = read_json(pa.array(messages, pa.large_binary()), ids, unit, mapping)
-    got = {r.message: (r.reason, r.sentence) for r in refusals}
+    got = {r["message"]: (r["reason"], r["sentence"]) for table in refusals for r in table.to_pylist()}
     for part in rows:
         batch = part.draft.batch.to_pylist()
         got |= {int(m): exact(row) for m, row in zip(part.messages, batch, strict=True)}
