@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
@@ -297,6 +298,71 @@ def test_a_full_disk_loses_nothing_and_the_next_call_tries_again(
     assert job.sink.advance() is not None
     job.sink.seal_all()
     assert job.sealed() == {0: [0], 1: [1, 2]}
+
+
+def test_a_commit_that_failed_has_sealed_nothing_so_nothing_is_late_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path)
+    job.offer(A, 0.5, 1.5)
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stream.store.files.sync_file", full)
+        with pytest.raises(OSError, match="No space"):
+            job.sink.advance()
+    job.offer(A, 0.7, first=2)
+    record = job.sink.seal_all()
+    assert record is not None and record.late == 0
+    assert job.sealed() == {0: [0, 2], 1: [1]}
+
+
+def test_a_clock_that_runs_ahead_makes_late_what_follows_it_and_every_event_is_kept(tmp_path: Path) -> None:
+    job = Job(tmp_path / "alone")
+    job.offer(A, 1, 301, 2, 3)  # within time_skew_s, as it would come through the decoder
+    assert job.sink.advance() is not None
+    job.offer(A, 4, 5, 301.5, first=4)
+    record = job.sink.seal_all()
+    assert record is not None and (record.late, record.sealed[-1].num_late) == (2, 2)
+    assert job.observer.counts["a", "next-snapshot"] == 2
+    assert job.sealed() == {1: [0], 2: [2], 3: [3], 301: [4, 5, 1, 6]}
+
+
+def test_a_clock_that_runs_ahead_in_one_partition_seals_nothing_that_another_still_brings(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path)
+    job.sink.assign([A, B])
+    job.offer(A, 1, 301)
+    job.offer(B, 1.5, 5)
+    assert job.sink.advance() is not None
+    job.offer(B, 6, 7.5, first=2)
+    job.offer(A, 8, first=2)  # ahead of b, which alone holds the watermark now: in time
+    job.offer(B, 9, first=4)
+    assert job.sink.advance() is not None
+    job.offer(A, 8.5, first=3)  # behind b: late
+    record = job.sink.seal_all()
+    assert record is not None and record.late == 1
+    assert job.sealed() == {1: [0, 0], 5: [1], 6: [2], 7: [3], 8: [2], 9: [3, 4], 301: [1]}
+
+
+def test_what_stays_open_is_on_the_disk_and_not_in_memory(tmp_path: Path) -> None:
+    """A day-long interval: what the process holds itself doesn't grow with it."""
+    job = Job(tmp_path, interval_s=86_400.0, commit_every_s=10.0)
+    held = []
+    for i in range(40):
+        job.offer(A, *range(i * 500, i * 500 + 500), first=i * 500)
+        job.clock.now += 10
+        record = job.sink.advance()
+        assert record is not None and record.tail_events == 500 * (i + 1)
+        assert len(record.tail) <= 24
+        held.append(pa.total_allocated_bytes())
+    assert job.observer.open_bytes > 40 * 500 * 40, "all of it is open"
+    assert max(held[10:]) <= max(held[:10]) + (64 << 10)
+    assert job.sink.seal_all() is not None
+    assert len(job.sealed()[0]) == 20_000
 
 
 def test_commits_take_at_most_half_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
