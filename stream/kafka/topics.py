@@ -6,13 +6,21 @@ from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
-from kafka.errors import TopicAlreadyExistsError, UnknownBrokerIdError, UnsupportedVersionError
+from kafka.errors import (
+    TopicAlreadyExistsError,
+    UnknownBrokerIdError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
 
 from stream.kafka.client import kafka_failures
 from stream.service.failure import Failure
 
 METADATA_WAIT_S = 5.0
 """A topic made a moment ago may take the brokers this long to tell everyone."""
+
+METADATA_LOOK_S = 0.2
+"""How often they are asked meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], bootstrap: str)
                     f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (there: {there}); "
                     "create it or correct its name"
                 )
-            time.sleep(0.2)
+            time.sleep(METADATA_LOOK_S)
         found += [TopicPartition(topic, partition) for partition in sorted(partitions)]
     return found
 
@@ -78,12 +86,22 @@ def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partition
             admin.create_topics([NewTopic(topic, partitions, replication_factor=_replicas(settings))])
             return partitions
         except TopicAlreadyExistsError:
-            return len(admin.describe_topics([topic])[0]["partitions"])
+            return _described(admin, topic)
         except (UnknownBrokerIdError, UnsupportedVersionError):
             # The demo's broker has no controller: it makes a topic when a client asks for it.
             return _asked_for(settings, bootstrap, topic)
         finally:
             admin.close()
+
+
+def _described(admin: KafkaAdminClient, topic: str) -> int:
+    """How many partitions a topic has; one that was made a moment ago may not be known to the broker that is asked."""
+    deadline = time.monotonic() + METADATA_WAIT_S
+    while not (partitions := admin.describe_topics([topic])[0]["partitions"]):
+        if time.monotonic() > deadline:
+            raise UnknownTopicOrPartitionError(topic)
+        time.sleep(METADATA_LOOK_S)
+    return len(partitions)
 
 
 def _replicas(settings: dict[str, Any]) -> int:
