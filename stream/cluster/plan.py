@@ -1,15 +1,18 @@
 """What a worker needs to open its stages: the configuration without its secrets, and where reading begins."""
 
 import json
+import socket
 import uuid
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
+from pydantic_core import to_jsonable_python
 
 from schemas.config import StreamConfig
 from stream.held import find_held
 from stream.kafka.reader import Start
+from stream.service.failure import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +36,38 @@ class Plan:
     @classmethod
     def of(cls, config: StreamConfig, starts: list[Start]) -> Self:
         """A new submission of a configuration."""
-        settings = json.dumps(_shown(config.model_dump(mode="python")))
+        settings = json.dumps(to_jsonable_python(_without_secrets(config.model_dump())))
         return cls(id=uuid.uuid4().hex, settings=settings, starts=tuple(starts))
+
+    @property
+    def graph(self) -> str:
+        """The graph's name."""
+        return str(json.loads(self.settings)["graph"])
 
     def config(self) -> StreamConfig:
         """The configuration that holds in this process.
 
         Raises:
-            ValidationError: This process's environment variables don't fit.
+            Failure: It isn't whole: secrets are missing in this process's environment, or variables there don't fit.
         """
-        return find_held(self.id, StreamConfig) or StreamConfig(**json.loads(self.settings))
+        held = find_held(self.id, StreamConfig)
+        if held is not None:
+            return held
+        try:
+            return StreamConfig(**json.loads(self.settings))
+        except ValidationError as error:
+            told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise Failure(
+                f"a worker on {socket.gethostname()} has no whole configuration ({told}); secrets don't travel with the "
+                "job: give them to the worker's environment, as FRESHET_STREAM_KAFKA__SASL_PASSWORD"
+            ) from None
 
 
-def _shown(content: Any) -> Any:
-    """The same without secrets, in JSON's types."""
+def _without_secrets(content: Any) -> Any:
     if isinstance(content, dict):
-        return {key: _shown(value) for key, value in content.items() if not isinstance(value, SecretStr)}
+        return {
+            key: _without_secrets(value) for key, value in content.items() if not isinstance(value, SecretStr)
+        }
     if isinstance(content, (list, tuple)):
-        return [_shown(value) for value in content]
+        return [_without_secrets(value) for value in content]
     return content

@@ -75,7 +75,7 @@ def options(runner: Runner, plan: Plan) -> list[str]:
     return [
         f"--job_endpoint={runner.job_server}",
         f"--job_server_timeout={SUBMIT_TIMEOUT_S}",
-        f"--job_name=freshet-{plan.config().graph}-{plan.id[:8]}",
+        f"--job_name=freshet-{plan.graph}-{plan.id[:8]}",
         f"--environment_type={kind.upper()}",
         *([f"--environment_config={address}"] if address else []),
         "--streaming",

@@ -26,6 +26,7 @@ from stream.held import hold, release
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, Quiet
+from stream.service.failure import Failure
 from stream.sink import log_header
 from stream.store.errors import LaneBusyError, OffsetGapError
 from stream.store.log_reader import LogReader
@@ -50,10 +51,33 @@ def with_password(**more: Any) -> StreamConfig:
 def test_no_secret_is_in_what_a_runner_is_given(clean_environment: pytest.MonkeyPatch) -> None:
     plan = Plan.of(with_password(), [Start("a", 0, 5, 9)])
     assert b"hunter2" not in pickle.dumps(plan)
-    assert "sasl_password" not in plan.settings
-    config = plan.config()
-    assert config.kafka.sasl_password is None
-    assert config == with_password().model_copy(update={"kafka": config.kafka})
+    assert '"sasl_password"' not in plan.settings
+    with pytest.raises(Failure, match=r"a worker on .*sasl_password.*the worker's environment"):
+        plan.config()
+
+
+def test_a_worker_reads_the_configuration_that_was_submitted(
+    clean_environment: pytest.MonkeyPatch,
+) -> None:
+    topic = {
+        "name": "a",
+        "time_unit": "rfc3339",
+        "fields": {"src": "card.id", "dst": "merchant.id", "t": "created_at", "op": "change"},
+        "ops": {"c": "insert", "d": "delete"},
+        "id_prefix": {"src": "card:", "dst": "merchant:"},
+    }
+    config = StreamConfig.model_validate(
+        {
+            "graph": "g",
+            "store": "s",
+            "kafka": {"bootstrap": "b:9092", "topics": [topic, {"name": "b"}], "api_version": [2, 1]},
+            "snapshots": {"interval_s": 1},
+            "ids": "string",
+            "time_bounds": [0, None],
+            "lanes": [{"name": "l", "algorithm": "sep", "parts": 2, "params": {"hubs": 0.05}}],
+        }
+    )
+    assert pickle.loads(pickle.dumps(Plan.of(config, []))).config() == config
 
 
 def test_a_worker_takes_its_password_from_its_environment(clean_environment: pytest.MonkeyPatch) -> None:
