@@ -1,5 +1,6 @@
 """Reading topic partitions through one consumer: fair, and never silently past something."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,24 @@ def test_latest_begins_at_the_end_and_stays_known(kafka: str, tmp_path: Path) ->
     assert run_job(content)[0].events == 0
     send(kafka, topic, [edge(2, 3, 1_100_000_001)])  # while no job runs: nothing of it is skipped
     assert run_job(content)[0].events == 1
+
+
+def test_an_empty_partition_is_known_to_be_quiet_while_another_is_busy(kafka: str) -> None:
+    topic = fresh_topic(kafka, partitions=2)
+    config = Kafka(bootstrap=kafka, topics=[Topic(name=topic)])
+    reader = PartitionReader(config, lambda key: None, lambda name, count: None, ask_quiet_s=0.2)
+    quiet = reader.take(topic, 0).quiet
+    assert quiet is not None and quiet.until_s <= quiet.since_s < 5
+    deadline = time.monotonic() + 30
+    while quiet is None or quiet.since_s - quiet.until_s < 1.5:
+        assert time.monotonic() < deadline, "its silence is taken for an outage"
+        send(kafka, topic, [b"{}"], partition=1)
+        busy = reader.take(topic, 1)
+        quiet = reader.take(topic, 0).quiet
+        assert busy.quiet is None or busy.quiet.since_s < 1.5
+    send(kafka, topic, [b"{}"], partition=0)
+    while (batch := reader.take(topic, 0)).end_offset == 0:
+        reader.take(topic, 1)
+        assert time.monotonic() < deadline
+    assert batch.quiet is not None and batch.quiet.since_s < 1.5, "a message begins the time anew"
+    reader.close()

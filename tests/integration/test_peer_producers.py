@@ -130,3 +130,19 @@ def test_group_offsets_follow_every_commit_of_an_interval_that_stays_open(kafka:
         admin.close()
     assert not thread.is_alive()
     assert LogReader(tmp_path / "store").snapshots == []
+
+
+def test_an_idle_stream_seals_its_open_snapshot_if_asked_to(kafka: str, tmp_path: Path) -> None:
+    topic = fresh_topic(kafka, partitions=2)
+    idle = {"idle_timeout_s": 1.0, "idle_seal_s": 0.5}
+    config = StreamConfig(**configuration(tmp_path / "store", kafka, topic, snapshots=idle, cycle_s=5.0))
+    job = StreamJob(config, StreamMetrics(config))
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    try:
+        send(kafka, topic, [edge(1, 2, T0), edge(2, 3, T0 + 60)])  # partition 1 stays empty
+        commits = tmp_path / "store" / "log" / "commits"
+        reached(lambda: any(commits.glob("*.json")) and len(LogReader(tmp_path / "store").snapshots) == 1)
+    finally:
+        job.stop()
+        thread.join(timeout=30)
