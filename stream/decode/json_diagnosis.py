@@ -32,25 +32,27 @@ from stream.decode.json_grammar import (
     skip_space,
     skip_value,
     to_us,
-    utf8_fault,
 )
-from stream.decode.json_kernel import (
+from stream.decode.json_kernel import RFC3339
+from stream.decode.json_message import MAX_DEPTH, Number, expected, found, kind_of
+from stream.decode.json_paths import (
+    ALSO,
+    CHILD,
     DST,
     EVENT_ID,
+    FEATURE_PART,
     FEATURES,
     LABEL,
     NODE,
     OP,
-    RFC3339,
+    SLOT,
     SRC,
     WEIGHT,
-    Int64Array,
     Plan,
     T,
-    spelled,
+    find_entry,
 )
-from stream.decode.json_message import MAX_DEPTH, Number, expected, found, kind_of
-from stream.decode.json_paths import ALSO, CHILD, FEATURE_PART, SLOT, find_entry
+from stream.decode.json_text import Int64Array, spelled, utf8_fault
 from stream.decode.mapping import FIELDS, Mapping
 from stream.decode.reading import refused_alike
 from stream.decode.rules import shorten

@@ -9,19 +9,10 @@ import pyarrow as pa
 
 from schemas.events import IdKind
 from stream.decode.json_diagnosis import diagnose
-from stream.decode.json_kernel import (
-    EVENT_ID,
-    FEATURES,
-    LABEL,
-    NODE,
-    OFFSET,
-    VALUES,
-    Columns,
-    Plan,
-    gather_text,
-    scan,
-)
+from stream.decode.json_kernel import Columns, scan
 from stream.decode.json_message import JsonRow, read_message
+from stream.decode.json_paths import EVENT_ID, FEATURES, LABEL, NODE, OFFSET, VALUES, Plan
+from stream.decode.json_text import gather_text
 from stream.decode.mapping import NATIVE, Mapping
 from stream.decode.reading import Refusal, RefusedError, Rows, refusal_table
 from stream.decode.times import TimeUnit
@@ -103,7 +94,9 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
         of_nodes: str = "",
     ) -> pa.Array:
         before, other = (np.frombuffer(text.encode(), np.uint8) for text in (prefix, of_nodes))
-        offsets, text = gather_text(data, kept(starts), kept(lengths), before, other, is_node)
+        offsets, text = gather_text(
+            data, columns.unescaped, kept(starts), kept(lengths), before, other, is_node
+        )
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
         array = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
         return array if missing is None else pa.compute.if_else(pa.array(missing), None, array)

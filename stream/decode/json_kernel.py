@@ -1,6 +1,6 @@
 """The scanner of JSON messages: one pass over the bytes of a whole poll, straight into columns.
 
-It knows the plain ways to write an event. What it doesn't know (escapes in ids, exponents in ids, anything
+It knows the plain ways to write an event. What it doesn't know (escapes in keys, exponents in ids, anything
 wrong) it leaves to ``json_message``, message by message, so that both together accept exactly what that
 module accepts.
 """
@@ -25,7 +25,6 @@ from stream.decode.json_grammar import (
     ZERO,
     Bytes,
     at,
-    is_utf8,
     plain_string_end,
     rfc3339,
     scan_number,
@@ -35,17 +34,28 @@ from stream.decode.json_grammar import (
     to_float32,
     to_us,
 )
-from stream.decode.json_paths import ALSO, CHILD, FEATURE_PART, PART, SLOT, PathTable, find_entry
-from stream.decode.mapping import FIELDS, Mapping
+from stream.decode.json_paths import (
+    ALSO,
+    CHILD,
+    DST,
+    FEATURE_PART,
+    FEATURES,
+    LABEL,
+    NODE,
+    OFFSET,
+    OP,
+    PART,
+    SLOT,
+    SRC,
+    VALUES,
+    WEIGHT,
+    Plan,
+    T,
+    find_entry,
+)
+from stream.decode.json_text import Flags, Int64Array, is_utf8, spelled, unescape
 from stream.decode.times import SCALE_DIGITS, TimeUnit
 
-Int64Array = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
-SRC, DST, T, OP, WEIGHT, FEATURES, LABEL, EVENT_ID, NODE, OFFSET, VALUES = (
-    1 << slot for slot in range(len(FIELDS))
-)
-"""Bits of ``Columns.given``, in the order of ``FIELDS``."""
 PART_BIT = 1 << FEATURE_PART
 _INSERT, _NODE_OP = int(Op.INSERT), int(Op.NODE)
 RFC3339 = -1
@@ -71,6 +81,7 @@ class Columns:
         label: int32 [n].
         event_id: int64 [n]: where its text starts.
         event_id_bytes: int64 [n].
+        unescaped: uint8, texts that had escapes: a start beyond the data is one in here.
     """
 
     known: npt.NDArray[np.bool_]
@@ -88,42 +99,7 @@ class Columns:
     label: npt.NDArray[np.int32]
     event_id: Int64Array
     event_id_bytes: Int64Array
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A topic's mapping as the scanner takes it.
-
-    Attributes:
-        paths: Keys and fields.
-        words: uint8, the words of op side by side.
-        word_ends: int64, their ends.
-        word_ops: int8, what each means.
-        numbers: Bits of the ids that may be numbers although ids are text: those that get a prefix.
-        parts: Paths that features are put together from.
-    """
-
-    paths: PathTable
-    words: Bytes
-    word_ends: Int64Array
-    word_ops: npt.NDArray[np.int8]
-    numbers: int
-    parts: int
-
-    @classmethod
-    def of(cls, mapping: Mapping) -> "Plan":
-        """The plan of a mapping."""
-        words = [word.encode("utf-8", "surrogatepass") for word in mapping.ops]
-        prefix = mapping.prefix
-        numbers = (SRC if prefix.src else 0) | (DST if prefix.dst else 0) | (NODE if prefix.node else 0)
-        return cls(
-            paths=PathTable.of(mapping),
-            words=np.frombuffer(b"".join(words), np.uint8).copy(),
-            word_ends=np.cumsum([len(word) for word in words]).astype(np.int64),
-            word_ops=np.array(list(mapping.ops.values()), np.int8),
-            numbers=numbers,
-            parts=mapping.feature_parts,
-        )
+    unescaped: Bytes
 
 
 def scan(data: Bytes, ends: Int64Array, plan: Plan, *, text_ids: bool, unit: TimeUnit) -> Columns:
@@ -154,6 +130,7 @@ def scan(data: Bytes, ends: Int64Array, plan: Plan, *, text_ids: bool, unit: Tim
         label=np.zeros(n, np.int32),
         event_id=np.zeros(n, np.int64),
         event_id_bytes=np.zeros(n, np.int64),
+        unescaped=np.empty(4 * int(ends[-1] - ends[0]), np.uint8),  # memory is taken where it is written
     )
     scale = RFC3339 if unit == "rfc3339" else SCALE_DIGITS[unit]
     paths = plan.paths
@@ -173,50 +150,6 @@ def scan(data: Bytes, ends: Int64Array, plan: Plan, *, text_ids: bool, unit: Tim
         *(getattr(columns, name) for name in Columns.__dataclass_fields__),
     )
     return columns
-
-
-@njit(cache=True, nogil=True)
-def gather_text(
-    data: Bytes, starts: Int64Array, lengths: Int64Array, prefix: Bytes, other: Bytes, is_other: Flags
-) -> tuple[npt.NDArray[np.int32], Bytes]:
-    """Copy pieces of ``data`` side by side, each after a prefix (``other`` where ``is_other``).
-
-    Returns:
-        Offsets (int32 [n + 1]) and bytes of an Arrow string array.
-    """
-    offsets = np.zeros(len(starts) + 1, np.int32)
-    for i in range(len(starts)):
-        offsets[i + 1] = offsets[i] + lengths[i] + (len(other) if is_other[i] else len(prefix))
-    text = np.empty(offsets[-1], np.uint8)
-    for i in range(len(starts)):
-        at_ = offsets[i]
-        if is_other[i]:
-            for k in range(len(other)):
-                text[at_ + k] = other[k]
-            at_ += len(other)
-        else:
-            for k in range(len(prefix)):
-                text[at_ + k] = prefix[k]
-            at_ += len(prefix)
-        for k in range(lengths[i]):
-            text[at_ + k] = data[starts[i] + k]
-    return offsets, text
-
-
-@njit(cache=True, nogil=True)
-def spelled(data: Bytes, i: int, end: int, words: Bytes, word_ends: Int64Array) -> int:
-    """Which of some words, side by side, ``data[i:end]`` is; −1: none."""
-    start = 0
-    for w in range(len(word_ends)):
-        size = word_ends[w] - start
-        if size == end - i:
-            k = 0
-            while k < size and words[start + k] == data[i + k]:
-                k += 1
-            if k == size:
-                return w
-        start = word_ends[w]
-    return -1
 
 
 @njit(cache=True, nogil=True)
@@ -248,17 +181,27 @@ def _read_floats(
 
 
 @njit(cache=True, nogil=True)
-def _read_text(data: Bytes, i: int, end: int, or_number: bool) -> tuple[int, int, int]:
-    """Read a text at i: position past it or −1, where it starts, its bytes; a whole number's digits are its text."""
+def _read_text(
+    data: Bytes, i: int, end: int, or_number: bool, unescaped: Bytes, used: int
+) -> tuple[int, int, int, int]:
+    """Read a text at i; a whole number's digits are its text.
+
+    Returns:
+        Position past it or −1, where it starts (as ``gather_text`` wants it), its bytes, and the bytes now used
+        of ``unescaped``.
+    """
     c = at(data, i, end)
     if c == QUOTE:
         close = plain_string_end(data, i, end)
-        return (close + 1 if close >= 0 else -1), i + 1, close - i - 1
+        if close >= 0:
+            return close + 1, i + 1, close - i - 1, used
+        past, after = unescape(data, i, end, unescaped, used)
+        return past, len(data) + used, after - used, after
     if or_number and (c == MINUS or ZERO <= c <= NINE):
         past, number = _read_whole(data, i, end)
         # -0 is the number 0.
-        return (-1 if number == 0 and c == MINUS else past), i, past - i
-    return -1, 0, 0
+        return (-1 if number == 0 and c == MINUS else past), i, past - i, used
+    return -1, 0, 0, used
 
 
 @njit(cache=True, nogil=True)
@@ -299,8 +242,9 @@ def _scan(
     label: npt.NDArray[np.int32],
     event_id: Int64Array,
     event_id_bytes: Int64Array,
+    unescaped: Bytes,
 ) -> None:
-    count = 0
+    count = used = 0
     seen = np.full(len(entries), -1, np.int64)  # the last message in which each key stood
     guesses = levels[:-1].copy()  # keys mostly come in the order of the message before
     above = np.zeros(len(levels), np.int64)
@@ -361,13 +305,17 @@ def _scan(
                         has |= bit
                         if bit in (SRC, NODE):
                             if text_ids:
-                                i, src[m], src_bytes[m] = _read_text(data, i, end, numbers & bit != 0)
+                                i, src[m], src_bytes[m], used = _read_text(
+                                    data, i, end, numbers & bit != 0, unescaped, used
+                                )
                                 ok &= src_bytes[m] > 0 or numbers & bit == 0
                             else:
                                 i, src[m] = _read_whole(data, i, end)
                         elif bit == DST:
                             if text_ids:
-                                i, dst[m], dst_bytes[m] = _read_text(data, i, end, numbers & bit != 0)
+                                i, dst[m], dst_bytes[m], used = _read_text(
+                                    data, i, end, numbers & bit != 0, unescaped, used
+                                )
                                 ok &= dst_bytes[m] > 0 or numbers & bit == 0
                             else:
                                 i, dst[m] = _read_whole(data, i, end)
@@ -409,7 +357,9 @@ def _scan(
                             else:
                                 feature_offset[m] = number
                         else:  # EVENT_ID
-                            i, event_id[m], event_id_bytes[m] = _read_text(data, i, end, True)
+                            i, event_id[m], event_id_bytes[m], used = _read_text(
+                                data, i, end, True, unescaped, used
+                            )
                         e = entries[e, ALSO] if i > 0 else -1
             if i <= 0:
                 ok = False

@@ -7,9 +7,13 @@ import numpy.typing as npt
 from numba import njit
 
 from stream.decode.json_grammar import Bytes
+from stream.decode.json_text import Int64Array
 from stream.decode.mapping import FIELDS, Level, Mapping
 
-Int64Array = npt.NDArray[np.int64]
+SRC, DST, T, OP, WEIGHT, FEATURES, LABEL, EVENT_ID, NODE, OFFSET, VALUES = (
+    1 << slot for slot in range(len(FIELDS))
+)
+"""Bits of ``Columns.given``, in the order of ``FIELDS``."""
 
 FEATURE_PART = len(FIELDS)
 """Slot of one of the paths that features are put together from."""
@@ -73,6 +77,42 @@ class PathTable:
             np.array(levels, np.int64),
             np.array(rows, np.int64),
             tuple(names),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A topic's mapping as the scanner takes it.
+
+    Attributes:
+        paths: Keys and fields.
+        words: uint8, the words of op side by side.
+        word_ends: int64, their ends.
+        word_ops: int8, what each means.
+        numbers: Bits of the ids that may be numbers although ids are text: those that get a prefix.
+        parts: Paths that features are put together from.
+    """
+
+    paths: PathTable
+    words: Bytes
+    word_ends: Int64Array
+    word_ops: npt.NDArray[np.int8]
+    numbers: int
+    parts: int
+
+    @classmethod
+    def of(cls, mapping: Mapping) -> "Plan":
+        """The plan of a mapping."""
+        words = [word.encode("utf-8", "surrogatepass") for word in mapping.ops]
+        prefix = mapping.prefix
+        numbers = (SRC if prefix.src else 0) | (DST if prefix.dst else 0) | (NODE if prefix.node else 0)
+        return cls(
+            paths=PathTable.of(mapping),
+            words=np.frombuffer(b"".join(words), np.uint8).copy(),
+            word_ends=np.cumsum([len(word) for word in words]).astype(np.int64),
+            word_ops=np.array(list(mapping.ops.values()), np.int8),
+            numbers=numbers,
+            parts=mapping.feature_parts,
         )
 
 

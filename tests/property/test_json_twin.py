@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.fields import MAX_PATH_KEYS
-from stream.decode import json_grammar, json_message
+from stream.decode import json_grammar, json_message, json_text
 from stream.decode.json_events import read_json
 from stream.decode.json_message import read_message
 from stream.decode.mapping import FIELDS
@@ -59,6 +59,9 @@ TEXTS = st.one_of(
             '"delete"',
             '"é"',
             '"\\ud800"',
+            '"\\ud83d\\ude00\\u20AC\\b"',
+            '"\\ud83d\\u0041"',
+            '"\\udc00"',
             '"a\\/b"',
             '"\\x"',
             '"\t"',
@@ -90,7 +93,9 @@ SPACE = st.sampled_from(["", "", "", " ", "\n", "\t\r\n "])
 def likely(draw: st.DrawFn) -> str:
     """A message with the fields of an event, mostly of the right kinds."""
     kind = draw(st.sampled_from(["edge", "edge", "node"]))
-    ids = st.one_of(st.integers(-5, 2**63).map(str), st.sampled_from(['"a"', '"é"', '"a\\n"', "5.0", "-0"]))
+    ids = st.one_of(
+        st.integers(-5, 2**63).map(str), TEXTS, st.sampled_from(['"a"', '"é"', '"a\\n"', "5.0", "-0"])
+    )
     fields = {"t": draw(st.one_of(NUMBERS, TEXTS))}
     if kind == "edge":
         fields |= {"src": draw(ids), "dst": draw(ids)}
@@ -330,7 +335,7 @@ def test_utf8_kernel_equals_python(raw):
         expected = True
     except UnicodeDecodeError:
         expected = False
-    assert json_grammar.is_utf8(np.frombuffer(raw, np.uint8), 0, len(raw)) == expected
+    assert json_text.is_utf8(np.frombuffer(raw, np.uint8), 0, len(raw)) == expected
 
 
 def test_depth_limits_leave_the_scanner_the_stricter_one():
