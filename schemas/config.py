@@ -236,6 +236,9 @@ class Snapshots(Section):
     commit_every_s: float = Field(
         10.0, gt=0, description="Open events are durable after this many seconds at most."
     )
+    max_open_bytes: int = Field(
+        4 << 30, ge=1, description="Events of open snapshots at most, bytes; beyond them the stream ends."
+    )
 
 
 class Features(Section):

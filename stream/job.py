@@ -1,5 +1,6 @@
 """The run loop of the stream job: pipelines in cycles, each from the last commit, until it is told to stop or idle."""
 
+import gc
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -65,6 +66,16 @@ class Ran:
     def events_per_s(self) -> float:
         """Events in the log a second."""
         return self.events / self.seconds if self.seconds > 0 else 0.0
+
+
+def _tidy_up() -> None:
+    """Give back what a pipeline that has ended leaves behind.
+
+    Its objects refer to each other and hold whole polls: few objects, so that the collector wouldn't come for long,
+    but many megabytes.
+    """
+    gc.collect()
+    pa.default_memory_pool().release_unused()
 
 
 class StreamJob:
@@ -204,6 +215,7 @@ class StreamJob:
                 if self._stopping or self._idle:
                     break
                 self._metrics.restarted("partitions" if self._topics.added else "cycle")
+                _tidy_up()
             seconds = self._busy_s() + self._finish(writer)
             totals = self._metrics.totals
             return Ran(totals.snapshots, totals.events, totals.refused, totals.late, seconds, self._idle)

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from schemas.events import REJECT_SCHEMA, Op, Reason
+from schemas.events import REJECT_SCHEMA, IdKind, Op, Reason, event_schema
 from schemas.store import Position
+from stream.snapshots.delta import Int64
 from stream.snapshots.event_time import Key
+from stream.store.tail import tail_schema
 
 
 @dataclass(slots=True)
@@ -82,3 +84,19 @@ class Pending:
             duplicates=self.duplicates + later.duplicates,
             tombstones=self.tombstones + later.tombstones,
         )
+
+
+def rows_from(batch: pa.RecordBatch, start: int) -> pa.Table:
+    """The rows of messages from offset ``start`` on."""
+    table = pa.Table.from_batches([batch])
+    keep = table["offset"].to_numpy() >= start
+    return table if keep.all() else table.filter(pa.array(keep))
+
+
+def with_source(events: pa.Table, ids: IdKind, topic: str, partition: int, tau: Int64) -> pa.Table:
+    """Accepted events with where they came from and the snapshot they are for, ``tail_schema``."""
+    rows = events.num_rows
+    topics = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int16)), pa.array([topic]))
+    columns = [events[name] for name in event_schema(ids).names]
+    columns += [topics, pa.repeat(pa.scalar(partition, pa.int32()), rows), events["offset"], pa.array(tau)]
+    return pa.table(columns, schema=tail_schema(ids))

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.config import StreamConfig
-from schemas.events import US_PER_S, IdKind, event_schema
+from schemas.events import US_PER_S
 from schemas.store import CommitRecord, LogHeader, Position
 from stream.commit_thread import OneAtATime
 from stream.microbatch import MicroBatch
-from stream.pending import Pending
+from stream.open_events import OpenEvents, require_room
+from stream.pending import Pending, rows_from, with_source
 from stream.sink_observer import SinkObserver, Unobserved
 from stream.snapshots.border import Border
-from stream.snapshots.delta import Int64
 from stream.snapshots.event_ids import EventIds
 from stream.snapshots.event_time import EventClock, Key, closed_by, place
 from stream.snapshots.late import late_rejects
@@ -46,27 +46,11 @@ def log_header(config: StreamConfig) -> LogHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """Committed events of open snapshots, and what is asked of them often."""
-
-    rows: pa.Table
-    bytes: int
-    min_tau: int | None
-    max_tau: int | None
-
-    @classmethod
-    def of(cls, rows: pa.Table) -> "_Open":
-        tau = rows["tau"].to_numpy()
-        low, high = (int(tau.min()), int(tau.max())) if len(tau) else (None, None)
-        return cls(rows, rows.nbytes, low, high)
-
-
-@dataclass(frozen=True, slots=True)
 class _Done:
     """A commit that was made, what is open after it, and when it ended by the sink's clock."""
 
     record: CommitRecord
-    open: _Open
+    open: OpenEvents
     ended_s: float
 
 
@@ -118,7 +102,7 @@ class SnapshotSink:
         self._published = writer.outbox.published
         self._begun_s = self._next_seal_s = self._last_commit_s = clock()
         self._pending, self._committing = Pending(), Pending()
-        self._open = _Open.of(writer.open_tail())
+        self._open = OpenEvents.of(writer.open_tail())
         self._failed = False
         self._closed_through = writer.sealed_through  # by the commit under way, if there is one
 
@@ -152,11 +136,16 @@ class SnapshotSink:
         Args:
             batch: Batches of one topic partition come in order of offset. An empty one tells that there is
                 nothing to read: sources send it for idle polls.
+
+        Raises:
+            OpenLimitError: ``snapshots.max_open_bytes`` are open already; they are committed.
         """
         key = (batch.topic, batch.partition)
         known = self._position(key)
         start = batch.first_offset if known is None else known.next
-        events, rejects = _from(batch.events, start), _from(batch.rejects, start)
+        if batch.end_offset > start and self.open_bytes > self._rules.max_open_bytes:
+            self._make_room()
+        events, rejects = rows_from(batch.events, start), rows_from(batch.rejects, start)
         latest = int(events["t"].to_numpy().max()) if events.num_rows else None
         self._event_clock.hear(
             key,
@@ -264,7 +253,7 @@ class SnapshotSink:
         num_late = int(np.count_nonzero(late))
         if num_late:
             self._pending.late[topic] += num_late
-        rows = _with_source(events, self._ids, topic, partition, tau)
+        rows = with_source(events, self._ids, topic, partition, tau)
         if num_late and self._rules.late == "dead-letter":
             assert sealed_through is not None
             refused = events.filter(pa.array(late))
@@ -283,7 +272,7 @@ class SnapshotSink:
         self._begun_s = self._clock()
         self._commits.start(lambda: self._commit(pending, before, closed))
 
-    def _commit(self, pending: Pending, before: _Open, closed: int | None) -> _Done:
+    def _commit(self, pending: Pending, before: OpenEvents, closed: int | None) -> _Done:
         """The commit itself, on its own thread where there is one."""
         started = time.perf_counter()
         seal: list[tuple[int, pa.Table]] = []
@@ -305,7 +294,7 @@ class SnapshotSink:
             sealed_through=closed,
         )
         pending.events.clear()  # gives the memory back here and not where events are taken in
-        return _Done(record, _Open.of(self._writer.open_tail()), self._clock())
+        return _Done(record, OpenEvents.of(self._writer.open_tail()), self._clock())
 
     def _made(self, *, wait: bool) -> CommitRecord | None:
         """The commit that was started, once it is made; where it failed, all of it is pending again."""
@@ -346,11 +335,21 @@ class SnapshotSink:
         self._observe_pending()
         self._observer.committed(record)
 
-    def _observe_pending(self) -> None:
-        waiting = (self._pending, self._committing)
-        self._observer.pending(
-            sum(some.batches for some in waiting), sum(some.bytes for some in waiting) + self._open.bytes
+    @property
+    def open_bytes(self) -> int:
+        """Accepted events of open snapshots, committed or not."""
+        return self._pending.bytes + self._committing.bytes + self._open.bytes
+
+    def _make_room(self) -> None:
+        """Seal what can be; what then is still too much is an error."""
+        self.flush()
+        interval_us = self._writer.header.interval_us
+        require_room(
+            self.open_bytes, self._rules.max_open_bytes, self._event_clock.watermark_us(), interval_us
         )
+
+    def _observe_pending(self) -> None:
+        self._observer.pending(self._pending.batches + self._committing.batches, self.open_bytes)
 
     def _position(self, key: Key) -> Position | None:
         pending, committing = self._pending.positions.get(key), self._committing.positions.get(key)
@@ -391,19 +390,3 @@ def _event_ids(writer: LogWriter, config: StreamConfig) -> EventIds | None:
             event_ids.duplicates(table["event_id"], table["t"].to_numpy(), np.zeros(len(table), bool))
         event_ids.missed = 0
     return event_ids
-
-
-def _from(batch: pa.RecordBatch, start: int) -> pa.Table:
-    """The rows of messages from offset ``start`` on."""
-    table = pa.Table.from_batches([batch])
-    keep = table["offset"].to_numpy() >= start
-    return table if keep.all() else table.filter(pa.array(keep))
-
-
-def _with_source(events: pa.Table, ids: IdKind, topic: str, partition: int, tau: Int64) -> pa.Table:
-    rows = events.num_rows
-    topics = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int16)), pa.array([topic]))
-    schema = tail_schema(ids)
-    columns = [events[name] for name in event_schema(ids).names]
-    columns += [topics, pa.repeat(pa.scalar(partition, pa.int32()), rows), events["offset"], pa.array(tau)]
-    return pa.table(columns, schema=schema)

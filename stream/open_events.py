@@ -1,0 +1,53 @@
+"""Committed events of open snapshots, and the limit of what may be open."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from schemas.events import US_PER_S
+from stream.decode.rules import show_time
+from stream.store.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEvents:
+    """Committed events of open snapshots, and what is asked of them often."""
+
+    rows: pa.Table
+    bytes: int
+    min_tau: int | None
+    max_tau: int | None
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> "OpenEvents":
+        """Those of the log's open tail."""
+        tau = rows["tau"].to_numpy()
+        low, high = (int(tau.min()), int(tau.max())) if len(tau) else (None, None)
+        return cls(rows, rows.nbytes, low, high)
+
+
+class OpenLimitError(StoreError):
+    """More events are open than the configuration allows; all that was read is committed."""
+
+
+def require_room(open_bytes: int, limit_bytes: int, watermark_us: int | None, interval_us: int) -> None:
+    """Refuse to take more in where too much is open: sealing it takes memory in proportion.
+
+    Args:
+        open_bytes: Accepted events of open snapshots, committed or not.
+        limit_bytes: ``snapshots.max_open_bytes``.
+        watermark_us: Event time that is complete; None: some topic partition was not heard of yet.
+        interval_us: Length of a snapshot.
+
+    Raises:
+        OpenLimitError: It is more than the limit; the sentence says what holds it, and the keys to change.
+    """
+    if open_bytes <= limit_bytes:
+        return
+    stands = "has not begun" if watermark_us is None else f"stands at {show_time(watermark_us)}"
+    raise OpenLimitError(
+        f"open snapshots hold {open_bytes:,} bytes of events, more than snapshots.max_open_bytes {limit_bytes:,}; event "
+        f"time {stands} and a snapshot is {interval_us / US_PER_S:g} s; all that was read is committed: shorten "
+        "snapshots.interval_s (in a new store), mend the producer whose topic partition holds event time "
+        "(freshet_stream_watermark_timestamp_seconds), or raise the key, and start again"
+    )
