@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from stream.commands.partition_table import comparison, draw_comparison, print_comparison
 from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, notes, print_json, print_table
 
 if TYPE_CHECKING:
+    from stream.partition.comparison import Compared
     from stream.partition.offline import OfflineResult
+
+_ALL = "all"
 
 _LONGEST_INTERVAL_S = 9e12
 """Snapshots are cut in int64 microseconds."""
@@ -23,7 +27,8 @@ def partition(
     algorithm: Annotated[
         str,
         typer.Option(
-            "--algorithm", help="A partitioner, such as distdy, sep or hash; another name lists all."
+            "--algorithm",
+            help="A partitioner, such as distdy, sep or hash; all: every one, in one table; another name lists them.",
         ),
     ],
     parts: Annotated[int, typer.Option("--parts", help="K, the number of parts.")],
@@ -68,6 +73,12 @@ def partition(
         Path | None,
         typer.Option("--out", help="Parquet to write: node, part; edge partitioners: src, dst, t, part."),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", help="With all: the PNG to write. Default: FILE's name with -partitioners.png, here."
+        ),
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -82,11 +93,30 @@ def partition(
             f"--interval must be from a microsecond to {_LONGEST_INTERVAL_S:.0e} seconds, found {interval}"
         )
 
+    if algorithm == _ALL and out is not None:
+        raise typer.BadParameter("--out takes the parts of one algorithm; with all there is --plot")
+    if algorithm != _ALL and plot is not None:
+        raise typer.BadParameter("--plot goes with --algorithm all")
+
     from stream.partition.interface import PartitionError
 
     def body() -> None:
         params = _parameters(param or [])
         options = {"hubs": hubs, "time_constant": time_constant}
+        if algorithm == _ALL:
+            params |= {
+                name: value for name, value in options.items() if value is not None and name not in params
+            }
+            title = f"{file.name} in {parts} parts"
+            compared = _compare(file, parts, interval, snapshots, params, mode=mode, window=window, seed=seed)
+            picture = plot or Path(f"{file.stem}-partitioners.png")
+            draw_comparison(title, compared, picture)
+            if json:
+                print_json({**comparison(compared), "plot": str(picture)})
+            else:
+                print_comparison(title, compared)
+                notes.print(f"drawn in {picture}", highlight=False)
+            return
         result = _partition(
             file, algorithm, parts, interval, snapshots, params, options, mode=mode, window=window, seed=seed
         )
@@ -101,6 +131,54 @@ def partition(
         print_table(f"{file.name} by {algorithm}", shown)
 
     finish(body, PartitionError, debug=debug)
+
+
+def _compare(
+    file: Path,
+    parts: int,
+    interval_s: float | None,
+    snapshots: int | None,
+    params: dict[str, Any],
+    *,
+    mode: Literal["online", "two-pass"],
+    window: int,
+    seed: int,
+) -> "list[Compared]":
+    from schemas.events import US_PER_S
+    from stream.commands.progress import Display
+    from stream.decode.event_file import read_events
+    from stream.partition.comparison import compare
+    from stream.partition.interface import PartitionError
+
+    if parts < 1:  # said before the file is read
+        raise PartitionError(f"partitioners need at least one part, found parts = {parts}")
+    read = read_events(file)
+    if read.events.num_rows == 0:
+        raise Failure(f"{file} has no events")
+    running, done = "", 0
+
+    def begun(name: str) -> None:
+        nonlocal running, done
+        running, done = name, 0
+
+    def report(events: int) -> None:
+        nonlocal done
+        done = events
+
+    with Display(lambda: f"{running}: partitioned {done:,} of {read.events.num_rows:,} events"):
+        return compare(
+            read.events,
+            parts=parts,
+            interval_us=None if interval_s is None else round(interval_s * US_PER_S),
+            num_slices=snapshots,
+            mode=mode,
+            seed=seed,
+            window=window,
+            node_features=read.node_features,
+            params=params,
+            begun=begun,
+            progress=report,
+        )
 
 
 def _partition(

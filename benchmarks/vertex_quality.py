@@ -1,0 +1,250 @@
+"""Vertex partitioners side by side: what they cut, move, send and cost: python benchmarks/vertex_quality.py [stream …].
+
+Real streams are skipped where ../shared/data is missing; uni500k and ex500k run only when named. Nodes of the real
+streams, which have no features, get a vector of 32 values when they first appear.
+
+Bytes are those of a training window (docs/partitioning.md, "Which vertex partitioner"): vectors fetched across parts
+in one epoch on its w snapshots (DistDy eq. 1, B = N), and what the lane stores of the snapshot that enters it,
+counted by the lane itself. Time is CPU time of the partitioner a snapshot after the first, METIS's process included.
+"""
+
+import argparse
+import dataclasses
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.events import US_PER_S, Op
+from schemas.store import LaneHeader
+from stream.decode.event_file import read_events
+from stream.partition import metis_library
+from stream.partition.distdy import REFERENCE_BYTES
+from stream.partition.interface import OnlinePartitioner
+from stream.partition.quality import DEFAULT_FANOUT, measure_vertex
+from stream.snapshots.slicing import densify, slice_events
+from stream.store.lane_state import LaneState
+from stream.synthetic import PAPER_GRAPHS, paper_snapshots
+from stream.synthetic.event_writer import write_events
+from stream.synthetic.table2 import INTERVAL_S, PaperGraph
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+PARTS, WINDOW, SEGMENTS, WIDTH, VALUE_BYTES = 4, 4, 4, 32, 4
+DAY_S = 86_400
+
+ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
+    ("hash", "hash", {}),
+    ("load-aware", "load-aware", {}),
+    ("ldg", "ldg", {}),
+    ("greedy-store", "greedy-store", {}),
+    ("metis", "metis", {}),
+    ("metis-layer", "metis-layer", {}),
+    ("distdy, stay", "distdy", {}),
+    ("distdy, paper", "distdy", {"reward": "paper"}),
+    ("byte-lp", "byte-lp", {}),
+    ("byte-lp, sweeps only", "byte-lp", {"refresh": None}),
+    ("anchor-metis", "anchor-metis", {}),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """Snapshots of a stream, and how long its edges live (intervals; None: until deleted)."""
+
+    events: pa.Table
+    width: int
+    edge_life: int | None
+    cut: dict[str, int]
+    featureless: bool
+
+    def snapshots(self) -> Iterator[tuple[int, pa.Table]]:
+        seen = 0
+        for tau, events in slice_events(self.events, **self.cut):
+            snapshot = events
+            if self.featureless:
+                snapshot, seen = _described(events, seen)
+            yield tau, snapshot
+
+
+def _described(snapshot: pa.Table, seen: int) -> tuple[pa.Table, int]:
+    """The snapshot, then a node event with a vector for every node that it is the first to name."""
+    ids = np.concatenate([snapshot["src_node"].to_numpy(), snapshot["dst_node"].to_numpy()])
+    nodes = np.arange(seen, max(seen, int(ids.max(initial=-1)) + 1))
+    n = len(nodes)
+    columns = {
+        "op": np.full(n, int(Op.NODE), np.int8),
+        "src": nodes,
+        "t": np.full(n, snapshot["t"][-1].as_py()),
+        "weight": np.ones(n, np.float32),
+        "src_node": nodes,
+        "dst_node": np.full(n, -1),
+        "row": np.full(n, -1),
+        "features": pa.ListArray.from_arrays(
+            pa.array(np.arange(n + 1, dtype=np.int32) * WIDTH), pa.array(np.ones(n * WIDTH, np.float32))
+        ),
+    }
+    rows = [
+        pa.array(columns[field.name]).cast(field.type) if field.name in columns else pa.nulls(n, field.type)
+        for field in snapshot.schema
+    ]
+    return pa.concat_tables([snapshot, pa.Table.from_arrays(rows, schema=snapshot.schema)]), seen + n
+
+
+def real(name: str, edge_life: int | None = None, **cut: int) -> Callable[[], Stream | None]:
+    def load() -> Stream | None:
+        file = DATA / f"{name}.parquet"
+        if not file.exists():
+            return None
+        return Stream(densify(read_events(file).events)[0], WIDTH, edge_life, cut, featureless=True)
+
+    return load
+
+
+def paper(name: str, snapshots: int, shrink: int = 1) -> Callable[[], Stream]:
+    graph = PAPER_GRAPHS[name]
+    sizes = {"nodes": graph.nodes // shrink, "edges": graph.edges // shrink, "snapshots": snapshots}
+    return lambda: generated(dataclasses.replace(graph, **sizes))
+
+
+def generated(graph: PaperGraph) -> Stream:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "events.parquet"
+        write_events(file, paper_snapshots(graph), interval_s=INTERVAL_S)
+        read = read_events(file)
+    cut = {"interval_us": INTERVAL_S * US_PER_S}
+    return Stream(densify(read.events)[0], read.node_features, None, cut, featureless=False)
+
+
+STREAMS: dict[str, tuple[str, Callable[[], Stream | None]]] = {
+    "as733": ("as733, daily", real("as733_deltas", interval_us=DAY_S * US_PER_S)),
+    "sx": (
+        "sx_mathoverflow, weekly, edges live 4 weeks",
+        real("sx_mathoverflow", 4, interval_us=7 * DAY_S * US_PER_S),
+    ),
+    "slashdot": ("slashdot, 60 slices, edges live 4", real("slashdot_reply", 4, num_slices=60)),
+    "uni50k": ("Uni50K: a tenth of Uni500K, 20 snapshots", paper("uni500k", 20, shrink=10)),
+    "uni500k": ("Uni500K, 5 snapshots", paper("uni500k", 5)),
+    "ex500k": ("Ex500K, 5 snapshots", paper("ex500k", 5)),
+}
+BY_DEFAULT = ("as733", "sx", "slashdot", "uni50k")
+
+
+def cpu_s() -> float:
+    """CPU seconds of this thread and of METIS's process."""
+    child = metis_library._PROCESS._child
+    used = int(Path(f"/proc/{child.pid}/schedstat").read_text().split()[0]) / 1e9 if child else 0.0
+    return time.thread_time() + used
+
+
+def measure(stream: Stream, algorithm: str, params: dict[str, Any]) -> dict[str, float]:
+    header = LaneHeader(
+        lane="bench",
+        algorithm=algorithm,
+        kind="vertex",
+        parts=PARTS,
+        window=WINDOW,
+        edge_life=stream.edge_life,
+        params=params,
+        graph="bench",
+        interval_us=1,
+        node_features=stream.width,
+        edge_features=0,
+        segments=SEGMENTS,
+    )
+    state = LaneState(header)
+    seconds = timed(state.partitioner)
+    foresee(state.partitioner, stream.events)
+    vector_bytes = REFERENCE_BYTES + VALUE_BYTES * stream.width
+    fetched: deque[float] = deque(maxlen=WINDOW)
+    fetches, stores = [], []
+    for tau, snapshot in stream.snapshots():
+        step = state.advance(tau, snapshot)
+        graph = step.delta.graph
+        *_, weight, inside, _ = measure_vertex(
+            graph.indptr, graph.indices, state.partitioner.home(), PARTS, DEFAULT_FANOUT
+        )
+        fetched.append(vector_bytes * (weight - inside))
+        fetches.append(sum(fetched))
+        stores.append(sum(part.bytes for part in step.parts))
+        state.partitioner.quality()
+    quality = state.partitioner.quality()
+    fetch, store = statistics.fmean(fetches) / 1e6, statistics.fmean(stores) / 1e6
+    return {
+        "cut": 100 * quality.cut,
+        "moved": 100 * quality.moved_share,
+        "nodes": quality.node_balance,
+        "edges": quality.edge_balance,
+        "fetch": fetch,
+        "store": store,
+        "total": fetch + store,
+        "median": 1e3 * statistics.median(seconds[1:]),
+        "mean": 1e3 * statistics.fmean(seconds[1:]),
+    }
+
+
+def timed(partitioner: OnlinePartitioner) -> list[float]:
+    """Note the CPU seconds of every update in the list that is returned."""
+    update, seconds = partitioner.update, []
+
+    def noted(delta: Any) -> Any:
+        start = cpu_s()
+        assignment = update(delta)
+        seconds.append(cpu_s() - start)
+        return assignment
+
+    partitioner.update = noted  # type: ignore[method-assign]
+    return seconds
+
+
+def foresee(partitioner: OnlinePartitioner, events: pa.Table) -> None:
+    if getattr(partitioner, "needs_whole_file", False):
+        inserts = events.filter(pa.compute.equal(events["op"], int(Op.INSERT)))
+        src, dst, t = (inserts[name].to_numpy() for name in ("src_node", "dst_node", "t"))
+        partitioner.foresee(src, dst, t, int(max(src.max(), dst.max())) + 1)  # type: ignore[attr-defined]
+
+
+def table(title: str, rows: Iterable[tuple[str, dict[str, float]]]) -> None:
+    print(f"\n{title}; K = {PARTS}, w = {WINDOW}\n", flush=True)
+    print(
+        "| algorithm | cut % | moved % | nodes | edges | fetch MB | store MB | both MB | CPU ms, median | mean |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    for name, x in rows:
+        print(
+            f"| {name} | {x['cut']:.1f} | {x['moved']:.1f} | {x['nodes']:.2f} | {x['edges']:.2f} | {x['fetch']:.3g} "
+            f"| {x['store']:.3g} | {x['total']:.3g} | {x['median']:.2g} | {x['mean']:.2g} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("streams", nargs="*", help=", ".join(STREAMS))
+    parser.add_argument("--only", nargs="*", help="rows of the table, such as byte-lp")
+    args = parser.parse_args()
+    if unknown := set(args.streams) - set(STREAMS):
+        parser.error(f"unknown stream {unknown.pop()}; expected some of {', '.join(STREAMS)}")
+    chosen = [row for row in ALGORITHMS if not args.only or row[0] in args.only]
+    small = dataclasses.replace(PAPER_GRAPHS["10k-sparse"], nodes=300, edges=900)
+    for _, algorithm, params in chosen:  # compiles the kernels
+        measure(generated(small), algorithm, params)
+    for key in args.streams or BY_DEFAULT:
+        title, load = STREAMS[key]
+        stream = load()
+        if stream is None:
+            print(f"\n{title}: ../shared/data is not here", file=sys.stderr)
+            continue
+        table(title, ((name, measure(stream, algorithm, params)) for name, algorithm, params in chosen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""`partition --algorithm all`: one table, one object, one picture; who refuses says why."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from stream.commands.partition import partition
+from stream.partition import comparison
+from stream.partition.interface import algorithms
+
+app = typer.Typer()
+app.command()(partition)
+
+FEW = ("distdy", "hash", "kl", "metis", "sep")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """Five of the registered partitioners: every kind, and one that refuses."""
+    known = algorithms()
+    monkeypatch.setattr(comparison, "algorithms", lambda: {name: known[name] for name in FEW})
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    src, dst = np.random.default_rng(0).integers(40, size=(2, 400))
+    pq.write_table(pa.table({"src": src, "dst": dst, "t": np.arange(400)}), "events.parquet")
+    return tmp_path / "events.parquet"
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in (*arguments, "--algorithm", "all")])
+
+
+def test_every_partitioner_is_in_the_object_with_its_figures_or_why_not(file):
+    result = call(file, "--parts", 3, "--snapshots", 4, "--param", "max_pairs=5", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert {key: found[key] for key in ("algorithm", "parts", "nodes", "edges", "snapshots", "plot")} == {
+        "algorithm": "all",
+        "parts": 3,
+        "nodes": 40,
+        "edges": 400,
+        "snapshots": 4,
+        "plot": "events-partitioners.png",
+    }
+    by_name = {one["algorithm"]: one for one in found["algorithms"]}
+    assert list(by_name) == ["distdy", "hash", "kl", "metis", "sep"]
+    assert by_name["kl"]["error"].startswith("kl takes 5 live pairs at most")
+    assert all(0 <= one["cut"] <= 1 for name, one in by_name.items() if name != "kl")
+
+
+def test_the_table_has_the_lowest_cut_first_and_the_picture_is_a_png(file, tmp_path):
+    result = call(
+        file, "--parts", 3, "--snapshots", 4, "--plot", tmp_path / "all.png", "--param", "max_pairs=5"
+    )
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert "events.parquet in 3 parts" in lines[0]
+    rows = [line.split() for line in lines if line.split() and line.split()[0] in FEW and ":" not in line]
+    assert sorted(row[0] for row in rows) == ["distdy", "hash", "metis", "sep"]
+    assert rows[-1][:2] == ["sep", "edge"], "vertex partitioners come first"
+    cuts = [float(row[2]) for row in rows[:-1]]
+    assert cuts == sorted(cuts)
+    assert all("…" not in line for line in lines)
+    assert "kl: kl takes 5 live pairs at most" in result.stdout
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_pass_is_for_those_that_can(file):
+    result = call(file, "--parts", 3, "--mode", "two-pass", "--json")
+    assert result.exit_code == 0, result.output
+    assert [one["algorithm"] for one in json.loads(result.stdout)["algorithms"]] == [
+        "distdy",
+        "hash",
+        "kl",
+        "metis",
+        "sep",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--parts", 0], "error: partitioners need at least one part, found parts = 0"),
+        (["--parts", 2, "--param", "colour=red"], "error: no partitioner takes colour"),
+    ],
+)
+def test_what_no_partitioner_can_do_is_one_sentence(file, arguments, sentence):
+    result = call(file, *arguments)
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert result.stdout == ""
+
+
+def test_options_of_one_algorithm_and_of_all_are_not_mixed(file, tmp_path):
+    assert call(file, "--parts", 2, "--out", tmp_path / "x").exit_code == 2
+    alone = CliRunner().invoke(app, [str(file), "--algorithm", "hash", "--parts", "2", "--plot", "x.png"])
+    assert alone.exit_code == 2
