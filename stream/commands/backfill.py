@@ -9,6 +9,7 @@ import typer
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
 from stream.commands.progress import Display, Rate
+from stream.decode.rules import EARLIEST_US, LATEST_US
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
@@ -86,7 +87,10 @@ def backfill(
 
 def _time_us(text: str) -> int:
     if text.replace(".", "", 1).lstrip("-").isdecimal():
-        return round(float(text) * US_PER_S)
+        t_us = round(float(text) * US_PER_S)
+        if not EARLIEST_US <= t_us <= LATEST_US:
+            raise Failure(f"--until {text} is in seconds, and further away than the years 1 to 9999")
+        return t_us
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
