@@ -2,10 +2,12 @@
 
 A real broker on this machine (deploy/kafka), topics of 4 partitions, filled before anything is timed. Bare loops and
 the whole path (poll, validate, order, dense ids, files, fsync: the job itself) take turns in one process, so that what
-else the machine does meets all of them; rates are medians over the rounds, ratios are of those. Wall time.
+else the machine does meets all of them. Rates are wall time, medians over the rounds, ratios of those; CPU time is that
+of the whole process, the client's thread and the commits' included, the broker's not.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -13,15 +15,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 
 from schemas.config import Lane, StreamConfig
-from stream.commands.run import _calm_collector, _quiet_beam
+from stream.commands.run import calm_collector, quiet_beam
 from stream.decode.columns import canonical
-from stream.job import StreamJob
+from stream.job import Ran, StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
 from stream.kafka.reader import open_consumer
@@ -34,6 +37,25 @@ PARTITIONS, NODES, SNAPSHOTS, PARTS, WINDOW = 4, 50_000, 20, 4, 4
 SPAN_S = 1_000_000.0
 LANES = ("hash", "distdy", "sep", "hdrf")
 IDLE_S = 0.5
+
+
+@dataclass
+class Measured:
+    """Wall rates and CPU times of one way, round by round."""
+
+    rates: list[float] = field(default_factory=list)
+    cpu_ns: list[float] = field(default_factory=list)
+
+    def add(self, events: int, work: Callable[[], float]) -> None:
+        """One more round; ``work`` returns events a second."""
+        begun_s = time.process_time()
+        self.rates.append(work())
+        self.cpu_ns.append((time.process_time() - begun_s) / events * 1e9)
+
+    @property
+    def rate(self) -> float:
+        """The median."""
+        return statistics.median(self.rates)
 
 
 @contextmanager
@@ -50,28 +72,30 @@ def broker(folder: Path) -> Iterator[str]:
         call("stop")
 
 
-def configuration(
-    store: Path, bootstrap: str, topic: str, events: int, lanes: list[Lane] | None = None
-) -> StreamConfig:
+def configuration(store: Path, bootstrap: str, topic: str, lanes: tuple[str, ...] = ()) -> StreamConfig:
     """The defaults, but for snapshots: so many over the whole stream, whatever its length."""
-    del events
     return StreamConfig.model_validate(
         {
             "graph": "bench",
             "store": str(store),
             "kafka": {"bootstrap": bootstrap, "topics": [{"name": topic, "format": topic.split("-", 1)[0]}]},
             "snapshots": {"interval_s": SPAN_S / SNAPSHOTS},
-            "lanes": [] if lanes is None else [lane.model_dump() for lane in lanes],
+            "lanes": [lane(name).model_dump() for name in lanes],
             "metrics": {"port": 0},
         }
     )
+
+
+def lane(name: str) -> Lane:
+    """A lane with defaults."""
+    return Lane(name=name, algorithm=name, parts=PARTS, window=WINDOW)
 
 
 def fill(bootstrap: str, topic: str, events: int) -> None:
     """The same synthetic interactions into a topic, by the hash of src."""
     table = interactions(NODES, events, seed=1, span_s=SPAN_S).combine_chunks()
     batch = canonical(table.to_batches()[0], "int", "s").batch
-    config = configuration(Path("unused"), bootstrap, topic, events)
+    config = configuration(Path("unused"), bootstrap, topic)
     done = replay(
         pa.Table.from_batches([batch]),
         settings=client_settings(config.kafka),
@@ -83,29 +107,22 @@ def fill(bootstrap: str, topic: str, events: int) -> None:
     print(f"  {topic}: {done.sent:,} events sent at {done.events_per_s:,.0f} a second", flush=True)
 
 
-def polled(consumer: KafkaConsumer, topic: str, opened: Callable[[list[bytes]], int]) -> float:
-    """Events a second of nothing but polling from the topic's start to its end."""
+def bare(bootstrap: str, topic: str, opened: Callable[[list[bytes]], int]) -> float:
+    """Events a second of nothing but polling a topic to its end, with the job's own client settings."""
+    consumer = open_consumer(configuration(Path("unused"), bootstrap, topic).kafka)
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     consumer.assign(partitions)
     consumer.seek_to_beginning()
-    ends = consumer.end_offsets(partitions)
-    left = sum(ends.values())
+    left = sum(consumer.end_offsets(partitions).values())
     events = 0
     started = time.perf_counter()
     while left > 0:
         for records in consumer.poll(timeout_ms=1000).values():
             left -= len(records)
             events += opened([record.value for record in records])
-    return events / (time.perf_counter() - started)
-
-
-def bare(bootstrap: str, topic: str, opened: Callable[[list[bytes]], int]) -> float:
-    """Rate of a bare poll loop with the job's own client settings."""
-    consumer = open_consumer(configuration(Path("unused"), bootstrap, topic, 0).kafka)
-    try:
-        return polled(consumer, topic, opened)
-    finally:
-        consumer.close(autocommit=False)
+    rate = events / (time.perf_counter() - started)
+    consumer.close(autocommit=False)
+    return rate
 
 
 def rows(values: list[bytes]) -> int:
@@ -113,43 +130,42 @@ def rows(values: list[bytes]) -> int:
     return sum(pa.ipc.open_stream(value).read_next_batch().num_rows for value in values)
 
 
-def whole(bootstrap: str, topic: str, events: int, *lanes: Lane) -> tuple[float, dict[str, float]]:
-    """Rate of the job from its first poll to its last commit; and seconds of each lane that follows, alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = configuration(Path(folder) / "store", bootstrap, topic, events, list(lanes))
-        ran = StreamJob(config, StreamMetrics(config), until_idle_s=IDLE_S).run()
-        if (ran.events, ran.refused, ran.late) != (events, 0, 0):
-            raise SystemExit(f"{topic}: {ran} is not all of {events:,} events")
-        return ran.events_per_s, {}
+def ran(config: StreamConfig, events: int) -> Ran:
+    """The job until it is idle; all events must be in the log."""
+    done = StreamJob(config, StreamMetrics(config), until_idle_s=IDLE_S).run()
+    if (done.events, done.refused, done.late) != (events, 0, 0):
+        raise SystemExit(f"{done} is not all of {events:,} events")
+    return done
 
 
-def alone(bootstrap: str, topic: str, events: int) -> dict[str, float]:
-    """Events a second of each lane over the finished log, one after another."""
-    rates = {}
+def whole(bootstrap: str, topic: str, events: int, *lanes: str) -> float:
+    """Events a second of the job from its first poll to its last commit, lanes beside it."""
     with tempfile.TemporaryDirectory() as folder:
-        config = configuration(Path(folder) / "store", bootstrap, topic, events)
-        StreamJob(config, StreamMetrics(config), until_idle_s=IDLE_S).run()
-        for name in LANES:
+        return ran(configuration(Path(folder) / "store", bootstrap, topic, lanes), events).events_per_s
+
+
+def alone(bootstrap: str, topic: str, events: int, found: dict[str, Measured]) -> None:
+    """Each lane over the finished log, one after another."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = configuration(Path(folder) / "store", bootstrap, topic)
+        ran(config, events)
+
+        def caught_up(name: str) -> float:
             with LaneWriter(config.store, lane(name)) as writer:
                 started = time.perf_counter()
                 writer.catch_up()
-                rates[name] = events / (time.perf_counter() - started)
-    return rates
+                return events / (time.perf_counter() - started)
+
+        for name in LANES:
+            found[name].add(events, lambda name=name: caught_up(name))
 
 
-def lane(name: str) -> Lane:
-    """A lane with defaults."""
-    return Lane(name=name, algorithm=name, parts=PARTS, window=WINDOW)
-
-
-def show(name: str, rates: list[float], against: list[float] | None = None) -> None:
-    """One row: median, lowest and highest, and the ratio to another row."""
-    median = statistics.median(rates)
-    ratio = "" if against is None else f"{median / statistics.median(against):9.2f}x"
-    print(
-        f"  {name:<60}{median / 1e6:8.3f}  ({min(rates) / 1e6:.3f} to {max(rates) / 1e6:.3f}){ratio}",
-        flush=True,
-    )
+def show(name: str, measured: Measured, against: Measured | None = None) -> None:
+    """One row of the table."""
+    ratio = "" if against is None else f"{measured.rate / against.rate:7.2f}x"
+    low, high = min(measured.rates) / 1e6, max(measured.rates) / 1e6
+    cpu_ns = statistics.median(measured.cpu_ns)
+    print(f"  {name:<58}{measured.rate / 1e6:8.3f}{low:9.3f}{high:8.3f}{cpu_ns:9.0f}{ratio:>10}", flush=True)
 
 
 def main() -> None:
@@ -159,36 +175,44 @@ def main() -> None:
     parser.add_argument("--arrow-events", type=int, default=8_000_000)
     parser.add_argument("--lane-events", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    _quiet_beam(debug=False)
-    _calm_collector()
-    json_events, arrow_events, lane_events = (
-        arguments.json_events,
-        arguments.arrow_events,
-        arguments.lane_events,
-    )
+    given = parser.parse_args()
+    quiet_beam(debug=False)
+    calm_collector()
+    ways = ("bare json", "job json", "bare arrow", "job arrow", *LANES, *(f"with {name}" for name in LANES))
+    found = {name: Measured() for name in ways}
     with tempfile.TemporaryDirectory() as folder, broker(Path(folder) / "kafka") as bootstrap:
-        fill(bootstrap, "json-all", json_events)
-        fill(bootstrap, "arrow-all", arrow_events)
-        fill(bootstrap, "arrow-lanes", lane_events)
-        whole(bootstrap, "arrow-lanes", lane_events)  # loads what is compiled
-        found: dict[str, list[float]] = {
-            name: [] for name in ("poll json", "job json", "poll arrow", "job arrow")
-        }
-        for _ in range(arguments.rounds):
-            found["poll json"].append(bare(bootstrap, "json-all", len))
-            found["job json"].append(whole(bootstrap, "json-all", json_events)[0])
-            found["poll arrow"].append(bare(bootstrap, "arrow-all", rows))
-            found["job arrow"].append(whole(bootstrap, "arrow-all", arrow_events)[0])
-        print(f"Million events a second, median of {arguments.rounds} rounds (lowest to highest)")
-        show("JSON: bare poll() loop", found["poll json"])
-        show("JSON: Kafka → validation → committed log", found["job json"], found["poll json"])
-        show("Arrow, 4,096 edges a message: bare poll() and open", found["poll arrow"])
-        show("Arrow: Kafka → validation → committed log", found["job arrow"], found["poll arrow"])
-        if lane_events:
-            rates = [alone(bootstrap, "arrow-lanes", lane_events) for _ in range(arguments.rounds)]
+        fill(bootstrap, "json-all", given.json_events)
+        fill(bootstrap, "arrow-all", given.arrow_events)
+        fill(bootstrap, "arrow-lanes", given.lane_events)
+        whole(bootstrap, "arrow-lanes", given.lane_events, *LANES)  # loads what is compiled
+        for _ in range(given.rounds):
+            found["bare json"].add(given.json_events, lambda: bare(bootstrap, "json-all", len))
+            found["job json"].add(given.json_events, lambda: whole(bootstrap, "json-all", given.json_events))
+            found["bare arrow"].add(given.arrow_events, lambda: bare(bootstrap, "arrow-all", rows))
+            found["job arrow"].add(
+                given.arrow_events, lambda: whole(bootstrap, "arrow-all", given.arrow_events)
+            )
+            alone(bootstrap, "arrow-lanes", given.lane_events, found)
             for name in LANES:
-                show(f"lane {name} alone, over the finished log", [rate[name] for rate in rates])
+                found[f"with {name}"].add(
+                    given.lane_events,
+                    lambda name=name: whole(bootstrap, "arrow-lanes", given.lane_events, name),
+                )
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    print(
+        f"\n{os.cpu_count()} cores, load averages at the end {load}, {given.rounds} rounds, {time.strftime('%F')}"
+    )
+    print(
+        f"  {'million events a second':<58}{'median':>8}{'lowest':>9}{'highest':>8}{'CPU ns':>9}{'ratio':>10}"
+    )
+    show("JSON: bare poll() loop", found["bare json"])
+    show("JSON: Kafka → validation → committed log", found["job json"], found["bare json"])
+    show("Arrow, 4,096 edges a message: bare poll() and open", found["bare arrow"])
+    show("Arrow: Kafka → validation → committed log, no lane", found["job arrow"], found["bare arrow"])
+    for name in LANES:
+        show(f"lane {name} alone, over a finished log", found[name])
+    for name in LANES:
+        show(f"Arrow: the log with lane {name} beside it", found[f"with {name}"])
 
 
 if __name__ == "__main__":

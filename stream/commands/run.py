@@ -80,8 +80,8 @@ def run_job(
     Returns:
         The keys of docs/cli.md.
     """
-    _quiet_beam(debug)
-    _calm_collector()
+    quiet_beam(debug)
+    calm_collector()
     with ExitStack() as stack:
         if config.runner.name == "flink":
             ran = _watched(config.graph, *_on_flink(config, until_idle_s, standby))
@@ -148,14 +148,14 @@ def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals | LogTot
         return job.run()
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """Keep the cyclic collector off what the imports made: every poll's many records would have it walk all of that."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
 
-def _quiet_beam(debug: bool) -> None:
+def quiet_beam(debug: bool) -> None:
     """Beam warns at import about packages for clouds that nobody uses here, and logs tracebacks of what we report."""
     if not debug:
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
