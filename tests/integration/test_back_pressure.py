@@ -1,0 +1,64 @@
+"""A disk slower than Kafka: a bounded amount waits in memory, the rest in Kafka, where it shows as lag; all is kept."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send
+from test_broker_outage import Running
+from test_stream_lanes import reached
+
+import stream.sink
+from schemas.config import StreamConfig
+from stream.store import files
+
+pytestmark = pytest.mark.integration
+
+EVENTS, PARTITIONS, A_POLL = 12_000, 4, 200
+BYTES_AN_EVENT = 120
+"""More than an event takes while it waits."""
+
+
+def test_a_slow_disk_shows_as_lag_and_nothing_is_dropped(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream.sink, "PENDING_BYTES", 1_000 * BYTES_AN_EVENT)
+    synced, free = files.Staging.finish, threading.Event()
+
+    def finish(staging: files.Staging) -> None:
+        if "log" in staging._root.parts and not free.wait(60):
+            raise TimeoutError
+        synced(staging)
+
+    monkeypatch.setattr(files.Staging, "finish", finish)
+    topic = fresh_topic(kafka, partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        mine = range(partition, EVENTS, PARTITIONS)
+        send(kafka, topic, [edge(i, partition, T0 + 10 * i) for i in mine], partition=partition)
+    content = configuration(tmp_path / "store", kafka, topic, kafka={"max_poll_records": A_POLL})
+    running = Running(StreamConfig(**content))
+    try:
+        seen: list[int] = []
+
+        def stands_still() -> bool:
+            seen.append(running.job.lag())
+            time.sleep(0.3)
+            return len(seen) > 4 and len(set(seen[-4:])) == 1 and 0 < seen[-1] < EVENTS
+
+        reached(stands_still)
+        # Two commits' worth at most, the one under way and the next, each with the poll that passed the limit.
+        sink = running.job._sink
+        waiting = (sink._pending, sink._committing)
+        assert all(some.bytes <= (1_000 + A_POLL) * BYTES_AN_EVENT for some in waiting)
+        taken = sum(len(table) for some in waiting for table in some.events)
+        assert 0 < taken < EVENTS / 2
+        assert running.job.lag() == EVENTS - taken
+        assert running.totals.events == 0
+        free.set()
+        reached(lambda: running.job.lag() == 0)
+    finally:
+        free.set()
+        running.close()
+    run_job(content)
+    assert sorted(log_table(tmp_path / "store")["src"].to_pylist()) == list(range(EVENTS))
