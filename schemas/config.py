@@ -131,7 +131,9 @@ class Kafka(Section):
     api_version: tuple[int, ...] | None = Field(
         None, description="Protocol version to assume, as [2, 1]; null: ask the broker."
     )
-    max_poll_records: int = Field(20_000, ge=1, description="Messages of a topic partition handed on at a time, at most.")
+    max_poll_records: int = Field(
+        20_000, ge=1, description="Messages of a topic partition handed on at a time, at most."
+    )
     max_partition_fetch_bytes: int = Field(
         8 << 20, ge=1 << 10, description="Bytes a fetch and partition at most."
     )

@@ -41,9 +41,10 @@ class Pending:
         self.max_tau = high if self.max_tau is None else max(high, self.max_tau)
         self.events.append(rows)
         self.bytes += rows.nbytes
-        ops, counts = np.unique(rows["op"].to_numpy(), return_counts=True)
-        for op, count in zip(ops.tolist(), counts.tolist(), strict=True):
-            self.accepted[topic, Op(op)] += count
+        counts = np.bincount(rows["op"].to_numpy() + np.int8(1), minlength=len(Op))
+        for op in Op:
+            if counts[op + 1]:
+                self.accepted[topic, op] += int(counts[op + 1])
 
     def add_rejects(self, topic: str, rows: pa.Table) -> None:
         """Take refused messages in, ``REJECT_SCHEMA``; late ones are counted apart."""
@@ -89,8 +90,10 @@ class Pending:
 def rows_from(batch: pa.RecordBatch, start: int) -> pa.Table:
     """The rows of messages from offset ``start`` on."""
     table = pa.Table.from_batches([batch])
-    keep = table["offset"].to_numpy() >= start
-    return table if keep.all() else table.filter(pa.array(keep))
+    offsets = table["offset"]
+    if not len(offsets) or offsets[0].as_py() >= start:  # they are in order
+        return table
+    return table.filter(pa.array(offsets.to_numpy() >= start))
 
 
 def with_source(events: pa.Table, ids: IdKind, topic: str, partition: int, tau: Int64) -> pa.Table:

@@ -175,6 +175,10 @@ def _int32(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.
 
 def _ops(column: pa.Array | None, dst: pa.Array, faults: Faults) -> pa.Array:
     """Events without an op are inserts, or node events where ``dst`` is null; so are inserts without dst."""
+    if column is not None and pt.is_int8(column.type) and column.null_count == dst.null_count == 0:
+        span = pc.min_max(column).as_py()
+        if len(column) and span["min"] >= -1 and span["max"] <= 1:
+            return column
     has_dst = dst.is_valid().to_numpy(zero_copy_only=False)
     default = np.where(has_dst, np.int8(Op.INSERT), np.int8(Op.NODE))
     if column is None or pt.is_null(column.type):

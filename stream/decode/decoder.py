@@ -73,7 +73,9 @@ class Decoder:
         for rows in read:
             check(rows.draft, rules)
             refusals += _refused_rows(rows, places)
-            kept = offsets[places[rows.messages[rows.draft.faults.accepted]]]
+            accepting = rows.draft.faults.accepted
+            messages = rows.messages if accepting.all() else rows.messages[accepting]
+            kept = offsets[places][messages]
             accepted.append(rows.draft.events().append_column(self._schema.field("offset"), pa.array(kept)))
         return MicroBatch(
             topic=raw.topic,
