@@ -39,7 +39,7 @@ from stream.store.lane_tables import (
 )
 from stream.store.lock import FolderLock, new_writer_id
 from stream.store.log_reader import LogReader
-from stream.store.paths import TEMPORARY, make_folders, sync_folder
+from stream.store.paths import TEMPORARY, make_folders, require_own_folders, sync_folder
 from stream.store.sweep import TAU, remove, unnamed
 
 LaneObserver = Callable[[LaneManifest], None]
@@ -285,6 +285,7 @@ def quality_record(quality: Quality, seconds: float) -> QualityRecord:
 
 def sweep_lane(root: Path, manifests: list[LaneManifest]) -> None:
     """Remove what a crash left behind: files that no manifest names; only a writer with the lock may."""
+    require_own_folders(root, (COMMITS, SNAPSHOTS, STATE))
     named = {str(manifest.tau) for manifest in manifests}
     remove(
         [

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from stream.store.errors import CorruptError
@@ -34,6 +35,20 @@ def inside(root: Path, relative: str) -> Path:
             f"{path} leads out of the store through a symbolic link; copy the file into the store"
         )
     return path
+
+
+def require_own_folders(root: Path, names: Iterable[str]) -> None:
+    """Check that the folders of a log or lane lie in it, before anything in them is removed.
+
+    Raises:
+        CorruptError: One is a symbolic link.
+    """
+    for name in names:
+        if (root / name).is_symlink():
+            raise CorruptError(
+                f"{root / name} is a symbolic link, so what is swept in it may lie outside the store; put the folder "
+                "itself there"
+            )
 
 
 def make_folders(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stream.store.commits import CommitChain
 from stream.store.log_layout import COMMITS, REJECTS, SNAPSHOTS, TAIL, rejects_name
-from stream.store.paths import TEMPORARY
+from stream.store.paths import TEMPORARY, require_own_folders
 
 NUMBERED = re.compile(r"\d+\.arrow")
 TAU = re.compile(r"-?\d+")
@@ -21,7 +21,11 @@ def sweep(root: Path, chain: CommitChain) -> list[Path]:
 
     Returns:
         What was removed. Files that Freshet would not write are left alone.
+
+    Raises:
+        CorruptError: One of the log's folders is a symbolic link.
     """
+    require_own_folders(root, (COMMITS, TAIL, REJECTS, SNAPSHOTS))
     tail = {Path(file.path).name for file in chain.last.tail} if chain.last else set()
     rejects = {Path(rejects_name(n)).name for n in chain.with_rejects}
     snapshots = {str(snapshot.tau) for snapshot in chain.sealed}

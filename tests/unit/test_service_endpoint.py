@@ -4,6 +4,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
@@ -80,3 +81,14 @@ def test_a_closed_endpoint_frees_its_port(progress: Progress) -> None:
     second = Endpoint(Metrics(port=first.port), CollectorRegistry(), progress)
     second.close()
     assert second.port == first.port
+
+
+def test_by_default_nothing_listens_beyond_this_machine() -> None:
+    endpoint = Endpoint(Metrics(port=0), CollectorRegistry(), lambda: None)
+    try:
+        listening = [
+            c.laddr for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN
+        ]
+        assert [address.ip for address in listening if address.port == endpoint.port] == ["127.0.0.1"]
+    finally:
+        endpoint.close()

@@ -1,0 +1,138 @@
+"""A store made to lead astray: nothing outside its folder is read as data, written, or removed."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lane_stream import lane, make_store
+
+from schemas.config import StreamConfig
+from schemas.store import CommitRecord
+from stream.store.errors import CorruptError, StoreError
+from stream.store.lane_writer import LaneWriter
+from stream.store.log_reader import LogReader
+from stream.store.log_writer import LogWriter
+from stream.store.records import canonical, checksum_of
+from stream.store.verify import verify
+
+LOG_FOLDERS = ("commits", "tail", "rejects", "snapshots")
+LANE_FOLDERS = ("commits", "snapshots", "state")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store", lane("hash"))
+
+
+def treasure(folder: Path) -> Path:
+    """Files outside a store, named like those that a sweep removes."""
+    folder.mkdir(parents=True)
+    for name in ("1.arrow", "77.arrow", "x.tmp", "0000000000000099.json.tmp"):
+        (folder / name).write_text("years of work")
+    (folder / "5").mkdir()
+    (folder / "5" / "events.arrow").write_text("years of work")
+    return folder
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def in_place_of(folder: Path, target: Path) -> None:
+    """A symbolic link to ``target`` where ``folder`` was, its own content brought along."""
+    target.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        shutil.copytree(folder, target, dirs_exist_ok=True)
+        shutil.rmtree(folder)
+    folder.symlink_to(target)
+
+
+def reforged(path: Path, **changes: Any) -> None:
+    """A record with other content and a checksum that fits it."""
+    content = json.loads(path.read_text()) | changes
+    path.write_bytes(canonical({**content, "checksum": checksum_of(content)}))
+
+
+@pytest.mark.parametrize("folder", LOG_FOLDERS)
+def test_a_writer_of_the_log_removes_nothing_where_a_folder_is_a_link_out_of_the_store(
+    store: Path, tmp_path: Path, folder: str
+) -> None:
+    outside = treasure(tmp_path / "outside")
+    in_place_of(store / "log" / folder, outside)
+    before = listing(outside)
+    with pytest.raises(CorruptError, match=f"log/{folder} is a symbolic link"):
+        LogWriter.open(store, LogReader(store).header)
+    assert listing(outside) == before
+
+
+@pytest.mark.parametrize("folder", LANE_FOLDERS)
+def test_a_writer_of_a_lane_removes_nothing_where_a_folder_is_a_link_out_of_the_store(
+    store: Path, tmp_path: Path, folder: str
+) -> None:
+    outside = treasure(tmp_path / "outside")
+    in_place_of(store / "lanes" / "hash" / folder, outside)
+    before = listing(outside)
+    with pytest.raises(CorruptError, match=f"hash/{folder} is a symbolic link"):
+        LaneWriter(store, lane("hash"))
+    assert listing(outside) == before
+
+
+def test_a_link_that_a_sweep_meets_is_removed_and_what_it_points_to_is_not(
+    store: Path, tmp_path: Path
+) -> None:
+    outside = treasure(tmp_path / "outside")
+    (store / "log" / "snapshots" / "99").symlink_to(outside)
+    (store / "log" / "tail").mkdir(exist_ok=True)
+    (store / "log" / "tail" / "99.arrow").symlink_to(outside / "1.arrow")
+    before = listing(outside)
+    LogWriter.open(store, LogReader(store).header).close()
+    assert listing(outside) == before
+    assert not (store / "log" / "snapshots" / "99").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "path", ["../../outside/1.arrow", "/etc/passwd", "tail/../../../outside/1.arrow", ".x/1.arrow"]
+)
+def test_a_record_that_names_a_file_outside_is_refused_by_readers_writers_and_verify(
+    store: Path, tmp_path: Path, path: str
+) -> None:
+    outside = treasure(tmp_path / "outside")
+    before = listing(outside)
+    last = LogReader(store).last
+    assert last is not None
+    record = store / "log" / "commits" / f"{last.n:016d}.json"
+    reference = {"path": path, "bytes": 13, "checksum": "0" * 16}
+    reforged(record, tail=[reference], tail_events=1)
+    assert CommitRecord.model_validate(json.loads(record.read_text())).tail[0].path == path
+    with pytest.raises(StoreError, match="isn't a plain path inside the store"):
+        LogWriter.open(store, LogReader(store).header)
+    assert any("isn't a plain path inside the store" in problem for problem in verify(store).problems)
+    assert listing(outside) == before
+
+
+def test_a_manifest_that_names_a_file_outside_is_refused(store: Path) -> None:
+    manifest = max((store / "lanes" / "hash" / "commits").glob("*.json"), key=lambda path: int(path.stem))
+    reference = json.loads(manifest.read_text())["edges"] | {"path": "../../log/log.json"}
+    reforged(manifest, edges=reference)
+    assert any("isn't a plain path inside the store" in problem for problem in verify(store).problems)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "/etc", ".hidden", "", "a" * 64, "a\0b", "ä"])
+def test_names_that_could_leave_their_folder_are_no_graphs_lanes_or_topics(name: str) -> None:
+    good: dict[str, Any] = {
+        "graph": "g",
+        "store": "unused",
+        "kafka": {"bootstrap": "unused", "topics": [{"name": "edges"}]},
+        "snapshots": {"interval_s": 1},
+        "lanes": [{"name": "l", "algorithm": "hash", "parts": 2}],
+    }
+    StreamConfig.model_validate(good)
+    with pytest.raises(ValueError, match="graph"):
+        StreamConfig.model_validate(good | {"graph": name})
+    with pytest.raises(ValueError, match="lanes"):
+        StreamConfig.model_validate(good | {"lanes": [{"name": name, "algorithm": "hash", "parts": 2}]})
+    if name not in (".hidden", "a" * 64):  # Kafka takes these, and no file is named after a topic
+        with pytest.raises(ValueError, match="topics"):
+            StreamConfig.model_validate(good | {"kafka": {"bootstrap": "unused", "topics": [{"name": name}]}})
