@@ -1,6 +1,5 @@
 """One poll of one topic partition: messages in, canonical events and refusals out."""
 
-import json
 import time
 from collections.abc import Callable
 
@@ -17,11 +16,11 @@ from stream.decode.mapping import Mapping
 from stream.decode.reading import (
     REFUSAL_SCHEMA,
     Int64Array,
-    Refusal,
     Rows,
     refusal_table,
     refused_alike,
 )
+from stream.decode.row_text import row_texts
 from stream.decode.rules import Rules
 from stream.decode.validate import check
 from stream.microbatch import MicroBatch, RawBatch
@@ -115,16 +114,15 @@ def _refused_rows(rows: Rows, places: Int64Array) -> list[pa.Table]:
             refused_alike(places[rows.messages[which]], reason, sentences)
             for which, reason, sentences in faults.alike()
         ]
-    refused = faults.refused_rows()
-    messages = places[rows.messages[refused]].tolist()
-    # Not the message's first bytes again for each of its rows, but the row.
-    texts = rows.draft.batch.take(pa.array(refused)).to_pylist()
-    return [
-        refusal_table(
-            Refusal(message, int(rows.rows[i]), *faults.of(i), raw=json.dumps(text).encode())
-            for message, i, text in zip(messages, refused, texts, strict=True)
-        )
-    ]
+    tables = []
+    for which, reason, sentences in faults.alike():
+        table = refused_alike(places[rows.messages[which]], reason, sentences)
+        within = pa.array(rows.rows[which], pa.int32())
+        # Not the message's first bytes again for each of its rows, but the row.
+        texts = row_texts(rows.draft.batch.take(pa.array(which)))
+        columns = [table[0], within, table[2], table[3], texts]
+        tables.append(pa.Table.from_arrays(columns, schema=REFUSAL_SCHEMA))
+    return tables
 
 
 def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

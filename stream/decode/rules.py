@@ -1,7 +1,7 @@
 """What a graph accepts: the configured kind of ids, feature widths and time bounds."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from schemas.config import StreamConfig
@@ -13,6 +13,8 @@ LATEST_US = 253_402_300_799 * US_PER_S
 """Year 9999; also keeps every sum of two times within int64."""
 DEFAULT_EARLIEST_S = 631_152_000
 """1990-01-01, the default lower bound of event times."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,7 @@ class Rules:
 def show_time(t_us: int) -> str:
     """A time for a sentence: RFC 3339 where it has a date, else plain seconds."""
     if EARLIEST_US <= t_us <= LATEST_US:
-        moment = datetime.fromtimestamp(t_us // US_PER_S, UTC).replace(microsecond=t_us % US_PER_S)
-        return moment.isoformat().replace("+00:00", "Z")
+        return (_EPOCH + timedelta(microseconds=t_us)).isoformat()[: -len("+00:00")] + "Z"
     return f"{t_us / US_PER_S:g} s"
 
 
