@@ -16,11 +16,10 @@ if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
 _COLUMNS = (
     ("cut %", "cut", 100.0, ".1f"),
     ("moved %", "moved_share", 100.0, ".1f"),
-    ("RF", "replication_factor", 1.0, ".2f"),
     ("train RF", "training_replication_factor", 1.0, ".2f"),
     ("nodes", "node_balance", 1.0, ".2f"),
     ("edges", "edge_balance", 1.0, ".2f"),
-    ("seconds", "seconds", 1.0, ".2g"),
+    ("s", "seconds", 1.0, ",.2f"),
 )
 
 _PANELS = (
@@ -50,9 +49,9 @@ def comparison(compared: "list[Compared]") -> dict[str, Any]:
 
 def print_comparison(title: str, compared: "list[Compared]") -> None:
     """Print one table on standard output, vertex partitioners first, the lowest cut first; refusals below it."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("algorithm", no_wrap=True)
-    table.add_column("kind")
+    table.add_column("kind", no_wrap=True)
     for name, *_ in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for one in _ordered(compared):
