@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
-from stream.partition.interface import register
-from stream.partition.sep import Sep
+from stream.partition.interface import Kind, PartitionError, register
+from stream.partition.two_pass import TwoPassSep
 
 
 @register
-class Hdrf(Sep):
-    """SEP with every node a hub and plain degrees: nothing is discarded, and nothing bounds the copies.
+class Hdrf(TwoPassSep):
+    """SEP by centrality with every node a hub and plain degrees: nothing is discarded, and nothing bounds the copies.
 
     SPEED section III names this limit of SEP. Degrees are those after the snapshot, not those so far within it.
 
@@ -20,6 +20,9 @@ class Hdrf(Sep):
     """
 
     name: ClassVar[str] = "hdrf"
+    kind: ClassVar[Kind] = "edge"
 
     def __init__(self, *, parts: int, seed: int = 0, window: int = 4, balance_weight: float = 1.0) -> None:
-        super().__init__(parts=parts, seed=seed, window=window, hubs=1.0, balance_weight=balance_weight)
+        if not balance_weight > 0:
+            raise PartitionError(f"{self.name} takes a positive balance_weight (λ), found {balance_weight}")
+        super().__init__(parts=parts, seed=seed, hubs=1.0, time_constant=None, balance_weight=balance_weight)

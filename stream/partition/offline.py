@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from schemas.events import US_PER_S, Op, log_event_schema
 from stream.partition.interface import (
+    Assignment,
     CapacityError,
     Kind,
     OnlinePartitioner,
@@ -21,6 +22,7 @@ from stream.partition.interface import (
     algorithms,
     create,
 )
+from stream.partition.need_cover_kernels import in_several
 from stream.partition.parameters import own_parameters
 from stream.partition.quality import share, uncovered_share
 from stream.snapshots.delta import Int32, Int64
@@ -120,7 +122,7 @@ def partition_events(
 
     graph = LiveGraph(node_features=node_features, segments=segments)
     last_home = np.full(len(ids), -1, np.int32)
-    copies = np.zeros(len(ids), np.int64)
+    masks = np.zeros((len(ids), -(-parts // 64)), np.uint64)
     event_parts: list[Int32] = []
     seconds: list[float] = []
     done = 0
@@ -132,8 +134,8 @@ def partition_events(
         partitioner.quality()
         home = partitioner.home()
         last_home[: len(home)] = np.where(home >= 0, home, last_home[: len(home)])
-        _count_copies(copies, assignment.node, assignment.why)
         if assignment.event_part is not None:
+            _follow(masks, assignment)
             event_parts.append(assignment.event_part[delta.op > 0])
         done += snapshot.num_rows
         progress(done)
@@ -152,7 +154,9 @@ def partition_events(
         "snapshot_seconds": seconds,
         "edges_per_s": share(inserts.num_rows, total_s),
         "cut": quality.cut,
-        "cut_final": uncovered_share(src, dst, last_home, copies > 1) if is_edge else quality.cut_final,
+        "cut_final": uncovered_share(src, dst, last_home, in_several(masks))
+        if is_edge
+        else quality.cut_final,
         "replication_factor": quality.replication_factor,
         "training_replication_factor": quality.training_replication_factor,
         "shared_share": quality.shared_share,
@@ -183,11 +187,13 @@ def accepted_params(algorithm: str) -> set[str]:
     return set(own_parameters(factory)[0]) if factory else set()
 
 
-def _count_copies(copies: Int64, node: Int64, why: NDArray[np.int8]) -> None:
-    """Keep the number of parts each node is in."""
-    np.add.at(copies, node[(why == Why.NEW) | (why == Why.REPLICATED)], 1)
-    np.add.at(copies, node[why == Why.DEMOTED], -1)
-    copies[node[why == Why.GONE]] = 0
+def _follow(masks: NDArray[np.uint64], assignment: Assignment) -> None:
+    """Keep the parts that each node of an edge partitioner is in, as bits."""
+    bit = np.uint64(1) << (assignment.part & 63).astype(np.uint64)
+    at = assignment.node, assignment.part >> 6
+    ends = assignment.why == Why.DEMOTED
+    np.bitwise_and.at(masks, (at[0][ends], at[1][ends]), ~bit[ends])
+    np.bitwise_or.at(masks, (at[0][~ends], at[1][~ends]), bit[~ends])
 
 
 def _edge_placement(inserts: pa.Table, part: Int32) -> pa.Table:

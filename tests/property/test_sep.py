@@ -1,4 +1,4 @@
-"""SEP against plain Python, event by event; and the bounds that SPEED proves."""
+"""SEP by centrality against plain Python, event by event; and the bounds that SPEED proves."""
 
 import math
 
@@ -7,41 +7,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sep_streams import batches, first_draw, seal, snapshot, splitmix64, streams
 
 from stream.partition.interface import PartitionError, Why, create
 from stream.partition.sep import Sep
-from stream.snapshots.delta import Csr, SnapshotDelta
-
-MASK = (1 << 64) - 1
-
-
-def splitmix64(key):
-    z = (key + 0x9E3779B97F4A7C15) & MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-    return z ^ (z >> 31)
-
-
-def snapshot(tau, num_nodes, events):
-    """A delta of (op, src, dst, t) rows, t in seconds; its graph is not looked at by SEP."""
-    op, src, dst, t = (
-        (np.array(column) for column in zip(*events, strict=True)) if events else [np.empty(0, int)] * 4
-    )
-    none = np.empty(0, np.int64)
-    return SnapshotDelta(
-        tau=tau,
-        num_nodes=num_nodes,
-        op=op.astype(np.int8),
-        src=src.astype(np.int64),
-        dst=dst.astype(np.int64),
-        t=t.astype(np.int64) * 1_000_000,
-        weight=np.ones(len(op), np.float32),
-        graph=Csr(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)),
-        live=none,
-        touched=none,
-        feature_nodes=none,
-        changed_segments=np.empty(0, np.int32),
-    )
 
 
 class PlainSep:
@@ -86,7 +55,7 @@ class PlainSep:
             self.A[v] = {self.home[v]}
         out = []
         for op, i, j, _ in events:
-            first = ((splitmix64(start ^ self.events) >> 32) * self.P) >> 32
+            first = first_draw(self.seed, self.events, self.P)
             self.events += 1
             out.append(-1 if op < 0 else self.assign(i, j, first, hubs))
         return out
@@ -120,20 +89,6 @@ class PlainSep:
         return total
 
 
-def streams(num_nodes):
-    node = st.integers(0, num_nodes - 1)
-    event = st.tuples(st.sampled_from([1, 1, 1, 1, -1]), node, node, st.integers(0, 5))
-    return st.lists(st.lists(event, max_size=25), min_size=1, max_size=5)
-
-
-def batches(stream):
-    """Times within a snapshot ascend, and equal ones occur."""
-    return [
-        (tau, [(op, i, j, 10 * tau + t) for op, i, j, t in sorted(events, key=lambda e: e[3])])
-        for tau, events in enumerate(stream)
-    ]
-
-
 @settings(max_examples=300, deadline=None)
 @given(
     st.one_of(streams(1), streams(8), streams(20)),
@@ -149,7 +104,7 @@ def test_every_event_equals_the_plain_algorithm(
     stream, parts, hubs, constant, weight, seed, whole_file, restart
 ):
     params = {"parts": parts, "seed": seed, "hubs": hubs, "time_constant": constant, "balance_weight": weight}
-    fast, plain = Sep(**params), PlainSep(**params)
+    fast, plain = Sep(**params, rule="centrality"), PlainSep(**params)
     nodes = max([0, *(max(i, j) + 1 for events in stream for _, i, j, _ in events)])
     if whole_file:
         inserts = [(i, j, t) for _, events in batches(stream) for op, i, j, t in events if op > 0]
@@ -161,7 +116,7 @@ def test_every_event_equals_the_plain_algorithm(
     for tau, events in batches(stream):
         if tau == restart:
             state = fast.state()
-            fast = Sep(**params)
+            fast = Sep(**params, rule="centrality")
             fast.restore(state)
         seen = max([seen, *(max(i, j) + 1 for _, i, j, _ in events)])
         before, homes = {v: set(parts_) for v, parts_ in plain.A.items()}, set(plain.home)
@@ -192,14 +147,6 @@ def test_every_event_equals_the_plain_algorithm(
             assert math.isclose(quality.training_replication_factor, 1 + shared / of * (parts - 1))
 
 
-def seal(parts_of, assignment):
-    """Sets of parts after a snapshot, from its assignment alone."""
-    rows = zip(assignment.node.tolist(), assignment.part.tolist(), assignment.why, strict=True)
-    for node, part, why in rows:
-        held = parts_of.setdefault(node, set())
-        held.remove(part) if why == Why.DEMOTED else held.add(part)
-
-
 @pytest.mark.parametrize("hubs", [0.02, 0.05, 0.2])
 @pytest.mark.parametrize("constant", [None, 20.0, 3.0])
 def test_both_ends_of_every_assigned_insert_are_in_its_part_when_the_snapshot_is_sealed(hubs, constant):
@@ -208,7 +155,10 @@ def test_both_ends_of_every_assigned_insert_are_in_its_part_when_the_snapshot_is
     for seed in range(20):
         draws = np.random.default_rng(seed)
         parts = int(draws.integers(2, 9))
-        partitioner, parts_of = Sep(parts=parts, hubs=hubs, time_constant=constant, seed=seed), {}
+        partitioner, parts_of = (
+            Sep(parts=parts, hubs=hubs, time_constant=constant, seed=seed, rule="centrality"),
+            {},
+        )
         for tau in range(12):
             around = draws.integers(0, 60, 4)
             src = np.where(draws.random(80) < 0.5, draws.choice(around, 80), draws.integers(0, 60, 80))
@@ -228,7 +178,7 @@ def test_both_ends_of_every_assigned_insert_are_in_its_part_when_the_snapshot_is
 @settings(max_examples=50, deadline=None)
 @given(streams(12), st.sampled_from([0.1, 0.5]))
 def test_nodes_that_were_never_hubs_stay_in_one_part_for_ever(stream, hubs):
-    partitioner = Sep(parts=4, hubs=hubs, time_constant=5.0)
+    partitioner = Sep(parts=4, hubs=hubs, time_constant=5.0, rule="centrality")
     first, copied = {}, set()
     for tau, events in batches(stream):
         a = partitioner.update(snapshot(tau, 12, events))
@@ -248,7 +198,7 @@ def test_former_hubs_give_up_their_parts_only_when_a_hub_may_need_the_room():
 
     parts: 0 {0 2 4 …}  1 {1 3 5 …}; the pair (1, 2) makes node 1 a hub with an edge to the other part.
     """
-    partitioner = Sep(parts=2, hubs=0.1, time_constant=1.0, seed=1)
+    partitioner = Sep(parts=2, hubs=0.1, time_constant=1.0, seed=1, rule="centrality")
     partitioner.update(snapshot(0, 10, [(1, v, v, 0) for v in range(10)]))  # a home for each
     home = partitioner.home().copy()
     assert sorted(np.bincount(home).tolist()) == [5, 5]
@@ -271,25 +221,25 @@ def test_former_hubs_give_up_their_parts_only_when_a_hub_may_need_the_room():
 
 def test_decay_moves_its_origin_and_keeps_the_order():
     """Ten thousand time constants pass; without a new origin e^x would overflow."""
-    partitioner = Sep(parts=2, hubs=0.5, time_constant=1.0)
+    partitioner = Sep(parts=2, hubs=0.5, time_constant=1.0, rule="centrality")
     for tau in range(10):
         partitioner.update(snapshot(tau, 4, [(1, tau % 4, (tau + 1) % 4, 1000 * tau)]))
-        assert np.isfinite(partitioner._centrality).all()
-    assert set(np.argsort(partitioner._centrality)[-2:].tolist()) == {9 % 4, 10 % 4}
+        assert np.isfinite(partitioner._paper._centrality).all()
+    assert set(np.argsort(partitioner._paper._centrality)[-2:].tolist()) == {9 % 4, 10 % 4}
 
 
 def test_ties_vary_with_the_event_and_with_the_seed():
     """Parts of equal size and nothing else to choose by: the first edges don't all go to part 0."""
     firsts = []
     for seed in range(20):
-        a = Sep(parts=4, seed=seed).update(snapshot(0, 2, [(1, 0, 1, 0)]))
+        a = Sep(parts=4, seed=seed, rule="centrality").update(snapshot(0, 2, [(1, 0, 1, 0)]))
         firsts.append(a.event_part[0])
     assert set(firsts) == {0, 1, 2, 3}
 
 
 def test_state_packs_the_sets_of_parts():
     """100 parts take 13 bytes a node, and the state survives an Arrow file."""
-    partitioner = Sep(parts=100, hubs=0.5)
+    partitioner = Sep(parts=100, hubs=0.5, rule="centrality")
     partitioner.update(snapshot(0, 50, [(1, v, (7 * v) % 50, v) for v in range(50)]))
     state = partitioner.state()
     assert len(state["member"][0]) == 50 * 13
