@@ -2,27 +2,28 @@
 
 from typing import ClassVar
 
-from stream.partition.interface import Kind, PartitionError, register
-from stream.partition.two_pass import TwoPassSep
+from stream.partition.copying import CopyingPartitioner
+from stream.partition.interface import PartitionError, register
 
 
 @register
-class Hdrf(TwoPassSep):
-    """SEP by centrality with every node a hub and plain degrees: nothing is discarded, and nothing bounds the copies.
+class Hdrf(CopyingPartitioner):
+    """The part of the largest ``C_REP + λ·C_BAL``, by degrees so far.
 
-    SPEED section III names this limit of SEP. Degrees are those after the snapshot, not those so far within it.
+    SPEED section III names the limit that SEP removes: any node may be copied.
 
     Args:
         parts: P.
         seed: Seed of the draws that break ties.
         window: Unused.
-        balance_weight: λ > 0; above 1 balance goes before copies.
+        balance_weight: λ > 0; above 1 balance may go before copies.
     """
 
     name: ClassVar[str] = "hdrf"
-    kind: ClassVar[Kind] = "edge"
+    greedy: ClassVar[bool] = False
 
     def __init__(self, *, parts: int, seed: int = 0, window: int = 4, balance_weight: float = 1.0) -> None:
         if not balance_weight > 0:
             raise PartitionError(f"{self.name} takes a positive balance_weight (λ), found {balance_weight}")
-        super().__init__(parts=parts, seed=seed, hubs=1.0, time_constant=None, balance_weight=balance_weight)
+        super().__init__(parts=parts, seed=seed, window=window)
+        self.balance_weight = balance_weight

@@ -228,7 +228,7 @@ def call(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
-@pytest.mark.parametrize("algorithm", ["distdy", "hash", "hdrf", "ldg", "random", "sep"])
+@pytest.mark.parametrize("algorithm", ["distdy", "hash", "hdrf", "ldg", "powergraph-greedy", "random", "sep"])
 def test_json_is_one_object_with_every_key(file, algorithm):
     result = call(file, "--algorithm", algorithm, "--parts", 3, "--snapshots", 5, "--json")
     assert result.exit_code == 0, result.output

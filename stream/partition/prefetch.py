@@ -1,0 +1,28 @@
+"""A compiled prefetch: tells the processor which cache line a loop will need some iterations later."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+AHEAD = 24
+"""Edges between a prefetch and its use: longer than a cache miss lasts, shorter than a cache keeps the line."""
+
+
+@intrinsic
+def prefetch(_typing: Any, array: Any, index: Any) -> Any:
+    """``prefetch(array, index)``: fetch the line of ``array[index]`` for writing; a 1-d contiguous array."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        word = ir.IntType(32)
+        pointer = builder.gep(data, [arguments[1]])
+        signature = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+        known = builder.module.globals.get("llvm.prefetch.p0")
+        function = known or ir.Function(builder.module, signature, "llvm.prefetch.p0")
+        for_writing, keep, data_cache = word(1), word(3), word(1)
+        builder.call(function, [pointer, for_writing, keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate

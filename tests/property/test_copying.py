@@ -1,0 +1,159 @@
+"""HDRF and PowerGraph's greedy rule against plain Python that scores every part, event by event."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sep_streams import batches, seal, snapshot, splitmix64, streams
+
+from stream.partition import copying_kernels
+from stream.partition.interface import PartitionError, create
+
+
+class PlainCopying:
+    def __init__(self, greedy, parts, seed, weight):
+        self.greedy, self.P, self.seed, self.weight = greedy, parts, seed, weight
+        self.A, self.home, self.count = {}, {}, {}
+        self.sizes, self.events = [0] * parts, 0
+
+    def update(self, events):
+        for op, i, j, _ in events if self.greedy else ():
+            for v in {i, j} if op > 0 else ():
+                self.count[v] = self.count.get(v, 0) + 1
+        out = []
+        for op, i, j, _ in events:
+            bits = splitmix64(splitmix64(self.seed) ^ (self.events >> 3))
+            draw = bits >> 8 * (self.events & 7) & 63
+            self.events += 1
+            out.append(-1 if op < 0 else self.assign(i, j, draw))
+        return out
+
+    def assign(self, i, j, draw):
+        for v in {i, j}:
+            self.count[v] = self.count.get(v, 0) + (-1 if self.greedy else 1)
+        rule = self.greedy_parts if self.greedy else self.best_parts
+        part = min(rule(i, j), key=lambda p: (self.sizes[p], p ^ draw))
+        self.sizes[part] += 1
+        for v in (i, j):
+            self.home.setdefault(v, part)
+            self.A.setdefault(v, set()).add(part)
+        return part
+
+    def greedy_parts(self, i, j):
+        a, b = self.A.get(i, set()), self.A.get(j, set())
+        if a and b and not a & b and self.count[i] != self.count[j]:
+            return a if self.count[i] > self.count[j] else b
+        return a & b or a | b or set(range(self.P))
+
+    def best_parts(self, i, j):
+        """Parts of the largest score; of equal scores in two classes, those of the class that comes first."""
+        a, b = self.A.get(i, set()), self.A.get(j, set())
+        theta = self.count[i] / (self.count[i] + self.count[j])
+        scale = self.weight / (1.0 + max(self.sizes) - min(self.sizes))
+
+        def score(p):
+            worth = 3.0 if p in a & b else 2.0 - theta if p in a else 1.0 + theta if p in b else 0.0
+            return worth + scale * (max(self.sizes) - self.sizes[p])
+
+        best = max(map(score, range(self.P)))
+        tied = {p for p in range(self.P) if score(p) == best}
+        return tied & a & b or tied & a or tied & b or tied
+
+
+RULES = st.sampled_from([("hdrf", 1.0), ("hdrf", 0.25), ("hdrf", 5.0), ("powergraph-greedy", None)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(streams(1), streams(8), streams(20)),
+    st.sampled_from([1, 2, 4, 32, 33, 64, 100]),
+    RULES,
+    st.integers(0, 3),
+    st.integers(0, 4),
+)
+def test_every_event_equals_the_plain_algorithm(stream, parts, rule, seed, restart):
+    name, weight = rule
+    params = {"parts": parts, "seed": seed} | ({} if weight is None else {"balance_weight": weight})
+    fast, plain = create(name, **params), PlainCopying(name != "hdrf", parts, seed, weight)
+    seen = 0
+    for tau, events in batches(stream):
+        if tau == restart:
+            state = fast.state()
+            fast = create(name, **params)
+            fast.restore(state)
+        seen = max([seen, *(max(i, j) + 1 for _, i, j, _ in events)])
+        before = {v: set(held) for v, held in plain.A.items()}
+        assignment = fast.update(snapshot(tau, seen, events))
+        assert assignment.event_part.tolist() == plain.update(events)
+        home = fast.home()
+        assert {v: int(home[v]) for v in np.flatnonzero(home >= 0).tolist()} == plain.home
+        seal(before, assignment)
+        assert before == plain.A
+        quality = fast.quality()
+        if seen:
+            copies = sum(map(len, plain.A.values()))
+            assert math.isclose(quality.replication_factor, (copies + seen - len(plain.A)) / seen)
+            shared = sum(len(held) > 1 for held in plain.A.values())
+            assert math.isclose(quality.training_replication_factor, 1 + shared / seen * (parts - 1))
+
+
+@pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])
+@pytest.mark.parametrize("apart", [2**24 - 1, 2**24, 2**40])
+def test_parts_of_any_load_are_told_apart(name, apart):
+    """Keys have 32 bits while loads are near each other, 64 where they are not."""
+    partitioner = create(name, parts=3, seed=1)
+    partitioner._sizes[:] = [apart, apart + 1, 5]
+    pairs = [(1, 2 * v, 2 * v + 1, 0) for v in range(4)]
+    assert partitioner.update(snapshot(0, 8, pairs)).event_part.tolist() == [2] * 4
+    # Both ends of the next edge know parts 0 and 1 only, and 1 is one edge fuller.
+    partitioner._records[:2] = partitioner._records[:2] >> np.uint64(32) << np.uint64(32) | np.uint64(0b011)
+    assert partitioner.update(snapshot(1, 8, [(1, 0, 1, 1)])).event_part.tolist() == [0]
+    assert partitioner._sizes.tolist() == [apart + 1, apart + 1, 9]
+
+
+def test_a_batch_is_cut_where_keys_could_run_full(monkeypatch):
+    """The same parts whether a batch is one chunk or many."""
+    draws = np.random.default_rng(0)
+    events = [(1, int(i), int(j), 0) for i, j in draws.integers(0, 50, (300, 2))]
+    whole = create("hdrf", parts=5).update(snapshot(0, 50, events)).event_part
+    monkeypatch.setattr(copying_kernels, "_LARGEST_KEY_LOAD", 7)
+    plain = copying_kernels.assign_records.py_func
+    delta = snapshot(0, 50, events)
+    cut = plain(
+        delta.op,
+        delta.src,
+        delta.dst,
+        np.zeros(50, np.uint64),
+        np.full(50, -1, np.int32),
+        np.zeros(5, np.int64),
+        False,
+        1.0,
+        0,
+        0,
+    )
+    assert cut.tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])
+def test_states_of_another_shape_are_refused_with_what_to_do(name):
+    """As those of hdrf lanes from before it had records."""
+    with pytest.raises(PartitionError, match=f"not a state of {name} as of this release; remove the lane's"):
+        create(name, parts=2).restore(create("sep", parts=2).state())
+
+
+def test_greedy_follows_the_end_with_more_edges_left():
+    """Nodes 0 and 1 live apart; node 0 has more edges to come, so its part takes the edge between them."""
+    partitioner = create("powergraph-greedy", parts=2)
+    homes = [(1, 0, 2, 0), (1, 1, 3, 0)]
+    partitioner.update(snapshot(0, 8, homes))
+    home = partitioner.home().tolist()
+    assert home[0] != home[1]
+    events = [(1, 0, 1, 1), (1, 0, 4, 1), (1, 0, 5, 1), (1, 1, 6, 1)]
+    assert partitioner.update(snapshot(1, 8, events)).event_part[0] == home[0]
+
+
+def test_hdrf_without_a_weight_of_balance_is_refused():
+    with pytest.raises(PartitionError, match=r"hdrf takes a positive balance_weight \(λ\), found 0"):
+        create("hdrf", parts=2, balance_weight=0.0)
