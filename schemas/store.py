@@ -116,6 +116,10 @@ class CommitRecord(Record):
     writer: str = Field(description="Id of the writer that made it.")
     wall_time_us: int
     positions: list[Position]
+    topic_ids: dict[str, str] = Field(
+        default_factory=dict,
+        description="Kafka's id of each topic, where brokers have one: a topic made anew under its name has another.",
+    )
     tail: list[FileRef] = Field(description="All files of the open tail after this commit, oldest first.")
     tail_events: int = Field(description="Events of the open tail that are still open.")
     rejects: FileRef | None = None

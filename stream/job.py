@@ -205,11 +205,11 @@ class StreamJob:
                 self._lanes.append(stack.enter_context(self._alone.alone(partial(self._lane, lane))))
             hold(self._names.stages, self)
             stack.callback(release, self._names.stages)
-            self._topics = TopicWatch(config.kafka)
+            self._topics = TopicWatch(config.kafka, writer.topic_ids)
             stack.callback(self._topics.close)
             arrival_s = time.monotonic()
             while True:
-                arrival_s = self._cycle(arrival_s)
+                arrival_s = self._cycle(writer, arrival_s)
                 if self._topics.lost is not None:
                     raise self._topics.lost
                 if self._stopping or self._idle:
@@ -277,7 +277,7 @@ class StreamJob:
             self._waiting = False
         return None
 
-    def _cycle(self, arrival_s: float) -> float:
+    def _cycle(self, writer: LogWriter, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
         reader = self._connected()
         if reader is None:
@@ -292,6 +292,9 @@ class StreamJob:
             partitions = [(start.topic, start.partition) for start in reader.starts]
             self._sink.assign(partitions)
             self._topics.reading(partitions)
+            if self._topics.lost is not None:
+                return arrival_s
+            writer.topic_ids = self._topics.ids
             self._cycle_ends_s = time.monotonic() + self._config.cycle_s
             hold(self._names.reader, reader)
             try:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import structlog
 from kafka import KafkaAdminClient
@@ -35,25 +35,26 @@ class TopicWatch:
     Attributes:
         lost: Why a topic can't be read on: deleted, or made anew under its name; None while all are there.
         added: Partitions that the topics have and that nobody reads.
+        ids: Kafka's ids of the topics, as far as they are known.
     """
 
-    def __init__(self, kafka: Kafka) -> None:
-        """Start looking.
+    def __init__(self, kafka: Kafka, ids: Mapping[str, str] | None = None) -> None:
+        """Look at nothing yet: ``reading`` begins.
 
         Args:
             kafka: Brokers, topics, and how often to look.
+            ids: Of the topics that the log has read, where they are known.
         """
         self.lost: Exception | None = None
         self.added: set[Key] = set()
         self._kafka = kafka
+        self.ids = dict(ids or {})
         self._names = [topic.name for topic in kafka.topics]
         self._reading: frozenset[Key] | None = None
-        self._ids: dict[str, str] = {}
         self._missing: Counter[str] = Counter()
         self._over = threading.Event()
         self._client: KafkaAdminClient | None = None
         self._thread = threading.Thread(target=self._run, name="topics", daemon=True)
-        self._thread.start()
 
     @property
     def changed(self) -> bool:
@@ -61,24 +62,34 @@ class TopicWatch:
         return self.lost is not None or bool(self.added)
 
     def reading(self, partitions: Iterable[Key]) -> None:
-        """Say which partitions are being read from now on; further ones are found at the next look."""
+        """Say which partitions are being read from now on; further ones are found at the next look.
+
+        The first call looks at once, so that ``lost`` tells what happened to a topic before.
+        """
         self._reading, self.added = frozenset(partitions), set()
+        if self._thread.ident is None:
+            self._try()
+            self._thread.start()
 
     def close(self) -> None:
         """Stop looking; a question that is under way ends with the process."""
         self._over.set()
-        self._thread.join(CLOSE_S)
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         while not self._over.wait(self._kafka.metadata_refresh_s):
-            try:
-                if self._client is None:
-                    self._client = KafkaAdminClient(**client_settings(self._kafka))
-                self._look(self._client)
-            except (KafkaError, OSError) as error:
-                _log.debug("topics can't be looked at", error=" ".join(str(error).split()))
-                self._leave()
+            self._try()
         self._leave()
+
+    def _try(self) -> None:
+        try:
+            if self._client is None:
+                self._client = KafkaAdminClient(**client_settings(self._kafka))
+            self._look(self._client)
+        except (KafkaError, OSError) as error:
+            _log.debug("topics can't be looked at", error=" ".join(str(error).split()))
+            self._leave()
 
     def _leave(self) -> None:
         client, self._client = self._client, None
@@ -107,9 +118,10 @@ class TopicWatch:
     def _compare(self, name: str, topic_id: str | None) -> None:
         if not topic_id:  # brokers before 2.8 have none
             return
-        before = self._ids.setdefault(name, topic_id)
+        before = self.ids.get(name, topic_id)
+        self.ids = self.ids | {name: before}
         if before != topic_id:
             self.lost = self.lost or OffsetGapError(
-                f"topic {name} at {self._kafka.bootstrap} was deleted and made anew while it was being read: its "
+                f"topic {name} at {self._kafka.bootstrap} was deleted and made anew since the log has read it: its "
                 "offsets begin again; choose a new store, or a topic of another name"
             )

@@ -71,6 +71,7 @@ class LogWriter:
         self.positions: dict[Key, Position] = (
             {(p.topic, p.partition): p for p in last.positions} if last else {}
         )
+        self.topic_ids: Mapping[str, str] = last.topic_ids if last else {}
         self.outbox = Outbox(root, self._chain.with_rejects, last.published if last else 0)
 
     @classmethod
@@ -232,6 +233,7 @@ class LogWriter:
             writer=self.writer_id,
             wall_time_us=time.time_ns() // 1_000,
             positions=[moved[key] for key in sorted(moved)],
+            topic_ids=dict(self.topic_ids),
             tail=[file.reference for file in files],
             tail_events=count_open(files, closed),
             rejects=rejected,

@@ -24,6 +24,7 @@ from streaming import (
 
 from schemas.events import event_schema
 from stream.kafka.producer import replay
+from stream.kafka.topics import ensure_topic
 from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
 from stream.store.log_reader import LogReader
@@ -141,7 +142,10 @@ def test_deleted_messages_stop_the_job_with_both_offsets_or_are_skipped_and_coun
     assert metrics.totals.gap_offsets == 15
 
 
-def test_a_topic_made_anew_is_not_read_as_if_it_were_the_old_one(kafka: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("messages", [1, 20])
+def test_a_topic_made_anew_is_not_read_as_if_it_were_the_old_one(
+    kafka: str, tmp_path: Path, messages: int
+) -> None:
     topic = fresh_topic(kafka)
     content = configuration(tmp_path / "store", kafka, topic)
     send(kafka, topic, [edge(1, i, T0 + i) for i in range(10)])
@@ -150,12 +154,11 @@ def test_a_topic_made_anew_is_not_read_as_if_it_were_the_old_one(kafka: str, tmp
     admin.delete_topics([topic])
     time.sleep(0.5)
     admin.close()
-    from stream.kafka.topics import ensure_topic
-
     ensure_topic(settings(kafka), kafka, topic, 1)
-    send(kafka, topic, [edge(3, 4, T0 + 100_000)])
-    with pytest.raises(OffsetGapError, match="ends at offset 1, but the log has read up to 10"):
-        run_job(content)
+    send(kafka, topic, [edge(3, 4, T0 + 100_000 + i) for i in range(messages)])
+    with pytest.raises(OffsetGapError, match=f"topic {topic} .* made anew"):
+        run_job(content)  # also where the new one is longer than what was read of the old one
+    assert log_table(tmp_path / "store").num_rows == 10
 
 
 def test_a_failure_inside_the_pipeline_surfaces_as_itself(
@@ -163,7 +166,7 @@ def test_a_failure_inside_the_pipeline_surfaces_as_itself(
 ) -> None:
     from stream.sink import SnapshotSink
 
-    def refuse(self: SnapshotSink) -> None:
+    def refuse(self: SnapshotSink, **_: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(SnapshotSink, "advance", refuse)
