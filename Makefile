@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 KAFKA_PORT ?= 0
 
-.PHONY: help setup demo test lint format bench kafka kafka-stop clean
+.PHONY: help setup demo test lint format bench kafka kafka-stop flink flink-stop clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,13 @@ kafka: ## Start a fresh development broker; its host:port is the last line print
 kafka-stop: ## Stop the development broker
 	@$(PYTHON) deploy/kafka/broker.py stop
 
-clean: kafka-stop ## Remove caches, build products and the demo's output (.venv stays)
-	rm -rf deploy/kafka/target build dist target .build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
+flink: ## Start Beam's job server with a Flink inside; its host:port (runner.job_server) is the last line printed
+	@$(PYTHON) deploy/flink/job_server.py start
+
+flink-stop: ## Stop the development job server
+	@$(PYTHON) deploy/flink/job_server.py stop
+
+clean: kafka-stop flink-stop ## Remove caches, build products and the demo's output (.venv stays)
+	rm -rf deploy/kafka/target deploy/flink/target build dist target .build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 	find . -path ./$(VENV) -prune -o -type d -name '*.egg-info' -exec rm -rf {} +

@@ -12,7 +12,8 @@ from stream.cluster.plan import Plan
 from stream.cluster.stages import build
 from stream.service.failure import Failure
 
-SUBMIT_TIMEOUT_S = 60
+SUBMIT_TIMEOUT_S = 20
+"""How long a job server has to answer before the command fails."""
 
 _RAISED = re.compile(r"^[\w.]+(?:Error|Failure|Exception): (.+)$", re.MULTILINE)
 _JAVA = re.compile(r"^.*\b(?:java|org)\.[\w.$]+(?:Error|Exception): ")
@@ -36,8 +37,10 @@ class Submission:
         try:
             self._result = pipeline.run()
         except Exception as error:  # gRPC's, and whatever the server answers
+            told = sentence(str(error)) if str(error) else f"no answer in {SUBMIT_TIMEOUT_S} s"
             raise Failure(
-                f"the job can't be submitted to runner.job_server {runner.job_server}: {sentence(str(error))}"
+                f"the job can't be submitted to runner.job_server {runner.job_server}: {told}; "
+                "start the job server, or correct its address"
             ) from error
         self._thread = threading.Thread(target=self._follow, name="submission", daemon=True)
         self._thread.start()

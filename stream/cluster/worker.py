@@ -18,6 +18,7 @@ from stream.microbatch import MicroBatch, RawBatch
 from stream.partition.interface import PartitionError
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
+from stream.service.logs import configure_logs
 from stream.store.errors import StoreError
 
 PORTS = 16
@@ -163,6 +164,9 @@ _lock = threading.Lock()
 def acquire(plan: Plan) -> Worker:
     """This process's worker of a job, made where there is none; every call wants one ``release``."""
     with _lock:
+        if not structlog.is_configured():
+            # Nobody reads the standard output of a worker pool's processes: they would stop when its pipe is full.
+            configure_logs(level="INFO")
         if plan.id not in _workers:
             _workers[plan.id] = Worker(plan)
         return _workers[plan.id].used()

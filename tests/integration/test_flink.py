@@ -26,6 +26,9 @@ from streaming import (
     written,
 )
 
+from schemas.config import StreamConfig
+from stream.cluster.job import ClusterJob
+from stream.service.failure import Failure
 from stream.store.errors import ConfigMissingError
 from stream.store.inspect import inspect as inspect_store
 from stream.store.log_reader import LogReader
@@ -47,11 +50,12 @@ def taken(store: Path) -> int:
         return 0
 
 
-def until(store: Path, offsets: int, job: "subprocess.Popen[bytes]", log: Path) -> None:
+def until(store: Path, offsets: int, job: "subprocess.Popen[bytes] | None", log: Path) -> None:
     """Wait for the log to have so many offsets."""
     deadline = time.monotonic() + 90
     while taken(store) < offsets:
-        assert job.poll() is None and time.monotonic() < deadline, log.read_text()[-4000:]
+        assert job is None or job.poll() is None, log.read_text()[-4000:]
+        assert time.monotonic() < deadline, log.read_text()[-4000:]
         time.sleep(0.1)
 
 
@@ -111,7 +115,7 @@ class Feeder:
         producer.close()
 
 
-def test_killed_workers_lose_nothing_and_the_log_is_the_local_runs(
+def test_killed_workers_and_submitters_lose_nothing_and_the_log_is_the_local_runs(
     kafka: str,
     flink: str,  # noqa: F811
     tmp_path: Path,
@@ -122,7 +126,8 @@ def test_killed_workers_lose_nothing_and_the_log_is_the_local_runs(
     with worker_pool(tmp_path / "pool.log") as (address, pool):
         runner = on_flink(flink, environment=f"external:{address}")
         content = configuration(store, kafka, topic, lanes=LANES, snapshots=SNAPSHOTS, runner=runner)
-        job = started("run", "--config", written(tmp_path, content), "--until-idle", "1.5", "--json", log=log)
+        command = ("run", "--config", written(tmp_path, content), "--until-idle", "1.5", "--json")
+        job = started(*command, log=log)
         before = 0
         for _ in range(2):  # the second time those that took over
             until(store, before + 1, job, log)
@@ -130,10 +135,18 @@ def test_killed_workers_lose_nothing_and_the_log_is_the_local_runs(
             for process in killed:  # with events that they have not committed
                 process.kill()
             psutil.wait_procs(killed, timeout=10)
+        until(store, before + 1, job, log)
+        assert log.read_text().count("submitted") == 1  # it was Flink that started them again
+        job.kill()
+        job.wait()
+        before = taken(store)
+        until(store, before + 1, None, log)  # nobody follows the pipeline, and it goes on
+        job = started(*command, log=log)
+        time.sleep(1)
         events = feeder.end()
         assert job.wait(120) == 0, log.read_text()[-4000:]
-    assert log.read_text().count("submitted") == 1  # it was Flink that started them again
-    assert f'"events": {events}' in log.read_text()
+    assert log.read_text().count("submitted") == 2
+    assert '"ended": "idle"' in log.read_text()
     assert_same_as_local(tmp_path, store, kafka, topic, events)
 
 
@@ -164,3 +177,25 @@ def test_sigterm_commits_what_was_read_and_the_next_run_goes_on(
     ran = result("run", "--config", written(tmp_path, content), "--until-idle", "1")
     assert ran["events"] == EVENTS - stopped_at
     assert_same_as_local(tmp_path, store, kafka, topic, EVENTS)
+
+
+def test_a_job_server_that_does_not_answer_is_named(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream.cluster.submission.SUBMIT_TIMEOUT_S", 1)
+    topic = fresh_topic(kafka)
+    content = configuration(tmp_path / "store", kafka, topic, runner=on_flink("127.0.0.1:9"))
+    with pytest.raises(Failure, match=r"to runner\.job_server 127\.0\.0\.1:9: no answer in 1 s"):
+        ClusterJob(StreamConfig(**content)).run()
+    assert not (tmp_path / "store" / "job" / "current").exists()
+
+
+def test_a_job_whose_workers_cannot_be_had_fails_with_flinks_reason(
+    kafka: str,
+    flink: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    runner = on_flink(flink, environment="external:127.0.0.1:9", restarts=0)
+    content = configuration(tmp_path / "store", kafka, fresh_topic(kafka), runner=runner)
+    with pytest.raises(Failure, match=r"Flink gave the job up: .*refused; the log is whole"):
+        ClusterJob(StreamConfig(**content)).run()

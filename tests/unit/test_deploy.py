@@ -130,3 +130,31 @@ def test_make_help_lists_the_targets_of_the_contract() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = re.findall(r"^  make ([\w-]+) +\S", shown, re.MULTILINE)
     assert {"help", "setup", "demo", "test", "lint", "bench", "kafka", "kafka-stop", "clean"} <= set(targets)
+
+
+# deploy/flink
+
+
+def test_the_flink_examples_configuration_runs_on_the_parts_that_its_compose_file_has() -> None:
+    config = load_config(StreamConfig, DEPLOY / "flink" / "stream.yaml")
+    compose = yaml.safe_load((DEPLOY / "flink" / "compose.yaml").read_text(encoding="utf-8"))
+    services = compose["services"]
+    assert config.runner.name == "flink"
+    assert config.runner.job_server == "job-server:8099"  # the server's own default port
+    assert "job-server" in services
+    assert config.runner.environment == "external:localhost:50000"
+    assert services["workers"]["network_mode"] == "service:taskmanager"
+    assert "--service_port=50000" in services["workers"]["command"]
+    for name in ("workers", "stream"):  # the store is one for both
+        assert f"data:{Path(config.store).parent}" in services[name]["volumes"]
+
+
+def test_flinks_images_are_of_the_lines_that_the_tests_run() -> None:
+    pom = (DEPLOY / "flink" / "pom.xml").read_text(encoding="utf-8")
+    line, beam = (re.search(f"<{key}>(.+)</{key}>", pom) for key in ("flink.line", "beam.version"))
+    assert line is not None
+    assert beam is not None
+    services = yaml.safe_load((DEPLOY / "flink" / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    for name in ("jobmanager", "taskmanager"):
+        assert services[name]["image"] == f"flink:{line.group(1)}-java17"
+    assert services["job-server"]["image"] == f"apache/beam_flink{line.group(1)}_job_server:{beam.group(1)}"
