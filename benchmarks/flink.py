@@ -34,7 +34,7 @@ from stream.cluster.job import ClusterJob
 from stream.cluster.plan import Plan
 from stream.cluster.stages import Decode, ReadPartition
 from stream.cluster.submission import options
-from stream.commands.run import _calm_collector, _quiet_beam
+from stream.commands.run import calm_collector, quiet_beam
 from stream.decode.decoder import Decoder
 from stream.job import StreamJob
 from stream.kafka.reader import PartitionReader
@@ -192,8 +192,8 @@ def main(meter: type[Meter]) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 4])
     arguments = parser.parse_args()
-    _quiet_beam(debug=False)
-    _calm_collector()
+    quiet_beam(debug=False)
+    calm_collector()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bootstrap = stack.enter_context(broker(folder / "kafka"))
