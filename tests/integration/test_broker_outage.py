@@ -110,7 +110,7 @@ def test_a_killed_broker_shows_in_readiness_seals_nothing_and_the_job_still_ends
                 lambda: (last := LogReader(tmp_path / "store").last) is not None and last.tail_events == 5
             )
             own.signal(signal.SIGKILL)
-            reached(lambda: running.ready()[0] == 503, timeout_s=20)
+            reached(lambda: running.ready()[0] == 503)
             assert running.ready()[1].startswith(f"no broker of {own.address} has answered for ")
             threading.Event().wait(7)  # the next question, and past the end of a cycle
             assert running.thread.is_alive()
@@ -132,7 +132,7 @@ def test_a_broker_that_hangs_is_not_idle_and_the_job_goes_on_after_it(own: Own, 
             reached(lambda: running.ready() == (200, "ready"))
             own.signal(signal.SIGSTOP)
             try:
-                reached(lambda: running.ready()[0] == 503, timeout_s=20)
+                reached(lambda: running.ready()[0] == 503)
                 threading.Event().wait(6)  # longer than it takes to be idle
                 assert running.thread.is_alive(), "brokers that don't answer are not idle"
             finally:
@@ -161,13 +161,13 @@ def test_a_broker_that_restarts_in_mid_stream_costs_no_event_and_doubles_none(
         producer.start()
         reached(lambda: running.job.lag() >= 0 and running.totals.events > 500)
         own.signal(signal.SIGKILL)
-        reached(lambda: running.ready()[0] == 503, timeout_s=20)
+        reached(lambda: running.ready()[0] == 503)
         threading.Event().wait(2)
         before = running.totals.events
         assert before < 3_000, "it restarts in mid-stream"
         own.resume()
-        producer.join(60)
-        running.thread.join(60)
+        producer.join(120)
+        running.thread.join(120)
     finally:
         running.close()
     assert [(ran.idle, ran.events, ran.late) for ran in running.ran] == [(True, 3_000, 0)]

@@ -114,7 +114,7 @@ def readiness(endpoint: Endpoint) -> tuple[int, str]:
         return error.code, error.read().decode().strip()
 
 
-def reached(condition, timeout_s: float = 30) -> None:  # type: ignore[no-untyped-def]
+def reached(condition, timeout_s: float = 90) -> None:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
