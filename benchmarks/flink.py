@@ -204,7 +204,7 @@ def main(meter: type[Meter]) -> None:
 
         def fresh(**more: Any) -> StreamConfig:
             store = Path(tempfile.mkdtemp(dir=folder)) / "store"
-            config = configuration(store, bootstrap, "json-all", events)
+            config = configuration(store, bootstrap, "json-all")
             every = config.snapshots.model_copy(update={"commit_every_s": 0.5})
             return config.model_copy(update={"snapshots": every, **more})
 
