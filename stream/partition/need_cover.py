@@ -175,6 +175,7 @@ class NeedCover:
                 "at_other": self._at_other,
                 "shared": self._shared,
                 "sizes": self._sizes,
+                "placements": self._placements,
                 "unit": np.array(self._unit),
                 "latest": np.array([] if self._latest is None else [self._latest], np.int64),
                 "events": np.array(self._events),
@@ -193,14 +194,7 @@ class NeedCover:
         self._is_shared[self._shared] = True
         self._local = np.full(len(self._home), -1, np.int32)
         self._homes = np.bincount(self._home[self._home >= 0], minlength=self.parts)
-        words, bits = np.divmod(np.arange(self.parts), 64)
-        self._placements = np.array(
-            [
-                int(((self._masks[:, word] >> np.uint64(bit)) & np.uint64(1)).sum())
-                for word, bit in zip(words, bits, strict=True)
-            ],
-            np.int64,
-        )
+        self._placements = state["placements"]
         self._unit, self._events = float(state["unit"]), int(state["events"])
         self._latest = int(state["latest"][0]) if len(state["latest"]) else None
         self._quality.restore(state["quality"])

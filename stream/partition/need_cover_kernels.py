@@ -458,19 +458,23 @@ def placement_changes(
     why = np.empty(rows, np.int8)
     r = 0
     for i in range(len(node)):
-        for p in range(len(placements)):
-            bit = np.uint64(1) << np.uint64(p & 63)
-            was, now = masks_before[i, p >> 6] & bit != 0, masks[i, p >> 6] & bit != 0
-            new_home = home[i] == p and home_before[i] != p
-            if was == now and not new_home:
-                continue
-            out_node[r], out_part[r] = node[i], p
-            if new_home:
-                why[r] = 1 if home_before[i] < 0 else 2
-            else:
-                why[r] = 3 if now else 4
-            placements[p] += np.int64(now) - np.int64(was)
-            r += 1
+        new_home = home[i] if home[i] != home_before[i] else -1
+        for w in range(masks.shape[1]):
+            changed = masks_before[i, w] ^ masks[i, w]
+            if new_home >> 6 == w:
+                changed |= np.uint64(1) << np.uint64(new_home & 63)
+            for p in range(64 * w, min(64 * w + 64, len(placements)) if changed else 0):
+                bit = np.uint64(1) << np.uint64(p & 63)
+                if changed & bit == 0:
+                    continue
+                was, now = masks_before[i, w] & bit != 0, masks[i, w] & bit != 0
+                out_node[r], out_part[r] = node[i], p
+                if p == new_home:
+                    why[r] = 1 if home_before[i] < 0 else 2
+                else:
+                    why[r] = 3 if now else 4
+                placements[p] += np.int64(now) - np.int64(was)
+                r += 1
     return out_node, out_part, why, moved
 
 

@@ -111,14 +111,14 @@ class Sep:
             PartitionError: The state is of the other rule, as those of lanes from before there were two are.
         """
         of: Rule = "need" if "need" in table.column_names else "centrality"
-        if of == "centrality":
+        if of == "centrality" and "masks" in table.column_names:
             self._paper.restore(table)
             if self._paper.foresees:
                 self._used = self._paper
                 return
-        if of != self.rule:
+        if of != self.rule or "masks" not in table.column_names:
             raise PartitionError(
-                f"this state is of {self.name} with rule: {of}, not with rule: {self.rule}; remove the lane's folder "
-                "and let the stream job build it anew (releases without rules had centrality)"
+                f"this state is of {self.name} with rule: {of}, or of a release before this shape, not with rule: "
+                f"{self.rule}; remove the lane's folder and let the stream job build it anew"
             )
         self._used.restore(table)

@@ -22,10 +22,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas.events import US_PER_S
-from stream.partition.interface import Assignment, Quality, Why
+from stream.partition.interface import Assignment, Quality
 from stream.partition.mixing import mixed
+from stream.partition.need_cover_kernels import in_several, placement_changes
 from stream.partition.quality import EdgeQuality
-from stream.partition.two_pass_kernels import add_centrality, assign_edges
+from stream.partition.two_pass_kernels import (
+    RECORD_PARTS,
+    add_centrality,
+    assign_masks,
+    assign_records,
+    pack_records,
+    unpack_masks,
+)
 from stream.snapshots.delta import Float64, Int8, Int32, Int64, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
 
@@ -51,8 +59,7 @@ class TwoPassSep:
         self.hubs, self.time_constant, self.balance_weight = hubs, time_constant, balance_weight
         self._num_nodes = 0
         self._home: Int32 = np.empty(0, np.int32)
-        self._member: NDArray[np.bool_] = np.zeros((0, parts), np.bool_)
-        self._copies: Int32 = np.empty(0, np.int32)
+        self._masks: NDArray[np.uint64] = np.zeros((0, -(-parts // 64)), np.uint64)
         self._centrality: Float64 = np.empty(0, np.float64)
         self._sizes: Int64 = np.zeros(parts, np.int64)  # events assigned to each part
         self._placements: Int64 = np.zeros(parts, np.int64)  # nodes in each part
@@ -96,25 +103,17 @@ class TwoPassSep:
         ends = np.zeros(len(self._home), np.bool_)
         ends[src] = ends[dst] = ends[leaving] = True
         changing = np.flatnonzero(ends)
-        homes_before, members_before = self._home[changing], self._member[changing]
-        self._demote(leaving)
-        event_part, self._shared = assign_edges(
-            delta.op,
-            delta.src,
-            delta.dst,
-            self._centrality,
-            hub,
-            self._member,
-            self._copies,
-            self._home,
-            self._sizes,
-            self._placements,
-            self._shared,
-            self.balance_weight,
-            self.seed,
-            self._events,
-        )
+        homes_before, before = self._home[changing], self._masks[changing]
+        self._masks[leaving] = 0
+        home = self._home[leaving]
+        self._masks[leaving, home >> 6] = np.uint64(1) << (home & 63).astype(np.uint64)
+        event_part = self._assign(delta, hub)
         self._events += len(delta.op)
+        now = self._masks[changing]
+        node, part, why, _ = placement_changes(
+            changing, homes_before, self._home[changing], before, now, self._placements
+        )
+        self._shared += int(in_several(now).sum()) - int(in_several(before).sum())
         inserts = len(src)
         self._quality.observe(
             inserts=inserts,
@@ -127,7 +126,17 @@ class TwoPassSep:
             moved=0,
             live=len(delta.live),
         )
-        return self._changes(changing, homes_before, members_before, event_part)
+        return Assignment(node, part, why, event_part)
+
+    def _assign(self, delta: SnapshotDelta, hub: NDArray[np.bool_]) -> Int32:
+        events = (delta.op, delta.src, delta.dst)
+        rule = (self._home, self._sizes, self.balance_weight, self.seed, self._events)
+        if self.parts > RECORD_PARTS or self.balance_weight > 1:
+            return assign_masks(*events, self._masks, hub, self._centrality, *rule)
+        records = pack_records(self._masks, hub, self._centrality)
+        event_part = assign_records(*events, records, *rule)
+        unpack_masks(records, self._masks)
+        return event_part
 
     def _without_room(self, src: Int64, dst: Int64, hub: NDArray[np.bool_], budget: int) -> Int64:
         """Former hubs that must give up their parts so that these inserts cannot break the budget.
@@ -138,29 +147,11 @@ class TwoPassSep:
         apart = (self._home[src] != self._home[dst]) | (self._home[src] < 0)
         may_gain = np.zeros(len(self._home), np.bool_)
         may_gain[src[apart]] = may_gain[dst[apart]] = True
-        may_gain &= hub & (self._copies < 2)
+        several = in_several(self._masks)
+        may_gain &= hub & ~several
         excess = max(self._shared + int(may_gain.sum()) - budget, 0)
-        former = np.flatnonzero((self._copies > 1) & ~hub)
+        former = np.flatnonzero(several & ~hub)
         return former[np.argsort(self._centrality[former], kind="stable")][:excess]
-
-    def _demote(self, node: Int64) -> None:
-        """Take these shared nodes back to their homes."""
-        self._placements -= self._member[node].sum(axis=0)
-        self._member[node] = False
-        self._member[node, self._home[node]] = True
-        self._placements += self._member[node].sum(axis=0)
-        self._copies[node] = 1
-        self._shared -= len(node)
-
-    def _changes(
-        self, node: Int64, homes_before: Int32, members_before: NDArray[np.bool_], event_part: Int32
-    ) -> Assignment:
-        """Net changes of these nodes, ascending ids, as an assignment."""
-        now = self._member[node]
-        row, part = np.nonzero(now != members_before)
-        is_new = (homes_before[row] < 0) & (self._home[node[row]] == part)
-        why = np.where(now[row, part], np.where(is_new, Why.NEW, Why.REPLICATED), Why.DEMOTED)
-        return Assignment(node[row], part.astype(np.int32), why.astype(np.int8), event_part)
 
     def home(self) -> Int32:
         """First part of every dense id so far, for ever; int32 (num_nodes,), −1 for nodes without edges. A view."""
@@ -175,7 +166,8 @@ class TwoPassSep:
         return pack(
             {
                 "home": self._home,
-                "member": np.packbits(self._member, axis=1),
+                "masks": self._masks,
+                "placements": self._placements,
                 "centrality": self._centrality,
                 "sizes": self._sizes,
                 "origin": np.array([] if self._origin is None else [self._origin], np.int64),
@@ -188,10 +180,8 @@ class TwoPassSep:
         """Continue from a ``state()``."""
         state: dict[str, NDArray[Any]] = unpack(table)
         self._home, self._centrality, self._sizes = state["home"], state["centrality"], state["sizes"]
-        self._member = np.unpackbits(state["member"], axis=1, count=self.parts).astype(np.bool_)
-        self._copies = self._member.sum(axis=1, dtype=np.int32)
-        self._placements = self._member.sum(axis=0, dtype=np.int64)
-        self._shared = int((self._copies > 1).sum())
+        self._masks, self._placements = state["masks"], state["placements"]
+        self._shared = int(in_several(self._masks).sum())
         self._origin = int(state["origin"][0]) if len(state["origin"]) else None
         self._num_nodes, self._events, self._foreseen = (int(x) for x in state["counts"])
         self._quality.restore(state["quality"])
@@ -200,8 +190,7 @@ class TwoPassSep:
         new = num_nodes - len(self._home)
         if new > 0:
             self._home = np.concatenate([self._home, np.full(new, -1, np.int32)])
-            self._member = np.concatenate([self._member, np.zeros((new, self.parts), np.bool_)])
-            self._copies = np.concatenate([self._copies, np.zeros(new, np.int32)])
+            self._masks = np.concatenate([self._masks, np.zeros((new, self._masks.shape[1]), np.uint64)])
             self._centrality = np.concatenate([self._centrality, np.zeros(new)])
 
     def _add(self, op: Int8, src: Int64, dst: Int64, t: Int64) -> None:

@@ -21,6 +21,12 @@ def first_draw(seed, key, parts):
     return ((splitmix64(splitmix64(seed) ^ key) >> 32) * parts) >> 32
 
 
+def tie_order(seed, event):
+    """Of parts with equal loads the event takes the one with the smallest of these."""
+    bits = splitmix64(splitmix64(seed) ^ (event >> 3))
+    return lambda p: p ^ (bits >> 8 * (event & 7) & 63)
+
+
 def snapshot(tau, num_nodes, events):
     """A delta of (op, src, dst, t) rows, t in seconds; its graph is not looked at by SEP."""
     op, src, dst, t = (

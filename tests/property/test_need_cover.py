@@ -306,11 +306,13 @@ def test_states_of_the_other_rule_are_refused_with_what_to_do():
     """As a lane's from before there were two rules."""
     former, new = Sep(parts=2, rule="centrality"), Sep(parts=2)
     with pytest.raises(
-        PartitionError, match=r"of sep with rule: centrality, not with rule: need; remove the"
+        PartitionError, match=r"rule: centrality, or of a .*, not with rule: need; remove the"
     ):
         new.restore(former.state())
-    with pytest.raises(PartitionError, match="with rule: need, not with rule: centrality"):
+    with pytest.raises(PartitionError, match=r"with rule: need, .* not with rule: centrality"):
         former.restore(new.state())
+    with pytest.raises(PartitionError, match="or of a release before this shape"):
+        former.restore(former.state().drop_columns(["masks"]))
 
 
 @pytest.mark.parametrize(
