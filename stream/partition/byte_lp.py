@@ -20,8 +20,11 @@ from stream.partition.relabel import relabel
 from stream.partition.vertex import VertexPartitioner
 from stream.snapshots.delta import Float64, Int32, Int64, SnapshotDelta
 
-_ROUNDS = ((4.0, 1.2, 10), (1.0, 1.05, 30))
-"""Strength of balance, nodes a part over the mean, sweeps at most: first balance with room, then cut within bounds."""
+_SLACK = 1.05
+"""Nodes a part may hold over the mean."""
+
+_SWEEPS = 30
+"""At most so many a snapshot; few streams need ten."""
 
 _WEIGHT_UNITS = 16
 """METIS takes whole numbers: sixteenths of a vector."""
@@ -54,7 +57,7 @@ class ByteLp(VertexPartitioner):
     def __init__(
         self,
         *,
-        move_cost: float = 0.7,
+        move_cost: float = 0.2,
         uses: float | None = None,
         tie: float = 2.0,
         refresh: float | None = 1.0,
@@ -141,23 +144,21 @@ class ByteLp(VertexPartitioner):
             return
         # Every pair is in two rows, and a row's chances add up to min(d, f).
         weight = 2 * self.uses * float(np.minimum(np.diff(graph.indptr), self.fanout).sum())
-        gamma = weight / n * self.parts / n
-        for strength, slack, sweeps in _ROUNDS:
-            capacity = math.ceil(slack * n / self.parts)
-            sweep(
-                graph.indptr,
-                graph.indices,
-                chance,
-                self.uses,
-                self._home,
-                owner,
-                count,
-                dirty,
-                self.move_cost,
-                strength * gamma,
-                capacity,
-                sweeps,
-            )
+        capacity = math.ceil(_SLACK * n / self.parts)
+        sweep(
+            graph.indptr,
+            graph.indices,
+            chance,
+            self.uses,
+            self._home,
+            owner,
+            count,
+            dirty,
+            self.move_cost,
+            weight / n * self.parts / n,  # a part of n/K nodes costs what the mean node is worth
+            capacity,
+            _SWEEPS,
+        )
         shed(
             graph.indptr,
             graph.indices,

@@ -26,13 +26,13 @@ def sweep(
 
     Part p is worth Σ uses·(chance_u + chance_v) over the neighbours u in p, less ``move_cost`` where p is not the
     node's part of before, less ``gamma`` for each other node in p. A part that holds ``capacity`` nodes takes no
-    more. Ties stay, then the lower part. After the first sweep only neighbours of changed nodes are looked at;
-    every sweep goes in the order of the ids.
+    more. Ties stay, then the lower part. After the first sweep only those are looked at to which a neighbour's change
+    gave a reason to move: neighbours that are not in its new part. Every sweep goes in the order of the ids.
 
     Args:
         indptr: int64 (N + 1,).
         indices: int32 (entries,).
-        chance: float64 (N,) ``min(d, f) / d``.
+        chance: float64 (N,) ``min(d, f) / d``; float32 is used of it.
         uses: w, how often a snapshot is trained on.
         before: int32 (N,) part at the snapshot before, −1 for none.
         owner: int32 (N,) parts; written to.
@@ -48,6 +48,10 @@ def sweep(
     """
     parts = len(count)
     inside = np.zeros(parts, np.float64)
+    # Part and chance of a node side by side: a neighbour costs one cache miss instead of two.
+    known = np.empty((len(owner), 2), np.float32)
+    known[:, 0] = owner
+    known[:, 1] = chance
     due = np.zeros(len(indptr) - 1, np.bool_)
     for v in first:
         due[v] = True
@@ -59,8 +63,10 @@ def sweep(
             if not due[v]:
                 continue
             inside[:] = 0.0
+            own = np.float64(known[v, 1])
             for i in range(indptr[v], indptr[v + 1]):
-                inside[owner[indices[i]]] += uses * (chance[indices[i]] + chance[v])
+                u = indices[i]
+                inside[int(known[u, 0])] += uses * (np.float64(known[u, 1]) + own)
             k, home = owner[v], before[v]
             best = k
             best_worth = inside[k] - gamma * (count[k] - 1)
@@ -77,11 +83,13 @@ def sweep(
             if best == k:
                 continue
             owner[v] = best
+            known[v, 0] = best
             count[k] -= 1
             count[best] += 1
             changed += 1
             for i in range(indptr[v], indptr[v + 1]):
-                next_due[indices[i]] = True
+                if known[indices[i], 0] != best:
+                    next_due[indices[i]] = True
         changes += changed
         if changed == 0:
             return made + 1, changes

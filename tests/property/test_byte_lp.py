@@ -59,6 +59,7 @@ def worths(case, owner, v):
 
 
 def plain_sweep(case, first, gamma, sweeps):
+    case = {**case, "chance": case["chance"].astype(np.float32).astype(np.float64)}
     owner, count = case["owner"].tolist(), case["count"].tolist()
     due, changes = set(first), 0
     for made in range(sweeps):
@@ -76,7 +77,7 @@ def plain_sweep(case, first, gamma, sweeps):
                 count[k] -= 1
                 count[best] += 1
                 changed += 1
-                later |= set(neighbours(case, v))
+                later |= {u for u in neighbours(case, v) if owner[u] != best}
         changes += changed
         if not changed:
             return owner, (made + 1, changes)
