@@ -43,6 +43,11 @@ class _Process:
                 parts = None if failed is None else receive(child.stdout, nodes)  # type: ignore[arg-type]
             except BrokenPipeError:
                 parts = None
+            except (
+                BaseException
+            ):  # interrupted between question and answer: the next answer would be this one's
+                self._end()
+                raise
             if parts is None:
                 self._end()
                 raise PartitionError(
@@ -75,7 +80,7 @@ class _Process:
             return
         for stream in (child.stdin, child.stdout):
             _close(stream)
-        child.terminate()
+        child.kill()  # METIS takes SIGTERM over
         child.wait()
 
 

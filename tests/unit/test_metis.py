@@ -94,6 +94,29 @@ def test_a_process_that_was_killed_is_told_and_the_next_call_starts_another():
     np.testing.assert_array_equal(metis(*graph, 3, 0), before)
 
 
+def test_an_interrupted_call_leaves_no_answer_for_the_next(monkeypatch):
+    graph = random_graph(100, 400)
+    before = metis(*graph, 3, 0)
+
+    def interrupted(stream, count):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metis_library, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            metis(*random_graph(100, 300, seed=1), 3, 0)
+    np.testing.assert_array_equal(metis(*graph, 3, 0), before)
+
+
+def test_listing_the_partitioners_loads_no_library_of_theirs():
+    program = (
+        "import sys, stream.cli\nfrom stream.partition.interface import algorithms\nalgorithms()\n"
+        "print([m for m in ('dgl', 'pymetis', 'networkx', 'matplotlib', 'scipy.optimize') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 PROGRAM = """
 import os, signal, threading, time
 import numpy as np
