@@ -91,7 +91,7 @@ class NeedCover:
         home, was_shared = self._home[ids], self._is_shared[ids]
         home_before = home.copy()
         need, at_home, at_other = (x[ids] / self._unit for x in (self._need, self._at_home, self._at_other))
-        need, at_home, at_other = (x.astype(np.float32) for x in (need, at_home, at_other))
+        need, at_home, at_other = (x.astype(np.float32, copy=False) for x in (need, at_home, at_other))
         other = self._other[ids]
         placed = int(self._homes.sum()) + int((home < 0).sum())
         inserts = len(first)
@@ -116,16 +116,16 @@ class NeedCover:
         changing = np.flatnonzero(named)
         masks_before, homes_before = self._masks[changing], self._home[changing]
 
-        kept = shared[:n] & was_shared
-        self._masks[ids[~kept]] = self._masks[demoted] = 0
-        self._home[ids] = home
-        self._add_homes(ids)
-        self._add_homes(demoted)
         masks = self._masks[ids]
+        masks[~(shared[:n] & was_shared)] = 0
+        _add_homes(masks, home)
         event_part = assign(
             delta.op, first, second, home, shared[:n], masks, self._sizes, self.seed, self._events
         )
-        self._masks[ids] = masks
+        self._masks[ids], self._home[ids] = masks, home
+        sent_home = np.zeros((len(demoted), masks.shape[1]), np.uint64)
+        _add_homes(sent_home, self._home[demoted])
+        self._masks[demoted] = sent_home
         learn(indptr, neighbours, home, pick, need, at_home, other, at_other)
         self._need[ids], self._at_home[ids] = need * self._unit, at_home * self._unit
         self._other[ids], self._at_other[ids] = other, at_other * self._unit
@@ -213,11 +213,6 @@ class NeedCover:
         self._at_home = np.concatenate([self._at_home, nothing])
         self._at_other = np.concatenate([self._at_other, nothing])
 
-    def _add_homes(self, node: Int64) -> None:
-        """Put these nodes into their homes' parts."""
-        home = self._home[node]
-        self._masks[node, home >> 6] |= np.uint64(1) << (home & 63).astype(np.uint64)
-
     def _decay(self, delta: SnapshotDelta) -> None:
         """Forward decay: an event's unit grows by e^(Δt/T), so nothing else has to shrink."""
         if self.time_constant is None or not len(delta.t):
@@ -234,3 +229,8 @@ class NeedCover:
             else:
                 self._unit /= fading
         self._latest = latest if self._latest is None else max(latest, self._latest)
+
+
+def _add_homes(masks: NDArray[np.uint64], home: Int32) -> None:
+    """Add each row's home to its parts."""
+    masks[np.arange(len(home)), home >> 6] |= np.uint64(1) << (home & 63).astype(np.uint64)

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.partition.mixing import mixed_part
+from stream.partition.mixing import mixed_part, splitmix64
 from stream.snapshots.delta import Float32, Int8, Int32, Int64
 
 Bool = NDArray[np.bool_]
@@ -337,7 +337,8 @@ def assign(
         int32 (E,), −1 for a discarded insert.
     """
     parts = len(sizes)
-    most = COPY_SLACK * (sizes.sum() + len(first)) / parts
+    most = int(COPY_SLACK * (sizes.sum() + len(first)) / parts)
+    start = splitmix64(np.uint64(seed))
     event_part = np.full(len(op), -1, np.int32)
     k = 0
     for e in range(len(op)):
@@ -346,7 +347,10 @@ def assign(
         u, v = first[k], second[k]
         k += 1
         if shared[u] and shared[v]:
-            part = _both_shared(masks[u], masks[v], sizes, most, mixed_part(seed, drawn + e, parts))
+            of = drawn + e
+            bits = splitmix64(start ^ np.uint64(of >> 3))
+            draw = np.int64((bits >> np.uint64(8 * (of & 7))) & np.uint64(63))
+            part = _both_shared(masks[u], masks[v], sizes, most, draw)
             masks[u, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
             masks[v, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
         elif shared[u]:
@@ -365,21 +369,20 @@ def assign(
 
 
 @njit(cache=True, nogil=True)
-def _both_shared(a: Words, b: Words, sizes: Int64, most: float, first: int) -> int:
-    """Least loaded part of the best class: in both and below ``most``, in one and below it, any."""
-    parts = len(sizes)
-    best, best_class = -1, -1
-    p = first
-    for _ in range(parts):
-        word, bit = p >> 6, np.uint64(p & 63)
-        in_a, in_b = (a[word] >> bit) & np.uint64(1), (b[word] >> bit) & np.uint64(1)
-        of = int(in_a + in_b) if sizes[p] <= most else 0
-        if of > best_class or (of == best_class and sizes[p] < sizes[best]):
-            best, best_class = p, of
-        p += 1
-        if p == parts:
-            p = 0
-    return best
+def _both_shared(a: Words, b: Words, sizes: Int64, most: int, draw: int) -> int:
+    """Least loaded part of the best class: in both and up to ``most``, in one and up to it, any.
+
+    A minimum over ``class, load, part XOR draw`` in one number each, so that the loop has no branch.
+    """
+    least = 2**63 - 1
+    for word in range(len(a)):
+        begin = 64 * word
+        for p in range(begin, min(begin + 64, len(sizes))):
+            bit = np.uint64(p - begin)
+            known = np.int64((a[word] >> bit) & np.uint64(1)) + np.int64((b[word] >> bit) & np.uint64(1))
+            missing = 2 - (known if sizes[p] <= most else 0)
+            least = min(least, missing << 61 | sizes[p] << 15 | (p ^ draw))
+    return (least & 0x7FFF) ^ draw
 
 
 @njit(cache=True, nogil=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sep_streams import batches, first_draw, seal, snapshot, streams
+from sep_streams import batches, first_draw, seal, snapshot, streams, tie_order
 
 from stream.partition.interface import PartitionError, Why, create
 from stream.partition.sep import Sep
@@ -155,11 +155,10 @@ class PlainCover:
         for e, (op, i, j, _) in enumerate(events):
             part = -1
             if op > 0 and i in picked and j in picked:
-                start = first_draw(self.seed, self.events + e, self.P)
-                order = [(start + p) % self.P for p in range(self.P)]
-                light = {p for p in order if self.sizes[p] <= most}
-                among = self.A[i] & self.A[j] & light or (self.A[i] | self.A[j]) & light or set(order)
-                part = min((p for p in order if p in among), key=lambda p: self.sizes[p])
+                order, every = tie_order(self.seed, self.events + e), set(range(self.P))
+                light = {p for p in every if self.sizes[p] <= most}
+                among = self.A[i] & self.A[j] & light or (self.A[i] | self.A[j]) & light or every
+                part = min(among, key=lambda p: (self.sizes[p], order(p)))
             elif op > 0 and (i in picked or j in picked or self.home[i] == self.home[j]):
                 part = self.home[j] if i in picked else self.home[i]
             out.append(part)
