@@ -36,7 +36,7 @@ from stream.cluster.stages import Decode, ReadPartition
 from stream.cluster.submission import options
 from stream.commands.run import calm_collector, quiet_beam
 from stream.decode.decoder import Decoder
-from stream.job import StreamJob
+from stream.job.loop import StreamJob
 from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch

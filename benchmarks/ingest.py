@@ -24,7 +24,7 @@ from kafka import TopicPartition
 from schemas.config import Lane, StreamConfig
 from stream.commands.run import calm_collector, quiet_beam
 from stream.decode.columns import canonical
-from stream.job import Ran, StreamJob
+from stream.job.loop import Ran, StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
 from stream.kafka.reader import open_consumer

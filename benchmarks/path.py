@@ -19,7 +19,7 @@ from stream.decode.decoder import Decoder
 from stream.decode.encode import encode_arrow
 from stream.decode.event_file import read_events
 from stream.microbatch import RawBatch
-from stream.sink import SnapshotSink, log_header
+from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.lane_reader import LaneReader
 from stream.store.lane_writer import LaneWriter
 from stream.store.log_writer import LogWriter

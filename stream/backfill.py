@@ -16,7 +16,7 @@ from stream.decode.rules import Rules, show_time
 from stream.kafka.takeover import require_reach, topic_bounds
 from stream.microbatch import MicroBatch
 from stream.service.failure import Failure
-from stream.sink import SnapshotSink, log_header
+from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.snapshots.border import HISTORY
 from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError

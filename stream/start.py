@@ -25,5 +25,5 @@ def main() -> None:
 
 def _lane_at_work() -> bool:
     """Whether a lane was left in the middle of a snapshot: the interpreter must not be taken down under its thread."""
-    lanes = sys.modules.get("stream.lane_threads")
+    lanes = sys.modules.get("stream.job.lane_threads")
     return lanes is not None and lanes.left_behind()

@@ -15,7 +15,7 @@ import yaml
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from schemas.config import Kafka, StreamConfig, Topic
-from stream.job import Ran, StreamJob
+from stream.job.loop import Ran, StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.topics import ensure_topic
 from stream.metrics import StreamMetrics

@@ -14,12 +14,12 @@ from stream.cluster.plan import Plan
 from stream.cluster.submission import Submission
 from stream.cluster.totals import LogTotals
 from stream.held import hold, release
-from stream.job import Ran, StreamJob
+from stream.job.loop import Ran, StreamJob
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.reader import PartitionReader, Start
 from stream.metrics import StreamMetrics
 from stream.service.failure import Failure
-from stream.sink import SnapshotSink
+from stream.sink.snapshot_sink import SnapshotSink
 from stream.store.lane_writer import LaneWriter
 
 LOOK_S = 0.3

@@ -10,12 +10,12 @@ from schemas.config import StreamConfig
 from schemas.store import CommitRecord
 from stream.cluster.current import is_current
 from stream.cluster.plan import Plan
+from stream.job.room import RoomForCommits
 from stream.kafka.dead_letters import DeadLetters
 from stream.kafka.group_offsets import GroupOffsets
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
-from stream.room import RoomForCommits
-from stream.sink import SnapshotSink, log_header
+from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.errors import LaneBusyError, OffsetGapError
 from stream.store.log_writer import LogWriter
 

@@ -12,7 +12,7 @@ from stream.cluster.log_host import LogHost
 from stream.cluster.partition_readers import PartitionReaders
 from stream.cluster.plan import Plan
 from stream.decode.decoder import Decoder
-from stream.lane_threads import LaneThread
+from stream.job.lane_threads import LaneThread
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
 from stream.partition.interface import PartitionError

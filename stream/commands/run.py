@@ -22,7 +22,7 @@ from stream.service.output import Debug, Json, finish, notes, print_json, print_
 if TYPE_CHECKING:
     from stream.cluster.job import ClusterJob
     from stream.cluster.totals import LogTotals
-    from stream.job import Ran, StreamJob
+    from stream.job.loop import Ran, StreamJob
     from stream.metrics import Totals
 
 
@@ -102,7 +102,7 @@ def _here(
     config: StreamConfig, until_idle_s: float | None, standby: bool, stack: ExitStack
 ) -> "tuple[StreamJob, Totals]":
     """The job in this process, with its endpoint."""
-    from stream.job import StreamJob
+    from stream.job.loop import StreamJob
     from stream.metrics import StreamMetrics
 
     metrics = StreamMetrics(config)

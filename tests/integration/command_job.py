@@ -4,7 +4,7 @@ import os
 import sys
 
 import stream.commands.run
-import stream.job
+import stream.job.loop
 import stream.metrics
 import stream.pipeline
 from stream.start import main

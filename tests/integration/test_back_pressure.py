@@ -9,7 +9,7 @@ from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, 
 from test_broker_outage import Running
 from test_stream_lanes import reached
 
-import stream.sink
+import stream.sink.snapshot_sink
 from schemas.config import StreamConfig
 from stream.store import files
 
@@ -23,7 +23,7 @@ BYTES_AN_EVENT = 120
 def test_a_slow_disk_shows_as_lag_and_nothing_is_dropped(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream.sink, "PENDING_BYTES", 1_000 * BYTES_AN_EVENT)
+    monkeypatch.setattr(stream.sink.snapshot_sink, "PENDING_BYTES", 1_000 * BYTES_AN_EVENT)
     synced, free = files.Staging.finish, threading.Event()
 
     def finish(staging: files.Staging) -> None:

@@ -26,7 +26,7 @@ from test_stream_lanes import reached, readiness
 
 from schemas.config import Metrics, StreamConfig
 from stream.decode.event_file import read_events
-from stream.job import Ran, StreamJob
+from stream.job.loop import Ran, StreamJob
 from stream.kafka.producer import replay
 from stream.metrics import StreamMetrics
 from stream.service.endpoint import Endpoint

@@ -13,7 +13,7 @@ from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, 
 from test_stream_lanes import reached
 
 from schemas.config import StreamConfig
-from stream.job import StreamJob
+from stream.job.loop import StreamJob
 from stream.metrics import StreamMetrics
 from stream.store.log_reader import LogReader
 

@@ -28,7 +28,7 @@ from streaming import (
 )
 
 from schemas.config import StreamConfig
-from stream.job import StreamJob
+from stream.job.loop import StreamJob
 from stream.metrics import StreamMetrics
 from stream.store.lane_reader import LaneReader
 from stream.store.log_reader import LogReader

@@ -12,7 +12,7 @@ from streaming import T0, configuration, edge, fresh_topic, run_job, send
 
 from schemas.config import Metrics, StreamConfig
 from stream import background
-from stream.job import StreamJob
+from stream.job.loop import StreamJob
 from stream.metrics import StreamMetrics
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure

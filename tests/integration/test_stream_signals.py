@@ -14,7 +14,7 @@ from test_stream_refuses import sealed
 from test_stream_standby import endpoint, events_of, get
 
 from schemas.config import StreamConfig
-from stream import lane_threads
+from stream.job import lane_threads
 from stream.kafka.dead_letters import DeadLetters
 from stream.store.lane_writer import LaneWriter
 from stream.store.verify import verify

@@ -27,7 +27,7 @@ from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, Quiet
 from stream.service.failure import Failure
-from stream.sink import log_header
+from stream.sink.snapshot_sink import log_header
 from stream.store.errors import LaneBusyError, OffsetGapError
 from stream.store.log_reader import LogReader
 from stream.store.log_writer import LogWriter

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
-import stream.sink
+import stream.sink.snapshot_sink
 from schemas.store import CommitRecord
-from stream.sink import SnapshotSink, log_header
+from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.log_reader import LogReader
 from stream.store.log_writer import LogWriter
 
@@ -36,7 +36,7 @@ class SlowDisk:
             return made(**arguments)
 
         monkeypatch.setattr(self.writer, "commit", commit)
-        monkeypatch.setattr(stream.sink, "SEAL_BYTES", 0)
+        monkeypatch.setattr(stream.sink.snapshot_sink, "SEAL_BYTES", 0)
 
     def offer(self, first: int, *seconds: float) -> None:
         """One event a message at offsets from ``first`` on; its src is its offset."""
@@ -89,7 +89,7 @@ def test_an_event_of_a_snapshot_that_is_being_sealed_is_late(disk):
 
 
 def test_so_much_waits_for_a_slow_disk_and_no_more(disk, monkeypatch):
-    monkeypatch.setattr(stream.sink, "PENDING_BYTES", 50_000)
+    monkeypatch.setattr(stream.sink.snapshot_sink, "PENDING_BYTES", 50_000)
     disk.offer(0, *[0.5] * 100, 1.5)
     disk.begin()
     first, taken = 101, []

@@ -9,10 +9,10 @@ import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
 from schemas.config import Lane
-from stream import room
-from stream.room import RoomForCommits
+from stream.job import room
+from stream.job.room import RoomForCommits
 from stream.service.failure import Failure
-from stream.sink import SnapshotSink, log_header
+from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store import files, lane_writer, log_writer, records
 from stream.store.crash import CRASH_POINTS
 from stream.store.errors import StoreError

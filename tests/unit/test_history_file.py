@@ -17,7 +17,7 @@ from stream.decode.history_file import Survey, count_from, read_polls, survey
 from stream.decode.rules import Rules
 from stream.microbatch import MicroBatch
 from stream.service.failure import Failure
-from stream.sink import log_header
+from stream.sink.snapshot_sink import log_header
 from stream.snapshots.border import HISTORY, Border
 from stream.store.history import fingerprint
 from stream.store.log_writer import LogWriter

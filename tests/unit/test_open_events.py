@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
-from stream.open_events import OpenLimitError
-from stream.sink import SnapshotSink, log_header
+from stream.sink.open_events import OpenLimitError
+from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.log_reader import LogReader
 from stream.store.log_writer import LogWriter
 

@@ -13,8 +13,8 @@ from log_events import SECOND, Clock, event, poll, stream_config
 from schemas.events import Op
 from schemas.store import CommitRecord
 from stream.microbatch import Quiet
-from stream.sink import SnapshotSink, log_header
-from stream.sink_observer import Unobserved
+from stream.sink.observer import Unobserved
+from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.log_reader import LogReader
 from stream.store.log_writer import LogWriter
 

@@ -9,7 +9,7 @@ import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
 
 from schemas.store import CommitRecord
-from stream.sink import SnapshotSink, log_header
+from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.errors import ConfigMissingError
 from stream.store.log_writer import LogWriter
 from stream.store.records import canonical, checksum_of, put_record, read_record

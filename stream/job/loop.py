@@ -16,20 +16,20 @@ from schemas.store import CommitRecord
 from stream.backfill import require_takeover
 from stream.decode.decoder import Decoder
 from stream.held import hold, release
+from stream.job.lane_threads import LaneThread
+from stream.job.room import RoomForCommits
+from stream.job.standby import Standby, StoppedEarly
 from stream.kafka.answers import Answers
 from stream.kafka.client import NoBrokerError
 from stream.kafka.dead_letters import DeadLetters
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.group_offsets import GroupOffsets
 from stream.kafka.reader import ASK_S, PartitionReader
-from stream.lane_threads import LaneThread
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
 from stream.pipeline import HeldStages, run_locally
-from stream.room import RoomForCommits
 from stream.service.failure import Failure
-from stream.sink import SnapshotSink, log_header
-from stream.standby import Standby, StoppedEarly
+from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.log_writer import LogWriter
 
 STALLED_S = 60.0

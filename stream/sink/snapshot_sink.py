@@ -10,11 +10,11 @@ import pyarrow as pa
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
 from schemas.store import CommitRecord, LogHeader, Position
-from stream.commit_thread import OneAtATime
 from stream.microbatch import MicroBatch
-from stream.open_events import OpenEvents, require_room
-from stream.pending import Pending, rows_from, with_source
-from stream.sink_observer import SinkObserver, Unobserved
+from stream.sink.commit_thread import OneAtATime
+from stream.sink.observer import SinkObserver, Unobserved
+from stream.sink.open_events import OpenEvents, require_room
+from stream.sink.pending import Pending, rows_from, with_source
 from stream.snapshots.border import Border
 from stream.snapshots.event_ids import EventIds
 from stream.snapshots.event_time import EventClock, Key, closed_by, place

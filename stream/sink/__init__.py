@@ -1,0 +1,1 @@
+"""Micro-batches in, commits of the log out, beside what is taken in: no Beam, no Kafka."""
