@@ -106,7 +106,7 @@ def measure(folder: Path, data: Path, address: str, arguments: argparse.Namespac
         f"{arguments.kills} kills in {seconds:.0f} s, {progress} of them after new commits; {platform.machine()}, {now}"
     )
     if outage_at >= 0:
-        print(f"one broker killed and resumed after {arguments.outage:.0f} s under the running job")
+        print(f"one broker stopped and started again after {arguments.outage:.0f} s under the running job")
     print(f"{'':10} {'events':>10} {'snapshots':>10} {'log':>18} {'events':>18} {'lane':>18}")
     for name, entry in (("sent", None), ("killed", found), ("whole", expected)):
         if entry is None:

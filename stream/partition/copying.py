@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream.partition.copying_kernels import RECORD_PARTS, assign_masks, assign_records, count_edges
 from stream.partition.interface import Assignment, Kind, PartitionError, Quality
-from stream.partition.need_cover_kernels import in_several, placement_changes
+from stream.partition.part_sets import in_several, placement_changes
 from stream.partition.quality import EdgeQuality
 from stream.snapshots.delta import Int8, Int32, Int64, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack

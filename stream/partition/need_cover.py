@@ -23,16 +23,9 @@ from numpy.typing import NDArray
 
 from schemas.events import US_PER_S
 from stream.partition.interface import Assignment, PartitionError, Quality
-from stream.partition.need_cover_kernels import (
-    assign,
-    forget_former_homes,
-    in_several,
-    learn,
-    local_graph,
-    place,
-    placement_changes,
-    select,
-)
+from stream.partition.need_cover_homes import forget_former_homes, local_graph, place
+from stream.partition.need_cover_sharing import assign, learn, select
+from stream.partition.part_sets import in_several, placement_changes
 from stream.partition.quality import EdgeQuality
 from stream.snapshots.delta import Float32, Int32, Int64, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack

@@ -22,8 +22,8 @@ from stream.partition.interface import (
     algorithms,
     create,
 )
-from stream.partition.need_cover_kernels import in_several
 from stream.partition.parameters import own_parameters
+from stream.partition.part_sets import in_several
 from stream.partition.quality import share, uncovered_share
 from stream.snapshots.delta import Int32, Int64
 from stream.snapshots.graph import LiveGraph

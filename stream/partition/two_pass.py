@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from schemas.events import US_PER_S
 from stream.partition.interface import Assignment, Quality
 from stream.partition.mixing import mixed
-from stream.partition.need_cover_kernels import in_several, placement_changes
+from stream.partition.part_sets import in_several, placement_changes
 from stream.partition.quality import EdgeQuality
 from stream.partition.two_pass_kernels import (
     RECORD_PARTS,

@@ -1,0 +1,77 @@
+"""Sets of parts as bit masks: what changed in them, and which hold several."""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from stream.snapshots.delta import Int8, Int32, Int64
+
+Bool = NDArray[np.bool_]
+Words = NDArray[np.uint64]
+
+
+@njit(cache=True, nogil=True)
+def placement_changes(
+    node: Int64, home_before: Int32, home: Int32, masks_before: Words, masks: Words, placements: Int64
+) -> tuple[Int64, Int32, Int8, int]:
+    """Rows (node, part, why) of the net changes, by node, then part, and the nodes that moved.
+
+    Args:
+        node: int64 (c,) ascending.
+        home_before: int32 (c,), −1 for none.
+        home: int32 (c,).
+        masks_before: uint64 (c, words).
+        masks: uint64 (c, words).
+        placements: int64 (P,) nodes in each part, kept current.
+    """
+    rows = moved = 0
+    for i in range(len(node)):
+        for w in range(masks.shape[1]):
+            changed = masks_before[i, w] ^ masks[i, w]
+            while changed:
+                changed &= changed - np.uint64(1)
+                rows += 1
+        if home[i] != home_before[i] and home_before[i] >= 0:
+            moved += 1
+            if (masks_before[i, home[i] >> 6] >> np.uint64(home[i] & 63)) & np.uint64(1):
+                rows += 1
+    out_node, out_part = np.empty(rows, np.int64), np.empty(rows, np.int32)
+    why = np.empty(rows, np.int8)
+    r = 0
+    for i in range(len(node)):
+        new_home = home[i] if home[i] != home_before[i] else -1
+        for w in range(masks.shape[1]):
+            changed = masks_before[i, w] ^ masks[i, w]
+            if new_home >> 6 == w:
+                changed |= np.uint64(1) << np.uint64(new_home & 63)
+            for p in range(64 * w, min(64 * w + 64, len(placements)) if changed else 0):
+                bit = np.uint64(1) << np.uint64(p & 63)
+                if changed & bit == 0:
+                    continue
+                was, now = masks_before[i, w] & bit != 0, masks[i, w] & bit != 0
+                out_node[r], out_part[r] = node[i], p
+                if p == new_home:
+                    why[r] = 1 if home_before[i] < 0 else 2
+                else:
+                    why[r] = 3 if now else 4
+                placements[p] += np.int64(now) - np.int64(was)
+                r += 1
+    return out_node, out_part, why, moved
+
+
+@njit(cache=True, nogil=True)
+def in_several(masks: Words) -> Bool:
+    """Which rows have more than one bit, bool (n,).
+
+    Args:
+        masks: uint64 (n, words).
+    """
+    out = np.zeros(len(masks), np.bool_)
+    for i in range(len(masks)):
+        bits = 0
+        for w in range(masks.shape[1]):
+            word = masks[i, w]
+            if word:
+                bits += 1 if word & (word - np.uint64(1)) == 0 else 2
+        out[i] = bits > 1
+    return out
