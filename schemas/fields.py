@@ -79,6 +79,10 @@ class Fields(Section):
             raise ValueError("src and dst belong together: name both or, for node events, node")
         if self.src is None and self.node is None:
             raise ValueError("name src and dst (edge events), node (node events), or all three")
+        if self.node is not None and self.node in (self.src, self.dst):
+            raise ValueError(
+                f"node and an end of an edge are both at {self.node}: a message is one or the other"
+            )
         if (self.offset is None) != (self.values is None):
             raise ValueError("offset and values belong together: name both or neither")
         if self.values is not None and self.node is None:

@@ -87,8 +87,8 @@ def backfill(
             history = writer.begin_with(history)
         elif writer.history is None:
             raise Failure(
-                f"store: the log in {config.store} has events of Kafka already, a history can only come before them; "
-                "choose a new store"
+                f"store: the log in {config.store} has been read into from Kafka already, a history can only come before "
+                "that; choose a new store"
             )
         else:
             history, ordered = writer.history, _same(writer.history, files, until_us, offsets)
@@ -119,6 +119,7 @@ def _plan(
     config: StreamConfig, rules: Rules, files: Sequence[Path], until_us: int | None, offsets: dict[Key, int]
 ) -> tuple[History, list[Path]]:
     """Survey the files, and see how far the topics go."""
+    _require_distinct(files)
     found = sorted(((survey(path, rules), path) for path in files), key=lambda pair: _first_us(pair[0]))
     surveys, ordered = [s for s, _ in found], [path for _, path in found]
     times = [s.last_us for s in surveys if s.last_us is not None]
@@ -144,6 +145,17 @@ def _plan(
     )
     _require_reach(config, history, ())
     return history, ordered
+
+
+def _require_distinct(files: Sequence[Path]) -> None:
+    first: dict[tuple[int, str], Path] = {}
+    for path in files:
+        file = fingerprint(path, 0)
+        other = first.setdefault((file.bytes, file.checksum), path)
+        if other is not path:
+            raise Failure(
+                f"{path} has the same content as {other}, and its events would be in the log twice: name it once"
+            )
 
 
 def require_takeover(config: StreamConfig, writer: LogWriter) -> None:

@@ -17,7 +17,7 @@ _log = structlog.get_logger()
 
 
 class Background:
-    """Runs a task whenever it is asked for, from construction to ``close``.
+    """Runs a task whenever it is asked for, from ``start`` to ``close``.
 
     Requests that come while the task runs are met by one more run. A failure stops nothing else: it is logged,
     shown by ``error`` and tried again.
@@ -35,7 +35,7 @@ class Background:
         retry_s: float | None = None,
         on_retry: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start the thread; the task is asked for once at once.
+        """Nothing runs before ``start``: the task may look at what holds this object.
 
         Args:
             name: Of the thread, and in logs.
@@ -50,6 +50,9 @@ class Background:
         self._changed = threading.Condition()
         self._asked, self._tried = 1, 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; the task is asked for once at once."""
         self._thread.start()
 
     def ask(self) -> None:

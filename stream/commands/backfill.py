@@ -1,5 +1,6 @@
 """``freshet-stream backfill``: a new log begins with files of past events; ``run`` goes on from Kafka."""
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -86,7 +87,7 @@ def backfill(
 
 
 def _time_us(text: str) -> int:
-    if text.replace(".", "", 1).lstrip("-").isdecimal():
+    if re.fullmatch(r"-?\d+(\.\d*)?", text, re.ASCII):
         t_us = round(float(text) * US_PER_S)
         if not EARLIEST_US <= t_us <= LATEST_US:
             raise Failure(f"--until {text} is in seconds, and further away than the years 1 to 9999")
@@ -96,7 +97,7 @@ def _time_us(text: str) -> int:
     except ValueError:
         raise Failure(f"--until takes seconds or RFC 3339 as 2025-12-01T00:00:00Z, found {text!r}") from None
     if moment.tzinfo is None:
-        raise Failure(f"--until {text} has no time zone: write {text}Z for UTC")
+        raise Failure(f"--until {text} has no time zone: write {moment.isoformat()}Z for UTC")
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * US_PER_S + since.microseconds
 
@@ -104,6 +105,6 @@ def _time_us(text: str) -> int:
 def _place(text: str) -> tuple[tuple[str, int], int]:
     place, _, offset = text.partition("=")
     topic, _, partition = place.rpartition("/")
-    if not topic or not partition.isdigit() or not offset.isdigit():
+    if not topic or not all(re.fullmatch(r"\d+", number, re.ASCII) for number in (partition, offset)):
         raise Failure(f"--offset takes topic/partition=number, found {text!r}")
     return (topic, int(partition)), int(offset)

@@ -102,14 +102,16 @@ def partition(
 
     def body() -> None:
         params = _parameters(param or [])
+        if mode == "two-pass" and params.get("rule") == "need":
+            raise Failure("--mode two-pass is the paper's rule: leave rule=need out, or take --mode online")
         options = {"hubs": hubs, "time_constant": time_constant}
         if algorithm == _ALL:
             params |= {
                 name: value for name, value in options.items() if value is not None and name not in params
             }
             title = f"{file.name} in {parts} parts"
+            picture = _writable("--plot", plot or Path(f"{file.stem}-partitioners.png"))
             compared = _compare(file, parts, interval, snapshots, params, mode=mode, window=window, seed=seed)
-            picture = plot or Path(f"{file.stem}-partitioners.png")
             draw_comparison(title, compared, picture)
             if json:
                 print_json({**comparison(compared), "plot": str(picture)})
@@ -117,6 +119,8 @@ def partition(
                 print_comparison(title, compared)
                 notes.print(f"drawn in {picture}", highlight=False)
             return
+        if out is not None:
+            _writable("--out", out)
         result = _partition(
             file, algorithm, parts, interval, snapshots, params, options, mode=mode, window=window, seed=seed
         )
@@ -231,6 +235,13 @@ def _partition(
             params=params,
             progress=report,
         )
+
+
+def _writable(option: str, path: Path) -> Path:
+    """A file to write at the end, looked at before hours of work."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise Failure(f"{option} {path}: it must be a file in a folder that exists")
+    return path
 
 
 def _parameters(pairs: list[str]) -> dict[str, Any]:

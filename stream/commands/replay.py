@@ -60,6 +60,7 @@ def replay(
         from stream.kafka.producer import replay as send
 
         kafka = _kafka(config, bootstrap, _version(api_version))
+        _require_readable(kafka, topic, message_format, config)
         greet(kafka, f"writing to topic {topic}")
         events = read_events(file).events
         sent, rate_now = [0], Rate()
@@ -94,6 +95,24 @@ def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...
     if file is not None:
         return load_config(StreamConfig, file).kafka.model_copy(update=given)
     return Kafka.model_validate({**given, "topics": [Topic(name="any")]})
+
+
+def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path | None) -> None:
+    """Refuse to send what the configuration that names the topic would read as something else."""
+    for topic in kafka.topics:
+        if topic.name != name:
+            continue
+        place = f"topic {name} as {file} reads it"
+        if topic.format != message_format:
+            raise Failure(f"{place} has format {topic.format}: say --format {topic.format}")
+        plain = Topic(name=name, format=topic.format)
+        if topic.unit != plain.unit or topic.model_dump(exclude={"time_unit"}) != plain.model_dump(
+            exclude={"time_unit"}
+        ):
+            raise Failure(
+                f"{place} has fields, ops, id_prefix or a time_unit of its own, and replay sends events in Freshet's "
+                "own form: send to a topic without them"
+            )
 
 
 def _version(text: str | None) -> tuple[int, ...] | None:

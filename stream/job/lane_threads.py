@@ -63,6 +63,7 @@ class LaneThread:
         self._work = Background(
             f"lane-{lane.name}", self._catch_up, on_retry=lambda: observer.restarted("lane")
         )
+        self._work.start()
 
     @property
     def error(self) -> str | None:

@@ -59,6 +59,7 @@ class DeadLetters:
                 **settings, acks="all", linger_ms=20, max_request_size=32 << 20, metrics_enabled=False
             )
         self._work = Background("dead-letters", self._empty_outbox)
+        self._work.start()
 
     def committed(self) -> None:
         """A commit was made: look into the outbox."""

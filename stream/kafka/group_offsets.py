@@ -27,6 +27,7 @@ class GroupOffsets:
         self._latest: list[Position] = []
         self._consumer: KafkaConsumer | None = None
         self._work = Background("group-offsets", self._commit)
+        self._work.start()
 
     def committed(self, positions: list[Position]) -> None:
         """A commit was made; only the newest positions are sent."""

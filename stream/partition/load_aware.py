@@ -30,8 +30,8 @@ class LoadAware(VertexPartitioner):
 
     def __init__(self, *, layers: int = 2, tolerance: float = 0.05, **shared: Any) -> None:
         super().__init__(**shared)
-        if layers < 1:
-            raise PartitionError(f"load-aware takes layers ≥ 1, found {layers}")
+        if not 1 <= layers <= 8:
+            raise PartitionError(f"load-aware takes layers from 1 to 8, found {layers}")
         if not 0 <= tolerance < math.inf:
             raise PartitionError(
                 f"load-aware takes tolerance ≥ 0, a share of the mean load, found {tolerance}"

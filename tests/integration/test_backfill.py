@@ -225,6 +225,10 @@ def test_only_the_same_files_go_on_and_only_in_a_log_without_kafka(kafka: str, t
         parquet(tmp_path / "2.parquet", everything[20:]),
     )
     config = configuration(tmp_path / "store", kafka, topic)
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(one.read_bytes())
+    with pytest.raises(Failure, match=r"copy.parquet has the same content as .*1.parquet, and its events"):
+        backfill(StreamConfig(**config), [one, two, copy])
     first = backfill(StreamConfig(**config), [one])
     again = backfill(StreamConfig(**config), [one.rename(tmp_path / "moved.parquet")])
     assert (again.rows, again.events, again.history) == (0, 20, first.history)
@@ -237,5 +241,5 @@ def test_only_the_same_files_go_on_and_only_in_a_log_without_kafka(kafka: str, t
     send(kafka, topic, messages(everything[:1]))
     live = configuration(tmp_path / "live", kafka, topic)
     run_job(live)
-    with pytest.raises(Failure, match=r"has events of Kafka already"):
+    with pytest.raises(Failure, match=r"has been read into from Kafka already"):
         backfill(StreamConfig(**live), [two])

@@ -119,7 +119,7 @@ def test_until_takes_seconds_and_dates(text: str, t_us: int) -> None:
     assert _time_us(text) == t_us
 
 
-@pytest.mark.parametrize("text", ["yesterday", "1970-01-02T00:00:00", "", "nan", "1e400", "9" * 30])
+@pytest.mark.parametrize("text", ["yesterday", "1970-01-02T00:00:00", "", "nan", "1e400", "9" * 30, "--5", "²"])
 def test_until_without_a_meaning_is_a_sentence(text: str) -> None:
     with pytest.raises(Failure, match=r"--until"):
         _time_us(text)
@@ -127,7 +127,7 @@ def test_until_without_a_meaning_is_a_sentence(text: str) -> None:
 
 def test_offsets_are_places() -> None:
     assert _place("a.b/3=17") == (("a.b", 3), 17)
-    for text in ("a=3", "a/b=3", "a/1=", "a/1=-3", "/1=3"):
+    for text in ("a=3", "a/b=3", "a/1=", "a/1=-3", "/1=3", "a/²=0", "a/0=²"):
         with pytest.raises(Failure, match=r"--offset takes topic/partition=number"):
             _place(text)
 

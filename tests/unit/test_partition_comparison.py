@@ -90,6 +90,7 @@ def test_two_pass_is_for_those_that_can(file):
     [
         (["--parts", 0], "error: partitioners need at least one part, found parts = 0"),
         (["--parts", 2, "--param", "colour=red"], "error: no partitioner takes colour"),
+        (["--parts", 2, "--plot", "/nowhere/x.png"], "error: --plot /nowhere/x.png: it must be a file"),
     ],
 )
 def test_what_no_partitioner_can_do_is_one_sentence(file, arguments, sentence):

@@ -271,6 +271,12 @@ def test_the_same_seed_writes_the_same_file_and_the_table_is_for_people(file, tm
             "hash takes a seed from 0 to 9223372036854775807",
         ),
         (["--algorithm", "hash", "--parts", 2, "--mode", "two-pass"], "hash has no two-pass mode"),
+        (
+            ["--algorithm", "sep", "--parts", 2, "--mode", "two-pass", "--param", "rule=need"],
+            "--mode two-pass is the paper's rule",
+        ),
+        (["--algorithm", "load-aware", "--parts", 2, "--param", "layers=1000"], "layers from 1 to 8"),
+        (["--algorithm", "hash", "--parts", 2, "--out", "/nowhere/x.parquet"], "a folder that exists"),
     ],
 )
 def test_errors_are_one_sentence_and_exit_1(file, arguments, sentence):

@@ -177,6 +177,7 @@ def test_a_path_is_keys_joined_by_dots(path, keys):
         ({"fields": {"src": "a", "t": "c"}}, ["src and dst belong together"]),
         ({"fields": {"t": "c"}}, ["name src and dst"]),
         ({"fields": {"node": "a", "t": "c", "values": "d"}}, ["offset and values belong together"]),
+        ({"fields": {"src": "a", "dst": "b", "node": "a", "t": "c"}}, ["both at a: a message is one"]),
         ({"fields": {"src": "a", "dst": "b", "t": "c", "offset": "d", "values": "e"}}, ["name node as well"]),
         ({"fields": {"src": "a..b", "dst": "b", "t": "c"}}, ["fields.src", "empty key"]),
         ({"fields": {"src": "a\\b", "dst": "b", "t": "c"}}, ["fields.src", "backslash"]),
