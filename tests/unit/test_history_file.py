@@ -119,7 +119,9 @@ def test_until_takes_seconds_and_dates(text: str, t_us: int) -> None:
     assert _time_us(text) == t_us
 
 
-@pytest.mark.parametrize("text", ["yesterday", "1970-01-02T00:00:00", "", "nan", "1e400", "9" * 30, "--5", "²"])
+@pytest.mark.parametrize(
+    "text", ["yesterday", "1970-01-02T00:00:00", "", "nan", "1e400", "9" * 30, "--5", "²"]
+)
 def test_until_without_a_meaning_is_a_sentence(text: str) -> None:
     with pytest.raises(Failure, match=r"--until"):
         _time_us(text)
