@@ -106,8 +106,8 @@ def test_a_second_job_on_the_store_is_refused_and_the_first_ends_cleanly_on_sigt
         time.sleep(1.0)  # read, but not due for a commit
         asked = time.monotonic()
         first.send_signal(signal.SIGTERM)
-        assert first.wait(timeout=20) == 0
-        assert time.monotonic() - asked < 10
+        assert first.wait(timeout=50) == 0
+        assert time.monotonic() - asked < 30, "the next commit is due after a minute"
     finally:
         first.kill()
         first.wait()

@@ -21,7 +21,7 @@ from stream.store.verify import verify
 
 pytestmark = pytest.mark.integration
 
-SECONDS = 10
+SECONDS = 30  # on a machine however busy; what hangs would wait for a minute and more
 
 
 def ended_by(job, log: Path) -> None:  # type: ignore[no-untyped-def]

@@ -121,7 +121,7 @@ def test_a_standby_that_is_told_to_end_does_so_at_once(
     waiting = commands.start("run", "--config", path, "--standby", "--json", log=tmp_path / "waiting.log")
     reached(lambda: "standing by: " in get(f"{endpoint(tmp_path / 'waiting.log')}/readyz"))
     waiting.terminate()
-    waiting.join(5)
+    waiting.join(30)
     assert waiting.exitcode == 0
     result: dict[str, Any] = json.loads((tmp_path / "waiting.log").read_text().splitlines()[-1])
     assert (result["events"], result["ended"]) == (0, "stopped")
