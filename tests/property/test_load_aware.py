@@ -116,7 +116,8 @@ def test_loads_stay_balanced_while_the_graph_changes_and_few_nodes_move(seed, pa
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"layers": 0}, "load-aware takes layers ≥ 1, found 0"),
+        ({"layers": 0}, "load-aware takes layers from 1 to 8, found 0"),
+        ({"layers": 9}, "load-aware takes layers from 1 to 8, found 9"),
         ({"tolerance": -0.1}, "load-aware takes tolerance ≥ 0, a share of the mean load, found -0.1"),
     ],
 )
