@@ -146,3 +146,5 @@ def test_an_idle_stream_seals_its_open_snapshot_if_asked_to(kafka: str, tmp_path
     finally:
         job.stop()
         thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert [sealed.num_events for sealed in LogReader(tmp_path / "store").snapshots] == [2]

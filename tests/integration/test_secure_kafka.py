@@ -171,6 +171,9 @@ def test_a_refused_command_ends_with_that_sentence_and_not_with_a_timeout(
 def test_a_broker_among_others_that_are_down_is_enough(secure: SecureBroker) -> None:
     keys = secure.login("SCRAM-SHA-256", bootstrap=f"127.0.0.1:9,{secure.addresses['LOGIN']}")
     greet(Kafka.model_validate({"topics": [{"name": "any"}], **keys}), "connecting")
+    keys["sasl_password"] = "another"
+    with pytest.raises(Failure, match=r"connecting: .*password"):  # it is asked, whoever was silent before it
+        greet(Kafka.model_validate({"topics": [{"name": "any"}], **keys}), "connecting")
 
 
 def test_no_output_log_metric_error_or_process_list_holds_a_password(
