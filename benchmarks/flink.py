@@ -40,9 +40,9 @@ from stream.job.loop import StreamJob
 from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
-from stream.store.commits import numbers
-from stream.store.files import read_record
-from stream.store.log_layout import commit_name, log_folder
+from stream.store.files.data import read_record
+from stream.store.log.commits import numbers
+from stream.store.log.layout import commit_name, log_folder
 
 SERVER = Path(__file__).resolve().parents[1] / "deploy" / "flink" / "job_server.py"
 POOL = """

@@ -29,7 +29,7 @@ from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
 from stream.kafka.reader import open_consumer
 from stream.metrics import StreamMetrics
-from stream.store.lane_writer import LaneWriter
+from stream.store.lane.writer import LaneWriter
 from stream.synthetic import interactions
 
 BROKER = Path(__file__).resolve().parents[1] / "deploy" / "kafka" / "broker.py"

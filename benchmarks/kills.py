@@ -30,9 +30,9 @@ from schemas.events import event_schema
 from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
 from stream.kafka.topics import ensure_topic
-from stream.store.lane_reader import LaneReader
-from stream.store.log_reader import LogReader
-from stream.store.verify import verify
+from stream.store.lane.reader import LaneReader
+from stream.store.log.reader import LogReader
+from stream.store.verify.store import verify
 
 BROKER = Path(__file__).resolve().parents[1] / "deploy" / "kafka" / "broker.py"
 JOB = [sys.executable, "-c", "from stream.start import main; main()", "run", "--config"]

@@ -20,10 +20,10 @@ from stream.decode.encode import encode_arrow
 from stream.decode.event_file import read_events
 from stream.microbatch import RawBatch
 from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store.lane_reader import LaneReader
-from stream.store.lane_writer import LaneWriter
-from stream.store.log_writer import LogWriter
-from stream.store.window import WindowView
+from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.writer import LogWriter
+from stream.store.window.view import WindowView
 from stream.synthetic import interactions
 
 LANES = ("distdy", "hash", "sep")

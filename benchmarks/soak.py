@@ -37,7 +37,7 @@ from schemas.events import Op, event_schema
 from stream.decode.encode import encode_arrow, encode_json
 from stream.kafka.client import client_settings
 from stream.kafka.topics import ensure_topic
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 
 BROKER = Path(__file__).resolve().parents[1] / "deploy" / "kafka" / "broker.py"
 TOPIC, DEAD = "soak", "soak.dead"

@@ -30,7 +30,7 @@ from stream.partition.distdy import REFERENCE_BYTES
 from stream.partition.interface import OnlinePartitioner
 from stream.partition.quality import DEFAULT_FANOUT, measure_vertex
 from stream.snapshots.slicing import densify, slice_events
-from stream.store.lane_state import LaneState
+from stream.store.lane.state import LaneState
 from stream.synthetic import PAPER_GRAPHS, paper_snapshots
 from stream.synthetic.event_writer import write_events
 from stream.synthetic.table2 import INTERVAL_S, PaperGraph

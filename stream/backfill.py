@@ -20,8 +20,8 @@ from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.snapshots.border import HISTORY
 from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError
-from stream.store.history import fingerprint, names, require_whole_history, rows_read
-from stream.store.log_writer import LogWriter
+from stream.store.log.history import fingerprint, names, require_whole_history, rows_read
+from stream.store.log.writer import LogWriter
 
 _log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from schemas.config import Lane
 from schemas.events import event_schema
 from schemas.store import LaneManifest
 from stream.store.from_file import build_store
-from stream.store.lane_reader import LaneReader
+from stream.store.lane.reader import LaneReader
 
 SECOND = 1_000_000
 FEATURES = 6

@@ -19,8 +19,8 @@ from stream.job.loop import Ran, StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.topics import ensure_topic
 from stream.metrics import StreamMetrics
-from stream.store.lane_reader import LaneReader
-from stream.store.log_reader import LogReader
+from stream.store.lane.reader import LaneReader
+from stream.store.log.reader import LogReader
 
 DAY_US = 86_400_000_000
 T0 = 1_100_000_000  # 2004-11-09, seconds

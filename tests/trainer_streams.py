@@ -8,7 +8,7 @@ import pyarrow as pa
 from schemas.config import Lane
 from schemas.events import event_schema
 from stream.store.from_file import build_store
-from stream.store.lane_reader import LaneReader
+from stream.store.lane.reader import LaneReader
 
 SECOND = 1_000_000
 FEATURES = 4

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from stream.service.failure import Failure
-from stream.store.paths import sync_folder
+from stream.store.files.paths import sync_folder
 
 FORMAT = 1
 _SUFFIX = ".pt"

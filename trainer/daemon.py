@@ -12,9 +12,9 @@ import torch
 from schemas.store import LaneManifest
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
-from stream.store.event_columns import event_columns
-from stream.store.lane_reader import LaneReader
-from stream.store.window import WindowView
+from stream.store.lane.reader import LaneReader
+from stream.store.log.event_columns import event_columns
+from stream.store.window.view import WindowView
 from trainer.checkpoint import Checkpoints
 from trainer.data.examples import Examples, Sampling, insert_events, prepare
 from trainer.data.history import History

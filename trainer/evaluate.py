@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from schemas.config import Lane
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
-from stream.store.event_columns import event_columns
 from stream.store.from_file import build_store
-from stream.store.lane_reader import LaneReader
-from stream.store.window import WindowView
+from stream.store.lane.reader import LaneReader
+from stream.store.log.event_columns import event_columns
+from stream.store.window.view import WindowView
 from trainer.data.examples import Examples, Sampling, insert_events, prepare
 from trainer.data.history import History, Inserts
 from trainer.data.split import Split, split_by_time

@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from schemas.store import LaneManifest
 from schemas.trainer_config import TrainerConfig
-from stream.store.files import write_table
-from stream.store.lane_reader import LaneReader
-from stream.store.window import WindowView
+from stream.store.files.data import write_table
+from stream.store.lane.reader import LaneReader
+from stream.store.window.view import WindowView
 from trainer.ranks import Ranks
 from trainer.strategies.interface import Strategy
 

@@ -8,7 +8,7 @@ import structlog
 from schemas.store import LaneManifest
 from schemas.trainer_config import Lag
 from stream.store.errors import ConfigMissingError
-from stream.store.lane_reader import LaneReader
+from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
 
 TICK_S = 0.5

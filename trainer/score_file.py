@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from stream.store.paths import sync_folder
+from stream.store.files.paths import sync_folder
 from trainer.scoring.predictions import Figures
 
 NAME = "scores.jsonl"

@@ -30,7 +30,7 @@ from rich.console import Console
 
 from stream.decode.event_file import read_events
 from stream.store.errors import ConfigMissingError
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 from stream.synthetic import interactions
 
 TOPIC = "edges"

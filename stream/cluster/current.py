@@ -7,7 +7,7 @@ sources end by themselves as soon as the store no longer names their submission.
 import os
 from pathlib import Path
 
-from stream.store.paths import make_folders
+from stream.store.files.paths import make_folders
 
 FOLDER = "job"
 NAME = "current"

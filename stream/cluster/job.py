@@ -20,7 +20,7 @@ from stream.kafka.reader import PartitionReader, Start
 from stream.metrics import StreamMetrics
 from stream.service.failure import Failure
 from stream.sink.snapshot_sink import SnapshotSink
-from stream.store.lane_writer import LaneWriter
+from stream.store.lane.writer import LaneWriter
 
 LOOK_S = 0.3
 """How often the log is looked at."""

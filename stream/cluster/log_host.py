@@ -17,7 +17,7 @@ from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.errors import LaneBusyError, OffsetGapError
-from stream.store.log_writer import LogWriter
+from stream.store.log.writer import LogWriter
 
 LOCK_WAIT_S = 60.0
 """How long to wait for a log that is being written: by a worker of the attempt before, whose end takes its time."""

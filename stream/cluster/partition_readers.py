@@ -11,7 +11,7 @@ from schemas.config import StreamConfig
 from stream.kafka.reader import ASK_S, PartitionReader, Start
 from stream.microbatch import RawBatch
 from stream.store.errors import ConfigMissingError
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 
 Key = tuple[str, int]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from stream.store.errors import ConfigMissingError
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def verify(
     """
 
     def body() -> int:
-        from stream.store.verify import verify as check
+        from stream.store.verify.store import verify as check
 
         with notes.status(f"Checking {store} …"):
             found = check(store)

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 from schemas.config import Lane
 from schemas.store import LaneManifest
 from stream.background import Background
-from stream.store.lane_writer import LaneWriter
+from stream.store.lane.writer import LaneWriter
 
 CLOSE_S = 5.0
 """How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off heals like after a kill."""

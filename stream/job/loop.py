@@ -30,7 +30,7 @@ from stream.microbatch import MicroBatch, RawBatch
 from stream.pipeline import HeldStages, run_locally
 from stream.service.failure import Failure
 from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store.log_writer import LogWriter
+from stream.store.log.writer import LogWriter
 
 STALLED_S = 60.0
 """Not ready when the source has not come round for this long."""

@@ -13,8 +13,8 @@ from stream.background import Background
 from stream.kafka.client import client_settings, kafka_failures
 from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
-from stream.store.crash import crash_point
-from stream.store.outbox import RejectedMessages
+from stream.store.files.crash import crash_point
+from stream.store.log.outbox import RejectedMessages
 
 FLUSH_S = 30.0
 """Brokers that don't take letters for so long make a try fail; they stay in the log's outbox for the next."""

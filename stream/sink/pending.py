@@ -10,7 +10,7 @@ from schemas.events import REJECT_SCHEMA, IdKind, Op, Reason, event_schema
 from schemas.store import Position
 from stream.snapshots.delta import Int64
 from stream.snapshots.event_time import Key
-from stream.store.tail import tail_schema
+from stream.store.log.tail import tail_schema
 
 
 @dataclass(slots=True)

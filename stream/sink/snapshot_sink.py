@@ -20,8 +20,8 @@ from stream.snapshots.event_ids import EventIds
 from stream.snapshots.event_time import EventClock, Key, closed_by, place
 from stream.snapshots.late import late_rejects
 from stream.snapshots.sealing import split_snapshots
-from stream.store.log_writer import LogWriter
-from stream.store.tail import tail_schema
+from stream.store.log.tail import tail_schema
+from stream.store.log.writer import LogWriter
 
 PENDING_BYTES = 256 << 20
 """A commit is due when so much is only in memory: what is committed is read from the disk's cache."""

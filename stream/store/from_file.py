@@ -11,8 +11,8 @@ from schemas.events import event_schema
 from schemas.store import LogHeader
 from stream.decode.event_file import EventFile, read_events
 from stream.store.errors import MismatchError
-from stream.store.lane_writer import LaneObserver, LaneWriter
-from stream.store.log_writer import LogWriter
+from stream.store.lane.writer import LaneObserver, LaneWriter
+from stream.store.log.writer import LogWriter
 
 SNAPSHOTS_A_COMMIT = 1024
 """Commit records stay small, whatever the number of snapshots."""

@@ -10,10 +10,10 @@ from schemas.events import Op, Reason
 from schemas.store import LaneManifest
 from stream.snapshots.delta import Int64
 from stream.snapshots.pairs import pair_keys
-from stream.store.history import rows_read
-from stream.store.lane_layout import lane_names
-from stream.store.lane_reader import LaneReader
-from stream.store.log_reader import LogReader
+from stream.store.lane.layout import lane_names
+from stream.store.lane.reader import LaneReader
+from stream.store.log.history import rows_read
+from stream.store.log.reader import LogReader
 
 _CHUNK_EVENTS = 1 << 22
 

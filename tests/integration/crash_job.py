@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from log_events import SECOND, Clock, Message, event, poll, stream_config
 
 from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store.log_writer import LogWriter
+from stream.store.log.writer import LogWriter
 
 KEYS = [("a", 0), ("a", 1), ("b", 0)]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from lane_stream import lane, make_store
 
 from schemas.config import Lane
-from stream.store.crash import arm
-from stream.store.lane_writer import LaneWriter
+from stream.store.files.crash import arm
+from stream.store.lane.writer import LaneWriter
 
 
 def catch_up(store: Path, lane: Lane, crash_at: str) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from schemas.trainer_config import Optimisation
-from stream.store.lane_reader import LaneReader
-from stream.store.window import WindowView
+from stream.store.lane.reader import LaneReader
+from stream.store.window.view import WindowView
 from trainer.data.examples import Sampling, prepare
 from trainer.data.history import History
 from trainer.models.interface import ModelShape, create_model

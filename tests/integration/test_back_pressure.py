@@ -11,7 +11,7 @@ from test_stream_lanes import reached
 
 import stream.sink.snapshot_sink
 from schemas.config import StreamConfig
-from stream.store import files
+from stream.store.files import data
 
 pytestmark = pytest.mark.integration
 
@@ -24,14 +24,14 @@ def test_a_slow_disk_shows_as_lag_and_nothing_is_dropped(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream.sink.snapshot_sink, "PENDING_BYTES", 1_000 * BYTES_AN_EVENT)
-    synced, free = files.Staging.finish, threading.Event()
+    synced, free = data.Staging.finish, threading.Event()
 
-    def finish(staging: files.Staging) -> None:
+    def finish(staging: data.Staging) -> None:
         if "log" in staging._root.parts and not free.wait(60):
             raise TimeoutError
         synced(staging)
 
-    monkeypatch.setattr(files.Staging, "finish", finish)
+    monkeypatch.setattr(data.Staging, "finish", finish)
     topic = fresh_topic(kafka, partitions=PARTITIONS)
     for partition in range(PARTITIONS):
         mine = range(partition, EVENTS, PARTITIONS)

@@ -33,8 +33,8 @@ from stream.service.failure import Failure
 from stream.snapshots.border import HISTORY
 from stream.store.errors import OffsetGapError, StoreError
 from stream.store.inspect import inspect
-from stream.store.log_reader import LogReader
-from stream.store.verify_log import verify_log
+from stream.store.log.reader import LogReader
+from stream.store.verify.log import verify_log
 
 pytestmark = pytest.mark.integration
 

@@ -30,7 +30,7 @@ from stream.job.loop import Ran, StreamJob
 from stream.kafka.producer import replay
 from stream.metrics import StreamMetrics
 from stream.service.endpoint import Endpoint
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from schemas.events import event_schema
-from stream.store.crash import CRASH_POINTS, VARIABLE
-from stream.store.log_reader import LogReader
-from stream.store.verify_log import verify_log
+from stream.store.files.crash import CRASH_POINTS, VARIABLE
+from stream.store.log.reader import LogReader
+from stream.store.verify.log import verify_log
 
 JOB = Path(__file__).parent / "crash_job.py"
 PASS = {"store.created": 1, "commit.begun": 4, "file.torn": 12, "file.written": 17, "file.renamed": 15}

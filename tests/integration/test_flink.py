@@ -31,8 +31,8 @@ from stream.cluster.job import ClusterJob
 from stream.service.failure import Failure
 from stream.store.errors import ConfigMissingError
 from stream.store.inspect import inspect as inspect_store
-from stream.store.log_reader import LogReader
-from stream.store.verify import verify as verify_store
+from stream.store.log.reader import LogReader
+from stream.store.verify.store import verify as verify_store
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from streaming import configuration, fresh_topic, log_table, read_topic, run_job
 
 from stream.decode.decoder import Decoder
 from stream.microbatch import RawBatch
-from stream.store.verify import verify
+from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

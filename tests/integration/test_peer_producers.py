@@ -15,7 +15,7 @@ from test_stream_lanes import reached
 from schemas.config import StreamConfig
 from stream.job.loop import StreamJob
 from stream.metrics import StreamMetrics
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

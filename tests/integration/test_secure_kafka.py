@@ -38,7 +38,7 @@ from stream.cli import app
 from stream.kafka.greeting import greet
 from stream.kafka.tls import secret
 from stream.service.failure import Failure
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ import pytest
 from streaming import T0, configuration, edge, fresh_topic, log_table, read_topic, run_job, send, written
 
 from schemas.events import event_schema
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

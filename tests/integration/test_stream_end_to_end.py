@@ -30,8 +30,8 @@ from streaming import (
 from schemas.config import StreamConfig
 from stream.job.loop import StreamJob
 from stream.metrics import StreamMetrics
-from stream.store.lane_reader import LaneReader
-from stream.store.log_reader import LogReader
+from stream.store.lane.reader import LaneReader
+from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -16,9 +16,9 @@ from stream.job.loop import StreamJob
 from stream.metrics import StreamMetrics
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
-from stream.store.lane_reader import LaneReader
-from stream.store.lane_writer import LaneWriter
-from stream.store.log_reader import LogReader
+from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -27,7 +27,7 @@ from stream.kafka.producer import replay
 from stream.kafka.topics import ensure_topic
 from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

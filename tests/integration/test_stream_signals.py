@@ -16,8 +16,8 @@ from test_stream_standby import endpoint, events_of, get
 from schemas.config import StreamConfig
 from stream.job import lane_threads
 from stream.kafka.dead_letters import DeadLetters
-from stream.store.lane_writer import LaneWriter
-from stream.store.verify import verify
+from stream.store.lane.writer import LaneWriter
+from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

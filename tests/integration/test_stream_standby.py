@@ -13,8 +13,8 @@ from forked import Commands
 from streaming import T0, command, configuration, contents, edge, fresh_topic, read_topic, send, written
 from test_stream_lanes import reached
 
-from stream.store.log_reader import LogReader
-from stream.store.verify import verify
+from stream.store.log.reader import LogReader
+from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
 

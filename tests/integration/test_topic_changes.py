@@ -21,7 +21,7 @@ from stream.metrics import StreamMetrics
 from stream.microbatch import RawBatch
 from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
-from stream.store.log_reader import LogReader
+from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 

@@ -16,9 +16,9 @@ from log_events import SECOND, Clock, event, poll, stream_config
 
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.snapshots.event_ids import EventIds
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
-from stream.store.verify_log import verify_log
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
+from stream.store.verify.log import verify_log
 
 KEYS = [("a", 0), ("a", 1), ("b", 0)]
 WINDOW_S = 5

@@ -8,8 +8,8 @@ from oracle_lane import INTERVAL_US, F
 
 from schemas.config import Lane
 from schemas.store import LogHeader
-from stream.store.lane_writer import LaneWriter
-from stream.store.log_writer import LogWriter
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.writer import LogWriter
 
 
 @pytest.mark.parametrize("algorithm", LANES)

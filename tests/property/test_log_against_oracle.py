@@ -19,9 +19,9 @@ from schemas.events import event_schema
 from schemas.store import CommitRecord, History, HistoryEnd, HistoryFile
 from stream.microbatch import Quiet
 from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
-from stream.store.verify_log import verify_log
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
+from stream.store.verify.log import verify_log
 
 MEMORY = Path("/dev/shm")
 KEYS = [("a", 0), ("a", 1), ("b", 0)]

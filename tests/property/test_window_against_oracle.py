@@ -9,12 +9,12 @@ from oracle_lane import INTERVAL_US, F, OracleLane, Row
 
 from schemas.config import Lane
 from schemas.store import LogHeader
-from stream.store.lane_reader import LaneReader
-from stream.store.lane_writer import LaneWriter
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
-from stream.store.verify import verify
-from stream.store.window import WindowView
+from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
+from stream.store.verify.store import verify
+from stream.store.window.view import WindowView
 
 
 def check(view: WindowView, oracle: OracleLane, at: int, window: int, parts: list[int] | None) -> None:

@@ -13,8 +13,8 @@ from streaming import configuration, contents, fresh_topic, settings, written
 
 from stream.decode.event_file import read_events
 from stream.kafka.producer import replay
-from stream.store.log_reader import LogReader
-from stream.store.verify import verify
+from stream.store.log.reader import LogReader
+from stream.store.verify.store import verify
 
 pytestmark = [pytest.mark.real, pytest.mark.integration]
 

@@ -12,9 +12,9 @@ from real_data import real_file
 
 from stream.store.from_file import build_store
 from stream.store.inspect import inspect
-from stream.store.lane_reader import LaneReader
-from stream.store.verify import verify
-from stream.store.window import WindowView
+from stream.store.lane.reader import LaneReader
+from stream.store.verify.store import verify
+from stream.store.window.view import WindowView
 
 pytestmark = pytest.mark.real
 DAY_S = 86_400

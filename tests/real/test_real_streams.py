@@ -12,8 +12,8 @@ from trainer_command import trainer
 
 from schemas.events import Op
 from stream.snapshots.graph import LiveGraph
-from stream.store.lane_reader import LaneReader
-from stream.store.log_reader import LogReader
+from stream.store.lane.reader import LaneReader
+from stream.store.log.reader import LogReader
 
 pytestmark = [pytest.mark.real, pytest.mark.integration]
 

@@ -37,7 +37,7 @@ def test_imports_point_one_way() -> None:
             {"dgl", "apache_beam", "kafka", "confluent_kafka"},
         ),
         (
-            "stream.store.lane_writer, stream.sink.snapshot_sink, stream.partition.builtin",
+            "stream.store.lane.writer, stream.sink.snapshot_sink, stream.partition.builtin",
             {"dgl", "apache_beam", "kafka", "torch"},
         ),
     ],

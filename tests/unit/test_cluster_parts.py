@@ -29,8 +29,8 @@ from stream.microbatch import MicroBatch, Quiet
 from stream.service.failure import Failure
 from stream.sink.snapshot_sink import log_header
 from stream.store.errors import LaneBusyError, OffsetGapError
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
 
 
 def with_password(**more: Any) -> StreamConfig:

@@ -11,8 +11,8 @@ from log_events import SECOND, Clock, event, poll, stream_config
 import stream.sink.snapshot_sink
 from schemas.store import CommitRecord
 from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
 
 A = ("a", 0)
 

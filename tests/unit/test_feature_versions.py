@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stream.store.feature_versions import FeatureVersions
-from stream.store.lane_diff import cut_segments
+from stream.store.lane.diff import cut_segments
+from stream.store.window.feature_versions import FeatureVersions
 
 NODES = 12
 

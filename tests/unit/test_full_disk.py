@@ -13,13 +13,16 @@ from stream.job import room
 from stream.job.room import RoomForCommits
 from stream.service.failure import Failure
 from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store import files, lane_writer, log_writer, records
-from stream.store.crash import CRASH_POINTS
 from stream.store.errors import StoreError
-from stream.store.lane_writer import LaneWriter
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
-from stream.store.verify import verify
+from stream.store.files import data as files
+from stream.store.files import records
+from stream.store.files.crash import CRASH_POINTS
+from stream.store.lane import writer as lane_writer
+from stream.store.lane.writer import LaneWriter
+from stream.store.log import writer as log_writer
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
+from stream.store.verify.store import verify
 
 BEFORE_ITS_NAME = CRASH_POINTS[CRASH_POINTS.index("commit.begun") : CRASH_POINTS.index("record.linked")]
 LANE = Lane(name="hash", algorithm="hash", parts=2)

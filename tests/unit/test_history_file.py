@@ -19,9 +19,9 @@ from stream.microbatch import MicroBatch
 from stream.service.failure import Failure
 from stream.sink.snapshot_sink import log_header
 from stream.snapshots.border import HISTORY, Border
-from stream.store.history import fingerprint
-from stream.store.log_writer import LogWriter
-from stream.store.verify_log import verify_log
+from stream.store.log.history import fingerprint
+from stream.store.log.writer import LogWriter
+from stream.store.verify.log import verify_log
 
 RULES = Rules("int", min_us=0, max_us=1_000 * SECOND)
 

@@ -11,11 +11,11 @@ from lane_stream import lane, make_store
 from schemas.config import StreamConfig
 from schemas.store import CommitRecord
 from stream.store.errors import CorruptError, StoreError
-from stream.store.lane_writer import LaneWriter
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
-from stream.store.records import canonical, checksum_of
-from stream.store.verify import verify
+from stream.store.files.records import canonical, checksum_of
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
+from stream.store.verify.store import verify
 
 LOG_FOLDERS = ("commits", "tail", "rejects", "snapshots")
 LANE_FOLDERS = ("commits", "snapshots", "state")

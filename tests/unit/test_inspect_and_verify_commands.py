@@ -16,7 +16,7 @@ from stream.commands.verify import verify as verify_command
 from stream.store.errors import MismatchError
 from stream.store.from_file import build_store
 from stream.store.inspect import inspect
-from stream.store.log_writer import LogWriter
+from stream.store.log.writer import LogWriter
 
 KEYS = {
     "snapshots",

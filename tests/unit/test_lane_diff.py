@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.lane_diff import (
+from stream.store.lane.diff import (
     StoredPairs,
     cut_segments,
     full_rows,

@@ -12,8 +12,8 @@ from lane_stream import FEATURES, SEGMENTS, lane, make_store, random_events
 
 from stream.snapshots.graph import LiveGraph
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
-from stream.store.lane_reader import LaneReader
-from stream.store.lane_writer import LaneWriter
+from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import LaneWriter
 
 
 @pytest.fixture(scope="module")

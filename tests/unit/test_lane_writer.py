@@ -14,11 +14,11 @@ from schemas.store import LaneManifest, LogHeader
 from stream.partition.hash import Hash
 from stream.partition.interface import PartitionError, Why, empty_assignment
 from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError, StoreError
-from stream.store.files import Staging
-from stream.store.lane_reader import LaneReader
-from stream.store.lane_writer import LaneWriter
-from stream.store.log_writer import LogWriter
-from stream.store.verify import verify
+from stream.store.files.data import Staging
+from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.writer import LogWriter
+from stream.store.verify.store import verify
 
 
 def edges(*rows: tuple[int, int, int, float]) -> pa.Table:

@@ -14,11 +14,11 @@ from log_events import event
 from schemas.events import event_schema
 from schemas.store import LogHeader
 from stream.store.errors import ConfigMissingError, CorruptError, RetainedError
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
-from stream.store.tail import tail_schema
-from stream.store.verify_log import verify_log
-from stream.store.watch import FolderWatch
+from stream.store.files.watch import FolderWatch
+from stream.store.log.reader import LogReader
+from stream.store.log.tail import tail_schema
+from stream.store.log.writer import LogWriter
+from stream.store.verify.log import verify_log
 
 HEADER = LogHeader(graph="g", interval_us=10, ids="string")
 
@@ -156,7 +156,7 @@ def test_a_follower_wakes_up_with_and_without_inotify(
         def unavailable(*_: object, **__: object) -> None:
             raise OSError("inotify instance limit reached")
 
-        monkeypatch.setattr("stream.store.watch.Observer.start", unavailable)
+        monkeypatch.setattr("stream.store.files.watch.Observer.start", unavailable)
     write(tmp_path, 1)
     with FolderWatch(tmp_path) as watch:
         assert watch.polling is polling

@@ -16,14 +16,14 @@ from log_events import event
 
 from schemas.events import REJECT_SCHEMA, IdKind, event_schema
 from schemas.store import LogHeader, Position
-from stream.store import log_writer
-from stream.store.crash import CRASH_POINTS, arm
 from stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
-from stream.store.sealed import canonical_batches
-from stream.store.tail import FAN_IN, absorbed_from, tail_schema
-from stream.store.verify_log import verify_log
+from stream.store.files.crash import CRASH_POINTS, arm
+from stream.store.log import writer as log_writer
+from stream.store.log.reader import LogReader
+from stream.store.log.sealed import canonical_batches
+from stream.store.log.tail import FAN_IN, absorbed_from, tail_schema
+from stream.store.log.writer import LogWriter
+from stream.store.verify.log import verify_log
 
 HEADER = LogHeader(graph="g", interval_us=10, ids="int")
 
@@ -153,7 +153,7 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_the_commit_can_be_tried_again(
             def full(path: Path) -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            patch.setattr("stream.store.files.sync_file", full)
+            patch.setattr("stream.store.files.data.sync_file", full)
             with pytest.raises(OSError, match="No space"):
                 writer.commit(seal=[(0, events(event(1, 2, 5), event(3, 3, 6)))], tail=tail(event(4, 4, 15)))
         assert (writer.num_nodes, files(tmp_path, "tail"), files(tmp_path, "snapshots")) == (
@@ -189,7 +189,7 @@ def test_a_record_of_unknown_fate_stops_the_writer_until_the_log_is_opened_again
 def test_locks_that_do_not_work_are_noticed_at_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.store.lock.fcntl.flock", lambda *_: None)
+    monkeypatch.setattr("stream.store.files.lock.fcntl.flock", lambda *_: None)
     one = LogWriter.open(tmp_path, HEADER, writer_id="one")
     two = LogWriter.open(tmp_path, HEADER, writer_id="two")
     one.commit(positions=at(1))

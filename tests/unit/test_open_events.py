@@ -8,8 +8,8 @@ from log_events import SECOND, Clock, event, poll, stream_config
 
 from stream.sink.open_events import OpenLimitError
 from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
 
 A, B = ("a", 0), ("a", 1)
 LIMIT = 4_000

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stream.snapshots.pairs import pair_keys
-from stream.store.pair_window import PairWindow
+from stream.store.window.pairs import PairWindow
 
 
 @pytest.mark.parametrize("window", [1, 3, 7])

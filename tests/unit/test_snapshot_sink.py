@@ -15,8 +15,8 @@ from schemas.store import CommitRecord
 from stream.microbatch import Quiet
 from stream.sink.observer import Unobserved
 from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store.log_reader import LogReader
-from stream.store.log_writer import LogWriter
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
 
 A, B = ("a", 0), ("a", 1)
 
@@ -290,7 +290,7 @@ def test_a_full_disk_loses_nothing_and_the_next_call_tries_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stream.store.files.sync_file", full)
+        patch.setattr("stream.store.files.data.sync_file", full)
         for _ in range(2):
             with pytest.raises(OSError, match="No space"):
                 job.sink.advance()
@@ -310,7 +310,7 @@ def test_a_commit_that_failed_has_sealed_nothing_so_nothing_is_late_for_it(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stream.store.files.sync_file", full)
+        patch.setattr("stream.store.files.data.sync_file", full)
         with pytest.raises(OSError, match="No space"):
             job.sink.advance()
     job.offer(A, 0.7, first=2)

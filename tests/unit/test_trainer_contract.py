@@ -10,7 +10,7 @@ from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
-from stream.store.window import WindowView
+from stream.store.window.view import WindowView
 from trainer.data.examples import Examples, Sampling, prepare
 from trainer.data.history import Encounter, History
 from trainer.models.interface import STRUCTURE, ModelShape, NodeInputs, SnapshotModel, create_model, models

@@ -14,9 +14,9 @@ from trainer_streams import SECOND, make_lane, meetings
 from schemas.config import Lane
 from schemas.trainer_config import Lag, Optimisation, TrainerConfig
 from stream.service.failure import Failure
-from stream.store.event_columns import EventColumns
 from stream.store.from_file import build_store
-from stream.store.lane_reader import LaneReader
+from stream.store.lane.reader import LaneReader
+from stream.store.log.event_columns import EventColumns
 from trainer.daemon import Trainer, follow
 from trainer.follower import Follower
 from trainer.metrics import TrainerMetrics

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stream.snapshots.delta import Csr
-from stream.store.event_columns import EventColumns
+from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Sampling, prepare
 from trainer.data.history import History, Inserts
 from trainer.data.negatives import Draw, destination_pool, historical_pairs, random_destinations

@@ -11,9 +11,9 @@ from log_events import SECOND, Clock, event, poll, stream_config
 from schemas.store import CommitRecord
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.errors import ConfigMissingError
-from stream.store.log_writer import LogWriter
-from stream.store.records import canonical, checksum_of, put_record, read_record
-from stream.store.verify_log import verify_log
+from stream.store.files.records import canonical, checksum_of, put_record, read_record
+from stream.store.log.writer import LogWriter
+from stream.store.verify.log import verify_log
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_commit_beyond_a_missing_one_is_found(store: Path) -> None:
 
 def test_events_out_of_order_and_wrong_dense_ids_are_found(tmp_path: Path) -> None:
     from schemas.events import event_schema
-    from stream.store.files import write_table
+    from stream.store.files.data import write_table
 
     config = stream_config(str(tmp_path))
     rows = [event(1, 2, 5), event(3, 1, 4)]

@@ -10,10 +10,10 @@ from lane_stream import lane, make_store, random_events
 
 from schemas.store import LaneManifest
 from stream.store.errors import ConfigMissingError
-from stream.store.files import checksum, open_table
-from stream.store.lane_reader import LaneReader
-from stream.store.records import canonical, checksum_of, read_record
-from stream.store.verify import verify
+from stream.store.files.data import checksum, open_table
+from stream.store.files.records import canonical, checksum_of, read_record
+from stream.store.lane.reader import LaneReader
+from stream.store.verify.store import verify
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from lane_stream import FEATURES, SECOND, lane, make_store, manifests, random_ev
 
 from stream.store.errors import CorruptError, RetainedError
 from stream.store.from_file import build_store
-from stream.store.lane_reader import LaneReader
-from stream.store.window import WindowView
+from stream.store.lane.reader import LaneReader
+from stream.store.window.view import WindowView
 
 
 @pytest.fixture(scope="module")

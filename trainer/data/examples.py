@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.events import Op
-from stream.store.event_columns import EventColumns
+from stream.store.log.event_columns import EventColumns
 from trainer.data.history import History, Inserts
 from trainer.data.negatives import Draw, destination_pool, historical_pairs, random_destinations
 

@@ -1,4 +1,4 @@
-"""What training needs of the store: the last snapshots, as ``stream.store.window.WindowView`` offers them."""
+"""What training needs of the store: the last snapshots, as ``stream.store.window.view.WindowView`` offers them."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.snapshots.delta import Csr
-from stream.store.event_columns import EventColumns
+from stream.store.log.event_columns import EventColumns
 
 Int64 = NDArray[np.int64]
 

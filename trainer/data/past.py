@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from schemas.events import Op
 from stream.snapshots.delta import Csr
-from stream.store.event_columns import EventColumns
+from stream.store.log.event_columns import EventColumns
 from trainer.data.graph_window import GraphWindow
 from trainer.data.neighbours import sample_neighbours
 

@@ -10,9 +10,9 @@ import xxhash
 from pydantic import ValidationError
 
 from schemas.store import FORMAT_VERSION, Record
-from stream.store.crash import crash_point
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
-from stream.store.paths import TEMPORARY, make_folders, sync_file, sync_folder
+from stream.store.files.crash import crash_point
+from stream.store.files.paths import TEMPORARY, make_folders, sync_file, sync_folder
 
 R = TypeVar("R", bound=Record)
 

@@ -10,20 +10,20 @@ import pyarrow as pa
 from schemas.events import REJECT_SCHEMA, log_event_schema
 from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
-from stream.store.commits import CommitChain, numbers
-from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, StoreError
-from stream.store.files import Staging, put_record, read_record, read_table
-from stream.store.headers import put_or_agree
-from stream.store.history import put_history, read_history
-from stream.store.lock import FolderLock, new_writer_id
-from stream.store.log_layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
-from stream.store.log_reader import read_nodes
-from stream.store.outbox import Outbox, RejectedMessages
-from stream.store.paths import make_folders, sync_folder
-from stream.store.sealed import stage_snapshot
-from stream.store.sweep import sweep
-from stream.store.tail import (
+from stream.store.files.crash import crash_point
+from stream.store.files.data import Staging, put_record, read_record, read_table
+from stream.store.files.headers import put_or_agree
+from stream.store.files.lock import FolderLock, new_writer_id
+from stream.store.files.paths import make_folders, sync_folder
+from stream.store.log.commits import CommitChain, numbers
+from stream.store.log.history import put_history, read_history
+from stream.store.log.layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
+from stream.store.log.outbox import Outbox, RejectedMessages
+from stream.store.log.reader import read_nodes
+from stream.store.log.sealed import stage_snapshot
+from stream.store.log.sweep import sweep
+from stream.store.log.tail import (
     TailFile,
     absorbed_from,
     count_open,

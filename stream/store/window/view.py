@@ -11,12 +11,12 @@ from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import Csr, Float32, Int32, Int64
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.errors import RetainedError
-from stream.store.event_columns import EventColumns, event_columns
-from stream.store.feature_versions import FeatureVersions
-from stream.store.lane_reader import LaneReader
-from stream.store.lane_tables import LaneChanges
-from stream.store.pair_window import PairWindow
-from stream.store.placement import Placement, Transition
+from stream.store.lane.placement import Placement, Transition
+from stream.store.lane.reader import LaneReader
+from stream.store.lane.tables import LaneChanges
+from stream.store.log.event_columns import EventColumns, event_columns
+from stream.store.window.feature_versions import FeatureVersions
+from stream.store.window.pairs import PairWindow
 
 
 @dataclass(frozen=True, slots=True)

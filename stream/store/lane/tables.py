@@ -13,8 +13,8 @@ from schemas.store import FileRef
 from stream.snapshots.delta import Float32, Int8, Int32, Int64
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.errors import CorruptError
-from stream.store.files import open_table
-from stream.store.lane_diff import PairChanges, SegmentChanges
+from stream.store.files.data import open_table
+from stream.store.lane.diff import PairChanges, SegmentChanges
 
 ASSIGNMENT_SCHEMA = pa.schema(
     [

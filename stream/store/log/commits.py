@@ -5,8 +5,8 @@ from pathlib import Path
 
 from schemas.store import CommitRecord, LogHeader, SealedSnapshot
 from stream.store.errors import CorruptError
-from stream.store.files import read_record
-from stream.store.log_layout import COMMITS, commit_name
+from stream.store.files.data import read_record
+from stream.store.log.layout import COMMITS, commit_name
 
 
 class CommitChain:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from stream.store.check import Check
-from stream.store.lane_layout import FOLDER
-from stream.store.verify_lane import verify_lane
-from stream.store.verify_log import verify_log
+from stream.store.lane.layout import FOLDER
+from stream.store.verify.check import Check
+from stream.store.verify.lane import verify_lane
+from stream.store.verify.log import verify_log
 
 
 def verify(store: str | Path) -> Check:

@@ -9,8 +9,8 @@ from schemas.store import History, HistoryFile, Position
 from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.event_time import Key
 from stream.store.errors import StoreError
-from stream.store.log_layout import HISTORY
-from stream.store.records import put_record, read_record
+from stream.store.files.records import put_record, read_record
+from stream.store.log.layout import HISTORY
 
 ENDS_BYTES = 1 << 20
 """So much of either end of a file is what it is known by: Parquet's footer, at its end, changes with any content."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream.snapshots.delta import Float32, Int32, Int64
 from stream.snapshots.node_features import segment_bounds
-from stream.store.lane_diff import segment_width
+from stream.store.lane.diff import segment_width
 
 _NO_SLOT = -1
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from schemas.store import LaneHeader, LaneManifest
 from stream.snapshots.delta import Int32
 from stream.store.errors import ConfigMissingError, CorruptError
-from stream.store.follow import follow
-from stream.store.lane_diff import segment_width
-from stream.store.lane_layout import COMMITS, HEADER, lane_folder, lane_names, manifest_name
-from stream.store.lane_state import edge_batch_count
-from stream.store.lane_tables import LaneChanges, Selection, read_base, read_changes, read_event_parts
-from stream.store.log_reader import LogReader
-from stream.store.records import read_record
+from stream.store.files.follow import follow
+from stream.store.files.records import read_record
+from stream.store.lane.diff import segment_width
+from stream.store.lane.layout import COMMITS, HEADER, lane_folder, lane_names, manifest_name
+from stream.store.lane.state import edge_batch_count
+from stream.store.lane.tables import LaneChanges, Selection, read_base, read_changes, read_event_parts
+from stream.store.log.reader import LogReader
 
 
 class LaneReader:

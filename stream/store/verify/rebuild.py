@@ -9,13 +9,13 @@ from schemas.store import LaneHeader, LaneManifest
 from stream.snapshots.delta import Int32, Int64, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import pair_keys
-from stream.store.feature_versions import FeatureVersions
-from stream.store.lane_diff import StoredPairs
-from stream.store.lane_reader import selection
-from stream.store.lane_state import edge_batch_count
-from stream.store.lane_tables import LaneChanges, read_base, read_changes, read_event_parts
-from stream.store.pair_window import PairWindow
-from stream.store.placement import Placement
+from stream.store.lane.diff import StoredPairs
+from stream.store.lane.placement import Placement
+from stream.store.lane.reader import selection
+from stream.store.lane.state import edge_batch_count
+from stream.store.lane.tables import LaneChanges, read_base, read_changes, read_event_parts
+from stream.store.window.feature_versions import FeatureVersions
+from stream.store.window.pairs import PairWindow
 
 
 class StoredLane:

@@ -12,12 +12,15 @@ import pyarrow as pa
 from schemas.config import Lane
 from schemas.store import FileRef, LaneHeader, LaneManifest, LogHeader, QualityRecord, SealedSnapshot
 from stream.partition.interface import Quality, algorithms, create
-from stream.store.crash import crash_point
 from stream.store.errors import CorruptError, LaneBusyError, StoreError
-from stream.store.files import Staging, put_record
-from stream.store.headers import put_or_agree
-from stream.store.lane_diff import Stored
-from stream.store.lane_layout import (
+from stream.store.files.crash import crash_point
+from stream.store.files.data import Staging, put_record
+from stream.store.files.headers import put_or_agree
+from stream.store.files.lock import FolderLock, new_writer_id
+from stream.store.files.paths import TEMPORARY, make_folders, require_own_folders, sync_folder
+from stream.store.files.sweep import TAU, remove, unnamed
+from stream.store.lane.diff import Stored
+from stream.store.lane.layout import (
     COMMITS,
     HEADER,
     SNAPSHOTS,
@@ -27,9 +30,9 @@ from stream.store.lane_layout import (
     manifest_name,
     state_name,
 )
-from stream.store.lane_reader import LaneReader, manifest_taus
-from stream.store.lane_state import LaneState, LaneStep
-from stream.store.lane_tables import (
+from stream.store.lane.reader import LaneReader, manifest_taus
+from stream.store.lane.state import LaneState, LaneStep
+from stream.store.lane.tables import (
     assignment_batches,
     bundle_batches,
     edge_batches,
@@ -37,10 +40,7 @@ from stream.store.lane_tables import (
     open_bundle,
     segment_batches,
 )
-from stream.store.lock import FolderLock, new_writer_id
-from stream.store.log_reader import LogReader
-from stream.store.paths import TEMPORARY, make_folders, require_own_folders, sync_folder
-from stream.store.sweep import TAU, remove, unnamed
+from stream.store.log.reader import LogReader
 
 LaneObserver = Callable[[LaneManifest], None]
 """Told every manifest right after its commit."""

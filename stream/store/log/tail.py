@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from schemas.events import IdKind, event_schema
 from schemas.store import FileRef
-from stream.store.files import read_table
+from stream.store.files.data import read_table
 
 FAN_IN = 8
 

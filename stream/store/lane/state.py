@@ -14,8 +14,7 @@ from stream.partition.interface import OnlinePartitioner, PartitionError, Why, c
 from stream.snapshots.delta import Int32, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import pair_keys
-from stream.store.lane_bytes import PartTotals, part_summaries
-from stream.store.lane_diff import (
+from stream.store.lane.diff import (
     SegmentChanges,
     Stored,
     StoredPairs,
@@ -25,7 +24,8 @@ from stream.store.lane_diff import (
     segment_changes,
     segment_width,
 )
-from stream.store.placement import Placement, Transition
+from stream.store.lane.placement import Placement, Transition
+from stream.store.lane.sizes import PartTotals, part_summaries
 
 _PLACED = pa.schema([("node", pa.int64()), ("part", pa.int32()), ("why", pa.int8())])
 _PAIR_PARTS = pa.schema([("part", pa.int32())])

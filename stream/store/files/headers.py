@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from schemas.store import Record
 from stream.store.errors import MismatchError
-from stream.store.records import put_record, read_record, seal_record
+from stream.store.files.records import put_record, read_record, seal_record
 
 R = TypeVar("R", bound=Record)
 

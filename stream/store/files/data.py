@@ -12,10 +12,10 @@ import pyarrow as pa
 import xxhash
 
 from schemas.store import FileRef
-from stream.store.crash import crash_point
 from stream.store.errors import CorruptError
-from stream.store.paths import TEMPORARY, inside, make_folders, sync_file, sync_folder
-from stream.store.records import put_record, read_record
+from stream.store.files.crash import crash_point
+from stream.store.files.paths import TEMPORARY, inside, make_folders, sync_file, sync_folder
+from stream.store.files.records import put_record, read_record
 
 __all__ = [
     "Staging",

@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from schemas.events import id_type, log_event_schema, node_schema
 from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
-from stream.store.commits import CommitChain
 from stream.store.errors import CorruptError, RetainedError
-from stream.store.files import read_record, read_table
-from stream.store.follow import follow
-from stream.store.history import read_history
-from stream.store.log_layout import COMMITS, HEADER, log_folder
+from stream.store.files.data import read_record, read_table
+from stream.store.files.follow import follow
+from stream.store.log.commits import CommitChain
+from stream.store.log.history import read_history
+from stream.store.log.layout import COMMITS, HEADER, log_folder
 
 
 class LogReader:

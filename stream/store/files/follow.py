@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from stream.store.watch import POLL_S, FolderWatch
+from stream.store.files.watch import POLL_S, FolderWatch
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from schemas.store import LaneHeader, PartSummary
 from stream.snapshots.delta import Int64
 from stream.snapshots.graph import LiveGraph
-from stream.store.lane_diff import Stored, segment_width
-from stream.store.placement import Placement, Transition
+from stream.store.lane.diff import Stored, segment_width
+from stream.store.lane.placement import Placement, Transition
 
 ASSIGNMENT_ROW = 8 + 4 + 1
 """Bytes of a row (node, part, why)."""

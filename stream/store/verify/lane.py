@@ -11,15 +11,15 @@ import pyarrow as pa
 from schemas.store import FileRef, LaneHeader, LaneManifest
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
-from stream.store.check import Check
 from stream.store.errors import CorruptError, FormatVersionError, StoreError
-from stream.store.files import open_table
-from stream.store.lane_layout import HEADER, data_name, lane_folder, manifest_name, state_name
-from stream.store.lane_reader import check_successor, manifest_taus
-from stream.store.lane_writer import KEPT_STATES
-from stream.store.log_reader import LogReader
-from stream.store.records import read_record
-from stream.store.stored_lane import StoredLane
+from stream.store.files.data import open_table
+from stream.store.files.records import read_record
+from stream.store.lane.layout import HEADER, data_name, lane_folder, manifest_name, state_name
+from stream.store.lane.reader import check_successor, manifest_taus
+from stream.store.lane.writer import KEPT_STATES
+from stream.store.log.reader import LogReader
+from stream.store.verify.check import Check
+from stream.store.verify.rebuild import StoredLane
 
 
 def verify_lane(store: str | Path, lane: str, *, against_log: bool) -> Check:

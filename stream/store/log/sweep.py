@@ -1,15 +1,11 @@
 """Removing what a crash left behind: files of the log that no commit names."""
 
-import re
-import shutil
 from pathlib import Path
 
-from stream.store.commits import CommitChain
-from stream.store.log_layout import COMMITS, REJECTS, SNAPSHOTS, TAIL, rejects_name
-from stream.store.paths import TEMPORARY, require_own_folders
-
-NUMBERED = re.compile(r"\d+\.arrow")
-TAU = re.compile(r"-?\d+")
+from stream.store.files.paths import TEMPORARY, require_own_folders
+from stream.store.files.sweep import NUMBERED, TAU, remove, unnamed
+from stream.store.log.commits import CommitChain
+from stream.store.log.layout import COMMITS, REJECTS, SNAPSHOTS, TAIL, rejects_name
 
 
 def sweep(root: Path, chain: CommitChain) -> list[Path]:
@@ -38,20 +34,3 @@ def sweep(root: Path, chain: CommitChain) -> list[Path]:
     ]
     remove(removed)
     return removed
-
-
-def unnamed(folder: Path, named: set[str], ours: re.Pattern[str]) -> list[Path]:
-    """Entries of a folder that Freshet would write (their names match ``ours``) and no record names."""
-    if not folder.is_dir():
-        return []
-    entries = [path for path in folder.iterdir() if path.name not in named]
-    return [path for path in entries if ours.fullmatch(path.name.removesuffix(TEMPORARY))]
-
-
-def remove(paths: list[Path]) -> None:
-    """Remove files, and folders with all that is in them."""
-    for path in paths:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

@@ -15,14 +15,14 @@ from schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
 from schemas.store import CommitRecord, FileRef, History, LogHeader, SealedSnapshot
 from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.dictionary import new_dictionary
-from stream.store.check import Check
-from stream.store.commits import CommitChain, numbers
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
-from stream.store.files import read_record, read_table
-from stream.store.history import rows_read
-from stream.store.lane_layout import lane_names
-from stream.store.log_layout import HEADER, HISTORY, commit_name, events_name, log_folder, nodes_name
-from stream.store.tail import tail_schema
+from stream.store.files.data import read_record, read_table
+from stream.store.lane.layout import lane_names
+from stream.store.log.commits import CommitChain, numbers
+from stream.store.log.history import rows_read
+from stream.store.log.layout import HEADER, HISTORY, commit_name, events_name, log_folder, nodes_name
+from stream.store.log.tail import tail_schema
+from stream.store.verify.check import Check
 
 
 def verify_log(store: str | Path) -> Check:

@@ -6,8 +6,8 @@ import pyarrow as pa
 from schemas.events import MAX_ID_BYTES, Op, event_schema, log_event_schema, node_schema
 from schemas.store import LogHeader, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary
-from stream.store.files import Staging
-from stream.store.log_layout import events_name, nodes_name
+from stream.store.files.data import Staging
+from stream.store.log.layout import events_name, nodes_name
 
 MAX_BATCH_ROWS = 1 << 22
 _MAX_INDEX = (1 << 31) - 1

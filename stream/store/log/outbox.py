@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from schemas.events import REJECT_SCHEMA
 from schemas.store import CommitRecord
-from stream.store.files import read_record, read_table
-from stream.store.log_layout import commit_name
+from stream.store.files.data import read_record, read_table
+from stream.store.log.layout import commit_name
 
 
 @dataclass(frozen=True, slots=True)

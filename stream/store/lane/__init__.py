@@ -1,0 +1,1 @@
+"""Lanes: what each snapshot changed, part by part, for one partitioner; one writer, many readers."""

@@ -1,0 +1,1 @@
+"""The log: commits, open tail, refused messages and sealed snapshots; one writer, many readers."""
