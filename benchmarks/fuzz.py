@@ -1,18 +1,27 @@
-"""Hostile messages against the decoder: python benchmarks/fuzz.py [--messages 1000000] [--seed 1].
+"""Hostile messages against the decoder: python benchmarks/fuzz.py [--messages 1000000] [--seed 1] [--rounds 1].
 
 Four topics (JSON and Arrow, ids of both kinds) get random, cut, mutated, forged and swollen messages with valid ones among
 them (``tests/hostile.py``), in polls of different sizes, inside a process of its own. What must hold, or it exits 1:
 
 - the process lives, and no poll raises;
 - every message ends as events, as rejects with a reason and a sentence, or as a counted tombstone, and accepted events are sound;
-- memory is flat: once warm, it doesn't grow by more than ``--growth`` MiB.
+- memory is flat: once warm, what is allocated doesn't grow by more than ``--leak`` bytes a message, and the process by
+  no more than ``--growth`` MiB;
+- no kernel is compiled once warm: a poll's content must not change the type of anything that a kernel takes.
+
+Python and Arrow allocate from the C library there, whose count of bytes in use is exact. What a process has of the
+system beyond that are free pages of its allocators; they vary by tens of MiB with the sizes of polls. Warm means a
+tenth of the messages, or with ``--rounds`` all of them before the last round, which decodes the same ones again.
 
 A failure names the seed and the poll, which are enough to have it again: ``--only POLL``.
 """
 
 import argparse
+import ctypes
+import gc
 import json
 import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
@@ -22,6 +31,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
+from numba.core.dispatcher import Dispatcher
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -36,6 +46,14 @@ WARM_SHARE = 0.1
 """Of the messages after which memory must be flat."""
 
 
+COUNTED = {
+    "PYTHONMALLOC": "malloc",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
+}
+"""Have everything allocated by the C library, and nothing that was freed counted as in use."""
+
+
 class Unsound(Exception):  # noqa: N818  a finding
     """What must hold of a decoded poll does not."""
 
@@ -45,15 +63,20 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="Decode one poll, the number of which a failure named.")
+    parser.add_argument("--rounds", type=int, default=1, help="How often the same messages are decoded.")
+    parser.add_argument("--leak", type=float, default=16.0, help="Bytes a message that may stay.")
+    parser.add_argument("--hold", type=int, default=0, help="Leak so many bytes a message, to see it found.")
     parser.add_argument("--growth", type=float, default=64.0, help="MiB that a warm process may grow.")
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     arguments = parser.parse_args()
     if arguments.only is not None:
         checked(arguments.seed, arguments.only, profiles(), Counter())
         return 0
+    os.environ.update(COUNTED)
     context = multiprocessing.get_context("spawn")
     progress, result = context.Value("q", 0), context.SimpleQueue()
-    child = context.Process(target=work, args=(arguments.messages, arguments.seed, progress, result))
+    told_of = (arguments.messages, arguments.rounds, arguments.hold, arguments.seed)
+    child = context.Process(target=work, args=(*told_of, progress, result))
     started = time.monotonic()
     child.start()
     told: dict[str, Any] = {}
@@ -67,6 +90,13 @@ def main() -> int:
     if child.exitcode != 0:
         told["failure"] = told.get("failure") or f"the process ended with {child.exitcode}"
         told["failure"] += f"; again: --seed {arguments.seed} --only {progress.value}"
+    elif told["compiled"]:
+        told["failure"] = f"compiled when warm: {', '.join(told['compiled'])}"
+    elif told["leaked_bytes"] > arguments.leak * told["warm_messages"]:
+        told["failure"] = (
+            f"{told['leaked_bytes']:,} bytes of {told['warm_messages']:,} messages stayed, "
+            f"at most {arguments.leak:g} a message"
+        )
     elif told["rss_end_mib"] - told["rss_warm_mib"] > arguments.growth:
         grown = told["rss_end_mib"] - told["rss_warm_mib"]
         told["failure"] = f"memory grew by {grown:.0f} MiB after the warm-up, at most {arguments.growth:.0f}"
@@ -74,31 +104,73 @@ def main() -> int:
     return 1 if told.get("failure") else 0
 
 
-def work(messages: int, seed: int, progress: Any, result: Any) -> None:
-    """Decode so many messages; tells counts and memory."""
+def work(messages: int, rounds: int, held: int, seed: int, progress: Any, result: Any) -> None:
+    """Decode so many messages so many times; tells counts and memory."""
     process, kinds = psutil.Process(), profiles()
     counts: Counter[str] = Counter()
-    begun_mib = warm_mib = most_mib = 0.0
+    warm_after = messages * (rounds - 1 or WARM_SHARE)
+    warm: dict[str, Any] = {}
+    kept: list[bytearray] = []
+    begun_mib = most_mib = warm_mib = 0.0
+    polls = 0
     try:
-        while counts["messages"] < messages:
-            checked(seed, progress.value, kinds, counts)
-            progress.value += 1
-            if progress.value % 50 == 0:
-                now_mib = process.memory_info().rss / 2**20
-                begun_mib, most_mib = begun_mib or now_mib, max(most_mib, now_mib)
-                if counts["messages"] < WARM_SHARE * messages or not warm_mib:
-                    warm_mib = max(warm_mib, now_mib)
+        for turn in range(rounds):
+            progress.value = 0
+            while progress.value < polls if turn else counts["messages"] < messages:
+                if not warm and counts["messages"] >= warm_after:
+                    warm = {"messages": counts["messages"], "kernels": compiled()}
+                    warm["bytes"] = in_use()
+                    warm_mib = max(most_mib, process.memory_info().rss / 2**20)
+                before = counts["messages"]
+                checked(seed, progress.value, kinds, counts)
+                kept += [bytearray(held) for _ in range(counts["messages"] - before)] if held else []
+                progress.value += 1
+                if progress.value % 50 == 0 or not begun_mib:
+                    now_mib = process.memory_info().rss / 2**20
+                    begun_mib, most_mib = begun_mib or now_mib, max(most_mib, now_mib)
+            polls = progress.value
     except Unsound as finding:
         result.put({"failure": str(finding)})
         raise SystemExit(1) from finding
-    end_mib = process.memory_info().rss / 2**20
-    memory = {
-        "rss_begin_mib": begun_mib,
-        "rss_warm_mib": warm_mib,
-        "rss_most_mib": most_mib,
-        "rss_end_mib": end_mib,
-    }
-    result.put({"counts": dict(counts), **memory})
+    leaked_bytes, kernels = in_use() - warm["bytes"], compiled()
+    result.put(
+        {
+            "counts": dict(counts),
+            "rss_begin_mib": begun_mib,
+            "rss_warm_mib": warm_mib,
+            "rss_most_mib": most_mib,
+            "rss_end_mib": process.memory_info().rss / 2**20,
+            "warm_messages": counts["messages"] - warm["messages"],
+            "leaked_bytes": leaked_bytes,
+            "compiled": sorted(
+                name for name, kinds in kernels.items() if kinds > warm["kernels"].get(name, 0)
+            ),
+        }
+    )
+
+
+class Mallinfo2(ctypes.Structure):
+    """What glibc counts, over all its arenas: ``uordblks`` bytes in use, ``hblkhd`` bytes mapped one by one."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    )  # fmt: skip
+
+
+def in_use() -> int:
+    """Bytes that are allocated and not freed."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = Mallinfo2
+    told = mallinfo2()
+    return int(told.uordblks + told.hblkhd)
+
+
+def compiled() -> dict[str, int]:
+    """How many kinds of arguments each kernel is compiled for."""
+    kernels = (found for found in gc.get_objects() if issubclass(type(found), Dispatcher))
+    return {f"{k.py_func.__module__}.{k.py_func.__name__}": len(k.signatures) for k in kernels}
 
 
 def checked(seed: int, poll: int, kinds: list[Profile], counts: Counter[str]) -> None:
@@ -167,6 +239,8 @@ def show(told: dict[str, Any]) -> None:
                 if name.startswith(f"{group} "):
                     print(f"    {name.removeprefix(group + ' '):<42}{number:>12,}")
         memory = {key[4:-4]: told[key] for key in told if key.startswith("rss_")}
+        leaked = told["leaked_bytes"] / told["warm_messages"]
+        print(f"  stayed allocated once warm: {leaked:.2f} bytes a message")
         print(f"  RSS, MiB: {', '.join(f'{name} {value:.0f}' for name, value in memory.items())}")
     print(f"FAILED: {told['failure']}" if told.get("failure") else "no crash, nothing lost, memory flat")
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from schemas.events import IdKind
+from stream.decode.buffers import read_only
 from stream.decode.json_diagnosis import diagnose
 from stream.decode.json_kernel import Columns, scan
 from stream.decode.json_message import JsonRow, read_message
@@ -41,8 +42,8 @@ def read_json(
     if len(values) == 0:
         return [], []
     _, ends_buffer, data_buffer = values.buffers()
-    ends = np.frombuffer(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
-    data = np.frombuffer(data_buffer or b"", np.uint8)
+    ends = read_only(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
+    data = read_only(data_buffer or b"", np.uint8)
     plan = _plan(mapping)
     columns = scan(data, ends, plan, text_ids=ids == "string", unit=unit)
     batch = _scanned(columns, data, ids, mapping)

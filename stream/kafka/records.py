@@ -18,6 +18,8 @@ from kafka.errors import CorruptRecordError
 from kafka.protocol.consumer import IsolationLevel
 from numba import njit
 
+from stream.decode.buffers import read_only
+
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 
@@ -152,7 +154,7 @@ def _one_by_one(batch: Any, check_crcs: bool) -> Records:
 
 def _columns(batch: Any) -> Records:
     iter(batch)  # decompresses
-    data = np.frombuffer(batch._buffer, np.uint8)[batch._pos :]
+    data = read_only(batch._buffer, np.uint8)[batch._pos :]  # a bytearray where it was compressed
     offsets, values = parse(data, batch.records_count, batch.base_offset)
     return Records(offsets, values, batch.next_offset)
 

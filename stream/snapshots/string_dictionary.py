@@ -7,6 +7,7 @@ import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
+from stream.decode.buffers import read_only
 from stream.snapshots.delta import Int64
 from stream.snapshots.siphash import Bytes, UInt64, new_key, same_bytes, siphash
 
@@ -123,8 +124,8 @@ def _pieces(starts: Int64) -> Iterator[tuple[int, int]]:
 def text_buffers(column: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
     """Ends (int32 [n + 1]) and bytes of a string array."""
     _, ends, text = column.buffers()
-    offsets = np.frombuffer(ends, np.int32) if ends is not None and ends.size else np.zeros(1, np.int32)
-    return offsets[column.offset : column.offset + len(column) + 1], np.frombuffer(text or b"", np.uint8)
+    offsets = read_only(ends if ends is not None and ends.size else bytes(4), np.int32)
+    return offsets[column.offset : column.offset + len(column) + 1], read_only(text or b"", np.uint8)
 
 
 def is_valid(column: pa.Array) -> NDArray[np.bool_]:
