@@ -14,7 +14,7 @@ import xxhash
 from schemas.store import FileRef
 from stream.store.errors import CorruptError
 from stream.store.files.crash import crash_point
-from stream.store.files.paths import TEMPORARY, inside, make_folders, sync_file, sync_folder
+from stream.store.files.paths import TEMPORARY, inside, make_folders, remove_empty, sync_file, sync_folder
 from stream.store.files.records import put_record, read_record
 
 __all__ = [
@@ -46,6 +46,7 @@ class Staging:
         self._root = root
         self._staged: list[Path] = []
         self._folders: set[Path] = set()
+        self._made: list[Path] = []
 
     def add(self, relative: str, write: Write) -> FileRef:
         """Write one file under its temporary name.
@@ -61,7 +62,9 @@ class Staging:
             OSError: The disk refuses (full, read-only).
         """
         path = inside(self._root, relative)
-        self._folders.update(make_folders(path.parent))
+        made = make_folders(path.parent)
+        self._made.extend(made)
+        self._folders.update(folder.parent for folder in made)
         self._folders.add(path.parent)
         temporary = path.with_name(path.name + TEMPORARY)
         self._staged.append(path)
@@ -97,10 +100,11 @@ class Staging:
         crash_point("files.named")
 
     def discard(self) -> None:
-        """Remove what was written, whatever step it had reached."""
+        """Remove what was written, whatever step it had reached, and the folders made for it: the next try syncs its own."""
         for path in self._staged:
             path.with_name(path.name + TEMPORARY).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
+        remove_empty(self._made)
 
     def __enter__(self) -> Self:
         return self

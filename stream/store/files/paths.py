@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from stream.store.errors import CorruptError
@@ -52,18 +53,50 @@ def require_own_folders(root: Path, names: Iterable[str]) -> None:
 
 
 def make_folders(folder: Path) -> list[Path]:
-    """Create a folder and its missing parents.
+    """Create a folder and its missing parents; if one of them can't be, none of them stays.
 
     Returns:
-        The folders whose entries changed: they have to be synced before anything in them is durable.
+        The folders made, outermost first. Their parents have to be synced before anything in them is durable.
+
+    Raises:
+        OSError: The disk refuses.
     """
     missing = []
     step = folder
     while not step.exists():
         missing.append(step)
         step = step.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    return [created.parent for created in missing]
+    made: list[Path] = []
+    try:
+        for step in reversed(missing):
+            step.mkdir(exist_ok=True)
+            made.append(step)
+    except OSError:
+        remove_empty(made)
+        raise
+    return made
+
+
+def remove_empty(folders: list[Path]) -> None:
+    """Remove folders that were made for nothing, innermost last in the list; those that hold something stay."""
+    for folder in reversed(folders):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def settle(folder: Path) -> None:
+    """Make durable what a folder holds and that it is there, up to the file system's root.
+
+    For a writer that goes on where another may have been killed between making a folder or a name and syncing it: what
+    is built on it must not outlive it.
+    """
+    for step in (folder.absolute(), *folder.absolute().parents):
+        try:
+            sync_folder(step)
+        except PermissionError:
+            return  # a folder that is none of ours was not made by us either
+        if step.is_mount():
+            return
 
 
 def sync_file(path: Path) -> None:

@@ -58,7 +58,7 @@ def put_record(path: Path, record: R, *, replace: bool = False) -> R:
         OSError: The disk refuses (full, read-only).
     """
     record = seal_record(record)
-    changed = make_folders(path.parent)
+    made = make_folders(path.parent)
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         temporary.write_bytes(canonical(record.model_dump(mode="json")))
@@ -68,7 +68,7 @@ def put_record(path: Path, record: R, *, replace: bool = False) -> R:
         crash_point("record.synced")
         temporary.replace(path) if replace else _name_once(temporary, path)
         crash_point("record.linked")
-        for folder in {path.parent, *changed}:
+        for folder in {path.parent, *(folder.parent for folder in made)}:
             sync_folder(folder)
         crash_point("record.named")
     finally:

@@ -17,7 +17,7 @@ from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record
 from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import FolderLock, new_writer_id
-from stream.store.files.paths import TEMPORARY, make_folders, require_own_folders, sync_folder
+from stream.store.files.paths import TEMPORARY, make_folders, require_own_folders, settle, sync_folder
 from stream.store.files.sweep import TAU, remove, unnamed
 from stream.store.lane.diff import Stored
 from stream.store.lane.layout import (
@@ -40,6 +40,8 @@ from stream.store.lane.tables import (
     open_bundle,
     segment_batches,
 )
+from stream.store.log.layout import COMMITS as LOG_COMMITS
+from stream.store.log.layout import log_folder
 from stream.store.log.reader import LogReader
 
 LaneObserver = Callable[[LaneManifest], None]
@@ -93,15 +95,16 @@ class LaneWriter:
         """
         wanted = lane_header(lane, LogReader(store).header)
         self.root = lane_folder(store, lane.name)
+        self._log_commits = log_folder(store) / LOG_COMMITS
         self.writer_id = writer_id or new_writer_id()
         self._observer = observer
         self._base_every = lane.base_every
         self._open = True
-        created = make_folders(self.root)
+        make_folders(self.root)
         self._lock = FolderLock(self.root, self.writer_id)
         try:
-            for folder in {*created, *make_folders(self.root / COMMITS)}:
-                sync_folder(folder)
+            make_folders(self.root / COMMITS)
+            settle(self.root / COMMITS)
             begun = bool(manifest_taus(self.root))
             self.header = put_or_agree(
                 self.root / HEADER, wanted, "a lane", begun=begun, changeable={"base_every"}
@@ -142,8 +145,11 @@ class LaneWriter:
         if not self._open:
             raise StoreError(f"the writer of {self.root} is closed; open the lane again")
         self._reader.refresh()  # a manifest whose making failed at its last step may be there all the same
+        missing = self._reader.log.snapshots[len(self.manifests) :]
+        if missing:  # a commit can be read a moment before it is durable, and a lane must not outlive its log
+            sync_folder(self._log_commits)
         done = 0
-        for snapshot in self._reader.log.snapshots[len(self.manifests) :]:
+        for snapshot in missing:
             if stop():
                 break
             state = self._state or self._restored()

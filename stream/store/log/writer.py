@@ -15,7 +15,7 @@ from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record, read_record, read_table
 from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import FolderLock, new_writer_id
-from stream.store.files.paths import make_folders, sync_folder
+from stream.store.files.paths import make_folders, settle
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import put_history, read_history
 from stream.store.log.layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
@@ -93,12 +93,12 @@ class LogWriter:
             OSError: The disk refuses.
         """
         root = log_folder(store)
-        created = make_folders(root)
+        make_folders(root)
         writer_id = writer_id or new_writer_id()
         lock = FolderLock(root, writer_id)
         try:
-            for folder in {*created, *make_folders(root / COMMITS)}:
-                sync_folder(folder)
+            make_folders(root / COMMITS)
+            settle(root / COMMITS)
             crash_point("store.created")
             begun = any(True for _ in numbers(root))
             header = put_or_agree(root / HEADER, header, "a log", begun=begun)
