@@ -137,7 +137,11 @@ class Kafka(Section):
     max_partition_fetch_bytes: int = Field(
         8 << 20, ge=1 << 10, description="Bytes a fetch and partition at most."
     )
-    max_message_bytes: int = Field(16 << 20, ge=1, description="A longer message is refused.")
+    max_message_bytes: int = Field(
+        16 << 20,
+        ge=1,
+        description="A longer message is refused, bytes; as much text of Arrow dictionaries is written out at a time.",
+    )
     max_message_rows: int = Field(
         1 << 20, ge=1, description="An Arrow message with more rows, over all its batches, is refused."
     )
@@ -237,6 +241,12 @@ class Snapshots(Section):
     )
     commit_every_s: float = Field(
         10.0, gt=0, description="Open events are durable after this many seconds at most."
+    )
+    max_pending_bytes: int = Field(
+        256 << 20,
+        ge=1,
+        description="Events read but not committed at most, bytes, and as many again while a commit is made; beyond them "
+        "reading waits for the disk.",
     )
     max_open_bytes: int = Field(
         4 << 30, ge=1, description="Events of open snapshots at most, bytes; beyond them the stream ends."

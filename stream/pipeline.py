@@ -20,8 +20,8 @@ from stream.microbatch import MicroBatch, RawBatch
 class Stages(Protocol):
     """What the pipeline's stages do in the process that holds them."""
 
-    def decode(self, raw: RawBatch) -> MicroBatch:
-        """Validate one poll."""
+    def decode(self, raw: RawBatch) -> Iterable[MicroBatch]:
+        """Validate one poll, a bounded part of it at a time."""
         ...
 
     def write(self, batch: MicroBatch) -> list[int]:
@@ -59,7 +59,7 @@ class Decode(_Stage):
 
     def process(self, element: RawBatch) -> Iterable[MicroBatch]:
         """Validate one poll."""
-        yield self._stages.decode(element)
+        return self._stages.decode(element)
 
 
 class SnapshotSink(_Stage):

@@ -96,7 +96,8 @@ class Decode(_Stage):
 
     def process(self, element: RawBatch) -> Iterable[tuple[str, MicroBatch]]:
         """Validate one poll."""
-        yield self._graph, self.worker().decode(element)
+        for batch in self.worker().decode(element):
+            yield self._graph, batch
 
 
 class SnapshotSink(_Stage):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Self
 
 import structlog
@@ -57,10 +57,9 @@ class Worker:
         """Whether the job is the one that reads for its store."""
         return is_current(self._config.store, self._plan.id)
 
-    def decode(self, raw: RawBatch) -> MicroBatch:
-        """Validate one poll."""
-        batch = self._decoders[raw.topic].decode(raw)
-        return replace(batch, skipped=raw.skipped) if raw.skipped else batch
+    def decode(self, raw: RawBatch) -> Iterator[MicroBatch]:
+        """Validate one poll, a bounded part of it at a time."""
+        return self._decoders[raw.topic].batches(raw)
 
     def write(self, batch: MicroBatch) -> list[int]:
         """Append one micro-batch to the log; returns the snapshots that this sealed, first of all the last one there.

@@ -43,7 +43,9 @@ def read_arrow(
     unit: TimeUnit,
     limits: Limits,
     mapping: Mapping = NATIVE,
-) -> tuple[list[Rows], list[Refusal]]:
+    *,
+    at_once: Limits | None = None,
+) -> tuple[list[Rows], list[Refusal], int]:
     """Read messages of many events each; what has no fault of its own goes through.
 
     Neighbouring messages of one schema are read together: the cost is theirs, not each message's.
@@ -54,26 +56,39 @@ def read_arrow(
         unit: The topic's time unit, where times are numbers.
         limits: What one message may hold.
         mapping: Where the topic's messages keep the fields.
+        at_once: What may be read together: rows, and bytes of text that dictionaries write out. Messages from the one
+            that would be beyond it are left, but never the first. None: all are read.
 
     Returns:
-        Runs of rows in the order of the messages, and the messages that are no Arrow stream of events.
+        Runs of rows in the order of the messages, the messages that are no Arrow stream of events, and how many of the
+        messages were looked at.
     """
     names = frozenset(keys[0] for _, keys in mapping.paths) if mapping.mapped else _KNOWN
     messages: list[Message] = []
     refusals: list[Refusal] = []
+    rows = text_bytes = 0
+    looked_at = len(values)
     for i, value in enumerate(values):
         try:
-            messages.append((i, *_open(value, limits, names)))
+            batch, company, written_bytes = _open(value, limits, names)
         except RefusedError as error:
             refusals.append(Refusal(i, None, error.reason, str(error)))
+            continue
+        rows, text_bytes = rows + batch.num_rows, text_bytes + written_bytes
+        if at_once is not None and messages and (rows > at_once.rows or text_bytes > at_once.bytes):
+            looked_at = i
+            break
+        messages.append((i, batch, company))
     read: list[Rows] = []
     for _, run in groupby(messages, key=lambda message: message[2] or message[0]):
         _read_run(list(run), ids, unit, mapping, read, refusals)
-    return read, refusals
+    return read, refusals, looked_at
 
 
-def _open(value: bytes | memoryview, limits: Limits, names: frozenset[str]) -> tuple[pa.RecordBatch, str]:
-    """The known columns of one message's batches, checked down to the last offset, and its company."""
+def _open(
+    value: bytes | memoryview, limits: Limits, names: frozenset[str]
+) -> tuple[pa.RecordBatch, str, int]:
+    """The known columns of one message's batches, checked down to the last offset, its company and ``_check_text``."""
     inspect_frames(value, limits)
     try:
         with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
@@ -84,34 +99,43 @@ def _open(value: bytes | memoryview, limits: Limits, names: frozenset[str]) -> t
             raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a record batch")
         if not any(batch.num_rows for batch in batches):
             raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a row")
+        written_bytes = 0
         for batch in batches:
             batch.validate(full=True)
-            _check_text(batch, limits)
+            written_bytes += _check_text(batch, limits)
         # Each message brings its own dictionaries: it is read alone.
         company = "" if any("dictionary<" in str(field.type) for field in schema) else str(schema)
         if len(batches) == 1:
-            return batches[0], company
+            return batches[0], company, written_bytes
         together = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-        return together[0] if together else batches[0], company
+        return together[0] if together else batches[0], company, written_bytes
     except _CORRUPT as error:
         raise _corrupt(error) from error
 
 
-def _check_text(batch: pa.RecordBatch, limits: Limits) -> None:
-    """Refuse a dictionary of few long words that many rows name: its text would be a thousand times the message."""
+def _check_text(batch: pa.RecordBatch, limits: Limits) -> int:
+    """Bytes, at most, that dictionaries of text are long once they are written out, over all columns.
+
+    Raises:
+        RefusedError: A column alone is too long: few long words that many rows name, a thousand times the message.
+    """
+    written_bytes = 0
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if not pt.is_dictionary(column.type) or not len(column) or not len(column.dictionary):
             continue
         if not (pt.is_string(column.type.value_type) or pt.is_large_string(column.type.value_type)):
             continue
         lengths = pc.min_element_wise(pc.binary_length(column.dictionary), _LONGEST_WORD)
-        if (pc.max(lengths).as_py() or 0) * len(column) <= limits.bytes:
-            continue
-        if (pc.sum(lengths.take(column.indices)).as_py() or 0) > limits.bytes:
+        text_bytes = (pc.max(lengths).as_py() or 0) * len(column)
+        if text_bytes > limits.bytes:
+            text_bytes = pc.sum(lengths.take(column.indices)).as_py() or 0
+        if text_bytes > limits.bytes:
             raise RefusedError(
                 Reason.TOO_LARGE,
                 f"column {name} written out is longer than config key kafka.max_message_bytes, {limits.bytes}",
             )
+        written_bytes += text_bytes
+    return written_bytes
 
 
 def _read_run(

@@ -1,7 +1,8 @@
 """One poll of one topic partition: messages in, canonical events and refusals out."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,9 @@ from stream.microbatch import MicroBatch, RawBatch
 
 RAW_LIMIT_BYTES = 4096
 """A dead letter keeps this much of the message, or of the row as JSON."""
+
+ROWS_AT_ONCE = 1 << 18
+"""Rows of several messages decoded together at most: were all refused, their sentences take a quarter of a GiB."""
 
 
 def wall_time_us() -> int:
@@ -55,18 +59,52 @@ class Decoder:
         self._mapping = Mapping.of(topic)
         self._schema = event_schema(config.ids).append(pa.field("offset", pa.int64(), nullable=False))
 
+    def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
+        """Decode one poll, no more at a time than one message may hold.
+
+        Few bytes may stand for many: rows of small numbers, dictionaries of text. Messages that together have more
+        than ``ROWS_AT_ONCE`` (or ``kafka.max_message_rows``) or, written out, ``kafka.max_message_bytes`` of text
+        become several batches, one after the other: each is made when the one before it is taken.
+
+        Yields:
+            Batches of neighbouring offsets, together those of the poll; one at least.
+        """
+        first, limits = 0, self._limits
+        at_once = Limits(min(limits.rows, ROWS_AT_ONCE), limits.bytes)
+        while True:
+            batch, done = self._decoded(raw, first, at_once)
+            yield batch
+            if done == len(raw.values):
+                return
+            first = done
+
     def decode(self, raw: RawBatch) -> MicroBatch:
-        """Decode one poll; events and rejects are in the order of the messages."""
+        """Decode one poll at once, whatever it holds; events and rejects are in the order of the messages."""
+        return self._decoded(raw, 0, None)[0]
+
+    def _decoded(self, whole: RawBatch, first: int, at_once: Limits | None) -> tuple[MicroBatch, int]:
+        """Decode a poll from its ``first`` message on; returns the index of the message to go on with, too."""
+        raw = (
+            whole
+            if first == 0
+            else replace(
+                whole,
+                first_offset=whole.offsets[first].as_py(),
+                offsets=whole.offsets[first:],
+                values=whole.values[first:],
+            )
+        )
         now_us = self._now_us()
         offsets = raw.offsets.to_numpy(zero_copy_only=False)
         lengths = pc.binary_length(raw.values).fill_null(-1).to_numpy(zero_copy_only=False)
         limit = self._config.kafka.max_message_bytes
-        large = np.flatnonzero(lengths > limit)
+        places = np.flatnonzero((lengths >= 0) & (lengths <= limit))
+        read, refused, looked_at = self._read(raw.values, places, at_once)
+        done = len(lengths) if looked_at == len(places) else int(places[looked_at])
+        large = np.flatnonzero(lengths[:done] > limit)
         sentences = [f"{n} bytes, but config key kafka.max_message_bytes is {limit}" for n in lengths[large]]
         refusals = [refused_alike(large, Reason.TOO_LARGE, sentences)] if len(large) else []
-        places = np.flatnonzero((lengths >= 0) & (lengths <= limit))
         rules = Rules.of(self._config, now_us)
-        read, refused = self._read(raw.values, places)
         refusals += [_placed(table, places) for table in refused]
         accepted = []
         for rows in read:
@@ -76,26 +114,33 @@ class Decoder:
             messages = rows.messages if accepting.all() else rows.messages[accepting]
             kept = offsets[places][messages]
             accepted.append(rows.draft.events().append_column(self._schema.field("offset"), pa.array(kept)))
-        return MicroBatch(
+        is_last = done == len(lengths)
+        batch = MicroBatch(
             topic=raw.topic,
             partition=raw.partition,
             first_offset=raw.first_offset,
-            end_offset=raw.end_offset,
+            end_offset=raw.end_offset if is_last else int(offsets[done]),
             high_watermark=raw.high_watermark,
             events=_joined(accepted, self._schema),
             rejects=_rejects(raw, offsets, refusals),
-            tombstones=int(np.count_nonzero(lengths < 0)),
+            tombstones=int(np.count_nonzero(lengths[:done] < 0)),
             wall_time_us=now_us,
-            quiet=raw.quiet,
+            quiet=raw.quiet if is_last else None,
+            skipped=raw.skipped if first == 0 else 0,
         )
+        return batch, first + done
 
-    def _read(self, values: pa.LargeBinaryArray, places: Int64Array) -> tuple[list[Rows], list[pa.Table]]:
+    def _read(
+        self, values: pa.LargeBinaryArray, places: Int64Array, at_once: Limits | None
+    ) -> tuple[list[Rows], list[pa.Table], int]:
         ids, unit = self._config.ids, self._topic.unit
         wanted = values if len(places) == len(values) else values.take(pa.array(places))
         if self._topic.format == "json":
-            return read_json(wanted, ids, unit, self._mapping)
-        rows, refusals = read_arrow(views(wanted), ids, unit, self._limits, self._mapping)
-        return rows, [refusal_table(refusals)] if refusals else []
+            return *read_json(wanted, ids, unit, self._mapping), len(places)
+        rows, refusals, looked_at = read_arrow(
+            views(wanted), ids, unit, self._limits, self._mapping, at_once=at_once
+        )
+        return rows, [refusal_table(refusals)] if refusals else [], looked_at
 
 
 def _placed(refused: pa.Table, places: Int64Array) -> pa.Table:

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -222,9 +222,13 @@ class StreamJob:
 
     # The pipeline's stages (stream.pipeline.Stages).
 
-    def decode(self, raw: RawBatch) -> MicroBatch:
-        """Validate one poll."""
-        return self._kept(lambda: self._decoders[raw.topic].decode(raw))
+    def decode(self, raw: RawBatch) -> Iterator[MicroBatch]:
+        """Validate one poll, a bounded part of it at a time."""
+        try:
+            yield from self._decoders[raw.topic].batches(raw)
+        except Exception as error:
+            self._failure = error
+            raise
 
     def write(self, batch: MicroBatch) -> list[int]:
         """Append one micro-batch to the log; returns the snapshots that this sealed."""

@@ -23,14 +23,11 @@ from stream.snapshots.sealing import split_snapshots
 from stream.store.log.tail import tail_schema
 from stream.store.log.writer import LogWriter
 
-PENDING_BYTES = 256 << 20
-"""A commit is due when so much is only in memory: what is committed is read from the disk's cache."""
-
-
 SEAL_BYTES = 96 << 20
 SEAL_EVERY_S = 1.0
 """While more waits to be read, so much or so long is gathered before a snapshot is sealed: what stays open is written
-with every commit."""
+with every commit. No keys of the configuration: they change neither what a snapshot holds nor what is durable when, and
+a stream that keeps up never meets them; memory is bounded by ``snapshots.max_pending_bytes``."""
 
 
 def log_header(config: StreamConfig) -> LogHeader:
@@ -63,7 +60,7 @@ class SnapshotSink:
     A commit is due ``commit_every_s`` after the last one if there is something to commit, and as soon as the
     watermark closes a snapshot that has events, but not before as much time has passed as the last commit took:
     so commits never take more than half of the time, whatever the disk. With ``beside`` they take none: what is
-    offered meanwhile waits for the next commit, up to ``PENDING_BYTES``; then taking in waits for the commit.
+    offered meanwhile waits for the next commit, up to ``max_pending_bytes``; then taking in waits for the commit.
     """
 
     def __init__(
@@ -186,7 +183,7 @@ class SnapshotSink:
             StoreError: As ``LogWriter.commit``.
         """
         if self._commits.busy:
-            return self._made(wait=wait or self._pending.bytes >= PENDING_BYTES)
+            return self._made(wait=wait or self._pending.bytes >= self._rules.max_pending_bytes)
         closed = self._closed()
         if self._failed:
             self._begin(closed)
@@ -197,7 +194,7 @@ class SnapshotSink:
         if not wait and self._pending.bytes < SEAL_BYTES:
             seals = seals and now - self._last_commit_s >= SEAL_EVERY_S
         overdue = now - self._last_commit_s >= self._rules.commit_every_s
-        if seals or (self._anything() and (overdue or self._pending.bytes >= PENDING_BYTES)):
+        if seals or (self._anything() and (overdue or self._pending.bytes >= self._rules.max_pending_bytes)):
             self._begin(closed)
         return self._made(wait=wait)
 

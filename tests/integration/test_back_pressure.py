@@ -9,7 +9,6 @@ from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, 
 from test_broker_outage import Running
 from test_stream_lanes import reached
 
-import stream.sink.snapshot_sink
 from schemas.config import StreamConfig
 from stream.store.files import data
 
@@ -23,7 +22,6 @@ BYTES_AN_EVENT = 120
 def test_a_slow_disk_shows_as_lag_and_nothing_is_dropped(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream.sink.snapshot_sink, "PENDING_BYTES", 1_000 * BYTES_AN_EVENT)
     synced, free = data.Staging.finish, threading.Event()
 
     def finish(staging: data.Staging) -> None:
@@ -36,7 +34,13 @@ def test_a_slow_disk_shows_as_lag_and_nothing_is_dropped(
     for partition in range(PARTITIONS):
         mine = range(partition, EVENTS, PARTITIONS)
         send(kafka, topic, [edge(i, partition, T0 + 10 * i) for i in mine], partition=partition)
-    content = configuration(tmp_path / "store", kafka, topic, kafka={"max_poll_records": A_POLL})
+    content = configuration(
+        tmp_path / "store",
+        kafka,
+        topic,
+        kafka={"max_poll_records": A_POLL},
+        snapshots={"max_pending_bytes": 1_000 * BYTES_AN_EVENT},
+    )
     running = Running(StreamConfig(**content))
     try:
         seen: list[int] = []

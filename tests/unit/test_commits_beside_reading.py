@@ -88,8 +88,8 @@ def test_an_event_of_a_snapshot_that_is_being_sealed_is_late(disk):
     assert disk.sealed() == {0: [0], 1: [2, 1]}
 
 
-def test_so_much_waits_for_a_slow_disk_and_no_more(disk, monkeypatch):
-    monkeypatch.setattr(stream.sink.snapshot_sink, "PENDING_BYTES", 50_000)
+def test_so_much_waits_for_a_slow_disk_and_no_more(disk):
+    disk.sink._rules = disk.sink._rules.model_copy(update={"max_pending_bytes": 50_000})
     disk.offer(0, *[0.5] * 100, 1.5)
     disk.begin()
     first, taken = 101, []

@@ -1,7 +1,9 @@
 """What the decoder takes, what it refuses and what it says about it."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -10,7 +12,7 @@ from schemas.events import REJECT_SCHEMA, event_schema
 from stream.decode.decoder import RAW_LIMIT_BYTES, Decoder
 from stream.decode.encode import encode_arrow
 from stream.decode.json_message import MAX_DEPTH
-from stream.microbatch import MicroBatch, RawBatch
+from stream.microbatch import MicroBatch, Quiet, RawBatch
 
 NOW_US = 1_800_000_000_000_000
 GOOD = b'{"src":1,"dst":2,"t":1082040961}'
@@ -473,3 +475,52 @@ def test_more_rows_than_the_limit_or_than_bytes_are_refused_whole_over_all_batch
     (reject,) = arrow(nothing).rejects.to_pylist()
     assert (reject["reason"], reject["row"]) == ("not_arrow", None)
     assert "claims 90000 rows" in reject["sentence"]
+
+
+def dictionary_message(rows: int, word: str) -> bytes:
+    """Few bytes: every row names the one word of the dictionary."""
+    ids = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([word]))
+    t = pa.array(np.full(rows, 1_100_000_000_000_000))
+    return next(encode_arrow(pa.record_batch({"src": ids, "dst": ids, "t": t})))
+
+
+def assert_together_as_whole(batches: list[MicroBatch], whole: MicroBatch) -> None:
+    """Neighbouring batches hold what one of the whole poll holds."""
+    ends = [whole.first_offset, *(batch.end_offset for batch in batches)]
+    assert [batch.first_offset for batch in batches] == ends[:-1]
+    assert ends[-1] == whole.end_offset
+    assert pa.Table.from_batches([b.events for b in batches]).equals(pa.Table.from_batches([whole.events]))
+    assert pa.Table.from_batches([b.rejects for b in batches]).equals(pa.Table.from_batches([whole.rejects]))
+    assert sum(batch.tombstones for batch in batches) == whole.tombstones
+    assert sum(batch.skipped for batch in batches) == whole.skipped
+
+
+def test_a_poll_of_small_messages_with_dictionaries_is_written_out_a_bounded_part_at_a_time():
+    small = dictionary_message(100, "w" * 200)  # 40 kB written out; the limit is 100 kB
+    values = [small, None, small, b"bad", small, b"x" * 100_001, small, small, None]
+    given = decoder(topic={"format": "arrow"}, ids="string")
+    raw = replace(poll(values), skipped=7, quiet=Quiet(3.0, 1.0))
+    batches = list(given.batches(raw))
+    assert [batch.events.num_rows for batch in batches] == [200, 200, 100]
+    assert [batch.quiet for batch in batches] == [None, None, Quiet(3.0, 1.0)]
+    assert_together_as_whole(batches, given.decode(raw))
+
+
+def test_one_message_that_is_all_that_may_be_decoded_at_a_time_is_decoded():
+    values = [dictionary_message(250, "w" * 199)] * 3
+    batches = list(decoder(topic={"format": "arrow"}, ids="string").batches(poll(values)))
+    assert [batch.events.num_rows for batch in batches] == [250, 250, 250]
+
+
+@pytest.mark.parametrize("t", [1_100_000_000_000_000, 5])
+def test_rows_of_many_messages_are_decoded_a_bounded_number_at_a_time_refused_ones_too(t: int):
+    one = next(encode_arrow(pa.record_batch({"src": [1] * 40, "dst": [2] * 40, "t": [t] * 40})))
+    given = decoder(topic={"format": "arrow"}, max_message_rows=100)
+    batches = list(given.batches(poll([one] * 5)))
+    assert [batch.events.num_rows + batch.rejects.num_rows for batch in batches] == [80, 80, 40]
+    assert_together_as_whole(batches, given.decode(poll([one] * 5)))
+
+
+def test_polls_of_json_and_empty_ones_are_one_batch():
+    assert len(list(decoder().batches(poll([GOOD] * 50)))) == 1
+    assert len(list(decoder(topic={"format": "arrow"}).batches(poll([])))) == 1
