@@ -29,6 +29,7 @@ from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
 from stream.kafka.reader import open_consumer
 from stream.metrics import StreamMetrics
+from stream.service.memory import keep_memory
 from stream.store.lane.writer import LaneWriter
 from stream.synthetic import interactions
 
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("--lane-events", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    keep_memory()
     quiet_beam(debug=False)
     calm_collector()
     ways = ("bare json", "job json", "bare arrow", "job arrow", *LANES, *(f"with {name}" for name in LANES))

@@ -17,6 +17,7 @@ from stream.service.config_file import load_config
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
+from stream.service.memory import keep_memory
 from stream.service.output import Debug, Json, finish, notes, print_json, print_table
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def run_job(
     Returns:
         The keys of docs/cli.md.
     """
+    keep_memory()
     quiet_beam(debug)
     calm_collector()
     with ExitStack() as stack:

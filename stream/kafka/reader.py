@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
@@ -13,6 +14,7 @@ from stream.kafka.answers import Answers
 from stream.kafka.client import client_settings, kafka_failures
 from stream.kafka.greeting import greet
 from stream.kafka.quiet import QuietPartitions
+from stream.kafka.receiving import fetch_ahead, in_place_client
 from stream.kafka.records import Records, joined, read_columns
 from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
 from stream.microbatch import RawBatch
@@ -55,8 +57,13 @@ Skipped = Callable[[str, int], None]
 """Told topic and number of offsets that retention took, with ``on_gap: skip``."""
 
 
-def open_consumer(kafka: Kafka) -> KafkaConsumer:
-    """A consumer without a group: offsets come from the log, never from Kafka."""
+def open_consumer(kafka: Kafka, **more: Any) -> KafkaConsumer:
+    """A consumer without a group: offsets come from the log, never from Kafka.
+
+    Args:
+        kafka: Where to read, and how much at a time.
+        more: Further settings of the client.
+    """
     greet(kafka, "connecting to Kafka")
     with kafka_failures(kafka.bootstrap, "connecting to Kafka"):
         return KafkaConsumer(
@@ -71,6 +78,7 @@ def open_consumer(kafka: Kafka) -> KafkaConsumer:
             fetch_min_bytes=LINGER_BYTES,
             fetch_max_wait_ms=LINGER_MS,
             metrics_enabled=False,  # its sensors cost time with every record
+            **more,
         )
 
 
@@ -112,7 +120,7 @@ class PartitionReader:
             Failure: No broker answers, or a topic doesn't exist.
         """
         self._kafka, self._skipped = kafka, skipped
-        self._consumer = open_consumer(kafka)
+        self._consumer = open_consumer(kafka, kafka_client=in_place_client)
         read_columns(self._consumer, kafka.max_poll_records)
         self._waiting: dict[TopicPartition, RawBatch] = {}
         self.stop = threading.Event()
@@ -266,6 +274,9 @@ class PartitionReader:
         if polled:
             self.answers.heard()
             self.last_arrival_s = time.monotonic()
+            # A broker that has less than it may wait for would not be asked for other partitions meanwhile.
+            if any(self._end[tp] - self._next[tp] >= len(self._waiting[tp].offsets) for tp in polled):
+                fetch_ahead(self._consumer)
 
     def _batch(self, tp: TopicPartition, first: int, records: Records) -> RawBatch:
         return RawBatch(

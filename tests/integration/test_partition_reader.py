@@ -45,6 +45,21 @@ def test_what_one_partition_waits_for_is_not_what_another_brings(kafka: str) -> 
     reader.close()
 
 
+def test_what_comes_next_is_fetched_while_other_partitions_wait_to_be_read(kafka: str) -> None:
+    topic = fresh_topic(kafka, partitions=2)
+    for partition in range(2):
+        send(kafka, topic, [b"x" * 1_000] * 200, partition=partition)
+    reader = reader_of(kafka, topic, [], max_partition_fetch_bytes=40_000)
+    fetched = reader._consumer._fetcher._completed_fetches
+    deadline_s = time.monotonic() + 30
+    while not len(reader.take(topic, 0).values):
+        assert time.monotonic() < deadline_s
+    while (partitions := [fetch.topic_partition.partition for fetch in fetched]) != [1, 0]:
+        assert time.monotonic() < deadline_s, partitions
+        time.sleep(0.01)
+    reader.close()
+
+
 def test_messages_deleted_while_running_are_a_gap(kafka: str) -> None:
     topic = fresh_topic(kafka)
     send(kafka, topic, [b"%d" % i for i in range(10)])
