@@ -2,26 +2,30 @@
 
 R-MAT of 20 M edges and about 1.1 M nodes, ids in order of first appearance as the log gives them. The ceiling reads
 two 8-byte records and writes one for every edge, at the same ids in the same order, in the same run, in turns with
-the partitioners. Figures are CPU time of the thread, medians; compilation is left out. ``kernel`` is the assignment
-loop alone on one batch of all edges, ``update`` everything that a snapshot costs but the live graph.
+the partitioners; a loop that fetches lines ahead as the kernels do, and the plain loop at the same ids in a random
+order of nodes, are printed beside it. Figures are CPU time of the thread, medians; compilation is left out.
+``update`` is all that the partitioner's public methods cost, ``kernel`` the part of it spent in compiled loops over
+edges that assign (and, of PowerGraph, count).
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from stream.partition.copying_kernels import assign_records, count_edges
-from stream.partition.interface import create
-from stream.partition.two_pass_kernels import assign_records as assign_sep
-from stream.partition.two_pass_kernels import pack_records
+from stream.partition import copying
+from stream.partition.interface import OnlinePartitioner, create
+from stream.partition.prefetch import AHEAD, prefetch
 from stream.snapshots.delta import Csr, SnapshotDelta
 from stream.synthetic.rmat import rmat_edges
 
 SNAPSHOTS = 50
+PARTS = (4, 32)
+DAY_S = 86_400.0
 
 
 @njit(nogil=True)
@@ -29,6 +33,20 @@ def ceiling(src, dst, records):
     """Two reads and a write an edge."""
     total = np.uint64(0)
     for e in range(len(src)):
+        total += records[dst[e]]
+        records[src[e]] += np.uint64(1)
+    return total
+
+
+@njit(nogil=True)
+def ceiling_ahead(src, dst, records):
+    """The same, lines fetched as early as the kernels do."""
+    total = np.uint64(0)
+    last = len(src) - 1
+    for e in range(len(src)):
+        ahead = min(e + AHEAD, last)
+        prefetch(records, src[ahead])
+        prefetch(records, dst[ahead])
         total += records[dst[e]]
         records[src[e]] += np.uint64(1)
     return total
@@ -47,24 +65,24 @@ def edges_by_first_appearance(nodes: int, edges: int) -> tuple[np.ndarray, np.nd
 
 
 def deltas(src: np.ndarray, dst: np.ndarray, snapshots: int) -> Iterator[SnapshotDelta]:
-    """Snapshots without their graphs, which edge partitioners do not look at."""
+    """Snapshots of equal size over a day, without their graphs, which edge partitioners do not look at."""
     none = np.empty(0, np.int64)
-    op, t = np.ones(len(src), np.int8), np.arange(len(src)) * 1_000
+    step_us = max(int(DAY_S * 1e6) // len(src), 1)
     cuts = np.arange(snapshots + 1) * len(src) // snapshots
     seen = 0
     for tau in range(snapshots):
         rows = slice(cuts[tau], cuts[tau + 1])
+        size = rows.stop - rows.start
         seen = max(seen, int(src[rows].max()) + 1, int(dst[rows].max()) + 1)
-        graph = Csr(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
         yield SnapshotDelta(
             tau=tau,
             num_nodes=seen,
-            op=op[rows],
+            op=np.ones(size, np.int8),
             src=src[rows],
             dst=dst[rows],
-            t=t[rows],
+            t=np.arange(rows.start, rows.stop) * step_us,
             weight=np.empty(0, np.float32),
-            graph=graph,
+            graph=Csr(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)),
             live=none,
             touched=none,
             feature_nodes=none,
@@ -72,44 +90,54 @@ def deltas(src: np.ndarray, dst: np.ndarray, snapshots: int) -> Iterator[Snapsho
         )
 
 
-def cpu_s(call: Callable[[], object]) -> float:
-    """CPU seconds of this thread."""
-    start = time.thread_time()
-    call()
-    return time.thread_time() - start
+class Clock:
+    """CPU seconds of this thread in whole calls, and in the kernels that they call."""
+
+    def __init__(self) -> None:
+        self.whole = self.kernel = 0.0
+
+    def watch(self, module: Any, *names: str) -> None:
+        """Count what a module spends in these functions."""
+        for name in names:
+            setattr(module, name, self._watched(getattr(module, name)))
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            start = time.thread_time()
+            result = function(*arguments)
+            self.kernel += time.thread_time() - start
+            return result
+
+        return call
+
+    def time(self, call: Callable[[], object]) -> None:
+        """Add a call."""
+        start = time.thread_time()
+        call()
+        self.whole += time.thread_time() - start
+
+    def take(self) -> tuple[float, float]:
+        """Seconds of calls and of kernels since the last time."""
+        taken = self.whole, self.kernel
+        self.whole = self.kernel = 0.0
+        return taken
 
 
-def kernels(src: np.ndarray, dst: np.ndarray, nodes: int, parts: int) -> Iterator[tuple[str, float]]:
-    """Names and seconds of the assignment loops."""
-    op = np.ones(len(src), np.int8)
-    for name, greedy in (("hdrf", False), ("powergraph-greedy", True)):
-        records, home, sizes = np.zeros(nodes, np.uint64), np.full(nodes, -1, np.int32), np.zeros(parts, int)
-        if greedy:
-            count_edges(op, src, dst, records)
-        state = (records, home, sizes, greedy, 1.0, 0, 0)
-        yield f"{name} kernel", cpu_s(lambda s=state: assign_records(op, src, dst, *s))
-    centrality = np.bincount(np.concatenate([src, dst]), minlength=nodes).astype(float)
-    hub = np.zeros(nodes, bool)
-    hub[np.argsort(-centrality)[: nodes // 20]] = True
-    records = pack_records(np.zeros((nodes, 1), np.uint64), hub, centrality)
-    home, sizes = np.full(nodes, -1, np.int32), np.zeros(parts, int)
-    yield "sep two-pass kernel", cpu_s(lambda: assign_sep(op, src, dst, records, home, sizes, 1.0, 0, 0))
+def partitioner(name: str, parts: int) -> OnlinePartitioner:
+    """A partitioner by the name it has in the tables; SEP weighs events with a time constant, as commands do."""
+    if name.startswith("sep"):
+        return create("sep", parts=parts, time_constant=DAY_S / 10)
+    return create(name, parts=parts)
 
 
-def updates(src: np.ndarray, dst: np.ndarray, nodes: int, parts: int) -> Iterator[tuple[str, float]]:
-    """Names and seconds of whole partitioners over snapshots; two-pass has one."""
-    for name in ("hdrf", "powergraph-greedy", "sep"):
-        partitioner = create(name, parts=parts)
-        yield (
-            f"{name} update, {SNAPSHOTS} snapshots",
-            sum(cpu_s(lambda d=d, p=partitioner: p.update(d)) for d in deltas(src, dst, SNAPSHOTS)),
-        )
-    paper = create("sep", parts=parts)
-    start = time.thread_time()
-    paper.foresee(src, dst, np.arange(len(src)), nodes)
-    for d in deltas(src, dst, 1):
-        paper.update(d)
-    yield "sep two-pass, both passes", time.thread_time() - start
+def run(clock: Clock, name: str, src: np.ndarray, dst: np.ndarray, snapshots: int, parts: int) -> None:
+    """One partitioner over the stream: its public methods are timed."""
+    used = partitioner(name, parts)
+    if name == "sep two-pass":
+        whole = next(deltas(src, dst, 1))
+        clock.time(lambda: used.foresee(whole.src, whole.dst, whole.t, whole.num_nodes))  # type: ignore[attr-defined]
+    for delta in deltas(src, dst, snapshots):
+        clock.time(lambda d=delta: used.update(d))
 
 
 def main() -> None:
@@ -118,32 +146,64 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=20_000_000)
     parser.add_argument("--nodes", type=int, default=1 << 21, help="range that R-MAT draws from")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", nargs="*", help="names of the table's first column")
     arguments = parser.parse_args()
+    clock = Clock()
+    clock.watch(copying, "assign_lanes", "count_edges")
+    works = [
+        ("hdrf", 1),
+        ("hdrf", SNAPSHOTS),
+        ("powergraph-greedy", 1),
+        ("powergraph-greedy", SNAPSHOTS),
+        ("sep two-pass", 1),
+        ("sep two-pass", SNAPSHOTS),
+        ("sep need cover", SNAPSHOTS),
+    ]
+    works = [work for work in works if not arguments.only or work[0] in arguments.only]
+
     warm = edges_by_first_appearance(1 << 10, 5_000)
-    start = time.perf_counter()
-    for parts in (4, 32):
-        for part in (kernels, updates):
-            list(part(*warm, int(max(map(np.max, warm))) + 1, parts))
-    print(f"first use of every kernel, compiled or from the cache: {time.perf_counter() - start:.1f} s")
-    ceiling(*warm, np.zeros(1 << 10, np.uint64))
+    begin = time.perf_counter()
+    for parts in PARTS:
+        for name, _ in works:
+            run(clock, name, *warm, 3, parts)
+    print(f"first use of every kernel, compiled or from the cache: {time.perf_counter() - begin:.1f} s")
+    for loop in (ceiling, ceiling_ahead):
+        loop(*warm, np.zeros(1 << 10, np.uint64))
+    clock.take()
+
     src, dst = edges_by_first_appearance(arguments.nodes, arguments.edges)
     nodes = int(max(src.max(), dst.max())) + 1
     print(f"{len(src):,} edges, {nodes:,} nodes")
-    top: list[float] = []
-    seconds: dict[tuple[str, int], list[float]] = {}
+    anew = np.random.default_rng(1).permutation(nodes)
+    ceilings: dict[str, list[float]] = {}
+    seconds: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
     for _ in range(arguments.runs):
-        for parts in (4, 32):
-            records = np.zeros(nodes, np.uint64)
-            top.append(cpu_s(lambda r=records: ceiling(src, dst, r)))
-            for part in (kernels, updates):
-                for name, took in part(src, dst, nodes, parts):
-                    seconds.setdefault((name, parts), []).append(took)
-    best = statistics.median(top)
-    print(f"ceiling: {len(src) / best / 1e6:.0f} M edges/s")
-    print("what                                   P   M edges/s  of the ceiling")
-    for (name, parts), took in sorted(seconds.items(), key=lambda item: item[0]):
-        median = statistics.median(took)
-        print(f"{name:36} {parts:4} {len(src) / median / 1e6:10.1f} {best / median:14.0%}")
+        for parts in PARTS:
+            for title, loop, ends in (
+                ("two reads and a write", ceiling, (src, dst)),
+                ("the same, fetched ahead", ceiling_ahead, (src, dst)),
+                ("plain, nodes in random order", ceiling, (anew[src], anew[dst])),
+            ):
+                records = np.zeros(nodes, np.uint64)
+                clock.time(lambda c=loop, e=ends, r=records: c(*e, r))
+                ceilings.setdefault(title, []).append(clock.take()[0])
+            for name, snapshots in works:
+                run(clock, name, src, dst, snapshots, parts)
+                seconds.setdefault((name, snapshots, parts), []).append(clock.take())
+    for title, took in ceilings.items():
+        rates = [len(src) / s / 1e6 for s in took]
+        print(
+            f"ceiling, {title}: {statistics.median(rates):.0f} M edges/s ({min(rates):.0f} to {max(rates):.0f})"
+        )
+    top = statistics.median(ceilings["two reads and a write"])
+    print("what               snapshots    P    update, M edges/s  of the ceiling    kernel  of the ceiling")
+    for (name, snapshots, parts), took in sorted(seconds.items()):
+        whole, kernel = (statistics.median(column) for column in zip(*took, strict=True))
+        inner = f"{len(src) / kernel / 1e6:10.1f}{top / kernel:16.0%}" if kernel else ""
+        print(
+            f"{name:18} {snapshots:9} {parts:4} {len(src) / whole / 1e6:20.1f}{top / whole:16.0%}{inner}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -6,17 +6,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stream.partition.copying_kernels import RECORD_PARTS, assign_masks, assign_records, count_edges
-from stream.partition.interface import Assignment, Kind, PartitionError, Quality
-from stream.partition.part_sets import in_several, placement_changes
+from stream.partition.copying_kernels import RECORD_PARTS, assign_lanes, assign_masks, count_edges
+from stream.partition.interface import Assignment, Kind, PartitionError, Quality, Why
+from stream.partition.load_lanes import LANE_PARTS, lanes_for
+from stream.partition.node_arrays import grown
+from stream.partition.part_sets import gains
 from stream.partition.quality import EdgeQuality
 from stream.snapshots.delta import Int8, Int32, Int64, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
 
 _COUNT_SHIFT = np.uint64(32)
 _MASK = np.uint64(2**32 - 1)
-_FEW_EVENTS = 16
-"""A snapshot with fewer ends than one in this many nodes has them sorted; otherwise all nodes are compared."""
+_CHUNK = 1 << 18
+"""Events of one call of a kernel: its notes of what changed stay in the cache, and loads are told apart in 32 bits."""
 
 
 class CopyingPartitioner:
@@ -37,41 +39,37 @@ class CopyingPartitioner:
 
     def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
         self.parts, self.seed, self.window = parts, seed, window
-        words = -(-parts // 64)
-        # One record a node up to 32 parts, else masks and counts.
-        self._records: NDArray[np.uint64] = np.empty(0, np.uint64)
-        self._masks: NDArray[np.uint64] = np.empty((0, words), np.uint64)
+        # One record a node up to 32 parts, parts and counts apart above, and several words of parts from 65 on.
+        words = (-(-parts // 64),) if parts > LANE_PARTS else ()
+        self._records: NDArray[np.uint64] = np.empty((0, *words), np.uint64)
         self._counts: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._home: Int32 = np.empty(0, np.int32)
         self._sizes: Int64 = np.zeros(parts, np.int64)
         self._placements: Int64 = np.zeros(parts, np.int64)
-        self._shared = 0
+        self._shared = self._placed = 0  # nodes in more than one part, and in any
         self._events = 0
         self._quality = EdgeQuality(parts)
 
     def update(self, delta: SnapshotDelta) -> Assignment:
         """Assign the inserts of snapshot ``delta.tau``; called once a snapshot, in order."""
         self._grow(delta.num_nodes)
-        inserts = int((delta.op > 0).sum())
-        if _FEW_EVENTS * inserts < delta.num_nodes:
-            ends = np.unique(np.concatenate([delta.src[delta.op > 0], delta.dst[delta.op > 0]]))
-        else:
-            ends = np.arange(delta.num_nodes)
-        before, homes_before = self._parts_of(ends), self._home[ends]
-        event_part = self._assign(delta.op, delta.src, delta.dst)
+        if self.greedy:
+            self._count(delta.op, delta.src, delta.dst)
+        event_part = np.empty(len(delta.op), np.int32)
+        noted = [
+            self._assign(delta, slice(begin, begin + _CHUNK), event_part)
+            for begin in range(0, len(delta.op), _CHUNK)
+        ]
         self._events += len(delta.op)
-        now = self._parts_of(ends)
-        node, part, why, _ = placement_changes(
-            ends, homes_before, self._home[ends], before, now, self._placements
-        )
-        self._shared += int(in_several(now).sum()) - int(in_several(before).sum())
+        node, part, why = gains(noted, self.parts, self._placements)
+        self._placed += int((why == Why.NEW).sum())
         self._quality.observe(
-            inserts=inserts,
+            inserts=int(np.count_nonzero(delta.op > 0)),
             discarded=0,
             seen=delta.num_nodes,
             shared=self._shared,
             placements=self._placements,
-            placed_nodes=int((self._home >= 0).sum()),
+            placed_nodes=self._placed,
             assigned=self._sizes,
             moved=0,
             live=len(delta.live),
@@ -88,12 +86,14 @@ class CopyingPartitioner:
 
     def state(self) -> pa.Table:
         """Everything that the next update depends on, the running quality included."""
-        counts = self._counts if self.parts > RECORD_PARTS else (self._records >> _COUNT_SHIFT)
+        masks, counts = self._records, self._counts
+        if self.parts <= RECORD_PARTS:
+            masks, counts = masks & _MASK, (masks >> _COUNT_SHIFT).astype(np.uint32)
         return pack(
             {
                 "home": self._home,
-                "masks": self._parts_of(np.arange(len(self._home))),
-                "counts": counts.astype(np.uint32),
+                "masks": masks.reshape(-1, -(-self.parts // 64)),
+                "counts": counts,
                 "sizes": self._sizes,
                 "placements": self._placements,
                 "events": np.array([self._events, self._shared]),
@@ -114,38 +114,45 @@ class CopyingPartitioner:
             )
         state: dict[str, NDArray[Any]] = unpack(table)
         self._home, self._sizes, self._placements = state["home"], state["sizes"], state["placements"]
-        if self.parts > RECORD_PARTS:
-            self._masks, self._counts = state["masks"], state["counts"]
-        else:
-            self._records = state["masks"][:, 0] | state["counts"].astype(np.uint64) << _COUNT_SHIFT
+        masks, self._counts = state["masks"], state["counts"]
+        self._records = masks if self.parts > LANE_PARTS else masks.reshape(-1)
+        if self.parts <= RECORD_PARTS:
+            self._records |= self._counts.astype(np.uint64) << _COUNT_SHIFT
+            self._counts = np.empty(0, np.uint32)
+        self._placed = int(np.count_nonzero(self._home >= 0))
         self._events, self._shared = (int(x) for x in state["events"])
         self._quality.restore(state["quality"])
 
-    def _assign(self, op: Int8, src: Int64, dst: Int64) -> Int32:
-        rule = (self._home, self._sizes, self.greedy, self.balance_weight, self.seed, self._events)
-        if self.parts <= RECORD_PARTS:
-            if self.greedy:
-                count_edges(op, src, dst, self._records)
-            return assign_records(op, src, dst, self._records, *rule)
-        if self.greedy:
-            rows = op > 0
-            ends = np.concatenate([src[rows], dst[rows & (src != dst)]])
-            self._counts += np.bincount(ends, minlength=len(self._counts)).astype(np.uint32)
-        return assign_masks(op, src, dst, self._masks, self._counts, *rule)
+    def _assign(self, delta: SnapshotDelta, rows: slice, event_part: Int32) -> Int64:
+        """Assign these rows' inserts; what nodes gained by it, as ``gains`` takes it."""
+        events = delta.op[rows], delta.src[rows], delta.dst[rows]
+        gained = np.empty(2 * len(events[0]), np.int64)
+        rule = (self.greedy, self.balance_weight, self.seed, self._events + rows.start)
+        out = (event_part[rows], gained)
+        if self.parts > LANE_PARTS:
+            found, shared = assign_masks(
+                *events, self._records, self._counts, self._home, self._sizes, *rule, *out
+            )
+        else:
+            counts = self._counts if self.parts > RECORD_PARTS else None
+            lanes = lanes_for(self._sizes)
+            found, shared = assign_lanes(
+                *events, self._records, counts, self._home, self._sizes, *lanes, *rule, *out
+            )
+        self._shared += shared
+        return gained[: int(found)]
 
-    def _parts_of(self, node: Int64) -> NDArray[np.uint64]:
-        """Masks of these nodes, uint64 (n, words): a copy."""
-        if self.parts > RECORD_PARTS:
-            return self._masks[node]
-        return (self._records[node] & _MASK).reshape(-1, 1)
+    def _count(self, op: Int8, src: Int64, dst: Int64) -> None:
+        """Add a snapshot's inserts to the edges that are not yet assigned."""
+        if self.parts <= RECORD_PARTS:
+            count_edges(op, src, dst, self._records)
+            return
+        rows = op > 0
+        ends = np.concatenate([src[rows], dst[rows & (src != dst)]])
+        self._counts += np.bincount(ends, minlength=len(self._counts)).astype(np.uint32)
 
     def _grow(self, num_nodes: int) -> None:
-        new = num_nodes - len(self._home)
-        if new <= 0:
-            return
-        self._home = np.concatenate([self._home, np.full(new, -1, np.int32)])
-        if self.parts <= RECORD_PARTS:
-            self._records = np.concatenate([self._records, np.zeros(new, np.uint64)])
-        else:
-            self._masks = np.concatenate([self._masks, np.zeros((new, self._masks.shape[1]), np.uint64)])
-            self._counts = np.concatenate([self._counts, np.zeros(new, np.uint32)])
+        self._home = grown(self._home, num_nodes, -1)
+        self._records = grown(self._records, num_nodes)
+        if self.parts > RECORD_PARTS:
+            self._counts = grown(self._counts, num_nodes)

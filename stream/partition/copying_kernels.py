@@ -1,203 +1,205 @@
 """Loops of edge partitioners that copy any node: HDRF and PowerGraph's greedy rule.
 
-A node's record is 8 bytes, so that an edge touches two cache lines: the parts it is in (bits 0 to 31) and a count
-(bits 32 to 63). No loop over parts scores each: the parts fall into four classes (both ends, one of them, the
-other, neither), and within a class the least loaded is best. It is a minimum over keys ``load << 6 | part``, which
-compilers turn into vector instructions. Of equal loads the smallest ``part XOR draw`` is taken.
+Up to 32 parts a node's record is 8 bytes, so that an edge touches two cache lines: the parts it is in (bits 0 to 31)
+and a count (bits 32 to 63); up to 64 the count has an array of its own. No loop scores each part: the parts fall into
+four classes (both ends, one of them, the other, neither), and within a class the least loaded is best
+(``load_lanes``). An edge whose ends meet in a part changes no node's parts: that is the one branch most edges take.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from stream.partition.load_lanes import (
+    LaneArray,
+    Lanes,
+    add_to_least,
+    lanes_to_loads,
+    largest_load,
+    least_load,
+    loads_to_lanes,
+    read_lanes,
+    write_lanes,
+)
 from stream.partition.mixing import splitmix64
 from stream.partition.prefetch import AHEAD, prefetch
 from stream.snapshots.delta import Int8, Int32, Int64
 
 Words = NDArray[np.uint64]
+Counts = NDArray[np.uint32]
 
 RECORD_PARTS = 32
-"""Parts that fit into a record."""
+"""Parts that fit into a record, beside a count."""
 
 EPSILON = 1.0
 """ε of HDRF's balance term, in edges."""
 
-_LARGEST_KEY_LOAD = 2**24
-"""Loads above the smallest that keys of 32 bits hold at the start of a chunk, and edges of a chunk."""
-
 _ONE = np.uint64(1 << 32)
+_PARTS = np.uint64((1 << 32) - 1)
+_NONE = np.uint64(0)
 
 
 @njit(cache=True, nogil=True)
 def count_edges(op: Int8, src: Int64, dst: Int64, records: Words) -> None:
     """Add each insert to the counts of its ends' records, once for a self-loop."""
+    last = len(op) - 1
     for e in range(len(op)):
+        ahead = min(e + AHEAD, last)
+        prefetch(records, src[ahead])
+        prefetch(records, dst[ahead])
         if op[e] > 0:
             records[src[e]] += _ONE
             if src[e] != dst[e]:
                 records[dst[e]] += _ONE
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _best_class(
+    lanes: Lanes,
+    in_a: np.uint64,
+    in_b: np.uint64,
+    everywhere: np.uint64,
+    theta: float,
+    weight: float,
+) -> np.uint64:
+    """The class whose least loaded part scores most (HDRF's ``C_REP + λ·C_BAL``), the first of equal ones."""
+    largest = largest_load(lanes, everywhere)
+    scale = weight / (EPSILON + largest - least_load(lanes, everywhere))
+    if weight <= 1.0:  # no part of both, and none of neither can win
+        first = 2.0 - theta + scale * (largest - least_load(lanes, in_a))
+        second = 1.0 + theta + scale * (largest - least_load(lanes, in_b))
+        return in_a if first >= second else in_b
+    among, best = everywhere, -1.0
+    for which in range(4):
+        if which == 0:
+            mask, worth = in_a & in_b, 3.0
+        elif which == 1:
+            mask, worth = in_a & ~in_b, 2.0 - theta
+        elif which == 2:
+            mask, worth = in_b & ~in_a, 1.0 + theta
+        else:
+            mask, worth = everywhere & ~(in_a | in_b), 0.0
+        if mask != _NONE:
+            score = worth + scale * (largest - least_load(lanes, mask))
+            if score > best:
+                among, best = mask, score
+    return among
+
+
 @njit(cache=True, nogil=True)
-def assign_records(
+def assign_lanes(
     op: Int8,
     src: Int64,
     dst: Int64,
     records: Words,
+    counts: Counts | None,
     home: Int32,
     sizes: Int64,
+    room: LaneArray,
+    width: tuple[int, ...],
     greedy: bool,
     weight: float,
     seed: int,
     drawn: int,
-) -> Int32:
-    """A part for every insert, at most ``RECORD_PARTS`` parts.
+    event_part: Int32,
+    gained: Int64,
+) -> tuple[np.int64, int]:
+    """A part for every insert, at most 64 parts.
 
     Args:
-        op: int8 (E,), rows other than inserts get −1.
+        op: int8 (E,), rows other than inserts get −1. At most ``SHORT_LOADS`` rows.
         src: int64 (E,).
         dst: int64 (E,).
-        records: uint64 (N,) parts and count; written to. The count is HDRF's degree so far, or for PowerGraph the
-            edges that are not yet assigned.
+        records: uint64 (N,) parts and count, or parts alone where ``counts`` is given; written to. The count is
+            HDRF's degree so far, or for PowerGraph the edges that are not yet assigned.
+        counts: uint32 (N,) where there are more than ``RECORD_PARTS`` parts; written to.
         home: int32 (N,) first part, −1 for none; written to.
         sizes: int64 (P,) edges assigned; written to.
+        room: Of ``lanes_for``; scratch.
+        width: Of ``lanes_for``.
         greedy: PowerGraph's rule, else HDRF.
         weight: λ of HDRF's balance term.
         seed: Of the draws that break ties.
         drawn: Events before this batch.
+        event_part: int32 (E,), written: parts.
+        gained: int64 (2 E,), written: ``(node · P + part) · 2 + copy`` for every part that a node gained, copy
+            being 0 for a first part, in the order of the edges.
 
     Returns:
-        int32 (E,) parts.
+        Rows of ``gained``, and nodes that gained a second part.
     """
-    event_part = np.full(len(op), -1, np.int32)
-    small, large = np.empty(len(sizes), np.int32), np.empty(len(sizes), np.int64)
-    for begin in range(0, len(op), _LARGEST_KEY_LOAD):
-        end = min(begin + _LARGEST_KEY_LOAD, len(op))
-        lowest = sizes.min()
-        if sizes.max() - lowest < _LARGEST_KEY_LOAD:
-            _assign_chunk(
-                op, src, dst, records, home, sizes, lowest, small, np.int32(2**31 - 1), greedy, weight, seed, drawn,
-                begin, end, event_part,
-            )  # fmt: skip
-        else:
-            _assign_chunk(
-                op, src, dst, records, home, sizes, lowest, large, np.int64(2**63 - 1), greedy, weight, seed, drawn,
-                begin, end, event_part,
-            )  # fmt: skip
-    return event_part
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _least(keys: NDArray[np.signedinteger], mask: np.uint32, draw: int, none: int, bit_of: Int32) -> int:
-    """Smallest ``key XOR draw`` of the parts in ``mask``, ``none`` where it is empty; no branch in the loop."""
-    least, flip, chosen = none, keys.dtype.type(draw), np.int32(mask)
-    for p in range(len(keys)):
-        key = keys[p] ^ flip
-        least = min(least, key if (chosen & bit_of[p]) != 0 else none)
-    return least
-
-
-@njit(cache=True, nogil=True)
-def _assign_chunk(
-    op: Int8,
-    src: Int64,
-    dst: Int64,
-    records: Words,
-    home: Int32,
-    sizes: Int64,
-    lowest: int,
-    keys: NDArray[np.signedinteger],
-    none: int,
-    greedy: bool,
-    weight: float,
-    seed: int,
-    drawn: int,
-    begin: int,
-    end: int,
-    event_part: Int32,
-) -> None:
     parts = len(sizes)
-    everywhere = np.uint32((np.uint64(1) << np.uint64(parts)) - np.uint64(1))
-    bit_of = np.empty(parts, np.int32)
-    for p in range(parts):
-        bit_of[p] = np.int32(np.uint32(1) << np.uint32(p))
-        keys[p] = (sizes[p] - lowest) << 6 | p
-    largest = sizes.max() - lowest
-    smallest, at_smallest = 0, 0
-    for p in range(parts):
-        at_smallest += sizes[p] == lowest
+    everywhere = ~_NONE >> np.uint64(64 - parts)
+    loads_to_lanes(sizes, room)
+    lanes = read_lanes(room, width)
+    meeting_wins = greedy or weight <= 1.0
+    step = (_NONE - _ONE) if greedy else _ONE
+    apart = np.uint64(2 * parts)
     start = splitmix64(np.uint64(seed))
     last = len(op) - 1
-    bits, bits_of = np.uint64(0), -1
-    for e in range(begin, end):
+    bits, bits_of = _NONE, -1
+    rows, shared = np.uint64(0), 0
+    for e in range(len(op)):
         ahead = min(e + AHEAD, last)
         prefetch(records, src[ahead])
         prefetch(records, dst[ahead])
+        if counts is not None:
+            prefetch(counts, src[ahead])
+            prefetch(counts, dst[ahead])
         if op[e] <= 0:
+            event_part[e] = -1
             continue
-        i, j = src[e], dst[e]
+        i, j = np.uint64(src[e]), np.uint64(dst[e])
         of = (drawn + e) >> 3
         if of != bits_of:
             bits, bits_of = splitmix64(start ^ np.uint64(of)), of
-        draw = np.int64((bits >> np.uint64(8 * ((drawn + e) & 7))) & np.uint64(63))
-        a, b = records[i], records[j]
+        draw = (bits >> np.uint64(8 * ((drawn + e) & 7))) & np.uint64(63)
+        if counts is None:
+            a, b = records[i] + step, records[j] + step
+            in_a, in_b = a & _PARTS, b & _PARTS
+            count_a, count_b = a >> np.uint64(32), b >> np.uint64(32)
+        else:
+            a, b = records[i], records[j]
+            in_a, in_b = a, b
+            count_a, count_b = np.uint64(counts[i]), np.uint64(counts[j])
+            count_a = (count_a - np.uint64(1)) if greedy else (count_a + np.uint64(1))
+            count_b = (count_b - np.uint64(1)) if greedy else (count_b + np.uint64(1))
+            counts[i], counts[j] = np.uint32(count_a), np.uint32(count_b)
+        both = in_a & in_b
+        if both != _NONE and meeting_wins:
+            lanes, part = add_to_least(lanes, both, draw)
+            if counts is None:
+                records[i], records[j] = a, b
+            event_part[e] = part
+            continue
+        among = in_a | in_b
         if greedy:
-            a -= _ONE
-            b -= _ONE
-        else:
-            a += _ONE
-            b += _ONE
-        in_a, in_b = np.uint32(a & np.uint64(0xFFFFFFFF)), np.uint32(b & np.uint64(0xFFFFFFFF))
-        both, one = in_a & in_b, in_a | in_b
-        if both and (greedy or weight <= 1.0):
-            least = _least(keys, both, draw, none, bit_of)
-        elif not one:
-            least = _least(keys, everywhere, draw, none, bit_of)
-        elif greedy or (weight <= 1.0 and (not in_a or not in_b)):
-            among = one
-            if greedy and in_a and in_b:
-                left_a, left_b = a >> np.uint64(32), b >> np.uint64(32)
-                among = in_a if left_a > left_b else (in_b if left_b > left_a else one)
-            least = _least(keys, among, draw, none, bit_of)
-        else:
-            degree_a, degree_b = float(a >> np.uint64(32)), float(b >> np.uint64(32))
-            theta = degree_a / (degree_a + degree_b)
-            scale = weight / (EPSILON + largest - smallest)
-            least, best = none, -1.0
-            for which in range(4):
-                if which == 0:
-                    mask, worth = both, 3.0
-                elif which == 1:
-                    mask, worth = in_a & ~in_b, 2.0 - theta
-                elif which == 2:
-                    mask, worth = in_b & ~in_a, 1.0 + theta
-                else:
-                    mask, worth = everywhere & ~one, 0.0
-                if mask and (weight > 1.0 or which in (1, 2)):  # else both or neither are done
-                    key = _least(keys, mask, draw, none, bit_of)
-                    score = worth + scale * (largest - (key >> 6))
-                    if score > best:
-                        least, best = key, score
-        part = (least ^ draw) & 63
-        keys[part] += 64
-        load = keys[part] >> 6
-        largest = max(largest, load)
-        if load == smallest + 1:
-            at_smallest -= 1
-            if at_smallest == 0:
-                smallest += 1
-                for p in range(parts):
-                    at_smallest += (keys[p] >> 6) == smallest
-        bit = np.uint64(1) << np.uint64(part)
-        if not in_a:
-            home[i] = part
-        if not in_b:
-            home[j] = part
-        records[i] = a | bit
-        records[j] = b | bit
+            if in_a and in_b and count_a != count_b:
+                among = in_a if count_a > count_b else in_b
+        elif weight > 1.0 or (in_a and in_b):
+            theta = float(count_a) / (float(count_a) + float(count_b))
+            among = _best_class(lanes, in_a, in_b, everywhere, theta, weight)
+        if among == _NONE:
+            among = everywhere
+        lanes, part = add_to_least(lanes, among, draw)
         event_part[e] = part
-    for p in range(parts):
-        sizes[p] = (keys[p] >> 6) + lowest
+        bit = np.uint64(1) << np.uint64(part)
+        records[i], records[j] = a | bit, b | bit
+        if in_a & bit == _NONE:
+            if in_a == _NONE:
+                home[i] = part
+            shared += in_a != _NONE and in_a & (in_a - np.uint64(1)) == _NONE
+            gained[rows] = i * apart + np.uint64(2 * part + (in_a != _NONE))
+            rows += np.uint64(1)
+        if in_b & bit == _NONE and i != j:
+            if in_b == _NONE:
+                home[j] = part
+            shared += in_b != _NONE and in_b & (in_b - np.uint64(1)) == _NONE
+            gained[rows] = j * apart + np.uint64(2 * part + (in_b != _NONE))
+            rows += np.uint64(1)
+    write_lanes(room, lanes)
+    lanes_to_loads(room, sizes)
+    return np.int64(rows), shared
 
 
 @njit(cache=True, nogil=True)
@@ -206,21 +208,24 @@ def assign_masks(
     src: Int64,
     dst: Int64,
     masks: Words,
-    counts: NDArray[np.uint32],
+    counts: Counts,
     home: Int32,
     sizes: Int64,
     greedy: bool,
     weight: float,
     seed: int,
     drawn: int,
-) -> Int32:
-    """``assign_records`` for any number of parts, with masks of uint64 (N, words) and counts of their own."""
+    event_part: Int32,
+    gained: Int64,
+) -> tuple[int, int]:
+    """``assign_lanes`` for any number of parts, with masks of uint64 (N, words)."""
     parts = len(sizes)
-    event_part = np.full(len(op), -1, np.int32)
     start = splitmix64(np.uint64(seed))
     best = np.empty(4, np.int64)
+    rows = shared = 0
     for e in range(len(op)):
         if op[e] <= 0:
+            event_part[e] = -1
             continue
         i, j = src[e], dst[e]
         of = drawn + e
@@ -256,11 +261,22 @@ def assign_masks(
                         part, best_score = int(best[which]), score
         sizes[part] += 1
         event_part[e] = part
+        word, mark = part >> 6, np.uint64(1) << np.uint64(part & 63)
         for v in (i, j):
-            if home[v] < 0:
+            if masks[v, word] & mark != _NONE:
+                continue
+            copy = home[v] >= 0
+            if copy:
+                held = 0
+                for w in range(masks.shape[1]):
+                    held += 0 if masks[v, w] == 0 else 1 + ((masks[v, w] & (masks[v, w] - np.uint64(1))) != 0)
+                shared += held == 1
+            else:
                 home[v] = part
-            masks[v, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
-    return event_part
+            masks[v, word] |= mark
+            gained[rows] = 2 * (v * parts + part) + copy
+            rows += 1
+    return rows, shared
 
 
 @njit(cache=True, nogil=True)

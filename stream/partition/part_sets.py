@@ -4,10 +4,28 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from stream.partition.interface import Why
 from stream.snapshots.delta import Int8, Int32, Int64
+
+_NEW, _REPLICATED = np.int8(Why.NEW), np.int8(Why.REPLICATED)
 
 Bool = NDArray[np.bool_]
 Words = NDArray[np.uint64]
+
+
+def gains(noted: list[Int64], parts: int, placements: Int64) -> tuple[Int64, Int32, Int8]:
+    """Rows (node, part, why) of what nodes gained, by node, then part.
+
+    Args:
+        noted: int64 arrays of ``(node · parts + part) · 2 + copy``, in any order; copy is 0 for a first part.
+        parts: P.
+        placements: int64 (P,) nodes in each part, kept current.
+    """
+    rows = np.concatenate(noted) if noted else np.empty(0, np.int64)
+    rows.sort()
+    node, part = np.divmod(rows >> 1, parts)
+    placements += np.bincount(part, minlength=parts)
+    return node, part.astype(np.int32), np.where(rows & 1, _REPLICATED, _NEW)
 
 
 @njit(cache=True, nogil=True)

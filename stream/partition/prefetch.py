@@ -17,7 +17,7 @@ def prefetch(_typing: Any, array: Any, index: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         data = context.make_array(array)(context, builder, arguments[0]).data
         word = ir.IntType(32)
-        pointer = builder.gep(data, [arguments[1]])
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
         signature = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
         known = builder.module.globals.get("llvm.prefetch.p0")
         function = known or ir.Function(builder.module, signature, "llvm.prefetch.p0")

@@ -1,6 +1,7 @@
 """HDRF and PowerGraph's greedy rule against plain Python that scores every part, event by event."""
 
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import batches, seal, snapshot, splitmix64, streams
 
-from stream.partition import copying_kernels
+from stream.partition import copying
 from stream.partition.interface import PartitionError, create
 
 
@@ -100,9 +101,9 @@ def test_every_event_equals_the_plain_algorithm(stream, parts, rule, seed, resta
 
 
 @pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])
-@pytest.mark.parametrize("apart", [2**24 - 1, 2**24, 2**40])
+@pytest.mark.parametrize("apart", [2**25 - 1, 2**25, 2**40])
 def test_parts_of_any_load_are_told_apart(name, apart):
-    """Keys have 32 bits while loads are near each other, 64 where they are not."""
+    """Lanes have 32 bits while loads are near each other, 64 where they are not."""
     partitioner = create(name, parts=3, seed=1)
     partitioner._sizes[:] = [apart, apart + 1, 5]
     pairs = [(1, 2 * v, 2 * v + 1, 0) for v in range(4)]
@@ -113,27 +114,17 @@ def test_parts_of_any_load_are_told_apart(name, apart):
     assert partitioner._sizes.tolist() == [apart + 1, apart + 1, 9]
 
 
-def test_a_batch_is_cut_where_keys_could_run_full(monkeypatch):
-    """The same parts whether a batch is one chunk or many."""
+@pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])
+@pytest.mark.parametrize("parts", [5, 40, 100])
+def test_a_snapshot_may_be_cut_into_batches_anywhere(name, parts, monkeypatch):
+    """The same parts and placements whether kernels get a snapshot whole or a few events at a time."""
     draws = np.random.default_rng(0)
     events = [(1, int(i), int(j), 0) for i, j in draws.integers(0, 50, (300, 2))]
-    whole = create("hdrf", parts=5).update(snapshot(0, 50, events)).event_part
-    monkeypatch.setattr(copying_kernels, "_LARGEST_KEY_LOAD", 7)
-    plain = copying_kernels.assign_records.py_func
-    delta = snapshot(0, 50, events)
-    cut = plain(
-        delta.op,
-        delta.src,
-        delta.dst,
-        np.zeros(50, np.uint64),
-        np.full(50, -1, np.int32),
-        np.zeros(5, np.int64),
-        False,
-        1.0,
-        0,
-        0,
-    )
-    assert cut.tolist() == whole.tolist()
+    whole = create(name, parts=parts).update(snapshot(0, 50, events))
+    monkeypatch.setattr(copying, "_CHUNK", 7)
+    cut = create(name, parts=parts).update(snapshot(0, 50, events))
+    for of_whole, of_cut in zip(astuple(whole), astuple(cut), strict=True):
+        assert of_cut.tolist() == of_whole.tolist()
 
 
 @pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])
