@@ -26,9 +26,8 @@ from schemas.events import US_PER_S, Op
 from schemas.store import LaneHeader
 from stream.decode.event_file import read_events
 from stream.partition import metis_library
-from stream.partition.distdy import REFERENCE_BYTES
+from stream.partition.distdy_base import REFERENCE_BYTES
 from stream.partition.interface import OnlinePartitioner
-from stream.partition.quality import DEFAULT_FANOUT, measure_vertex
 from stream.snapshots.slicing import densify, slice_events
 from stream.store.lane.state import LaneState
 from stream.synthetic import PAPER_GRAPHS, paper_snapshots
@@ -166,14 +165,10 @@ def measure(stream: Stream, algorithm: str, params: dict[str, Any]) -> dict[str,
     fetches, stores = [], []
     for tau, snapshot in stream.snapshots():
         step = state.advance(tau, snapshot)
-        graph = step.delta.graph
-        *_, weight, inside, _ = measure_vertex(
-            graph.indptr, graph.indices, state.partitioner.home(), PARTS, DEFAULT_FANOUT
-        )
-        fetched.append(vector_bytes * (weight - inside))
+        totals = state.partitioner._totals  # type: ignore[attr-defined]
+        fetched.append(vector_bytes * (totals.weight - totals.inside))
         fetches.append(sum(fetched))
         stores.append(sum(part.bytes for part in step.parts))
-        state.partitioner.quality()
     quality = state.partitioner.quality()
     fetch, store = statistics.fmean(fetches) / 1e6, statistics.fmean(stores) / 1e6
     return {

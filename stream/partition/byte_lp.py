@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 
 from stream.partition.byte_lp_kernels import shed, sweep, traffic
 from stream.partition.interface import PartitionError, register
+from stream.partition.ldg import place_new
 from stream.partition.live_rows import live_rows
-from stream.partition.metis import keep_and_place, metis_of_live
+from stream.partition.metis import NEW_NODE_SLACK, metis_of_live
 from stream.partition.metis_library import metis
+from stream.partition.node_arrays import grown
+from stream.partition.node_sets import Marks, union
 from stream.partition.quality import DEFAULT_FANOUT, sampled_share
 from stream.partition.relabel import relabel
 from stream.partition.vertex import VertexPartitioner
-from stream.snapshots.delta import Float64, Int32, Int64, SnapshotDelta
+from stream.snapshots.delta import Float32, Float64, Int32, Int64, Rows, SnapshotDelta
 
 _SLACK = 1.05
 """Nodes a part may hold over the mean."""
@@ -77,48 +80,52 @@ class ByteLp(VertexPartitioner):
         self.move_cost, self.tie, self.fanout = move_cost, tie, fanout
         self.uses = float(self.window if uses is None else uses)
         self.refresh = math.inf if refresh is None else refresh
-        self._wait, self._churn = (
-            self.refresh,
-            0.0,
-        )  # events a live pair: until the next METIS, since the last one
+        # Events a live pair: until the next METIS, since the last one.
+        self._wait, self._churn = self.refresh, 0.0
+        self._known: Float32 = np.empty(
+            (0, 2), np.float32
+        )  # as kernels know nodes; a row a node and room for more
+        self._ever: Marks = np.empty(0, np.bool_)
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
-        owner = self._home.copy()
-        starts = not (owner >= 0).any()
-        self._churn += len(delta.op) / max(len(delta.graph.indices) // 2, 1)
-        chance = sampled_share(delta.graph.indptr, self.fanout)
-        if starts:
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        rows, known = delta.rows, self._known
+        known[delta.left, 0] = -1
+        known[delta.touched, 1] = sampled_share(rows, delta.touched, self.fanout)
+        weight = self._totals.weight_after(rows, delta.touched)
+        live = int(self._held.sum()) + len(delta.entered)
+        if not self._held.any():
             self._churn = 0.0
-            owner[delta.live] = metis_of_live(delta, self.parts, self.seed)
-            dirty = delta.live
-        else:
-            keep_and_place(delta, owner, self.parts, self.seed)
-            dirty = delta.touched[owner[delta.touched] >= 0]
-        self._improve(delta, chance, owner, dirty)
-        if not starts and self._churn >= self._wait:
-            owner = self._cheaper(delta, chance, owner, self._tied(delta, chance))
-        placed: NDArray[np.int32] = owner[delta.live]
-        return placed
+            part = metis_of_live(delta, self.parts, self.seed)
+            known[delta.live, 0] = part
+            self._improve(rows, known, self._count(part), delta.live, live, weight)
+            return delta.live, known[delta.live, 0].astype(np.int32)
+        self._churn += len(delta.op) / max(len(rows.indices) // 2, 1)
+        part = place_new(rows, delta.entered, self._owner, self._held, NEW_NODE_SLACK, self.seed)
+        known[delta.entered, 0] = part
+        dirty = delta.touched[known[delta.touched, 0] >= 0]
+        changed = self._improve(rows, known, self._held + self._count(part), dirty, live, weight)
+        if self._churn >= self._wait and live:
+            self._take_cheaper(rows, self._tied(delta, live, weight))
+            changed = np.flatnonzero(self._known[: self._num_nodes, 0] != self._home)
+        named = union(delta.entered, changed, self._marks)
+        return named, self._known[named, 0].astype(np.int32)
 
-    def _cheaper(self, delta: SnapshotDelta, chance: Float64, swept: Int32, tied: Int32) -> Int32:
-        """The placement that sends fewer vectors; decides when METIS runs next."""
-        graph = delta.graph
+    def _take_cheaper(self, rows: Rows, tied: Float32) -> None:
+        """Take the placement that sends fewer vectors; decides when METIS runs next."""
         of_swept, of_tied = (
-            traffic(
-                graph.indptr, graph.indices, chance, self.uses, delta.live, self._home, owner, self.move_cost
-            )
-            for owner in (swept, tied)
+            traffic(rows, known, self.uses, self._owner, self.move_cost) for known in (self._known, tied)
         )
         self._churn = 0.0
         self._wait = self.refresh if of_tied < (1 - _WORTH_IT) * of_swept else 2 * self._wait
-        return tied if of_tied < of_swept else swept
+        if of_tied < of_swept:
+            self._known = tied
 
-    def _tied(self, delta: SnapshotDelta, chance: Float64) -> Int32:
-        """Owners int32 (num_nodes,) by METIS with every old node tied to its part of before, swept."""
+    def _tied(self, delta: SnapshotDelta, live: int, weight: int) -> Float32:
+        """Parts by METIS with every old node tied to its part of before, swept; known as ``_known``."""
         starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
-        n, own, before = len(delta.live), chance[delta.live], self._home[delta.live]
+        n, own, before = live, self._known[delta.live, 1].astype(np.float64), self._home[delta.live]
         row = np.repeat(np.arange(n), np.diff(starts))
-        weight = self.uses * (own[row] + own[neighbours])
+        pair_weight = self.uses * (own[row] + own[neighbours])
         old = np.flatnonzero(before >= 0)
         anchor = n + before[old].astype(np.int64)
         ends = np.concatenate([row, old, anchor])
@@ -129,48 +136,61 @@ class ByteLp(VertexPartitioner):
             self.parts,
             self.seed,
             node_weights=np.concatenate([np.ones(n, np.int64), np.zeros(self.parts, np.int64)]),
-            edge_weights=_whole(np.concatenate([weight, np.full(2 * len(old), self.tie)])[order]),
+            edge_weights=_whole(np.concatenate([pair_weight, np.full(2 * len(old), self.tie)])[order]),
         )
-        owner = np.full(delta.num_nodes, -1, np.int32)
-        owner[delta.live] = relabel(before, found[:n], self.parts)
-        self._improve(delta, chance, owner, delta.live)
-        return owner
+        part = relabel(before, found[:n], self.parts)
+        known = self._known.copy()
+        known[delta.live, 0] = part
+        self._improve(delta.rows, known, self._count(part), delta.live, live, weight)
+        return known
 
-    def _improve(self, delta: SnapshotDelta, chance: Float64, owner: Int32, dirty: Int64) -> None:
-        """Sweep from the dirty nodes, then bring every part within its capacity."""
-        graph, n = delta.graph, len(delta.live)
-        count = np.bincount(owner[delta.live], minlength=self.parts)
-        if n == 0:
-            return
-        # Every pair is in two rows, and a row's chances add up to min(d, f).
-        weight = 2 * self.uses * float(np.minimum(np.diff(graph.indptr), self.fanout).sum())
-        capacity = math.ceil(_SLACK * n / self.parts)
-        sweep(
-            graph.indptr,
-            graph.indices,
-            chance,
+    def _improve(
+        self, rows: Rows, known: Float32, count: Int64, dirty: Int64, live: int, weight: int
+    ) -> Int64:
+        """Sweep from the dirty nodes, then bring every part within its capacity.
+
+        Args:
+            rows: The live graph.
+            known: Parts and chances; parts are written to.
+            count: int64 (K,) nodes a part; written to.
+            dirty: int64, ascending.
+            live: n.
+            weight: Σ min(d, f): what a node samples, all together.
+
+        Returns:
+            Nodes that changed, int64, without repeats.
+        """
+        if live == 0:
+            return dirty
+        capacity = math.ceil(_SLACK * live / self.parts)
+        *_, changed = sweep(
+            rows,
+            known,
             self.uses,
-            self._home,
-            owner,
+            self._owner,
             count,
             dirty,
             self.move_cost,
-            weight / n * self.parts / n,  # a part of n/K nodes costs what the mean node is worth
+            # A part of n/K nodes costs what the mean node is worth; every pair is worth something to both ends.
+            2 * self.uses * weight / live * self.parts / live,
             capacity,
             _SWEEPS,
+            self._marks,
+            self._ever,
         )
-        shed(
-            graph.indptr,
-            graph.indices,
-            chance,
-            self.uses,
-            delta.live,
-            self._home,
-            owner,
-            count,
-            self.move_cost,
-            capacity,
-        )
+        out = shed(rows, known[: self._num_nodes], self.uses, self._owner, count, self.move_cost, capacity)
+        return union(changed, out, self._marks)
+
+    def _grow(self, num_nodes: int) -> None:
+        super()._grow(num_nodes)
+        self._known = grown(self._known, num_nodes, -1)
+        self._ever = grown(self._ever, num_nodes)
+
+    def _begin(self, rows: Rows) -> None:
+        super()._begin(rows)
+        n = self._num_nodes
+        self._known[:n, 0] = self._home
+        self._known[:n, 1] = sampled_share(rows, np.arange(n), self.fanout)
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         return {"churn": np.array([self._churn, self._wait])}

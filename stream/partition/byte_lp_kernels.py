@@ -1,27 +1,31 @@
-"""Loops of ``byte-lp``: sweeps of label propagation under capacities, and what a placement costs."""
+"""Loops of ``byte-lp``: sweeps of label propagation under capacities, and what a placement costs.
+
+What is known of a node is float32 (≥ N, 2): its part, −1 for none, and the chance ``min(d, f) / d`` that a given
+neighbour of it is sampled. Side by side, a neighbour costs one cache miss instead of two.
+"""
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.snapshots.delta import Float64, Int32, Int64
+from stream.partition.node_sets import Marks, ascending
+from stream.snapshots.delta import Float32, Float64, Int32, Int64, Rows
 
 
 @njit(cache=True, nogil=True)
 def sweep(
-    indptr: Int64,
-    indices: Int32,
-    chance: Float64,
+    rows: Rows,
+    known: Float32,
     uses: float,
     before: Int32,
-    owner: Int32,
     count: Int64,
     first: Int64,
     move_cost: float,
     gamma: float,
     capacity: int,
     sweeps: int,
-) -> tuple[int, int]:
+    marks: Marks,
+    ever: Marks,
+) -> tuple[int, int, Int64]:
     """Give nodes, one after the other, the part that is best for them, until none changes.
 
     Part p is worth Σ uses·(chance_u + chance_v) over the neighbours u in p, less ``move_cost`` where p is not the
@@ -30,44 +34,39 @@ def sweep(
     gave a reason to move: neighbours that are not in its new part. Every sweep goes in the order of the ids.
 
     Args:
-        indptr: int64 (N + 1,).
-        indices: int32 (entries,).
-        chance: float64 (N,) ``min(d, f) / d``; float32 is used of it.
+        rows: The live graph.
+        known: Parts and chances; parts are written to.
         uses: w, how often a snapshot is trained on.
-        before: int32 (N,) part at the snapshot before, −1 for none.
-        owner: int32 (N,) parts; written to.
+        before: int32 (≥ N,) part at the snapshot before, −1 for none.
         count: int64 (K,) nodes a part; written to.
         first: int64, ascending: the nodes of the first sweep.
         move_cost: In units of a neighbour's vector.
         gamma: What a part is worth less with each node in it.
         capacity: Nodes.
         sweeps: At most so many.
+        marks: bool (≥ N,), all false before and after.
+        ever: Another one.
 
     Returns:
-        Sweeps made, and changes.
+        Sweeps made, changes, and the nodes that changed at least once, int64, without repeats.
     """
     parts = len(count)
     inside = np.zeros(parts, np.float64)
-    # Part and chance of a node side by side: a neighbour costs one cache miss instead of two.
-    known = np.empty((len(owner), 2), np.float32)
-    known[:, 0] = owner
-    known[:, 1] = chance
-    due = np.zeros(len(indptr) - 1, np.bool_)
-    for v in first:
-        due[v] = True
-    changes = 0
-    for made in range(sweeps):
-        next_due = np.zeros(len(indptr) - 1, np.bool_)
-        changed = 0
-        for v in range(len(due)):
-            if not due[v]:
-                continue
+    # Only as much of these is ever touched as there are changes.
+    queue = np.empty(len(marks), np.int64)
+    movers = np.empty(len(marks), np.int64)
+    changes = num_movers = made = 0
+    due = first
+    for _ in range(sweeps):
+        made += 1
+        queued = changed = 0
+        for v in due:
             inside[:] = 0.0
             own = np.float64(known[v, 1])
-            for i in range(indptr[v], indptr[v + 1]):
-                u = indices[i]
+            for i in range(rows.start[v], rows.end[v]):
+                u = rows.indices[i]
                 inside[int(known[u, 0])] += uses * (np.float64(known[u, 1]) + own)
-            k, home = owner[v], before[v]
+            k, home = int(known[v, 0]), before[v]
             best = k
             best_worth = inside[k] - gamma * (count[k] - 1)
             if home >= 0 and k != home:
@@ -82,155 +81,143 @@ def sweep(
                     best, best_worth = p, worth
             if best == k:
                 continue
-            owner[v] = best
             known[v, 0] = best
             count[k] -= 1
             count[best] += 1
             changed += 1
-            for i in range(indptr[v], indptr[v + 1]):
-                if known[indices[i], 0] != best:
-                    next_due[indices[i]] = True
+            if not ever[v]:
+                ever[v] = True
+                movers[num_movers] = v
+                num_movers += 1
+            for i in range(rows.start[v], rows.end[v]):
+                u = rows.indices[i]
+                if known[u, 0] != best and not marks[u]:
+                    marks[u] = True
+                    queue[queued] = u
+                    queued += 1
         changes += changed
+        due = ascending(queue, queued, marks)
+        for v in due:
+            marks[v] = False
         if changed == 0:
-            return made + 1, changes
-        due = next_due
-    return sweeps, changes
+            break
+    for i in range(num_movers):
+        ever[movers[i]] = False
+    return made, changes, movers[:num_movers].copy()
 
 
 def shed(
-    indptr: Int64,
-    indices: Int32,
-    chance: Float64,
+    rows: Rows,
+    known: Float32,
     uses: float,
-    live: Int64,
     before: Int32,
-    owner: Int32,
     count: Int64,
     move_cost: float,
     capacity: int,
-) -> int:
+) -> Int64:
     """Take nodes out of parts above their capacity, those that lose least first, until every part holds.
 
     What a node loses is told before the first leaves; it goes to its best part that has room (of equal ones the
     lower). Equal losses leave in the order of the ids.
 
     Args:
-        indptr: As of ``sweep``, like all others.
-        indices: Neighbours.
-        chance: Of a node to sample a given neighbour.
+        rows: As of ``sweep``, like all others.
+        known: Parts are written to.
         uses: w.
-        live: int64 (n,), ascending.
         before: Parts at the snapshot before.
-        owner: Written to.
         count: Written to.
         move_cost: Of a node away from where it was.
-        capacity: Nodes; K·capacity ≥ n.
+        capacity: Nodes; K·capacity ≥ the live nodes.
 
     Returns:
-        Nodes that left their part.
+        Nodes that left their part, int64, without repeats.
     """
     crowded = count > capacity
     if not crowded.any():
-        return 0
-    nodes = live[crowded[owner[live]]]
-    loss = losses(indptr, indices, chance, uses, nodes, before, owner, crowded, move_cost)
+        return np.empty(0, np.int64)
+    # The last entry is of those without a part.
+    nodes = np.flatnonzero(np.append(crowded)[known[:, 0].astype(np.int64)])
+    loss = losses(rows, known, uses, nodes, before, crowded, move_cost)
     order = nodes[np.argsort(loss, kind="stable")]
-    return _move_out(indptr, indices, chance, uses, order, before, owner, count, move_cost, capacity)
+    left: Int64 = _move_out(rows, known, uses, order, before, count, move_cost, capacity)
+    return left
 
 
 @njit(cache=True, nogil=True)
 def losses(
-    indptr: Int64,
-    indices: Int32,
-    chance: Float64,
-    uses: float,
-    nodes: Int64,
-    before: Int32,
-    owner: Int32,
-    crowded: NDArray[np.bool_],
-    move_cost: float,
+    rows: Rows, known: Float32, uses: float, nodes: Int64, before: Int32, crowded: Marks, move_cost: float
 ) -> Float64:
     """What each node loses by going to its best part that is not crowded, float64 of the shape of ``nodes``."""
     inside = np.zeros(len(crowded), np.float64)
     loss = np.empty(len(nodes), np.float64)
     for i in range(len(nodes)):
         v = nodes[i]
-        _worths(indptr, indices, chance, uses, before[v], owner, v, move_cost, inside)
+        _worths(rows, known, uses, before[v], v, move_cost, inside)
         best = -np.inf
         for p in range(len(crowded)):
             if not crowded[p] and inside[p] > best:
                 best = inside[p]
-        loss[i] = inside[owner[v]] - best
+        loss[i] = inside[int(known[v, 0])] - best
     return loss
 
 
 @njit(cache=True, nogil=True)
 def _move_out(
-    indptr: Int64,
-    indices: Int32,
-    chance: Float64,
+    rows: Rows,
+    known: Float32,
     uses: float,
     order: Int64,
     before: Int32,
-    owner: Int32,
     count: Int64,
     move_cost: float,
     capacity: int,
-) -> int:
+) -> Int64:
     inside = np.zeros(len(count), np.float64)
-    left = 0
+    left = np.empty(len(order), np.int64)
+    size = 0
     for v in order:
-        k = owner[v]
+        k = int(known[v, 0])
         if count[k] <= capacity:
             continue
-        _worths(indptr, indices, chance, uses, before[v], owner, v, move_cost, inside)
+        _worths(rows, known, uses, before[v], v, move_cost, inside)
         best = -1
         for p in range(len(count)):
             if count[p] < capacity and (best < 0 or inside[p] > inside[best]):
                 best = p
-        owner[v] = best
+        known[v, 0] = best
         count[k] -= 1
         count[best] += 1
-        left += 1
-    return left
+        left[size] = v
+        size += 1
+    return left[:size].copy()
 
 
 @njit(cache=True, nogil=True)
 def _worths(
-    indptr: Int64,
-    indices: Int32,
-    chance: Float64,
-    uses: float,
-    home: int,
-    owner: Int32,
-    v: int,
-    move_cost: float,
-    inside: Float64,
+    rows: Rows, known: Float32, uses: float, home: int, v: int, move_cost: float, inside: Float64
 ) -> None:
     inside[:] = 0.0
-    for i in range(indptr[v], indptr[v + 1]):
-        inside[owner[indices[i]]] += uses * (chance[indices[i]] + chance[v])
+    own = np.float64(known[v, 1])
+    for i in range(rows.start[v], rows.end[v]):
+        u = rows.indices[i]
+        inside[int(known[u, 0])] += uses * (np.float64(known[u, 1]) + own)
     if home >= 0:
         inside[:] -= move_cost
         inside[home] += move_cost
 
 
 @njit(cache=True, nogil=True)
-def traffic(
-    indptr: Int64,
-    indices: Int32,
-    chance: Float64,
-    uses: float,
-    live: Int64,
-    before: Int32,
-    owner: Int32,
-    move_cost: float,
-) -> float:
+def traffic(rows: Rows, known: Float32, uses: float, before: Int32, move_cost: float) -> float:
     """Vectors that a placement sends: those fetched across parts in ``uses`` uses, and those of moved nodes."""
     fetched, moved = 0.0, 0
-    for v in live:
-        moved += before[v] >= 0 and before[v] != owner[v]
-        for i in range(indptr[v], indptr[v + 1]):
-            if v < indices[i] and owner[v] != owner[indices[i]]:
-                fetched += uses * (chance[v] + chance[indices[i]])
+    for v in range(len(rows.start)):
+        k = int(known[v, 0])
+        if k < 0:
+            continue
+        moved += before[v] >= 0 and before[v] != k
+        own = np.float64(known[v, 1])
+        for i in range(rows.start[v], rows.end[v]):
+            u = rows.indices[i]
+            if v < u and int(known[u, 0]) != k:
+                fetched += uses * (own + np.float64(known[u, 1]))
     return fetched + move_cost * moved

@@ -15,6 +15,9 @@ What the paper leaves open is decided as ``docs/partitioning.md`` says; in short
   move raises it and no sweep can worsen it. Bytes count in the prices and in what fits.
 - Prices balance only where memory is scarce beside the weights: on small dense graphs one server would take
   all nodes. ``max_imbalance`` bounds the nodes a server; it only forbids moves.
+- A snapshot's first sweep takes the nodes that the delta touched and those without a place, later ones the neighbours
+  of what moved: work goes by the change. Prices of the other nodes have changed too, so when the nodes touched since
+  then add up to ``sweep_all`` of the graph, one first sweep takes all of them.
 - ``reward="stay"`` pays μ to a node that stays; ``reward="paper"`` charges it, as φ is printed.
 """
 
@@ -25,14 +28,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.partition.distdy_kernels import base_partition, inside_weight, refine
+from stream.partition.distdy_base import REFERENCE_BYTES, base_partition
+from stream.partition.distdy_kernels import refine
 from stream.partition.interface import CapacityError, PartitionError, register
+from stream.partition.node_arrays import grown
+from stream.partition.node_sets import Marks, union
 from stream.partition.quality import DEFAULT_FANOUT, sampled_share
 from stream.partition.vertex import VertexPartitioner
-from stream.snapshots.delta import Float64, Int32, Int64, SnapshotDelta
-
-REFERENCE_BYTES = 8
-"""What a node takes in a snapshot that changes nothing of it: a reference to where its vector is."""
+from stream.snapshots.delta import Float64, Int32, Int64, Rows, SnapshotDelta
 
 _VALUE_BYTES = 4
 _SLACK = 4.0
@@ -53,10 +56,12 @@ class DistDy(VertexPartitioner):
         sweeps: M, sweeps a snapshot at most.
         capacity: D^k in bytes, one for all servers or one each. None: at every snapshot 4 times what the
             window would take if all nodes moved, divided by K, plus one node.
-        reward: Pay μ to nodes that stay, or charge it as the paper prints.
+        reward: Charge μ to nodes that stay, as the paper prints, or pay it.
         width: Values that a node carries where the graph has no node features (an embedding).
         max_imbalance: No server holds more than this times |V|/K nodes, plus one, except where memory leaves no
             other place. None: only memory and its prices bound a server.
+        sweep_all: Nodes touched, as a share of all, after which a first sweep takes all nodes; 0: each does,
+            None: none does.
     """
 
     name: ClassVar[str] = "distdy"
@@ -72,9 +77,10 @@ class DistDy(VertexPartitioner):
         eta: float = 6.0,
         sweeps: int = 300,
         capacity: int | Sequence[int] | None = None,
-        reward: Literal["stay", "paper"] = "stay",
+        reward: Literal["stay", "paper"] = "paper",
         width: int = 32,
         max_imbalance: float | None = 1.2,
+        sweep_all: float | None = 1.0,
     ) -> None:
         super().__init__(parts=parts, seed=seed, window=window, fanout=fanout)
         for value, name in (
@@ -94,73 +100,137 @@ class DistDy(VertexPartitioner):
             raise PartitionError(
                 f"distdy takes max_imbalance ≥ 1, nodes on a server over their mean, or null, found {max_imbalance}"
             )
-        self.max_imbalance = max_imbalance
+        if sweep_all is not None and not sweep_all >= 0:
+            raise PartitionError(
+                f"distdy takes sweep_all ≥ 0, nodes touched as a share of all, or null, found {sweep_all}"
+            )
+        self.max_imbalance, self.sweep_all = max_imbalance, math.inf if sweep_all is None else sweep_all
         self.fanout, self.batch, self.eta, self.sweeps, self.width = fanout, batch, eta, sweeps, width
         self.reward = reward
         self._capacity = _capacities(capacity, parts)
         self._stored: Int64 = np.zeros((window - 1, parts), np.int64)  # a^k of the last w − 1 snapshots
         self._reward: Float64 = np.zeros(parts)  # μ of this snapshot for nodes that are on k
         self._least_utility = math.inf  # running minimum of U/Σa, per byte
+        self._swept_since = 0  # nodes touched since the last sweep over all
+        # A row a node each: owners of this snapshot while it is placed, bytes of changed segments, chances, marks.
+        self._now: Int32 = np.empty(0, np.int32)
+        self._extra: Int64 = np.empty(0, np.int64)
+        self._chance: Float64 = np.empty(0)
+        self._ever: Marks = np.empty(0, np.bool_)
+        # Of the snapshot that is being placed: bytes a server, capacities, and C·B/N.
+        self._load: Int64 = np.zeros(parts, np.int64)
+        self._capacity_used: Int64 = np.zeros(parts, np.int64)
+        self._scale = 0.0
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
-        live, graph = delta.live, delta.graph
-        if len(live) == 0:
-            self._stored = _shift(self._stored, np.zeros(self.parts, np.int64))
-            return np.empty(0, np.int32)
-        stay_bytes, full_bytes = self._sizes(delta)
-        capacity = self._capacity_now(len(live), full_bytes)
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        live, rows = int(self._held.sum()) + len(delta.entered), delta.rows
+        self._now[delta.left] = -1
+        self._chance[delta.touched] = sampled_share(rows, delta.touched, self.fanout)
+        if live == 0:
+            self._load = np.zeros(self.parts, np.int64)
+            return np.empty(0, np.int64), np.empty(0, np.int32)
+        full_bytes = self._set_extra(delta)
+        capacity = self._capacity_now(live, full_bytes)
         free = capacity - self._stored.sum(axis=0)
-        start = free.copy()
-        most = self._most_nodes(len(live))
-        base, placed = base_partition(self._home[live], stay_bytes[live], full_bytes, free, most)
-        if placed < len(live):
+        start, held, most = free.copy(), self._held.copy(), self._most_nodes(live)
+        placed, without = base_partition(
+            delta.entered,
+            self._owner,
+            self._now,
+            self._extra,
+            self._bytes_if_all_stay(delta),
+            full_bytes,
+            free,
+            held,
+            most,
+        )
+        if without:
+            self._forget()
             raise CapacityError(
-                f"distdy cannot place {len(live) - placed} of {len(live)} nodes of snapshot {delta.tau}: each needs "
+                f"distdy cannot place {without} of {live} nodes of snapshot {delta.tau}: each needs "
                 f"{full_bytes} bytes and the {self.parts} servers have {free.tolist()} bytes left of {capacity.tolist()}; "
                 "raise capacity or parts"
             )
-        owner = np.full(delta.num_nodes, -1, np.int32)
-        owner[live] = base
+        self._advance_totals(rows, self._now, delta.touched, placed)
         load = start - free
-        chance = sampled_share(graph.indptr, self.fanout)
-        scale = full_bytes * self.batch / len(live)  # DistDy section 3.4
-
-        utility = inside_weight(graph.indptr, graph.indices, chance, scale, owner)
-        price = self._prices(capacity, np.zeros(self.parts, np.int64), self._base_price(utility, load))
+        scale = full_bytes * self.batch / live  # DistDy section 3.4
+        price = self._prices(
+            capacity, np.zeros(self.parts, np.int64), self._base_price(scale * self._totals.inside, load)
+        )
         log = math.log(2 * self.eta) - 1
-        refine(
-            graph.indptr,
-            graph.indices,
-            live,
-            chance,
+        *_, moved = refine(
+            rows,
+            self._first_sweep(delta, placed, live),
+            self._chance,
             scale,
-            self._home,
-            owner,
-            stay_bytes,
+            self._owner,
+            self._now,
+            self._extra,
             full_bytes,
             free,
+            held,
             self._reward if self.reward == "stay" else -self._reward,
-            (1 + log / len(live)) * price * load.sum() / len(live),
+            (1 + log / live) * price * load.sum() / live,
             most,
             self.sweeps,
+            self._marks,
+            self._ever,
         )
-        load = start - free
-        utility = inside_weight(graph.indptr, graph.indices, chance, scale, owner)
-        used = int(self._stored.sum() + load.sum())
-        if utility > 0:
-            self._least_utility = min(self._least_utility, utility / used)
-        price = self._prices(capacity, load, self._base_price(utility, load))
-        self._reward = np.maximum(log * (utility / self.parts - price * load) / len(live), 0.0)
-        self._stored = _shift(self._stored, load)
-        return owner[live]
+        self._extra[delta.feature_nodes] = 0
+        self._capacity_used, self._load, self._scale = capacity, start - free, scale
+        changed = union(placed, moved, self._marks)
+        return changed, self._now[changed]
 
-    def _sizes(self, delta: SnapshotDelta) -> tuple[Int64, int]:
-        """Bytes a node takes where it was, int64 (num_nodes,), and anywhere else."""
+    def _settle(self) -> None:
+        """Prices and rewards of the next snapshot (DistDy Alg. 3)."""
+        load, live = self._load, int(self._held.sum())
+        if live:
+            log = math.log(2 * self.eta) - 1
+            utility = self._scale * self._totals.inside
+            if utility > 0:
+                self._least_utility = min(self._least_utility, utility / int(self._stored.sum() + load.sum()))
+            price = self._prices(self._capacity_used, load, self._base_price(utility, load))
+            self._reward = np.maximum(log * (utility / self.parts - price * load) / live, 0.0)
+        self._stored = _shift(self._stored, load)
+
+    def _first_sweep(self, delta: SnapshotDelta, placed: Int64, live: int) -> Int64:
+        """Nodes that the first sweep looks at, int64, ascending."""
+        touched = delta.touched[self._now[delta.touched] >= 0]
+        self._swept_since += len(touched)
+        if self._swept_since >= self.sweep_all * live:
+            self._swept_since = 0
+            return np.flatnonzero(self._now >= 0)
+        return union(touched, placed, self._marks)
+
+    def _set_extra(self, delta: SnapshotDelta) -> int:
+        """Note what changed segments take, a node; what a node takes anywhere but where it was, in bytes."""
         width = delta.node_features or self.width
-        stay = np.full(delta.num_nodes, REFERENCE_BYTES, np.int64)
         changed = delta.changed_segments.astype(np.int64)
-        stay[delta.feature_nodes] += _VALUE_BYTES * width * changed // delta.segments
-        return stay, REFERENCE_BYTES + _VALUE_BYTES * width
+        self._extra[delta.feature_nodes] = _VALUE_BYTES * width * changed // delta.segments
+        return REFERENCE_BYTES + _VALUE_BYTES * width
+
+    def _bytes_if_all_stay(self, delta: SnapshotDelta) -> Int64:
+        """What old nodes take where they were, int64 (K,)."""
+        stay = REFERENCE_BYTES * self._held
+        node = delta.feature_nodes[self._owner[delta.feature_nodes] >= 0]
+        np.add.at(stay, self._owner[node], self._extra[node])
+        return stay
+
+    def _grow(self, num_nodes: int) -> None:
+        super()._grow(num_nodes)
+        self._now = grown(self._now, num_nodes, -1) if len(self._now) else self._owner.copy()
+        self._extra = grown(self._extra, num_nodes, 0)
+        self._chance = grown(self._chance, num_nodes)
+        self._ever = grown(self._ever, num_nodes)
+
+    def _begin(self, rows: Rows) -> None:
+        super()._begin(rows)
+        self._chance[: self._num_nodes] = sampled_share(rows, np.arange(self._num_nodes), self.fanout)
+
+    def _forget(self) -> None:
+        """Let go of what a snapshot left half done."""
+        self._now = np.empty(0, np.int32)
+        self._extra[:] = 0
 
     def _most_nodes(self, live: int) -> int:
         """Nodes that a server may hold of this many."""
@@ -197,11 +267,14 @@ class DistDy(VertexPartitioner):
             "stored": self._stored,
             "reward": self._reward,
             "least_utility": np.array(self._least_utility),
+            "swept_since": np.array(self._swept_since),
         }
 
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
         self._stored, self._reward = memory["stored"], memory["reward"]
         self._least_utility = float(memory["least_utility"])
+        self._swept_since = int(memory["swept_since"])
+        self._forget()
 
 
 def _capacities(capacity: int | Sequence[int] | None, parts: int) -> Int64 | None:

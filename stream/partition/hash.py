@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from stream.partition.interface import register
 from stream.partition.mixing import mixed_parts
 from stream.partition.vertex import VertexPartitioner
-from stream.snapshots.delta import Int32, SnapshotDelta
+from stream.snapshots.delta import Int32, Int64, SnapshotDelta
 
 
 @register
@@ -17,11 +17,8 @@ class Hash(VertexPartitioner):
 
     name: ClassVar[str] = "hash"
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
-        owner = self._home[delta.live]
-        new = owner < 0
-        owner[new] = mixed_parts(self.seed, delta.live[new], self.parts)
-        return owner
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        return delta.entered, mixed_parts(self.seed, delta.entered, self.parts)
 
 
 @register
@@ -37,13 +34,12 @@ class Random(VertexPartitioner):
         super().__init__(**shared)
         self._dealt = 0
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
-        owner = self._home[delta.live]
-        new = np.flatnonzero(owner < 0)
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        new = len(delta.entered)
         draws = np.random.default_rng([self.seed, self._dealt])
-        owner[draws.permutation(new)] = (self._dealt + np.arange(len(new))) % self.parts
-        self._dealt += len(new)
-        return owner
+        owner = (self._dealt + np.arange(new)) % self.parts
+        self._dealt += new
+        return draws.permutation(delta.entered), owner.astype(np.int32)
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         return {"dealt": np.array(self._dealt)}

@@ -39,7 +39,7 @@ class KernighanLin(VertexPartitioner):
                 raise PartitionError(f"kl takes {of} ≥ 1, found {value}")
         self.max_iterations, self.max_pairs = max_iterations, max_pairs
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         pairs = len(delta.graph.indices) // 2
         if pairs > self.max_pairs:
             raise PartitionError(
@@ -55,7 +55,7 @@ class KernighanLin(VertexPartitioner):
         graph.add_edges_from(zip(row.tolist(), neighbours.tolist(), strict=True))
         owner = np.zeros(len(delta.live), np.int32)
         self._split(graph, np.arange(len(delta.live)), self._home[delta.live], owner, 0, self.parts)
-        return owner
+        return delta.live, owner
 
     def _split(
         self,

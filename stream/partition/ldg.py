@@ -4,12 +4,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from stream.partition.interface import PartitionError, register
 from stream.partition.mixing import mixed_part
 from stream.partition.vertex import VertexPartitioner
-from stream.snapshots.delta import Int32, Int64, SnapshotDelta
+from stream.snapshots.delta import Int32, Int64, Rows, SnapshotDelta
 
 
 @register
@@ -29,44 +28,40 @@ class Ldg(VertexPartitioner):
             raise PartitionError(f"ldg takes slack ≥ 1, found {slack}")
         self.slack = slack
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
-        owner = self._home.copy()
-        capacity = self.slack * len(delta.live) / self.parts
-        place_new(delta.graph.indptr, delta.graph.indices, delta.live, owner, self.parts, capacity, self.seed)
-        placed: NDArray[np.int32] = owner[delta.live]
-        return placed
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        return delta.entered, place_new(
+            delta.rows, delta.entered, self._owner, self._held, self.slack, self.seed
+        )
 
 
 @njit(cache=True, nogil=True)
-def place_new(
-    indptr: Int64, indices: Int32, live: Int64, owner: Int32, parts: int, capacity: float, seed: int
-) -> None:
-    """Give each live node without an owner the part of the largest ``neighbours·(1 − size/capacity)``.
+def place_new(rows: Rows, new: Int64, owner: Int32, held: Int64, slack: float, seed: int) -> Int32:
+    """Give each new node the part of the largest ``neighbours·(1 − size/capacity)``, capacity being slack·n/K.
 
     A part at or over its capacity is taken by no node while another has room; of equal parts the smallest,
     then the next from a draw of the node's own.
 
     Args:
-        indptr: int64 (N + 1,).
-        indices: int32 (entries,).
-        live: int64 (n,), in the order of placement.
-        owner: int32 (N,), −1 for none; written to.
-        parts: K.
-        capacity: Nodes a part.
+        rows: The live graph.
+        new: int64 (m,), in the order of placement.
+        owner: int32 (≥ N,), −1 for none and for new nodes; as it was in the end.
+        held: int64 (K,) nodes that the parts have already.
+        slack: Nodes that a part may have over the mean of all n.
         seed: Of the draws.
+
+    Returns:
+        Parts of the new nodes, int32 (m,).
     """
-    sizes = np.zeros(parts, np.int64)
-    for v in live:
-        if owner[v] >= 0:
-            sizes[owner[v]] += 1
+    parts = len(held)
+    sizes = held.copy()
+    capacity = slack * (sizes.sum() + len(new)) / parts
     near = np.zeros(parts, np.int64)
-    for v in live:
-        if owner[v] >= 0:
-            continue
+    for v in new:
         near[:] = 0
-        for i in range(indptr[v], indptr[v + 1]):
-            if owner[indices[i]] >= 0:
-                near[owner[indices[i]]] += 1
+        for i in range(rows.start[v], rows.end[v]):
+            p = owner[rows.indices[i]]
+            if p >= 0:
+                near[p] += 1
         p = mixed_part(seed, v, parts)
         best, best_score = -1, 0.0
         for _ in range(parts):
@@ -79,3 +74,8 @@ def place_new(
                 p = 0
         owner[v] = best
         sizes[best] += 1
+    placed = np.empty(len(new), np.int32)
+    for i in range(len(new)):
+        placed[i] = owner[new[i]]
+        owner[new[i]] = -1
+    return placed

@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.partition.interface import PartitionError, register
-from stream.partition.load_aware_kernels import advance_labels, deal_again
+from stream.partition.load_aware_kernels import EXACT, advance_labels, deal_again, weigh
+from stream.partition.node_arrays import grown
+from stream.partition.node_sets import Marks, nodes_of
 from stream.partition.vertex import VertexPartitioner
 from stream.snapshots.delta import Float64, Int32, Int64, SnapshotDelta
 
@@ -17,7 +19,8 @@ class LoadAware(VertexPartitioner):
     """Nodes dealt by load in snake order; later only new nodes, and what makes a part too heavy.
 
     A node's load is what an L-layer network aggregates for it, Σ_{l ≤ L} Σ_{j ≤ l} (walks of length j that end in it),
-    of the live graph. Walks are sums of labels along edges, kept current by the deltas.
+    of the live graph. Walks are sums of labels along edges, kept current by the deltas. Work goes by the nodes within
+    L hops of what a delta touched; only where a part has too much are all nodes looked through for its own.
 
     Args:
         layers: L.
@@ -37,50 +40,58 @@ class LoadAware(VertexPartitioner):
                 f"load-aware takes tolerance ≥ 0, a share of the mean load, found {tolerance}"
             )
         self.layers, self.tolerance = layers, tolerance
-        self._labels: Float64 = np.zeros((layers + 1, 0))
+        # A row a node each, and room for more.
+        self._labels: Float64 = np.zeros((0, layers + 1))
         self._load: Float64 = np.zeros(0)
+        self._fixed: Marks = np.empty(0, np.bool_)
+        self._part_load: Float64 = np.zeros(self.parts)
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         self._advance(delta)
-        live, n = delta.live, len(delta.live)
-        owner = self._home.copy()
-        if n == 0:
-            return owner[live]
-        old, new = live[owner[live] >= 0], live[owner[live] < 0]
+        new = delta.entered[np.argsort(-self._load[delta.entered], kind="stable")]
         # Snake order: the heaviest of each round goes to the lightest part, the next round the other way.
-        lightest = np.argsort(self._loads(owner, old), kind="stable")
-        heaviest = new[np.argsort(-self._load[new], kind="stable")]
+        lightest = np.argsort(self._part_load, kind="stable").astype(np.int32)
         step = np.arange(len(new)) % (2 * self.parts)
-        owner[heaviest] = lightest[np.minimum(step, 2 * self.parts - 1 - step)]
-        part_load = self._loads(owner, live)
-        count = np.bincount(owner[live], minlength=self.parts)
-        mean = float(part_load.sum()) / self.parts
-        most_nodes = math.ceil((1 + self.tolerance) * n / self.parts)
-        heavy = part_load > (1 + self.tolerance) * mean
-        if heavy.any() or count.max() > most_nodes:
-            order = live[np.argsort(-self._load[live], kind="stable")]
-            deal_again(order, self._load, owner, part_load, count, heavy, mean, most_nodes)
-        placed: NDArray[np.int32] = owner[live]
-        return placed
-
-    def _loads(self, owner: Int32, nodes: Int64) -> Float64:
-        """Load of every part, float64 (K,)."""
-        return np.bincount(owner[nodes], self._load[nodes], self.parts).astype(np.float64)
+        part = lightest[np.minimum(step, 2 * self.parts - 1 - step)]
+        self._part_load += np.bincount(part, self._load[new], self.parts)
+        held = self._held + self._count(part)
+        mean = float(self._part_load.sum()) / self.parts
+        most_nodes = math.ceil((1 + self.tolerance) * int(held.sum()) / self.parts)
+        heavy = self._part_load > (1 + self.tolerance) * mean
+        crowded = heavy | (held > most_nodes)
+        if not crowded.any():
+            return new, part
+        self._owner[new] = part
+        nodes = nodes_of(self._home, crowded)
+        order = nodes[np.argsort(-self._load[nodes], kind="stable")]
+        again, to = deal_again(order, self._load, self._owner, self._part_load, held, heavy, mean, most_nodes)
+        self._owner[new] = -1
+        once = ~np.isin(new, again)
+        return np.concatenate([new[once], again]), np.concatenate([part[once], to])
 
     def _advance(self, delta: SnapshotDelta) -> None:
-        new = delta.num_nodes - len(self._load)
-        if new > 0:
-            fresh = np.zeros((self.layers + 1, new))
-            fresh[0] = 1.0
-            self._labels = np.concatenate([self._labels, fresh], axis=1)
-            self._load = np.concatenate([self._load, np.zeros(new)])
-        changed = advance_labels(delta.graph.indptr, delta.graph.indices, delta.touched, self._labels)
-        # Layer j is in the sums of all layers from j on.
-        weights = np.arange(self.layers, 0, -1, dtype=np.float64)
-        self._load[changed] = weights @ self._labels[1:, changed]
+        """Labels, loads and loads of parts after the delta, without its new nodes."""
+        left = np.bincount(self._left_from, self._load[delta.left], self.parts)
+        large = self._part_load.max() >= EXACT
+        self._part_load -= left
+        changed = advance_labels(delta.rows, delta.touched, self._labels, self._marks, self._fixed)
+        weigh(changed, self._labels, self._owner, self._load, self._part_load)
+        if large or self._part_load.max() >= EXACT:  # differences may have lost digits
+            old = np.flatnonzero(self._home >= 0)
+            self._part_load = np.bincount(self._home[old], self._load[old], self.parts).astype(np.float64)
+
+    def _grow(self, num_nodes: int) -> None:
+        super()._grow(num_nodes)
+        known = len(self._labels)
+        self._load = grown(self._load, num_nodes)
+        self._fixed = grown(self._fixed, num_nodes)
+        self._labels = grown(self._labels, num_nodes)
+        self._labels[known:, 0] = 1.0
 
     def _memory(self) -> dict[str, NDArray[Any]]:
-        return {"labels": self._labels, "load": self._load}
+        n = self._num_nodes
+        return {"labels": self._labels[:n].T, "load": self._load[:n], "part_load": self._part_load}
 
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
-        self._labels, self._load = memory["labels"], memory["load"]
+        self._labels, self._load = np.ascontiguousarray(memory["labels"].T), memory["load"]
+        self._part_load = memory["part_load"]

@@ -2,54 +2,95 @@
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.snapshots.delta import Float64, Int32, Int64
+from stream.partition.node_sets import Marks
+from stream.snapshots.delta import Float64, Int32, Int64, Rows
+
+EXACT = 2.0**53
+"""Sums of whole numbers below this are exact, whatever their order."""
 
 
 @njit(cache=True, nogil=True)
-def advance_labels(indptr: Int64, indices: Int32, touched: Int64, labels: Float64) -> Int64:
-    """Bring label sums up to date after a delta: ``labels[l, v] = Σ labels[l − 1, u]`` over v's neighbours u.
+def advance_labels(rows: Rows, touched: Int64, labels: Float64, marks: Marks, fixed: Marks) -> Int64:
+    """Bring label sums up to date after a delta: ``labels[v, l] = Σ labels[u, l − 1]`` over v's neighbours u.
 
-    Only nodes whose neighbourhood changed, and neighbours of nodes whose label changed one layer below, are summed
-    again (DynaHB Alg. 1 lines 3 to 7, for what a delta changes).
+    Nodes whose row changed are summed again. All others have the neighbours that they had, so these tell them by how
+    much they changed one layer below (DynaHB Alg. 1 lines 3 to 7, for what a delta changes): work goes by the rows
+    of nodes that changed.
 
     Args:
-        indptr: int64 (N + 1,).
-        indices: int32 (entries,).
-        touched: int64, every node whose row changed.
-        labels: float64 (L + 1, N), labels[0] all 1; written to. Whole numbers.
+        rows: The live graph.
+        touched: int64, without repeats, every node whose row changed.
+        labels: float64 (≥ N, L + 1), labels[:, 0] all 1; written to. Whole numbers.
+        marks: bool (≥ N,), all false before and after.
+        fixed: Another one.
 
     Returns:
         Nodes with a label that may have changed, int64, without repeats.
     """
-    due = np.zeros(len(indptr) - 1, np.bool_)
-    due_nodes = np.empty(len(indptr) - 1, np.int64)
-    size = 0
-    for v in touched:
-        if not due[v]:
-            due[v] = True
-            due_nodes[size] = v
-            size += 1
-    for layer in range(1, len(labels)):
-        now = size  # what becomes due here is summed from the next layer on
-        for i in range(now):
-            v = due_nodes[i]
-            total = 0.0
-            for j in range(indptr[v], indptr[v + 1]):
-                total += labels[layer - 1, indices[j]]
-            if total == labels[layer, v]:
-                continue
-            labels[layer, v] = total
-            if layer + 1 == len(labels):
-                continue
-            for j in range(indptr[v], indptr[v + 1]):
-                u = indices[j]
-                if not due[u]:
-                    due[u] = True
-                    due_nodes[size] = u
+    due = np.empty(len(marks), np.int64)  # only as much is ever touched as there are changes
+    size = len(touched)
+    for i in range(size):
+        due[i] = touched[i]
+        marks[touched[i]] = fixed[touched[i]] = True
+    changed = np.empty(0, np.int64)
+    change = np.empty(0, np.float64)
+    for layer in range(1, labels.shape[1]):
+        for i in range(len(changed)):
+            for j in range(rows.start[changed[i]], rows.end[changed[i]]):
+                u = rows.indices[j]
+                if not marks[u]:
+                    marks[u] = True
+                    due[size] = u
                     size += 1
-    return due_nodes[:size].copy()
+        # What changed one layer below is told to rows that did not change; sums that may have lost digits are made anew.
+        old = np.empty(size, np.float64)
+        for i in range(size):
+            old[i] = labels[due[i], layer]
+        for i in range(len(changed)):
+            for j in range(rows.start[changed[i]], rows.end[changed[i]]):
+                labels[rows.indices[j], layer] += change[i]
+        count = 0
+        for i in range(size):
+            v = due[i]
+            if fixed[v] or not (abs(labels[v, layer]) < EXACT and old[i] < EXACT):
+                total = 0.0
+                for j in range(rows.start[v], rows.end[v]):
+                    total += labels[rows.indices[j], layer - 1]
+                labels[v, layer] = total
+            count += labels[v, layer] != old[i]
+        changed = np.empty(count, np.int64)
+        change = np.empty(count, np.float64)
+        count = 0
+        for i in range(size):
+            v = due[i]
+            if labels[v, layer] != old[i]:
+                changed[count], change[count] = v, labels[v, layer] - old[i]
+                count += 1
+    for i in range(size):
+        marks[due[i]] = fixed[due[i]] = False
+    return due[:size].copy()
+
+
+@njit(cache=True, nogil=True)
+def weigh(nodes: Int64, labels: Float64, before: Int32, load: Float64, part_load: Float64) -> None:
+    """Loads of nodes by their labels, Σ_{l ≥ 1} (L − l + 1)·labels[v, l], and of the parts that hold them.
+
+    Args:
+        nodes: int64, without repeats.
+        labels: float64 (≥ N, L + 1).
+        before: int32 (≥ N,) parts, −1 for none.
+        load: float64 (≥ N,); written to.
+        part_load: float64 (K,) loads of the parts; written to.
+    """
+    layers = labels.shape[1] - 1
+    for v in nodes:
+        total = 0.0
+        for layer in range(1, layers + 1):  # layer l is in the sums of all layers from l on
+            total += (layers - layer + 1) * labels[v, layer]
+        if before[v] >= 0:
+            part_load[before[v]] += total - load[v]
+        load[v] = total
 
 
 @njit(cache=True, nogil=True)
@@ -59,10 +100,10 @@ def deal_again(
     owner: Int32,
     part_load: Float64,
     count: Int64,
-    heavy: NDArray[np.bool_],
+    heavy: Marks,
     mean: float,
     most_nodes: int,
-) -> int:
+) -> tuple[Int64, Int32]:
     """Take from parts what they hold too much of, and deal it to the lightest parts.
 
     A heavy part gives up nodes, the heaviest first, each only if it leaves the part at the mean or above. Then a part
@@ -70,17 +111,17 @@ def deal_again(
     least load (then the lower) that holds fewer than ``most_nodes``.
 
     Args:
-        order: int64 (n,) live nodes, heaviest first.
-        load: float64 (N,).
-        owner: int32 (N,); written to.
+        order: int64 (n,) at least the nodes of heavy parts and of those above ``most_nodes``, heaviest first.
+        load: float64 (≥ N,).
+        owner: int32 (≥ N,).
         part_load: float64 (K,); written to.
         count: int64 (K,) nodes a part; written to.
         heavy: bool (K,).
         mean: Of the parts' loads.
-        most_nodes: K·most_nodes ≥ n.
+        most_nodes: K·most_nodes ≥ the nodes of all parts.
 
     Returns:
-        Nodes given up.
+        Nodes given up, heaviest first, int64, and their new parts, int32.
     """
     given = np.zeros(len(order), np.bool_)
     total = 0
@@ -99,6 +140,8 @@ def deal_again(
             part_load[k] -= load[order[i]]
             count[k] -= 1
             total += 1
+    node, part = np.empty(total, np.int64), np.empty(total, np.int32)
+    n = 0
     for i in range(len(order)):
         if not given[i]:
             continue
@@ -106,7 +149,8 @@ def deal_again(
         for p in range(len(count)):
             if count[p] < most_nodes and (best < 0 or part_load[p] < part_load[best]):
                 best = p
-        owner[order[i]] = best
+        node[n], part[n] = order[i], best
+        n += 1
         part_load[best] += load[order[i]]
         count[best] += 1
-    return total
+    return node, part

@@ -25,23 +25,16 @@ def metis_of_live(delta: SnapshotDelta, parts: int, seed: int) -> Int32:
     return metis(starts, neighbours, parts, seed)
 
 
-def keep_and_place(delta: SnapshotDelta, owner: Int32, parts: int, seed: int) -> Int32:
-    """Owners of the live nodes where old ones stay and new ones go to their neighbours (``ldg``).
+class _NewToNeighbours(VertexPartitioner):
+    """Old nodes stay, new ones go to their neighbours (``ldg``)."""
 
-    Args:
-        delta: The snapshot.
-        owner: int32 (num_nodes,) owners so far, −1 for none; written to.
-        parts: K.
-        seed: Of the draws between equal parts.
-    """
-    capacity = NEW_NODE_SLACK * len(delta.live) / parts
-    place_new(delta.graph.indptr, delta.graph.indices, delta.live, owner, parts, capacity, seed)
-    placed: NDArray[np.int32] = owner[delta.live]
-    return placed
+    def _new_to_neighbours(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        new = delta.entered
+        return new, place_new(delta.rows, new, self._owner, self._held, NEW_NODE_SLACK, self.seed)
 
 
 @register
-class Metis(VertexPartitioner):
+class Metis(_NewToNeighbours):
     """One METIS partition of the union of all snapshots, kept for ever (DistDy's "Metis").
 
     Offline it is told the whole file. A lane has no whole: there METIS takes the live graph of the first snapshot,
@@ -70,15 +63,17 @@ class Metis(VertexPartitioner):
         indptr, indices, _ = build_adjacency(num_nodes, keys, np.ones(len(keys), np.float32))
         self._whole = metis(indptr, indices, self.parts, self.seed)
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
-        owner = self._home.copy()
-        known = min(len(self._whole), len(owner))
-        if known:
-            owner[:known] = self._whole[:known]
-        elif len(delta.graph.indices) > self.growth * self._entries:
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        if len(self._whole):
+            new, part = self._new_to_neighbours(delta)
+            known = new < len(self._whole)
+            part[known] = self._whole[new[known]]
+            return new, part
+        if len(delta.graph.indices) > self.growth * self._entries:
             self._entries = len(delta.graph.indices)
-            return relabel(self._home[delta.live], metis_of_live(delta, self.parts, self.seed), self.parts)
-        return keep_and_place(delta, owner, self.parts, self.seed)
+            found = metis_of_live(delta, self.parts, self.seed)
+            return delta.live, relabel(self._home[delta.live], found, self.parts)
+        return self._new_to_neighbours(delta)
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         return {"whole": self._whole, "entries": np.array(self._entries)}
@@ -102,13 +97,15 @@ class MetisLayer(VertexPartitioner):
         super().__init__(**shared)
         self.keep_names = keep_names
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         owner = metis_of_live(delta, self.parts, self.seed)
-        return relabel(self._home[delta.live], owner, self.parts) if self.keep_names else owner
+        if self.keep_names:
+            owner = relabel(self._home[delta.live], owner, self.parts)
+        return delta.live, owner
 
 
 @register
-class GreedyStore(VertexPartitioner):
+class GreedyStore(_NewToNeighbours):
     """METIS on the first snapshot, then every node stays; new ones go to their neighbours (DistDy's "Greedy").
 
     A lane whose nodes have all left starts again with METIS.
@@ -116,7 +113,7 @@ class GreedyStore(VertexPartitioner):
 
     name: ClassVar[str] = "greedy-store"
 
-    def _place(self, delta: SnapshotDelta) -> Int32:
-        if not (self._home >= 0).any():
-            return metis_of_live(delta, self.parts, self.seed)
-        return keep_and_place(delta, self._home.copy(), self.parts, self.seed)
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        if not self._held.any():
+            return delta.live, metis_of_live(delta, self.parts, self.seed)
+        return self._new_to_neighbours(delta)

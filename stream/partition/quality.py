@@ -11,7 +11,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from stream.partition.interface import Quality
-from stream.snapshots.delta import Float64, Int32, Int64, SnapshotDelta
+from stream.partition.pair_totals import PairTotals
+from stream.snapshots.delta import Float64, Int32, Int64, Rows
 
 DEFAULT_FANOUT = 10
 """Neighbours that a trainer samples a node; fixes the edge weights of the utility (DistDy section 3.4)."""
@@ -39,37 +40,29 @@ class VertexQuality:
 
     ``cut_final`` is the latest snapshot's cut. Each node is present in its owner's part only, so both
     replication factors are 1. ``edge_balance`` counts the pairs stored with a part: those with an end in it.
-
-    Args:
-        parts: K.
-        fanout: f of the utility's edge weights.
     """
 
-    def __init__(self, parts: int, fanout: int = DEFAULT_FANOUT) -> None:
-        self.parts, self.fanout = parts, fanout
+    def __init__(self) -> None:
         self._cut, self._utility, self._moved = Mean(), Mean(), Mean()
         self._snapshots = 0
         self._last_cut = self._node_balance = self._edge_balance = math.nan
 
-    def observe(self, delta: SnapshotDelta, home: Int32, moved: int) -> None:
+    def observe(self, totals: PairTotals, held: Int64, moved: int) -> None:
         """Take in a snapshot.
 
         Args:
-            delta: The snapshot.
-            home: int32 (num_nodes,) owners after it.
+            totals: Pairs and weights under the owners after it.
+            held: int64 (K,) nodes a part.
             moved: Nodes that changed their owner.
         """
-        pairs, cross, weight, inside, stored = measure_vertex(
-            delta.graph.indptr, delta.graph.indices, home, self.parts, self.fanout
-        )
-        self._last_cut = share(cross, pairs)
+        self._last_cut = share(totals.cross, totals.pairs)
         self._cut.add(self._last_cut)
-        self._utility.add(share(inside, weight))
+        self._utility.add(share(totals.inside, totals.weight))
         if self._snapshots:
-            self._moved.add(share(moved, len(delta.live)))
+            self._moved.add(share(moved, int(held.sum())))
         self._snapshots += 1
-        self._node_balance = balance(np.bincount(home[delta.live], minlength=self.parts))
-        self._edge_balance = balance(stored)
+        self._node_balance = balance(held)
+        self._edge_balance = balance(totals.stored)
 
     def quality(self) -> Quality:
         """All snapshots so far."""
@@ -217,42 +210,11 @@ def uncovered_share(src: Int64, dst: Int64, home: Int32, shared: NDArray[np.bool
 
 
 @njit(cache=True, nogil=True)
-def sampled_share(indptr: Int64, fanout: int) -> Float64:
-    """``min(d, f) / d`` of every node: the chance that a training node samples a given neighbour, float64."""
-    out = np.zeros(len(indptr) - 1, np.float64)
-    for v in range(len(out)):
-        degree = indptr[v + 1] - indptr[v]
+def sampled_share(rows: Rows, nodes: Int64, fanout: int) -> Float64:
+    """``min(d, f) / d`` of nodes: the chance that a training node samples a given neighbour, float64 like ``nodes``."""
+    out = np.zeros(len(nodes), np.float64)
+    for i in range(len(nodes)):
+        degree = rows.end[nodes[i]] - rows.start[nodes[i]]
         if degree > 0:
-            out[v] = min(degree, fanout) / degree
+            out[i] = min(degree, fanout) / degree
     return out
-
-
-@njit(cache=True, nogil=True)
-def measure_vertex(
-    indptr: Int64, indices: Int32, home: Int32, parts: int, fanout: int
-) -> tuple[int, int, float, float, Int64]:
-    """Cut and utility of one snapshot (DistDy eqs. 1 and 2 with the weights of section 3.4, unscaled).
-
-    Returns:
-        Undirected pairs, those with two owners, weight of all pairs, weight of the pairs with one owner,
-        and pairs stored with each part, int64 (K,).
-    """
-    chance = sampled_share(indptr, fanout)
-    stored = np.zeros(parts, np.int64)
-    pairs = cross = 0
-    weight = inside = 0.0
-    for u in range(len(indptr) - 1):
-        for i in range(indptr[u], indptr[u + 1]):
-            v = indices[i]
-            if v < u:
-                continue
-            pairs += 1
-            expected = chance[u] + chance[v]
-            weight += expected
-            stored[home[u]] += 1
-            if home[u] == home[v]:
-                inside += expected
-            else:
-                cross += 1
-                stored[home[v]] += 1
-    return pairs, cross, weight, inside, stored

@@ -8,15 +8,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stream.partition.interface import Assignment, Kind, Quality, Why
+from stream.partition.node_arrays import grown
+from stream.partition.node_sets import Marks, with_neighbours
+from stream.partition.pair_totals import PairTotals
 from stream.partition.quality import DEFAULT_FANOUT, VertexQuality
-from stream.snapshots.delta import Int32, SnapshotDelta
+from stream.snapshots.delta import Int32, Int64, Rows, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
 
 
 class VertexPartitioner(ABC):
     """Gives every live node one owner a snapshot.
 
-    A node that leaves the live graph loses its owner (GONE); when it comes back it is NEW.
+    A node that leaves the live graph loses its owner (GONE); when it comes back it is NEW. What is here costs by the
+    nodes that a snapshot touched and the neighbours of those that moved, whatever the size of the graph.
 
     Args:
         parts: K.
@@ -30,36 +34,54 @@ class VertexPartitioner(ABC):
 
     def __init__(self, *, parts: int, seed: int = 0, window: int = 4, fanout: int = DEFAULT_FANOUT) -> None:
         self.parts, self.seed, self.window = parts, seed, window
-        self._home: Int32 = np.empty(0, np.int32)
-        self._quality = VertexQuality(parts, fanout)
-        self._unmeasured: tuple[SnapshotDelta, int] | None = None
+        self._owner: Int32 = np.empty(0, np.int32)  # a row a node and room for more, −1 where there is none
+        self._held: Int64 = np.zeros(parts, np.int64)
+        self._left_from: Int32 = np.empty(0, np.int32)
+        self._marks: Marks = np.empty(0, np.bool_)
+        self._num_nodes = 0
+        self._totals = PairTotals(parts, fanout)
+        self._is_current = True  # whether what is kept of the graph is that of the last snapshot
+        self._quality = VertexQuality()
 
     @abstractmethod
-    def _place(self, delta: SnapshotDelta) -> Int32:
-        """Owners of ``delta.live``, int32 in [0, K).
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        """Nodes and their owners: each of ``delta.entered``, and the old ones that move.
 
-        ``self._home`` holds, for all dense ids, the owners at the snapshot before; −1 for nodes that were
-        not live. It must be left as it is.
+        Nodes int64 (n,), without repeats and in any order, all of them live; owners int32 (n,) in [0, K). An old node
+        may be given the owner that it has. ``self._home`` holds the owners at the snapshot before, −1 for nodes that
+        were not live and for ``delta.left``, and ``self._held`` the nodes that each part has of those that are still
+        live, int64 (K,); ``self._left_from`` the former owners of ``delta.left``. All must be left as they are.
         """
+
+    @property
+    def _home(self) -> Int32:
+        return self._owner[: self._num_nodes]
 
     def update(self, delta: SnapshotDelta) -> Assignment:
         """Partition snapshot ``delta.tau``; called once a snapshot, in order."""
-        self._measure()
         self._grow(delta.num_nodes)
-        left = self._home >= 0
-        left[delta.live] = False
-        gone = np.flatnonzero(left)
-        self._home[gone] = -1
-        before = self._home[delta.live]
-        owner = self._place(delta)
-        new, moved = before < 0, (before >= 0) & (before != owner)
-        self._home[delta.live] = owner
-        self._unmeasured = delta, int(moved.sum())
+        if not self._is_current:
+            self._begin(delta.rows)
+            self._is_current = True
+        self._left_from = self._owner[delta.left]
+        self._held -= self._count(self._left_from)
+        self._owner[delta.left] = -1
+        named, part = self._place(delta)
+        before = self._owner[named]
+        placed = before != part
+        node, part, before = named[placed], part[placed], before[placed]
+        new = before < 0
+        self._owner[node] = part
+        self._held += self._count(part) - self._count(before[~new])
+        self._advance_totals(delta.rows, self._owner, delta.touched, named)
+        self._settle()
+        moved = len(node) - int(new.sum())
+        self._quality.observe(self._totals, self._held, moved)
 
-        placed = new | moved
-        node = np.concatenate([delta.live[placed], gone])
-        part = np.concatenate([owner[placed], np.full(len(gone), -1, np.int32)])
-        why = np.concatenate([np.where(new[placed], Why.NEW, Why.MOVED), np.full(len(gone), Why.GONE)])
+        gone = delta.left
+        node = np.concatenate([node, gone])
+        part = np.concatenate([part, np.full(len(gone), -1, np.int32)])
+        why = np.concatenate([np.where(new, Why.NEW, Why.MOVED), np.full(len(gone), Why.GONE)])
         order = np.argsort(node)
         return Assignment(node[order], part[order].astype(np.int32), why[order].astype(np.int8))
 
@@ -69,19 +91,19 @@ class VertexPartitioner(ABC):
 
     def quality(self) -> Quality:
         """Quality of all snapshots so far."""
-        self._measure()
         return self._quality.quality()
 
     def state(self) -> pa.Table:
         """Everything that the next update depends on, the running quality included."""
-        self._measure()
         return pack({"home": self._home, "quality": self._quality.state(), **self._memory()})
 
     def restore(self, table: pa.Table) -> None:
         """Continue from a ``state()``."""
         arrays = unpack(table)
-        self._unmeasured = None
-        self._home = arrays.pop("home")
+        self._owner = arrays.pop("home")
+        self._num_nodes = len(self._owner)
+        self._is_current = self._num_nodes == 0
+        self._held = self._count(self._owner[self._owner >= 0])
         self._quality.restore(arrays.pop("quality"))
         self._remember(arrays)
 
@@ -94,14 +116,24 @@ class VertexPartitioner(ABC):
         if memory:
             raise ValueError(f"this is not a state of {self.name}: it has {', '.join(memory)}")
 
-    def _grow(self, num_nodes: int) -> None:
-        new = num_nodes - len(self._home)
-        if new > 0:
-            self._home = np.concatenate([self._home, np.full(new, -1, np.int32)])
+    def _begin(self, rows: Rows) -> None:
+        """After a restore, take in the graph as a whole; those rows that the snapshot changed come again."""
+        self._totals.begin(rows, self._owner)
 
-    def _measure(self) -> None:
-        """Fold in the last snapshot's quality: put off until asked for, so that updates are only partitioning."""
-        if self._unmeasured is not None:
-            delta, moved = self._unmeasured
-            self._quality.observe(delta, self._home, moved)
-            self._unmeasured = None
+    def _settle(self) -> None:  # noqa: B027  most learn nothing
+        """What an algorithm learns of a snapshot once all is placed: owners, ``_held`` and ``_totals`` are those of it."""
+
+    def _count(self, parts: Int32) -> Int64:
+        """How often each part is named, int64 (K,)."""
+        return np.bincount(parts, minlength=self.parts)
+
+    def _grow(self, num_nodes: int) -> None:
+        """Make room for a row a node in every array that has one."""
+        self._num_nodes = max(num_nodes, self._num_nodes)
+        self._owner = grown(self._owner, self._num_nodes, -1)
+        self._marks = grown(self._marks, self._num_nodes)
+
+    def _advance_totals(self, rows: Rows, owner: Int32, touched: Int64, placed: Int64) -> None:
+        """Take into the totals rows that changed and nodes whose owner may have."""
+        due = with_neighbours(rows, touched, placed, self._marks)
+        self._totals.advance(rows, owner, due)

@@ -1,6 +1,7 @@
 """What changed between two snapshots: the one argument of every partitioner."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,21 @@ Int32 = NDArray[np.int32]
 Int8 = NDArray[np.int8]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
+
+
+def _no_nodes() -> Int64:
+    return np.empty(0, np.int64)
+
+
+class Rows(NamedTuple):
+    """Neighbours by node, as kernels read them: ``indices[start[v]:end[v]]``, ascending, without v itself.
+
+    ``start`` and ``end`` are int64 (num_nodes,), ``indices`` int32 of any length: there may be room between rows.
+    """
+
+    start: Int64
+    end: Int64
+    indices: Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +44,11 @@ class Csr:
     def num_nodes(self) -> int:
         """Rows, isolated nodes included."""
         return len(self.indptr) - 1
+
+    @property
+    def rows(self) -> Rows:
+        """The same neighbours row by row. Views."""
+        return Rows(self.indptr[:-1], self.indptr[1:], self.indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,8 @@ class SnapshotDelta:
         changed_segments: int32 of the shape of feature_nodes: how many of the S segments changed.
         segments: S.
         node_features: F, width of a node's feature vector.
+        entered: int64, sorted ids of nodes that are live now and were not at the snapshot before; of ``touched``.
+        left: int64, sorted ids of nodes that were live and are not any more; of ``touched``.
     """
 
     tau: int
@@ -70,3 +93,10 @@ class SnapshotDelta:
     changed_segments: Int32
     segments: int = 1
     node_features: int = 0
+    entered: Int64 = field(default_factory=_no_nodes)
+    left: Int64 = field(default_factory=_no_nodes)
+
+    @property
+    def rows(self) -> Rows:
+        """Neighbours of every node in the live graph, good until the next snapshot is applied."""
+        return self.graph.rows

@@ -94,6 +94,7 @@ class LiveGraph:
             _column(edges, name) for name in ("op", "src_node", "dst_node", "t", "weight")
         )
         new_edge_features = self._edge_vectors(edges)
+        degree_before = self._degree
         if len(all_src):
             self.num_nodes = max(self.num_nodes, int(all_src.max()) + 1, int(all_dst.max()) + 1)
         self._node_features.grow(self.num_nodes)
@@ -104,6 +105,11 @@ class LiveGraph:
         touched[self._changed.src] = True
         touched[self._changed.dst] = True
         touched[self._segment_changes.nodes] = True
+        touched_nodes = np.flatnonzero(touched)
+        known = touched_nodes[touched_nodes < len(degree_before)]
+        was_live = np.zeros(len(touched_nodes), np.bool_)
+        was_live[: len(known)] = degree_before[known] > 0
+        is_live = self._degree[touched_nodes] > 0
         return SnapshotDelta(
             tau=tau,
             num_nodes=self.num_nodes,
@@ -114,11 +120,13 @@ class LiveGraph:
             weight=weight,
             graph=self._csr,
             live=np.flatnonzero(self._degree),
-            touched=np.flatnonzero(touched),
+            touched=touched_nodes,
             feature_nodes=self._segment_changes.nodes,
             changed_segments=self._segment_changes.changed.sum(axis=1, dtype=np.int32),
             segments=self._node_features.segments,
             node_features=self._node_features.width,
+            entered=touched_nodes[is_live & ~was_live],
+            left=touched_nodes[was_live & ~is_live],
         )
 
     def _apply_pairs(

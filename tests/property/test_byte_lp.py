@@ -12,6 +12,7 @@ from stream.partition.byte_lp_kernels import shed, sweep, traffic
 from stream.partition.interface import PartitionError, create
 from stream.partition.quality import sampled_share
 from stream.snapshots.adjacency import build_adjacency
+from stream.snapshots.delta import Csr
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import pair_keys
 
@@ -25,16 +26,15 @@ def cases(draw):
     ends = st.integers(0, n - 1)
     pairs = draw(st.lists(st.tuples(ends, ends), max_size=3 * n))
     keys = np.unique(pair_keys(*np.array(pairs, np.int64).reshape(-1, 2).T.copy()))
-    indptr, indices, _ = build_adjacency(n, keys, np.ones(len(keys), np.float32))
+    rows = Csr(*build_adjacency(n, keys, np.ones(len(keys), np.float32))).rows
     live = np.unique(np.array(pairs, np.int64))
     owner, before = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
     for v in live:
         owner[v] = draw(st.integers(0, parts - 1))
         before[v] = draw(st.integers(-1, parts - 1))
     return {
-        "indptr": indptr,
-        "indices": indices,
-        "chance": sampled_share(indptr, 2),
+        "rows": rows,
+        "chance": sampled_share(rows, np.arange(n), 2).astype(np.float32).astype(np.float64),
         "uses": draw(st.sampled_from([1.0, 4.0])),
         "live": live,
         "before": before,
@@ -46,7 +46,17 @@ def cases(draw):
 
 
 def neighbours(case, v):
-    return case["indices"][case["indptr"][v] : case["indptr"][v + 1]].tolist()
+    rows = case["rows"]
+    return rows.indices[rows.start[v] : rows.end[v]].tolist()
+
+
+def known(case):
+    """Parts and chances as the kernels take them."""
+    return np.stack([case["owner"], case["chance"]], axis=1).astype(np.float32)
+
+
+def marks(case):
+    return np.zeros(len(case["owner"]), np.bool_)
 
 
 def worths(case, owner, v):
@@ -59,9 +69,8 @@ def worths(case, owner, v):
 
 
 def plain_sweep(case, first, gamma, sweeps):
-    case = {**case, "chance": case["chance"].astype(np.float32).astype(np.float64)}
     owner, count = case["owner"].tolist(), case["count"].tolist()
-    due, changes = set(first), 0
+    due, changes, ever = set(first), 0, set()
     for made in range(sweeps):
         later, changed = set(), 0
         for v in sorted(due):
@@ -77,12 +86,13 @@ def plain_sweep(case, first, gamma, sweeps):
                 count[k] -= 1
                 count[best] += 1
                 changed += 1
+                ever.add(v)
                 later |= {u for u in neighbours(case, v) if owner[u] != best}
         changes += changed
         if not changed:
-            return owner, (made + 1, changes)
+            return owner, (made + 1, changes), ever
         due = later
-    return owner, (sweeps, changes)
+    return owner, (sweeps, changes), ever
 
 
 @settings(max_examples=200, deadline=None)
@@ -91,19 +101,27 @@ def test_every_sweep_equals_the_plain_rule(case, gamma, sweeps, data):
     live = case["live"].tolist()
     first = sorted(data.draw(st.sets(st.sampled_from(live)))) if live else []
     expected = plain_sweep(case, first, gamma, sweeps)
-    owner, count = case["owner"].copy(), case["count"].copy()
-    made = sweep(
-        *(case[name] for name in ("indptr", "indices", "chance", "uses", "before")),
-        owner,
+    now, count, one, other = known(case), case["count"].copy(), marks(case), marks(case)
+    *made, movers = sweep(
+        case["rows"],
+        now,
+        case["uses"],
+        case["before"],
         count,
         np.array(first, np.int64),
         case["move_cost"],
         gamma,
         case["capacity"],
         sweeps,
+        one,
+        other,
     )
-    assert (owner.tolist(), made) == expected
+    owner = now[:, 0].astype(int)
+    assert (owner.tolist(), tuple(made), set(movers.tolist())) == expected
+    assert len(movers) == len(expected[2])
     assert count.tolist() == np.bincount(owner[live], minlength=len(count)).tolist()
+    assert not one.any()
+    assert not other.any()
 
 
 def plain_shed(case):
@@ -128,11 +146,11 @@ def plain_shed(case):
 @given(cases())
 def test_crowded_parts_shed_what_loses_least_until_all_hold(case):
     expected = plain_shed(case)
-    owner, count = case["owner"].copy(), case["count"].copy()
-    names = ("indptr", "indices", "chance", "uses", "live", "before")
-    left = shed(*(case[name] for name in names), owner, count, case["move_cost"], case["capacity"])
+    now, count = known(case), case["count"].copy()
+    left = shed(case["rows"], now, case["uses"], case["before"], count, case["move_cost"], case["capacity"])
+    owner = now[:, 0].astype(int)
     assert owner.tolist() == expected
-    assert left == (owner != case["owner"]).sum()
+    assert sorted(left.tolist()) == np.flatnonzero(owner != case["owner"]).tolist()
     assert count.tolist() == np.bincount(owner[case["live"]], minlength=len(count)).tolist()
     assert count.max() <= case["capacity"]
 
@@ -149,8 +167,8 @@ def test_traffic_is_fetches_in_all_uses_and_moves(case):
         if u < v and owner[u] != owner[v]
     )
     moved = sum(before[v] >= 0 and before[v] != owner[v] for v in live)
-    names = ("indptr", "indices", "chance", "uses", "live", "before", "owner", "move_cost")
-    assert traffic(*(case[name] for name in names)) == pytest.approx(fetched + case["move_cost"] * moved)
+    found = traffic(case["rows"], known(case), case["uses"], before, case["move_cost"])
+    assert found == pytest.approx(fetched + case["move_cost"] * moved)
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.partition.distdy import REFERENCE_BYTES, DistDy
-from stream.partition.distdy_kernels import base_partition, refine
+from stream.partition.distdy import DistDy
+from stream.partition.distdy_base import REFERENCE_BYTES, base_partition
+from stream.partition.distdy_kernels import refine
 from stream.partition.interface import CapacityError, PartitionError, create
 from stream.partition.quality import sampled_share
 from stream.snapshots.delta import Csr, SnapshotDelta
 
 
-def snapshot(tau, num_nodes, pairs, features=(), node_features=0, segments=1, loops=()):
-    """A delta with a given undirected graph and nodes whose segments changed, {node: how many}."""
+def snapshot(
+    tau, num_nodes, pairs, features=(), node_features=0, segments=1, loops=(), before=None, touch=None
+):
+    """A delta with a given undirected graph and nodes whose segments changed, {node: how many}.
+
+    ``before`` is the delta before it; it touches what changed since, and ``touch``: by default all nodes.
+    """
     pairs = sorted({tuple(sorted(p)) for p in pairs if p[0] != p[1]})
     neighbours = [
         sorted([b for a, b in pairs if a == v] + [a for a, b in pairs if b == v]) for v in range(num_nodes)
@@ -25,6 +31,11 @@ def snapshot(tau, num_nodes, pairs, features=(), node_features=0, segments=1, lo
     indices = np.array([u for row in neighbours for u in row], np.int32)
     live = sorted({v for p in pairs for v in p} | set(loops))
     changed = dict(features)
+    was = set() if before is None else set(before.live.tolist())
+    touched = set(live) | was if touch is None else set(touch) | set(changed) | set(live) ^ was
+    for v in range(num_nodes if touch is not None and before is not None else 0):
+        row = before.graph.indices[before.graph.indptr[v] : before.graph.indptr[v + 1]].tolist()
+        touched |= {v} if row != neighbours[v] else set()
     none = np.empty(0, np.int64)
     return SnapshotDelta(
         tau=tau,
@@ -36,7 +47,9 @@ def snapshot(tau, num_nodes, pairs, features=(), node_features=0, segments=1, lo
         weight=np.empty(0, np.float32),
         graph=Csr(indptr, indices, np.ones(len(indices), np.float32)),
         live=np.array(live, np.int64),
-        touched=np.array(live, np.int64),
+        touched=np.array(sorted(touched), np.int64),
+        entered=np.array(sorted(set(live) - was), np.int64),
+        left=np.array(sorted(was - set(live)), np.int64),
         feature_nodes=np.array(sorted(changed), np.int64),
         changed_segments=np.array([changed[v] for v in sorted(changed)], np.int32),
         segments=segments,
@@ -58,8 +71,10 @@ class PlainDistDy:
         capacity=None,
         reward="stay",
         max_imbalance=1.2,
+        sweep_all=1.0,
     ):
-        self.bound = max_imbalance
+        self.bound, self.touched = max_imbalance, 0
+        self.sweep_all = math.inf if sweep_all is None else sweep_all
         self.K, self.w, self.f, self.B, self.eta, self.M = parts, window, fanout, batch, eta, sweeps
         self.capacity, self.sign = capacity, 1 if reward == "stay" else -1
         self.owner, self.history, self.mu, self.least = (
@@ -131,12 +146,12 @@ class PlainDistDy:
             return scale * (chance[u] + chance[v])
 
         def utility():
-            total = 0.0
-            for u in live:
-                for v in row[u]:
-                    if u < v and owner[u] == owner[v]:
-                        total += weight(u, v)
-            return total
+            """Every pair inside counts at both of its ends, in whole multiples of 2^-30."""
+            total = 0
+            for v in live:
+                same = sum(owner[u] == owner[v] for u in row[v])
+                total += int(min(len(row[v]), self.f) * same / len(row[v]) * 2**30 + 0.5) if row[v] else 0
+            return scale * (total / 2**30)
 
         def load():
             return [sum(size(v, k) for v in live if owner[v] == k) for k in range(K)]
@@ -156,7 +171,12 @@ class PlainDistDy:
         toll = [(1 + g / len(live)) * price[k] * sum(a) / len(live) for k in range(K)]
         reward = [self.sign * x for x in self.mu]
         count = [sum(owner[v] == k for v in live) for k in range(K)]
-        due = set(live)
+        touched = set(delta.touched.tolist()) & set(live)
+        self.touched += len(touched)
+        if self.touched >= self.sweep_all * len(live):
+            due, self.touched = set(live), 0
+        else:
+            due = touched | {v for v in live if v not in before or before[v] != owner[v]}
         for _ in range(self.M):  # Alg. 2
             later, moved = set(), 0
             for v in sorted(due):
@@ -212,8 +232,11 @@ streams = st.lists(st.tuples(pair_lists(12), changes), min_size=1, max_size=5)
     st.sampled_from(["stay", "paper"]),
     st.sampled_from([1.0, 1.2, 2.0, None]),
     st.sampled_from([None, 2_000, 6_000]),
+    st.sampled_from([0.0, 1.0, None]),
 )
-def test_every_owner_equals_the_plain_algorithm(stream, parts, window, width, reward, bound, capacity):
+def test_every_owner_equals_the_plain_algorithm(
+    stream, parts, window, width, reward, bound, capacity, sweep_all
+):
     fast = create(
         "distdy",
         parts=parts,
@@ -222,6 +245,7 @@ def test_every_owner_equals_the_plain_algorithm(stream, parts, window, width, re
         reward=reward,
         max_imbalance=bound,
         capacity=capacity,
+        sweep_all=sweep_all,
     )
     plain = PlainDistDy(
         parts,
@@ -230,9 +254,13 @@ def test_every_owner_equals_the_plain_algorithm(stream, parts, window, width, re
         reward=reward,
         max_imbalance=bound,
         capacity=capacity and [capacity] * parts,
+        sweep_all=sweep_all,
     )
+    delta = None
     for tau, (pairs, features) in enumerate(stream):
-        delta = snapshot(tau, 12, pairs, features if width else {}, width, 4, loops=[0])
+        delta = snapshot(
+            tau, 12, pairs, features if width else {}, width, 4, loops=[0], before=delta, touch=[]
+        )
         try:
             owners = plain.update(delta)
         except CapacityError:
@@ -250,9 +278,9 @@ def test_capacities_hold_in_every_window_or_the_error_says_what_is_missing(strea
     """Tight memory: bytes of the last w snapshots, counted from the owners alone, never pass D^k."""
     limits = [capacity * (1 + uneven * k) // parts for k in range(parts)]
     partitioner = create("distdy", parts=parts, window=3, capacity=limits)
-    history, owners = [], {}
+    history, owners, delta = [], {}, None
     for tau, (pairs, features) in enumerate(stream):
-        delta = snapshot(tau, 12, pairs, features, 32, 4)
+        delta = snapshot(tau, 12, pairs, features, 32, 4, before=delta)
         try:
             partitioner.update(delta)
         except CapacityError as error:
@@ -296,7 +324,7 @@ def refinements(draw):
     delta = snapshot(0, n, draw(pair_lists(n)), loops=range(n))
     owners = st.lists(st.integers(0, parts - 1), min_size=n, max_size=n)
     tolls = st.lists(st.floats(0, 0.5), min_size=parts, max_size=parts)
-    chance = sampled_share(delta.graph.indptr, 2)
+    chance = sampled_share(delta.rows, np.arange(n), 2)
     pairs = [
         (u, int(v))
         for u in range(n)
@@ -321,22 +349,25 @@ def refinements(draw):
 def one_sweep(case, owner, free, sweeps=1):
     delta = case["delta"]
     n = delta.num_nodes
-    return refine(
-        delta.graph.indptr,
-        delta.graph.indices,
+    made, moves, _ = refine(
+        delta.rows,
         delta.live,
         case["chance"],
         1.0,
         np.array(case["before"], np.int32),
         owner,
-        np.full(n, 1, np.int64),
+        np.full(n, 1 - REFERENCE_BYTES, np.int64),
         2,
         free,
+        np.bincount(owner, minlength=case["parts"]),
         np.array(case["reward"]),
         np.array(case["toll"]),
         case["most"],
         sweeps,
+        np.zeros(n, np.bool_),
+        np.zeros(n, np.bool_),
     )
+    return made, moves
 
 
 @settings(max_examples=300, deadline=None)
@@ -365,15 +396,28 @@ def test_no_sweep_worsens_the_payoff_and_the_end_is_a_local_optimum(case):
             assert payoff(other, case) <= reached + 1e-9
 
 
+def base(before, stay_bytes, free, most):
+    """Owners, free bytes and nodes without a place after Alg. 1; a whole vector is 20 bytes."""
+    before, stay = np.array(before, np.int32), np.array(stay_bytes, np.int64)
+    owner, free = before.copy(), np.array(free, np.int64)
+    old = before >= 0
+    _, without = base_partition(
+        np.flatnonzero(~old),
+        before,
+        owner,
+        stay - REFERENCE_BYTES,
+        np.bincount(before[old], stay[old], len(free)).astype(np.int64),
+        20,
+        free,
+        np.bincount(before[old], minlength=len(free)),
+        most,
+    )
+    return owner.tolist(), free.tolist(), without
+
+
 def test_the_base_partition_keeps_what_fits_and_spreads_the_rest():
     """Server 0 has no room for node 2's change, so node 2 goes like a new node to the emptiest server."""
-    free = np.array([10, 30, 29], np.int64)
-    owner, placed = base_partition(
-        np.array([0, 1, 0, -1], np.int32), np.array([6, 1, 5, 1], np.int64), 20, free, 4
-    )
-    assert placed == 4
-    assert owner.tolist() == [0, 1, 1, 2]
-    assert free.tolist() == [4, 9, 9]
+    assert base([0, 1, 0, -1], [6, 1, 5, 1], [10, 30, 29], 4) == ([0, 1, 1, 2], [4, 9, 9], 0)
 
 
 def test_the_base_partition_fills_no_server_past_the_bound_while_memory_allows():
@@ -381,16 +425,10 @@ def test_the_base_partition_fills_no_server_past_the_bound_while_memory_allows()
 
     server 1 is left with room for one whole node, server 2 with room for none.
     """
-    free = np.array([100, 30, 10], np.int64)
-    owner, placed = base_partition(
-        np.array([0, 0, 0, -1, -1], np.int32), np.full(5, 1, np.int64), 20, free, 2
-    )
-    assert placed == 5
-    assert owner.tolist() == [0, 0, 0, 1, 0], "memory goes before balance"
-    free = np.array([100, 60, 10], np.int64)
-    owner, placed = base_partition(np.array([0, 0, 0, -1], np.int32), np.full(4, 1, np.int64), 20, free, 2)
-    assert owner.tolist() == [0, 0, 1, 1]
-    assert free.tolist() == [98, 20, 10]
+    owner, _, without = base([0, 0, 0, -1, -1], [1] * 5, [100, 30, 10], 2)
+    assert without == 0
+    assert owner == [0, 0, 0, 1, 0], "memory goes before balance"
+    assert base([0, 0, 0, -1], [1] * 4, [100, 60, 10], 2) == ([0, 0, 1, 1], [98, 20, 10], 0)
 
 
 @settings(max_examples=100, deadline=None)
@@ -398,10 +436,10 @@ def test_the_base_partition_fills_no_server_past_the_bound_while_memory_allows()
 def test_no_server_holds_more_than_its_bound_whatever_comes_and_goes(seed, parts, bound, shrinks):
     """Dense graphs of any size, where the pull of the neighbours is far above the price of memory."""
     draws = np.random.default_rng(seed)
-    partitioner = create("distdy", parts=parts, max_imbalance=bound)
+    partitioner, delta = create("distdy", parts=parts, max_imbalance=bound), None
     for tau in range(5):
         nodes = draws.permutation(30)[: draws.integers(2, 30)] if shrinks else np.arange(6 * (tau + 1))
-        delta = snapshot(tau, 30, draws.choice(nodes, (6 * len(nodes), 2)).tolist())
+        delta = snapshot(tau, 30, draws.choice(nodes, (6 * len(nodes), 2)).tolist(), before=delta)
         partitioner.update(delta)
         held = np.bincount(partitioner.home()[delta.live], minlength=parts)
         assert held.max(initial=0) <= bound * len(delta.live) / parts + 1
@@ -432,6 +470,7 @@ def test_communities_end_on_servers_of_their_own():
         ({"capacity": [1, 2]}, r"one capacity or 3, each at least 1 byte, found \[1, 2\]"),
         ({"max_imbalance": 0.9}, "max_imbalance ≥ 1, nodes on a server over their mean, or null, found 0.9"),
         ({"capacity": 0}, "each at least 1 byte, found 0"),
+        ({"sweep_all": -1.0}, "sweep_all ≥ 0, nodes touched as a share of all, or null, found -1.0"),
     ],
 )
 def test_parameters_out_of_range_are_refused(params, message):

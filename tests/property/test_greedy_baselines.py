@@ -9,21 +9,21 @@ from stream.partition.interface import PartitionError, create
 from stream.partition.ldg import place_new
 from stream.partition.mixing import mixed_part
 from stream.snapshots.adjacency import build_adjacency
+from stream.snapshots.delta import Csr
 from stream.snapshots.pairs import pair_keys
 
 
 def adjacency(pairs, num_nodes):
     keys = np.unique(pair_keys(*np.array(pairs, np.int64).reshape(-1, 2).T.copy()))
-    indptr, indices, _ = build_adjacency(num_nodes, keys, np.ones(len(keys), np.float32))
-    return indptr, indices
+    return Csr(*build_adjacency(num_nodes, keys, np.ones(len(keys), np.float32))).rows
 
 
-def plain_ldg(indptr, indices, live, owner, parts, capacity, seed):
+def plain_ldg(rows, live, owner, parts, capacity, seed):
     owner = list(owner)
     for v in live:
         if owner[v] >= 0:
             continue
-        near = [owner[u] for u in indices[indptr[v] : indptr[v + 1]]]
+        near = [owner[u] for u in rows.indices[rows.start[v] : rows.end[v]]]
         sizes = [sum(owner[u] == p for u in live) for p in range(parts)]
         first = mixed_part(seed, v, parts)
 
@@ -44,14 +44,17 @@ def plain_ldg(indptr, indices, live, owner, parts, capacity, seed):
     st.sampled_from([1.0, 1.05, 2.0]),
     st.integers(0, 3),
 )
-def test_ldg_places_every_node_as_the_plain_rule(pairs, parts, placed, slack, seed):
-    indptr, indices = adjacency(pairs, 15)
+def test_ldg_places_every_node_as_the_plain_rule(pairs, parts, before, slack, seed):
+    rows = adjacency(pairs, 15)
     live = np.unique(np.array(pairs))
-    owner = np.array(placed, np.int32)
+    owner = np.array(before, np.int32)
     capacity = slack * len(live) / parts
-    expected = plain_ldg(indptr, indices, live.tolist(), owner, parts, capacity, seed)
-    place_new(indptr, indices, live, owner, parts, capacity, seed)
-    assert owner[live].tolist() == [expected[v] for v in live]
+    expected = plain_ldg(rows, live.tolist(), owner, parts, capacity, seed)
+    new, old = live[owner[live] < 0], live[owner[live] >= 0]
+    held = np.bincount(owner[old], minlength=parts)
+    placed = place_new(rows, new, owner, held, slack, seed)
+    assert placed.tolist() == [expected[v] for v in new]
+    assert owner.tolist() == np.array(before).tolist(), "it is left as it was"
 
 
 def test_ldg_without_room_is_refused():

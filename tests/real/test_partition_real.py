@@ -1,6 +1,5 @@
 """Partitioners on real graphs: the figures that ``docs/partitioning.md`` states, and the bounds that always hold."""
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from real_data import real_file
@@ -64,16 +63,16 @@ def test_distdy_cuts_far_less_than_hash_and_moves_little():
     )
     assert hashed["cut"] == pytest.approx(0.75, abs=0.01)
     assert distdy["cut"] < 0.35
-    assert distdy["moved_share"] < 0.02
+    assert distdy["moved_share"] < 0.05
     assert distdy["node_balance"] < 1.1
 
 
-def test_charging_for_staying_moves_far_more_for_little():
-    """Why ``reward: stay`` is the default (``docs/partitioning.md``)."""
+def test_charging_for_staying_moves_more_and_cuts_less():
+    """Why ``reward: paper`` is the default since only what a delta touches is charged (``docs/partitioning.md``)."""
     data = events("as733_deltas")
     stay, paper = (
         partition_events(data, "distdy", parts=4, interval_us=DAY_US, params={"reward": reward}).figures
         for reward in ("stay", "paper")
     )
-    assert paper["moved_share"] > 10 * stay["moved_share"]
-    assert np.isclose(stay["cut"], paper["cut"], atol=0.05)
+    assert stay["moved_share"] < paper["moved_share"] < 0.1
+    assert paper["cut"] < stay["cut"]

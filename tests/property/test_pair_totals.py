@@ -1,0 +1,75 @@
+"""Totals of pairs kept by deltas against those counted anew, and sets of nodes against Python's."""
+
+import numpy as np
+import pytest
+from edge_events import edge_events
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.partition.interface import create
+from stream.partition.node_sets import nodes_of, union, with_neighbours
+from stream.snapshots.graph import LiveGraph
+
+ends = st.integers(0, 9)
+events = st.lists(st.tuples(st.sampled_from([1, 1, -1]), ends, ends), max_size=15)
+FANOUT = 2
+
+
+def plain_totals(delta, home, parts):
+    """Pairs, cut pairs, weight of all and of those inside, and pairs with an end in each part."""
+    row = [delta.rows.indices[s:e].tolist() for s, e in zip(delta.rows.start, delta.rows.end, strict=True)]
+    chance = [min(len(r), FANOUT) / len(r) if r else 0.0 for r in row]
+    pairs = [(u, v) for u in range(len(row)) for v in row[u] if u < v]
+    inside = [(u, v) for u, v in pairs if home[u] == home[v]]
+    return (
+        len(pairs),
+        len(pairs) - len(inside),
+        sum(chance[u] + chance[v] for u, v in pairs),
+        sum(chance[u] + chance[v] for u, v in inside),
+        *[sum(k in (home[u], home[v]) for u, v in pairs) for k in range(parts)],
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(events, min_size=1, max_size=6),
+    st.sampled_from(["distdy", "byte-lp", "load-aware", "ldg", "metis-layer"]),
+    st.sampled_from([1, 3]),
+    st.sampled_from([None, 1, 2]),
+    st.sampled_from([None, 0, 2]),
+)
+def test_totals_kept_by_deltas_are_those_of_the_whole_graph(snapshots, algorithm, parts, edge_life, restart):
+    """Nodes come, go, move and come back; once the partitioner goes on from its state in between."""
+    graph = LiveGraph(edge_life=edge_life)
+    partitioner = create(algorithm, parts=parts, fanout=FANOUT)
+    for tau, rows in enumerate(snapshots):
+        delta = graph.apply(tau, edge_events(rows))
+        partitioner.update(delta)
+        totals = partitioner._totals
+        found = (totals.pairs, totals.cross, totals.weight, totals.inside, *totals.stored.tolist())
+        assert found == pytest.approx(plain_totals(delta, partitioner.home(), parts))
+        home = partitioner.home()
+        assert partitioner._held.tolist() == np.bincount(home[home >= 0], minlength=parts).tolist()
+        if tau == restart:
+            state = partitioner.state()
+            partitioner = create(algorithm, parts=parts, fanout=FANOUT)
+            partitioner.restore(state)
+
+
+nodes = st.lists(st.integers(0, 9), max_size=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(events, nodes, nodes, st.sampled_from([10, 1000]))
+def test_sets_of_nodes_are_those_of_python(rows, some, others, room):
+    """``room``: many marks for few nodes are sorted, few are scanned."""
+    delta = LiveGraph().apply(0, edge_events([*rows, (1, 9, 9)]))
+    marks = np.zeros(room, np.bool_)
+    a, b = np.array(some, np.int64), np.array(others, np.int64)
+    assert union(a, b, marks).tolist() == sorted({*some, *others})
+    around = {int(u) for v in others for u in delta.rows.indices[delta.rows.start[v] : delta.rows.end[v]]}
+    found = with_neighbours(delta.rows, a, b, marks).tolist()
+    assert sorted(found) == sorted({*some, *others} | around)
+    assert not marks.any()
+    home = np.array([-1, 0, 2, 1, 2], np.int32)
+    assert nodes_of(home, np.array([True, False, True])).tolist() == [1, 2, 4]
