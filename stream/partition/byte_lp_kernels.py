@@ -136,7 +136,7 @@ def shed(
     if not crowded.any():
         return np.empty(0, np.int64)
     # The last entry is of those without a part.
-    nodes = np.flatnonzero(np.append(crowded)[known[:, 0].astype(np.int64)])
+    nodes = np.flatnonzero(np.append(crowded, False)[known[:, 0].astype(np.int64)])
     loss = losses(rows, known, uses, nodes, before, crowded, move_cost)
     order = nodes[np.argsort(loss, kind="stable")]
     left: Int64 = _move_out(rows, known, uses, order, before, count, move_cost, capacity)
