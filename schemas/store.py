@@ -3,13 +3,18 @@
 Every record carries the checksum of its own canonical JSON; reading and writing them is ``stream.store``'s.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.events import IdKind
 
 FORMAT_VERSION = 1
+
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Width = Annotated[int, Field(ge=0, lt=2**31)]
+"""Numbers as other languages hold them: a record with a larger one is damaged."""
 
 
 class Record(BaseModel):
@@ -27,7 +32,7 @@ class FileRef(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str = Field(description="Relative to the log's or the lane's folder.")
-    bytes: int
+    bytes: Count
     checksum: str = Field(description="xxh64 of the whole file, hex.")
 
 
@@ -39,8 +44,8 @@ class LogHeader(Record):
         gt=0, description="Length of a snapshot in microseconds; τ = floor(t / interval)."
     )
     ids: IdKind
-    node_features: int = Field(0, ge=0, description="Width F of node feature vectors.")
-    edge_features: int = Field(0, ge=0, description="Width of edge feature vectors.")
+    node_features: Width = Field(0, ge=0, description="Width F of node feature vectors.")
+    edge_features: Width = Field(0, ge=0, description="Width of edge feature vectors.")
     segments: int = Field(4, ge=1, description="S: slices of a node's feature vector.")
 
 
@@ -50,9 +55,9 @@ class Position(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     topic: str
-    partition: int
-    next: int = Field(description="Offset of the first message not yet in the log.")
-    max_t_us: int | None = Field(None, description="Largest event time accepted from it.")
+    partition: Count
+    next: Count = Field(description="Offset of the first message not yet in the log.")
+    max_t_us: Int64 | None = Field(None, description="Largest event time accepted from it.")
 
 
 class SealedSnapshot(BaseModel):
@@ -60,15 +65,15 @@ class SealedSnapshot(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    tau: int
+    tau: Int64
     events: FileRef
     nodes: FileRef
-    num_events: int
-    num_inserts: int
-    num_deletes: int
-    num_late: int = Field(description="Events with t before the snapshot's start.")
-    num_nodes: int = Field(description="Dense ids in use after this snapshot: they are 0 … num_nodes − 1.")
-    max_t_us: int
+    num_events: Count
+    num_inserts: Count
+    num_deletes: Count
+    num_late: Count = Field(description="Events with t before the snapshot's start.")
+    num_nodes: Count = Field(description="Dense ids in use after this snapshot: they are 0 … num_nodes − 1.")
+    max_t_us: Int64
 
 
 class HistoryFile(BaseModel):
@@ -77,8 +82,8 @@ class HistoryFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(description="Its name, without folders: a file may be moved.")
-    rows: int
-    bytes: int
+    rows: Count
+    bytes: Count
     checksum: str = Field(description="xxh64, hex, of its first and its last MiB.")
 
 
@@ -88,9 +93,9 @@ class HistoryEnd(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     topic: str
-    partition: int
-    start: int | None = Field(description="Offset to read first; null: the first that Kafka retains.")
-    end: int = Field(
+    partition: Count
+    start: Int64 | None = Field(description="Offset to read first; null: the first that Kafka retains.")
+    end: Count = Field(
         description="Messages before this offset may be in the history, too: those after aren't."
     )
 
@@ -99,12 +104,14 @@ class History(Record):
     """``log/history.json``: files that the log begins with, and where Kafka takes over from them."""
 
     files: list[HistoryFile] = Field(description="In the order in which they are read.")
-    until_us: int = Field(
+    until_us: Int64 = Field(
         description="Events before it are taken from the files, from it on from Kafka; microseconds."
     )
-    rows: int = Field(description="Of all files together.")
-    after: int = Field(description="Rows that lie at or after until_us and are left to Kafka.")
-    disorder_us: int = Field(description="How far a row's time lies before that of an earlier row, at most.")
+    rows: Count = Field(description="Of all files together.")
+    after: Count = Field(description="Rows that lie at or after until_us and are left to Kafka.")
+    disorder_us: Count = Field(
+        description="How far a row's time lies before that of an earlier row, at most."
+    )
     ends: list[HistoryEnd] = Field(description="One a topic partition that there was when the log began.")
 
 
@@ -114,26 +121,28 @@ class CommitRecord(Record):
     n: int = Field(ge=0)
     previous: str = Field(description="Checksum of commit n − 1; of log.json for n = 0.")
     writer: str = Field(description="Id of the writer that made it.")
-    wall_time_us: int
+    wall_time_us: Int64
     positions: list[Position]
     topic_ids: dict[str, str] = Field(
         default_factory=dict,
         description="Kafka's id of each topic, where brokers have one: a topic made anew under its name has another.",
     )
     tail: list[FileRef] = Field(description="All files of the open tail after this commit, oldest first.")
-    tail_events: int = Field(description="Events of the open tail that are still open.")
+    tail_events: Count = Field(description="Events of the open tail that are still open.")
     rejects: FileRef | None = None
-    refused: dict[str, int] = Field(default_factory=dict, description="Running totals of rejects by reason.")
-    late: int = Field(0, description="Running total of late events, whatever the policy.")
-    duplicates: int = Field(0, description="Running total of events dropped by event_id.")
-    in_history: int = Field(
+    refused: dict[str, Count] = Field(
+        default_factory=dict, description="Running totals of rejects by reason."
+    )
+    late: Count = Field(0, description="Running total of late events, whatever the policy.")
+    duplicates: Count = Field(0, description="Running total of events dropped by event_id.")
+    in_history: Count = Field(
         0, description="Running total of Kafka's events that were skipped because the history has them."
     )
-    published: int = Field(
+    published: Count = Field(
         0, description="Dead letters of commits before this one are known to be published."
     )
     sealed: list[SealedSnapshot] = Field(default_factory=list)
-    sealed_through: int | None = Field(
+    sealed_through: Int64 | None = Field(
         None, description="Last τ that is closed; events of it or before are late."
     )
 
@@ -161,8 +170,8 @@ class LaneHeader(Record):
     params: dict[str, Any] = Field(default_factory=dict, description="The partitioner's own parameters.")
     graph: str
     interval_us: int
-    node_features: int
-    edge_features: int
+    node_features: Width
+    edge_features: Width
     segments: int
 
 
@@ -171,12 +180,12 @@ class PartSummary(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    nodes: int
-    edges: int
-    bytes: int = Field(
+    nodes: Count
+    edges: Count
+    bytes: Count = Field(
         description="Payload bytes that this snapshot added to the part, index columns included."
     )
-    full_bytes: int = Field(description="Payload bytes of the part, were it stored whole.")
+    full_bytes: Count = Field(description="Payload bytes of the part, were it stored whole.")
 
 
 class QualityRecord(BaseModel):
@@ -201,14 +210,14 @@ class LaneManifest(Record):
 
     lane: str
     lane_checksum: str = Field(description="Checksum of lane.json: a manifest of another lane is refused.")
-    tau: int
+    tau: Int64
     sequence: int = Field(ge=0, description="0, 1, 2 … over the lane's non-empty snapshots.")
     previous: str = Field(description="Checksum of the lane's previous manifest; empty for the first.")
     log_events_checksum: str = Field(description="Checksum of the log's events.arrow of τ.")
-    num_nodes: int = Field(description="Dense ids in use in the log after τ.")
-    num_events: int
-    live_nodes: int
-    live_edges: int = Field(description="Directed pairs of the lane's live graph, edge life counted.")
+    num_nodes: Count = Field(description="Dense ids in use in the log after τ.")
+    num_events: Count
+    live_nodes: Count
+    live_edges: Count = Field(description="Directed pairs of the lane's live graph, edge life counted.")
     assignment: FileRef
     edges: FileRef
     segments: FileRef
@@ -220,4 +229,4 @@ class LaneManifest(Record):
     parts: list[PartSummary] = Field(description="One a part.")
     discarded: PartSummary | None = Field(None, description="Edge lanes: the pairs that no part holds.")
     quality: QualityRecord
-    wall_time_us: int
+    wall_time_us: Int64

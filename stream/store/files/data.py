@@ -13,6 +13,7 @@ import xxhash
 
 from schemas.store import FileRef
 from stream.store.errors import CorruptError
+from stream.store.files.arrow_bounds import column_names, require_bounded, require_whole
 from stream.store.files.crash import crash_point
 from stream.store.files.paths import TEMPORARY, inside, make_folders, remove_empty, sync_file, sync_folder
 from stream.store.files.records import put_record, read_record
@@ -167,7 +168,8 @@ def open_table(root: Path, reference: FileRef, *, verify: bool = True) -> pa.ipc
         A reader over the mapped bytes: record batches and their buffers are views, nothing is copied.
 
     Raises:
-        CorruptError: Missing, of another length or checksum, or not an Arrow file; the message names the file.
+        CorruptError: Missing, of another length or checksum, not an Arrow file, or one that asks for far more memory
+            than it has bytes; the message names the file.
     """
     path = inside(root, reference.path)
     try:
@@ -182,8 +184,10 @@ def open_table(root: Path, reference: FileRef, *, verify: bool = True) -> pa.ipc
             raise CorruptError(
                 f"{path} does not match the checksum {reference.checksum} of its record{_REMEDY}"
             )
+        if verify:
+            require_bounded(buffer)
         return pa.ipc.open_file(buffer)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(f"{path} is not an Arrow file: {' '.join(str(error).split())}{_REMEDY}") from error
 
 
@@ -199,16 +203,19 @@ def read_table(
         verify: As for ``open_table``.
 
     Raises:
-        CorruptError: As ``open_table``, or another schema than asked for.
+        CorruptError: As ``open_table``, another schema than asked for, or arrays that aren't in the file.
     """
     reader = open_table(root, reference, verify=verify)
     if schema is not None and not reader.schema.equals(schema):
         raise CorruptError(
-            f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
+            f"{root / reference.path} has the columns {column_names(reader.schema)} of another schema, "
             f"expected {', '.join(schema.names)}{_REMEDY}"
         )
     try:
-        return reader.read_all()
+        table = reader.read_all()
+        if verify:
+            require_whole(table)
+        return table
     except (pa.ArrowException, OSError) as error:
         raise CorruptError(
             f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}{_REMEDY}"

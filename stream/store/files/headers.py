@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from schemas.store import Record
-from stream.store.errors import MismatchError
+from stream.store.errors import CorruptError, MismatchError
 from stream.store.files.records import put_record, read_record, seal_record
 
 R = TypeVar("R", bound=Record)
@@ -29,10 +29,12 @@ def put_or_agree(path: Path, wanted: R, what: str, *, begun: bool, changeable: C
 
     Raises:
         MismatchError: They differ; the message names the key and both values.
-        CorruptError, FormatVersionError: It is damaged, or of another release.
+        CorruptError, FormatVersionError: It is damaged, of another release, or gone though there are commits.
         OSError: The disk refuses.
     """
     if not path.exists():
+        if begun:
+            raise lost_header(path)
         return put_record(path, wanted)
     found = read_record(path, type(wanted))
     sealed = seal_record(wanted)
@@ -46,3 +48,11 @@ def put_or_agree(path: Path, wanted: R, what: str, *, begun: bool, changeable: C
                 f"{'store' if what == 'a log' else 'name'}"
             )
     return found
+
+
+def lost_header(path: Path) -> CorruptError:
+    """What to say where there are commits and their header is gone: a new one would not be theirs."""
+    return CorruptError(
+        f"{path} is missing, though there are commits under it; freshet-stream verify lists all damage, restore the file "
+        "from a copy"
+    )

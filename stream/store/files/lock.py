@@ -38,19 +38,24 @@ class FolderLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._descriptor, 256, 0).decode(errors="replace").strip() or "another writer"
-            self.release()
+            self._let_go()
             raise LaneBusyError(
                 f"{folder} is being written by {holder}, so {writer_id} cannot write it too; "
                 "stop the other process or choose another store"
             ) from None
         except OSError:
-            self.release()
+            self._let_go()
             raise
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
 
     def release(self) -> None:
-        """Give the lock back; doing so twice is harmless."""
+        """Give the lock back, and with it the word of who holds it; doing so twice is harmless."""
         if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+            os.ftruncate(self._descriptor, 0)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        assert self._descriptor is not None
+        os.close(self._descriptor)
+        self._descriptor = None

@@ -100,6 +100,8 @@ def read_record(path: Path, kind: type[R]) -> R:
         raw = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigMissingError(f"{path} does not exist; check the store's path") from None
+    except IsADirectoryError:
+        raise CorruptError(f"{path} is a folder, it should be a record{_REMEDY}") from None
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):

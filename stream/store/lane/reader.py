@@ -7,6 +7,7 @@ from schemas.store import LaneHeader, LaneManifest
 from stream.snapshots.delta import Int32
 from stream.store.errors import ConfigMissingError, CorruptError
 from stream.store.files.follow import follow
+from stream.store.files.headers import lost_header
 from stream.store.files.records import read_record
 from stream.store.lane.diff import segment_width
 from stream.store.lane.layout import COMMITS, HEADER, lane_folder, lane_names, manifest_name
@@ -37,6 +38,8 @@ class LaneReader:
         self.log = LogReader(store)
         self.root = lane_folder(store, lane)
         if not (self.root / HEADER).exists():
+            if manifest_taus(self.root):
+                raise lost_header(self.root / HEADER)
             raise ConfigMissingError(
                 f"{store} has no lane {lane!r}; it has {', '.join(lane_names(store)) or 'none yet'}: "
                 "name one of them, or add the lane to the stream's configuration"

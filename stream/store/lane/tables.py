@@ -13,6 +13,7 @@ from schemas.store import FileRef
 from stream.snapshots.delta import Float32, Int8, Int32, Int64
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.errors import CorruptError
+from stream.store.files.arrow_bounds import column_names, require_bounded, require_whole
 from stream.store.files.data import open_table
 from stream.store.lane.diff import PairChanges, SegmentChanges
 
@@ -158,10 +159,32 @@ def open_bundle(root: Path, reference: FileRef) -> dict[str, pa.ipc.RecordBatchF
     tables = {}
     try:
         for k in range(reader.num_record_batches):
-            row = reader.get_batch(k)
-            tables[row.column("name")[0].as_py()] = pa.ipc.open_file(row.column("content")[0].as_buffer())
-    except (pa.ArrowException, OSError, IndexError) as error:
+            row = _batch(reader, k, root, reference)
+            content = row.column("content")[0].as_buffer()
+            require_bounded(content)
+            tables[row.column("name")[0].as_py()] = pa.ipc.open_file(content)
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         raise _damaged(root, reference, error) from error
+    return tables
+
+
+def read_bundle(root: Path, reference: FileRef) -> dict[str, pa.Table]:
+    """The tables of a bundle by name, all of numbers and lists of them.
+
+    Raises:
+        CorruptError: The file isn't what its record says, not a bundle, or holds something else.
+    """
+    tables = {}
+    for name, reader in open_bundle(root, reference).items():
+        for field in reader.schema:
+            held = field.type.value_type if pa.types.is_large_list(field.type) else field.type
+            if not pa.types.is_primitive(held):
+                raise CorruptError(
+                    f"{root / reference.path} has {field.type} in column {field.name} of {name}, which no release writes"
+                )
+        tables[name] = pa.Table.from_batches(
+            [_batch(reader, k, root, reference) for k in range(reader.num_record_batches)], reader.schema
+        )
     return tables
 
 
@@ -277,7 +300,9 @@ def _by_part(whole: pa.RecordBatch, offsets: Int64) -> list[pa.RecordBatch]:
 
 def _batch(reader: pa.ipc.RecordBatchFileReader, k: int, root: Path, reference: FileRef) -> pa.RecordBatch:
     try:
-        return reader.get_batch(k)
+        batch = reader.get_batch(k)
+        require_whole(batch)
+        return batch
     except (pa.ArrowException, OSError) as error:
         raise _damaged(root, reference, error) from error
 
@@ -287,7 +312,7 @@ def _expect_schema(
 ) -> None:
     if not reader.schema.equals(schema):
         raise CorruptError(
-            f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
+            f"{root / reference.path} has the columns {column_names(reader.schema)} of another schema, "
             f"expected {', '.join(schema.names)}"
         )
 

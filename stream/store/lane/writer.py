@@ -37,7 +37,7 @@ from stream.store.lane.tables import (
     bundle_batches,
     edge_batches,
     event_part_batches,
-    open_bundle,
+    read_bundle,
     segment_batches,
 )
 from stream.store.log.layout import COMMITS as LOG_COMMITS
@@ -245,10 +245,10 @@ class LaneWriter:
         for manifest in reversed(kept):
             assert manifest.state is not None
             try:
-                tables = open_bundle(self.root, manifest.state)
-            except CorruptError:
+                state.restore(read_bundle(self.root, manifest.state))
+            except (CorruptError, ValueError, LookupError, TypeError):
+                state = LaneState(self.header)
                 continue  # an older state or the log itself tells the same; verify reports the file
-            state.restore({name: reader.read_all() for name, reader in tables.items()})
             following = manifest.sequence + 1
             break
         for manifest in manifests[following:]:

@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.events import id_type, log_event_schema, node_schema
 from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
-from stream.store.errors import CorruptError, RetainedError
+from stream.store.errors import ConfigMissingError, CorruptError, RetainedError
 from stream.store.files.data import read_record, read_table
 from stream.store.files.follow import follow
-from stream.store.log.commits import CommitChain
+from stream.store.files.headers import lost_header
+from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import read_history
 from stream.store.log.layout import COMMITS, HEADER, log_folder
 
@@ -30,7 +32,12 @@ class LogReader:
             CorruptError, FormatVersionError: Its header or a commit is damaged, or of another release.
         """
         self._root = log_folder(store)
-        self.header = read_record(self._root / HEADER, LogHeader)
+        try:
+            self.header = read_record(self._root / HEADER, LogHeader)
+        except ConfigMissingError:
+            if any(True for _ in numbers(self._root)):
+                raise lost_header(self._root / HEADER) from None
+            raise
         self._chain = CommitChain(self._root, self.header)
         self._by_tau: dict[int, SealedSnapshot] = {}
         self._checked: set[str] = set()
@@ -96,7 +103,10 @@ class LogReader:
             CorruptError: Its file isn't what the commit says; the message names it.
         """
         snapshot = self.snapshot(tau)
+        known = snapshot.events.path in self._checked
         table = self._table(snapshot.events, log_event_schema(self.header.ids))
+        if not known:
+            self._require_dense(table, snapshot)
         if len(table) != snapshot.num_events:
             raise CorruptError(
                 f"{self._root / snapshot.events.path} has {len(table)} events, its commit says {snapshot.num_events}"
@@ -146,6 +156,16 @@ class LogReader:
 
         first = 0 if after is None else bisect_right(self.snapshots, after, key=lambda snapshot: snapshot.tau)
         return follow(self._root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
+
+    def _require_dense(self, events: pa.Table, snapshot: SealedSnapshot) -> None:
+        """Check that dense ids are those in use: what is built of them is as large as the largest."""
+        for name, least in (("src_node", 0), ("dst_node", -1)):
+            span = pc.min_max(events[name]).as_py()
+            if len(events) and not least <= span["min"] <= span["max"] < snapshot.num_nodes:
+                raise CorruptError(
+                    f"{self._root / snapshot.events.path} has dense ids {span['min']} to {span['max']} in {name}, its "
+                    f"commit says {snapshot.num_nodes} are in use"
+                )
 
     def _table(self, reference: FileRef, schema: pa.Schema) -> pa.Table:
         table = read_table(self._root, reference, schema=schema, verify=reference.path not in self._checked)

@@ -1,0 +1,141 @@
+"""Bounds on what a reader of an Arrow file allocates, held before it allocates and before anything is looked at.
+
+Uncompressed buffers are views of the mapped file, and Arrow refuses those that don't lie in it. Two things Arrow leaves to
+the reader: a compressed buffer says its own length in its first 8 bytes, and Arrow allocates what it says; and an array
+may say more rows than its buffers hold, which NumPy would read beyond their end.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+MAX_EXPANSION: Final = 1 << 10
+"""Decompressed bytes of a file, at most: so many times its length, and ``FREE_BYTES``."""
+
+FREE_BYTES: Final = 1 << 20
+_MAGIC: Final = b"ARROW1"
+_CONTINUATION: Final = -1
+_DICTIONARY_BATCH: Final = 2
+_OUTSIDE: Final = "its metadata leads out of the file"
+
+
+def require_bounded(buffer: pa.Buffer) -> None:
+    """Check that an Arrow IPC file doesn't ask for more memory than its length can stand for.
+
+    Reads the footer and each message's header (``File.fbs`` and ``Message.fbs`` of the Arrow format); costs microseconds a
+    record batch.
+
+    Args:
+        buffer: The whole file.
+
+    Raises:
+        ValueError: It asks for more, or its metadata leads out of the file.
+    """
+    data = _Flat(buffer)
+    allowed = FREE_BYTES + MAX_EXPANSION * len(data)
+    asked = sum(_decompressed(data, batch, body) for batch, body in _record_batches(data))
+    if asked > allowed:
+        raise ValueError(
+            f"its compressed buffers ask for {asked} bytes, {allowed} are allowed for {len(data)}"
+        )
+
+
+def require_whole(batch: pa.RecordBatch | pa.Table) -> None:
+    """Check that every array lies in its buffers, and that no column has nulls that its schema doesn't allow.
+
+    Args:
+        batch: As read; fixed-width columns cost nothing, offsets, texts and dictionary indices one pass.
+
+    Raises:
+        pa.ArrowInvalid: An array doesn't.
+    """
+    batch.validate(full=True)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise pa.ArrowInvalid(f"column {field.name} has {column.null_count} nulls, it must have none")
+
+
+def column_names(schema: pa.Schema) -> str:
+    """The columns of a schema for a sentence; a damaged one may have names that aren't text."""
+    try:
+        return ", ".join(schema.names)
+    except UnicodeDecodeError:
+        return "with names that are no text"
+
+
+def _record_batches(data: "_Flat") -> Iterator[tuple[int, int]]:
+    """Where each record batch's metadata and body lie, those of dictionaries included."""
+    length = data.read("<i", len(data) - len(_MAGIC) - 4)
+    footer = data.root(len(data) - len(_MAGIC) - 4 - length)
+    for blocks in (2, 3):  # Footer: dictionaries, recordBatches
+        count, first = data.vector(data.field(footer, blocks))
+        for block in data.int64s(first, 3 * count).reshape(-1, 3).tolist():
+            start, head = (
+                block[0],
+                block[1] & 0xFFFFFFFF,
+            )  # struct Block: offset, metadata's length (int32), body's
+            prefix = 8 if data.read("<i", start) == _CONTINUATION else 4
+            message = data.root(start + prefix)
+            batch = data.table(message, 2)
+            if data.read("<B", data.field(message, 1)) == _DICTIONARY_BATCH:
+                batch = data.table(batch, 1)
+            yield batch, start + head
+
+
+def _decompressed(data: "_Flat", batch: int, body: int) -> int:
+    """Bytes that a record batch's compressed buffers say they hold."""
+    if data.field(batch, 3) == 0:  # RecordBatch.compression
+        return 0
+    count, first = data.vector(data.field(batch, 2))
+    places = data.int64s(first, 2 * count).reshape(-1, 2).tolist()
+    return sum(max(0, data.read("<q", body + offset)) for offset, length in places if length)
+
+
+class _Flat:
+    """A file's bytes as flatbuffers; every read is checked against its length."""
+
+    def __init__(self, buffer: pa.Buffer) -> None:
+        self._bytes = memoryview(buffer).cast("B")
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def read(self, form: str, at: int) -> int:
+        if not 0 <= at <= len(self._bytes) - struct.calcsize(form):
+            raise ValueError(_OUTSIDE)
+        return int(struct.unpack_from(form, self._bytes, at)[0])
+
+    def root(self, at: int) -> int:
+        return at + self.read("<I", at)
+
+    def field(self, table: int, number: int) -> int:
+        """Where a table's field lies; 0: it is absent, as it is of a table that is."""
+        if table == 0:
+            return 0
+        shape = table - self.read("<i", table)
+        slot = 4 + 2 * number
+        if slot >= self.read("<H", shape):
+            return 0
+        offset = self.read("<H", shape + slot)
+        return table + offset if offset else 0
+
+    def table(self, table: int, number: int) -> int:
+        """Where the table lies that a field refers to; 0: it is absent."""
+        at = self.field(table, number)
+        return self.root(at) if at else 0
+
+    def vector(self, at: int) -> tuple[int, int]:
+        """Length and place of the first element of the vector that the field at ``at`` refers to."""
+        if at == 0:
+            return 0, 0
+        start = self.root(at)
+        return self.read("<I", start), start + 4
+
+    def int64s(self, at: int, count: int) -> NDArray[np.int64]:
+        if not 0 <= at <= len(self._bytes) - 8 * count:
+            raise ValueError(_OUTSIDE)
+        return np.frombuffer(self._bytes, "<i8", count, at)
