@@ -5,7 +5,7 @@ two 8-byte records and writes one for every edge, at the same ids in the same or
 the partitioners; a loop that fetches lines ahead as the kernels do, and the plain loop at the same ids in a random
 order of nodes, are printed beside it. Figures are CPU time of the thread, medians; compilation is left out.
 ``update`` is all that the partitioner's public methods cost, ``kernel`` the part of it spent in compiled loops over
-edges that assign (and, of PowerGraph, count).
+edges: those that assign and, of PowerGraph and SEP, count.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from stream.partition import copying
+from stream.partition import copying, two_pass
 from stream.partition.interface import OnlinePartitioner, create
 from stream.partition.prefetch import AHEAD, prefetch
 from stream.snapshots.delta import Csr, SnapshotDelta
@@ -150,6 +150,7 @@ def main() -> None:
     arguments = parser.parse_args()
     clock = Clock()
     clock.watch(copying, "assign_lanes", "count_edges")
+    clock.watch(two_pass, "assign_lanes", "add_centrality")
     works = [
         ("hdrf", 1),
         ("hdrf", SNAPSHOTS),

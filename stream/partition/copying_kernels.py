@@ -54,7 +54,7 @@ def count_edges(op: Int8, src: Int64, dst: Int64, records: Words) -> None:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _best_class(
+def best_class(
     lanes: Lanes,
     in_a: np.uint64,
     in_b: np.uint64,
@@ -62,7 +62,16 @@ def _best_class(
     theta: float,
     weight: float,
 ) -> np.uint64:
-    """The class whose least loaded part scores most (HDRF's ``C_REP + λ·C_BAL``), the first of equal ones."""
+    """The class whose least loaded part scores most (HDRF's ``C_REP + λ·C_BAL``), the first of equal ones.
+
+    Args:
+        lanes: Loads.
+        in_a: Parts of the first end; up to λ = 1 the ends must have no part in common, and both must have one.
+        in_b: Parts of the second end.
+        everywhere: All parts.
+        theta: θ of the first end.
+        weight: λ.
+    """
     largest = largest_load(lanes, everywhere)
     scale = weight / (EPSILON + largest - least_load(lanes, everywhere))
     if weight <= 1.0:  # no part of both, and none of neither can win
@@ -178,7 +187,7 @@ def assign_lanes(
                 among = in_a if count_a > count_b else in_b
         elif weight > 1.0 or (in_a and in_b):
             theta = float(count_a) / (float(count_a) + float(count_b))
-            among = _best_class(lanes, in_a, in_b, everywhere, theta, weight)
+            among = best_class(lanes, in_a, in_b, everywhere, theta, weight)
         if among == _NONE:
             among = everywhere
         lanes, part = add_to_least(lanes, among, draw)
@@ -200,6 +209,20 @@ def assign_lanes(
     write_lanes(room, lanes)
     lanes_to_loads(room, sizes)
     return np.int64(rows), shared
+
+
+@njit(cache=True, nogil=True)
+def add_part(masks: Words, v: int, part: int) -> tuple[bool, bool]:
+    """Put node v into a part; whether it was not in it, and whether it is its second."""
+    word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
+    if masks[v, word] & bit != _NONE:
+        return False, False
+    held = 0
+    for w in range(masks.shape[1]):
+        one = masks[v, w]
+        held += 0 if one == _NONE else (1 if one & (one - np.uint64(1)) == _NONE else 2)
+    masks[v, word] |= bit
+    return True, held == 1
 
 
 @njit(cache=True, nogil=True)
@@ -261,21 +284,14 @@ def assign_masks(
                         part, best_score = int(best[which]), score
         sizes[part] += 1
         event_part[e] = part
-        word, mark = part >> 6, np.uint64(1) << np.uint64(part & 63)
         for v in (i, j):
-            if masks[v, word] & mark != _NONE:
-                continue
-            copy = home[v] >= 0
-            if copy:
-                held = 0
-                for w in range(masks.shape[1]):
-                    held += 0 if masks[v, w] == 0 else 1 + ((masks[v, w] & (masks[v, w] - np.uint64(1))) != 0)
-                shared += held == 1
-            else:
-                home[v] = part
-            masks[v, word] |= mark
-            gained[rows] = 2 * (v * parts + part) + copy
-            rows += 1
+            added, second = add_part(masks, v, part)
+            if added:
+                gained[rows] = 2 * (v * parts + part) + (home[v] >= 0)
+                rows += 1
+                shared += second
+                if home[v] < 0:
+                    home[v] = part
     return rows, shared
 
 

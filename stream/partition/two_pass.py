@@ -22,20 +22,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas.events import US_PER_S
-from stream.partition.interface import Assignment, Quality
+from stream.partition.interface import Assignment, Quality, Why
+from stream.partition.load_lanes import lanes_for
 from stream.partition.mixing import mixed
-from stream.partition.part_sets import in_several, placement_changes
+from stream.partition.node_arrays import grown
+from stream.partition.part_sets import gains, in_several, placement_changes
 from stream.partition.quality import EdgeQuality
 from stream.partition.two_pass_kernels import (
-    RECORD_PARTS,
+    HUB,
+    MARKED_PARTS,
     add_centrality,
+    assign_lanes,
     assign_masks,
-    assign_records,
-    pack_records,
-    unpack_masks,
+    candidates,
+    mark_hubs,
+    reach,
 )
 from stream.snapshots.delta import Float64, Int8, Int32, Int64, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
+
+_CHUNK = 1 << 18
+"""Events of one call of a kernel, as of partitioners that copy any node."""
+
+_WEIGHED = 1 << 15
+"""Events whose weights are computed at a time: they stay in the nearest caches until they are added."""
 
 _LARGEST_EXPONENT = 500.0
 """Forward decay moves its origin before e^x of the newest event comes near the largest float64."""
@@ -58,12 +68,15 @@ class TwoPassSep:
         self.parts, self.seed = parts, seed
         self.hubs, self.time_constant, self.balance_weight = hubs, time_constant, balance_weight
         self._num_nodes = 0
+        # Up to 63 parts and λ = 1 a node's parts and the hub's bit are one word; else words of parts alone.
+        self._marked = parts <= MARKED_PARTS and balance_weight <= 1
         self._home: Int32 = np.empty(0, np.int32)
-        self._masks: NDArray[np.uint64] = np.zeros((0, -(-parts // 64)), np.uint64)
+        self._masks: NDArray[np.uint64] = np.empty((0, -(-parts // 64)), np.uint64)
         self._centrality: Float64 = np.empty(0, np.float64)
         self._sizes: Int64 = np.zeros(parts, np.int64)  # events assigned to each part
         self._placements: Int64 = np.zeros(parts, np.int64)  # nodes in each part
-        self._shared = 0  # nodes in more than one part
+        self._shared = self._placed = 0  # nodes in more than one part, and in any
+        self._hub: NDArray[np.bool_] | None = None  # of the whole file, once it is known; else None
         self._origin: int | None = None  # t0 of the forward decay, µs
         self._events = 0
         self._foreseen = 0  # nodes of the whole file, where ``foresee`` has told
@@ -77,17 +90,19 @@ class TwoPassSep:
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
         """Take pass 1 over all inserts of a file before its first update: SPEED's two passes.
 
-        The hubs are then those of the whole file, and all its nodes count as seen.
+        The hubs are then those of the whole file, and all its nodes count as seen. A file may be given in
+        pieces, in order of time.
 
         Args:
             src: int64 (E,) dense ids of the inserts' ends.
             dst: int64 (E,).
             t: int64 (E,) microseconds.
-            num_nodes: Distinct nodes of the file.
+            num_nodes: Distinct nodes of the file, or of its pieces so far.
         """
         self._grow(num_nodes)
-        self._add(np.ones(len(src), np.int8), src, dst, t)
+        self._add(None, src, dst, t)
         self._foreseen = num_nodes
+        self._hub = None
 
     def update(self, delta: SnapshotDelta) -> Assignment:
         """Assign the inserts of snapshot ``delta.tau``; called once a snapshot, in order."""
@@ -97,60 +112,87 @@ class TwoPassSep:
             self._add(delta.op, delta.src, delta.dst, delta.t)
         seen = max(delta.num_nodes, self._foreseen)
         budget = int(self.hubs * seen)
-        hub = _most_central(self._centrality, budget, self.seed)
-        src, dst = delta.src[delta.op > 0], delta.dst[delta.op > 0]
-        leaving = self._without_room(src, dst, hub, budget)
-        ends = np.zeros(len(self._home), np.bool_)
-        ends[src] = ends[dst] = ends[leaving] = True
-        changing = np.flatnonzero(ends)
-        homes_before, before = self._home[changing], self._masks[changing]
-        self._masks[leaving] = 0
-        home = self._home[leaving]
-        self._masks[leaving, home >> 6] = np.uint64(1) << (home & 63).astype(np.uint64)
-        event_part = self._assign(delta, hub)
+        hub, leaving = self._hub, np.empty(0, np.int64)
+        if hub is None or len(hub) < len(self._home):
+            hub = _most_central(self._centrality, budget, self.seed)
+            leaving = self._without_room(delta, hub, budget)
+            if self._marked:
+                mark_hubs(self._masks.reshape(-1), hub)
+            if self._foreseen:
+                self._hub = hub
+        left = self._send_home(leaving)
+        event_part = np.empty(len(delta.op), np.int32)
+        noted = [
+            self._assign(delta, slice(begin, begin + _CHUNK), hub, event_part)
+            for begin in range(0, len(delta.op), _CHUNK)
+        ]
         self._events += len(delta.op)
-        now = self._masks[changing]
-        node, part, why, _ = placement_changes(
-            changing, homes_before, self._home[changing], before, now, self._placements
-        )
-        self._shared += int(in_several(now).sum()) - int(in_several(before).sum())
-        inserts = len(src)
+        node, part, why = gains(noted, self.parts, self._placements)
+        self._placed += int(np.count_nonzero(why == Why.NEW))
+        if len(leaving):
+            node, part = np.concatenate([node, left[0]]), np.concatenate([part, left[1]])
+            order = np.lexsort((part, node))
+            node, part, why = node[order], part[order], np.concatenate([why, left[2]])[order]
+        inserts = int(np.count_nonzero(delta.op > 0))
         self._quality.observe(
             inserts=inserts,
-            discarded=inserts - int((event_part >= 0).sum()),
+            discarded=inserts - int(np.count_nonzero(event_part >= 0)),
             seen=seen,
             shared=self._shared,
             placements=self._placements,
-            placed_nodes=int((self._home >= 0).sum()),
+            placed_nodes=self._placed,
             assigned=self._sizes,
             moved=0,
             live=len(delta.live),
         )
         return Assignment(node, part, why, event_part)
 
-    def _assign(self, delta: SnapshotDelta, hub: NDArray[np.bool_]) -> Int32:
-        events = (delta.op, delta.src, delta.dst)
-        rule = (self._home, self._sizes, self.balance_weight, self.seed, self._events)
-        if self.parts > RECORD_PARTS or self.balance_weight > 1:
-            return assign_masks(*events, self._masks, hub, self._centrality, *rule)
-        records = pack_records(self._masks, hub, self._centrality)
-        event_part = assign_records(*events, records, *rule)
-        unpack_masks(records, self._masks)
-        return event_part
+    def _assign(self, delta: SnapshotDelta, rows: slice, hub: NDArray[np.bool_], event_part: Int32) -> Int64:
+        """Assign these rows' inserts; what nodes gained by it, as ``gains`` takes it."""
+        events = delta.op[rows], delta.src[rows], delta.dst[rows]
+        gained = np.empty(2 * len(events[0]), np.int64)
+        rule = (self.balance_weight, self.seed, self._events + rows.start)
+        out = (event_part[rows], gained)
+        if self._marked:
+            marks, lanes = self._masks.reshape(-1), lanes_for(self._sizes)
+            found, shared = assign_lanes(
+                *events, marks, self._centrality, self._home, self._sizes, *lanes, *rule, *out
+            )
+        else:
+            found, shared = assign_masks(
+                *events, self._masks, hub, self._centrality, self._home, self._sizes, *rule, *out
+            )
+        self._shared += shared
+        return gained[: int(found)]
 
-    def _without_room(self, src: Int64, dst: Int64, hub: NDArray[np.bool_], budget: int) -> Int64:
+    def _sets(self, rows: Any = slice(None)) -> NDArray[np.uint64]:
+        """Parts of these nodes, uint64 (n, words): a copy, without the hub's bit."""
+        sets: NDArray[np.uint64] = self._masks[rows] & ~HUB if self._marked else self._masks[rows].copy()
+        return sets
+
+    def _send_home(self, leaving: Int64) -> tuple[Int64, Int32, Int8]:
+        """Take all parts but their home from these nodes; rows (node, part, why) of what they lost."""
+        node = np.sort(leaving)  # no hubs
+        before = self._sets(node)
+        home = self._home[node]
+        self._masks[node] = 0
+        self._masks[node, home >> 6] = np.uint64(1) << (home & 63).astype(np.uint64)
+        self._shared -= len(node)
+        node, part, why, _ = placement_changes(node, home, home, before, self._masks[node], self._placements)
+        return node, part, why
+
+    def _without_room(self, delta: SnapshotDelta, hub: NDArray[np.bool_], budget: int) -> Int64:
         """Former hubs that must give up their parts so that these inserts cannot break the budget.
 
         A hub in one part may get a second one only by an insert whose ends have not one home (SPEED eqs. 2 to 6:
         a part with both ends scores 3, any other below). The least central former hubs leave first.
         """
-        apart = (self._home[src] != self._home[dst]) | (self._home[src] < 0)
-        may_gain = np.zeros(len(self._home), np.bool_)
-        may_gain[src[apart]] = may_gain[dst[apart]] = True
-        several = in_several(self._masks)
-        may_gain &= hub & ~several
-        excess = max(self._shared + int(may_gain.sum()) - budget, 0)
+        several = in_several(self._sets())
         former = np.flatnonzero(several & ~hub)
+        if not len(former):
+            return former
+        needing = reach(delta.op, delta.src, delta.dst, self._home, hub & ~several)
+        excess = max(self._shared + needing - budget, 0)
         return former[np.argsort(self._centrality[former], kind="stable")][:excess]
 
     def home(self) -> Int32:
@@ -166,7 +208,7 @@ class TwoPassSep:
         return pack(
             {
                 "home": self._home,
-                "masks": self._masks,
+                "masks": self._sets(),
                 "placements": self._placements,
                 "centrality": self._centrality,
                 "sizes": self._sizes,
@@ -182,21 +224,21 @@ class TwoPassSep:
         self._home, self._centrality, self._sizes = state["home"], state["centrality"], state["sizes"]
         self._masks, self._placements = state["masks"], state["placements"]
         self._shared = int(in_several(self._masks).sum())
+        self._placed = int(np.count_nonzero(self._home >= 0))
+        self._hub = None
         self._origin = int(state["origin"][0]) if len(state["origin"]) else None
         self._num_nodes, self._events, self._foreseen = (int(x) for x in state["counts"])
         self._quality.restore(state["quality"])
 
     def _grow(self, num_nodes: int) -> None:
-        new = num_nodes - len(self._home)
-        if new > 0:
-            self._home = np.concatenate([self._home, np.full(new, -1, np.int32)])
-            self._masks = np.concatenate([self._masks, np.zeros((new, self._masks.shape[1]), np.uint64)])
-            self._centrality = np.concatenate([self._centrality, np.zeros(new)])
+        self._home = grown(self._home, num_nodes, -1)
+        self._masks = grown(self._masks, num_nodes)
+        self._centrality = grown(self._centrality, num_nodes)
 
-    def _add(self, op: Int8, src: Int64, dst: Int64, t: Int64) -> None:
-        """Pass 1: forward decay, ``e^((t − t0)/T)``; the order and θ don't depend on t0."""
-        weight = np.ones(len(op))
-        if self.time_constant is not None and len(op):
+    def _add(self, op: Int8 | None, src: Int64, dst: Int64, t: Int64) -> None:
+        """Pass 1: forward decay, ``e^((t − t0)/T)``; the order and θ don't depend on t0. Without ``op`` all are inserts."""
+        scale = math.inf
+        if self.time_constant is not None and len(t):
             scale = self.time_constant * US_PER_S
             latest = int(t.max())
             if self._origin is None:
@@ -204,8 +246,13 @@ class TwoPassSep:
             if (latest - self._origin) / scale > _LARGEST_EXPONENT:
                 self._centrality *= math.exp(-(latest - self._origin) / scale)
                 self._origin = latest
-            weight = np.exp((t - self._origin) / scale)
-        add_centrality(self._centrality, op, src, dst, weight)
+        inserts, ones = np.ones(_WEIGHED, np.int8), np.ones(_WEIGHED)
+        for begin in range(0, len(src), _WEIGHED):
+            rows = slice(begin, min(begin + _WEIGHED, len(src)))
+            count = rows.stop - begin
+            weight = ones[:count] if self._origin is None else np.exp((t[rows] - self._origin) / scale)
+            kind = inserts[:count] if op is None else op[rows]
+            add_centrality(self._centrality, kind, src[rows], dst[rows], weight)
 
 
 def _most_central(centrality: Float64, count: int, seed: int) -> NDArray[np.bool_]:
@@ -214,9 +261,9 @@ def _most_central(centrality: Float64, count: int, seed: int) -> NDArray[np.bool
         return np.ones(len(centrality), np.bool_)
     if count == 0:
         return np.zeros(len(centrality), np.bool_)
-    threshold = np.partition(centrality, -count)[-count]
+    threshold = np.partition(candidates(centrality, count), -count)[-count]
     top: NDArray[np.bool_] = centrality > threshold
     equal = np.flatnonzero(centrality == threshold)
     drawn = equal[np.argsort(mixed(seed, equal), kind="stable")]
-    top[drawn[: count - int(top.sum())]] = True
+    top[drawn[: count - int(np.count_nonzero(top))]] = True
     return top

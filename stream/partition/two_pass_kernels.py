@@ -1,15 +1,23 @@
 """SEP's loops: centrality (SPEED eq. 1) and edge assignment (Alg. 1). Arrays in, arrays out.
 
-Up to 63 parts a node's record is 16 bytes, so that an edge touches two cache lines: its parts and whether it is a hub,
-and its centrality. As in ``copying_kernels``, the least loaded part of a class is a minimum over keys. Of equal loads
-the smallest ``part XOR draw`` is taken.
+Up to 63 parts a node is 8 bytes to the assignment, the parts it is in and whether it is a hub; its centrality is only
+looked at where two hubs without a common part meet. As in ``copying_kernels``, the parts' loads are the lanes of a
+vector. An edge whose ends have a part in common writes nothing but its own part.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.partition.copying_kernels import EPSILON
+from stream.partition.copying_kernels import EPSILON, add_part, best_class
+from stream.partition.load_lanes import (
+    LaneArray,
+    add_to_least,
+    lanes_to_loads,
+    loads_to_lanes,
+    read_lanes,
+    write_lanes,
+)
 from stream.partition.mixing import splitmix64
 from stream.partition.prefetch import AHEAD, prefetch
 from stream.snapshots.delta import Float64, Int8, Int32, Int64
@@ -18,10 +26,15 @@ Bool = NDArray[np.bool_]
 
 Words = NDArray[np.uint64]
 
-RECORD_PARTS = 63
-"""Parts that fit into a record, beside the hub's bit."""
+HUB = np.uint64(1 << 63)
+"""Bit of a hub, beside those of the parts."""
 
-_HUB = np.uint64(1 << 63)
+MARKED_PARTS = 63
+"""Parts that leave room for the hub's bit."""
+
+_NONE = np.uint64(0)
+_OCTAVES = 1 << 15
+"""Buckets of ``top_centralities``: the sign, exponent and first bits of a float64, 8 to an octave."""
 
 
 @njit(cache=True, nogil=True)
@@ -35,137 +48,174 @@ def add_centrality(centrality: Float64, op: Int8, src: Int64, dst: Int64, weight
         dst: int64 (E,).
         weight: float64 (E,).
     """
+    last = len(op) - 1
     for e in range(len(op)):
+        ahead = min(e + AHEAD, last)
+        prefetch(centrality, src[ahead])
+        prefetch(centrality, dst[ahead])
         if op[e] > 0:
-            centrality[src[e]] += weight[e]
-            if dst[e] != src[e]:
-                centrality[dst[e]] += weight[e]
+            i, j = np.uint64(src[e]), np.uint64(dst[e])
+            centrality[i] += weight[e]
+            if i != j:
+                centrality[j] += weight[e]
 
 
 @njit(cache=True, nogil=True)
-def pack_records(masks: Words, hub: Bool, centrality: Float64) -> Words:
-    """Records uint64 (N, 2): parts and the hub's bit; the bits of the centrality."""
-    records = np.empty((len(hub), 2), np.uint64)
-    bits = centrality.view(np.uint64)
-    for v in range(len(hub)):
-        records[v, 0] = masks[v, 0] | (_HUB if hub[v] else np.uint64(0))
-        records[v, 1] = bits[v]
-    return records
+def candidates(centrality: Float64, count: int) -> Float64:
+    """Some of the largest centralities, the ``count`` largest among them: whole buckets of an eighth of an octave.
+
+    Args:
+        centrality: float64 (N,), none negative; N > count > 0.
+        count: Wanted.
+    """
+    bits = centrality.view(np.int64)
+    held = np.zeros(_OCTAVES, np.int64)
+    for v in range(len(bits)):
+        held[bits[v] >> 49] += 1
+    bucket, found = _OCTAVES, 0
+    while found < count:
+        bucket -= 1
+        found += held[bucket]
+    out = np.empty(found, np.float64)
+    at = 0
+    for v in range(len(bits)):
+        if bits[v] >> 49 >= bucket:
+            out[at] = centrality[v]
+            at += 1
+    return out
 
 
 @njit(cache=True, nogil=True)
-def unpack_masks(records: Words, masks: Words) -> None:
-    """Write the records' parts to ``masks``, uint64 (N, 1)."""
-    for v in range(len(records)):
-        masks[v, 0] = records[v, 0] & ~_HUB
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _least(keys: Int64, mask: np.uint64, draw: int, bit_of: Words) -> int:
-    """Smallest ``key XOR draw`` of the parts in ``mask``; no branch in the loop."""
-    none = 2**63 - 1
-    least = none
-    for p in range(len(keys)):
-        least = min(least, (keys[p] ^ draw) if (mask & bit_of[p]) != 0 else none)
-    return least
+def mark_hubs(marks: Words, hub: Bool) -> None:
+    """Set or clear every node's ``HUB``."""
+    for v in range(len(marks)):
+        marks[v] = (marks[v] & ~HUB) | (HUB if hub[v] else _NONE)
 
 
 @njit(cache=True, nogil=True)
-def assign_records(
+def reach(op: Int8, src: Int64, dst: Int64, home: Int32, may: Bool) -> int:
+    """Nodes marked in ``may`` that have an insert to a node of another home, or before they have one.
+
+    Args:
+        op: int8 (E,).
+        src: int64 (E,).
+        dst: int64 (E,).
+        home: int32 (N,), −1 for none.
+        may: bool (N,); left without the nodes that were counted.
+    """
+    found = 0
+    for e in range(len(op)):
+        i, j = src[e], dst[e]
+        if op[e] > 0 and (home[i] != home[j] or home[i] < 0):
+            found += may[i]
+            may[i] = False
+            found += may[j]
+            may[j] = False
+    return found
+
+
+@njit(cache=True, nogil=True)
+def assign_lanes(
     op: Int8,
     src: Int64,
     dst: Int64,
-    records: Words,
+    marks: Words,
+    centrality: Float64,
     home: Int32,
     sizes: Int64,
+    room: LaneArray,
+    width: tuple[int, ...],
     weight: float,
     seed: int,
     drawn: int,
-) -> Int32:
-    """Second pass of SEP over one batch (SPEED Alg. 1, lines 2 to 16), at most ``RECORD_PARTS`` parts and λ ≤ 1.
+    event_part: Int32,
+    gained: Int64,
+) -> tuple[np.int64, int]:
+    """Second pass of SEP over one batch (SPEED Alg. 1, lines 2 to 16), at most ``MARKED_PARTS`` parts and λ ≤ 1.
 
     A node's first part is its home. Only hubs get further parts, and no node loses one, so both ends of an
     assigned edge are in its part when the batch is done.
 
     Args:
-        op: int8 (E,), rows other than inserts get −1.
+        op: int8 (E,), rows other than inserts get −1. At most ``SHORT_LOADS`` rows.
         src: int64 (E,).
         dst: int64 (E,).
-        records: uint64 (N, 2) of ``pack_records``; written to.
+        marks: uint64 (N,) parts, and ``HUB``; written to.
+        centrality: float64 (N,).
         home: int32 (N,), −1 for nodes without a part; written to.
         sizes: int64 (P,) edges assigned so far; written to.
+        room: Of ``lanes_for``; scratch.
+        width: Of ``lanes_for``.
         weight: λ of eq. 6.
         seed: Of the draws that break ties.
         drawn: Events before this batch: the draw of an event depends on its number only.
+        event_part: int32 (E,), written: part of each event, −1 for a discarded one.
+        gained: int64 (2 E,), written: as in ``copying_kernels``.
 
     Returns:
-        Part of each event, int32 (E,), −1 for a discarded one.
+        Rows of ``gained``, and nodes that gained a second part.
     """
     parts = len(sizes)
-    flat = records.reshape(-1)
-    centrality = flat.view(np.float64)
-    event_part = np.full(len(op), -1, np.int32)
-    keys, bit_of = np.empty(parts, np.int64), np.empty(parts, np.uint64)
-    for p in range(parts):
-        keys[p] = sizes[p] << 6 | p
-        bit_of[p] = np.uint64(1) << np.uint64(p)
-    everywhere = _HUB - np.uint64(1)
-    largest, smallest = sizes.max(), sizes.min()
-    at_smallest = (sizes == smallest).sum()
+    everywhere = ~_NONE >> np.uint64(64 - parts)
+    loads_to_lanes(sizes, room)
+    lanes = read_lanes(room, width)
+    apart = np.uint64(2 * parts)
     start = splitmix64(np.uint64(seed))
     last = len(op) - 1
-    bits, bits_of = np.uint64(0), -1
+    bits, bits_of = _NONE, -1
+    rows, shared = np.uint64(0), 0
     for e in range(len(op)):
         ahead = min(e + AHEAD, last)
-        prefetch(flat, 2 * src[ahead])
-        prefetch(flat, 2 * dst[ahead])
+        prefetch(marks, src[ahead])
+        prefetch(marks, dst[ahead])
         if op[e] <= 0:
+            event_part[e] = -1
             continue
-        i, j = 2 * src[e], 2 * dst[e]
+        i, j = np.uint64(src[e]), np.uint64(dst[e])
         of = (drawn + e) >> 3
         if of != bits_of:
             bits, bits_of = splitmix64(start ^ np.uint64(of)), of
-        draw = np.int64((bits >> np.uint64(8 * ((drawn + e) & 7))) & np.uint64(63))
-        a, b = flat[i], flat[j]
-        in_a, in_b = a & ~_HUB, b & ~_HUB
-        both = in_a & in_b
-        if both != 0:
-            least = _least(keys, both, draw, bit_of)
-        elif in_a == 0 or in_b == 0:
-            one = in_a | in_b
-            least = _least(keys, one if one != 0 else everywhere, draw, bit_of)
-        elif (a & b) >= _HUB:
-            total = centrality[i + 1] + centrality[j + 1]
-            theta = centrality[i + 1] / total if total > 0.0 else 0.5
-            scale = weight / (EPSILON + largest - smallest)
-            first, second = _least(keys, in_a, draw, bit_of), _least(keys, in_b, draw, bit_of)
-            score = 2.0 - theta + scale * (largest - (first >> 6))
-            other = 1.0 + theta + scale * (largest - (second >> 6))
-            least = first if score >= other else second
-        elif (a | b) >= _HUB:
-            least = _least(keys, in_b if a >= _HUB else in_a, draw, bit_of)
-        else:
+        draw = (bits >> np.uint64(8 * ((drawn + e) & 7))) & np.uint64(63)
+        a, b = marks[i], marks[j]
+        both = a & b & ~HUB
+        if both != _NONE:
+            lanes, part = add_to_least(lanes, both, draw)
+            event_part[e] = part
             continue
-        part = (least ^ draw) & 63
-        keys[part] += 64
-        load = keys[part] >> 6
-        largest = max(largest, load)
-        if load == smallest + 1:
-            at_smallest -= 1
-            if at_smallest == 0:
-                smallest += 1
-                for p in range(parts):
-                    at_smallest += (keys[p] >> 6) == smallest
-        if in_a == 0:
-            home[src[e]] = part
-        if in_b == 0:
-            home[dst[e]] = part
-        flat[i] = a | bit_of[part]
-        flat[j] = b | bit_of[part]
+        in_a, in_b = a & ~HUB, b & ~HUB
+        if not in_a or not in_b:
+            among = in_a | in_b
+            if among == _NONE:
+                among = everywhere
+        elif (a & b) >= HUB:
+            total = centrality[i] + centrality[j]
+            theta = centrality[i] / total if total > 0.0 else 0.5
+            among = best_class(lanes, in_a, in_b, everywhere, theta, weight)
+        elif (a | b) >= HUB:
+            among = in_b if a >= HUB else in_a
+        else:
+            event_part[e] = -1
+            continue
+        lanes, part = add_to_least(lanes, among, draw)
         event_part[e] = part
-    for p in range(parts):
-        sizes[p] = keys[p] >> 6
-    return event_part
+        bit = np.uint64(1) << np.uint64(part)
+        marks[i], marks[j] = a | bit, b | bit
+        if in_a & bit == _NONE:
+            if in_a == _NONE:
+                home[i] = part
+            shared += in_a != _NONE and in_a & (in_a - np.uint64(1)) == _NONE
+            gained[rows] = i * apart + np.uint64(2 * part + (in_a != _NONE))
+            rows += np.uint64(1)
+        if in_b & bit == _NONE:
+            if in_b == _NONE:
+                home[j] = part
+            shared += in_b != _NONE and in_b & (in_b - np.uint64(1)) == _NONE
+            if i != j:
+                gained[rows] = j * apart + np.uint64(2 * part + (in_b != _NONE))
+                rows += np.uint64(1)
+    write_lanes(room, lanes)
+    lanes_to_loads(room, sizes)
+    return np.int64(rows), shared
 
 
 @njit(cache=True, nogil=True)
@@ -181,13 +231,16 @@ def assign_masks(
     weight: float,
     seed: int,
     drawn: int,
-) -> Int32:
-    """``assign_records`` for any number of parts and any λ, with masks of uint64 (N, words)."""
+    event_part: Int32,
+    gained: Int64,
+) -> tuple[int, int]:
+    """``assign_lanes`` for any number of parts and any λ, with masks of uint64 (N, words) and hubs of their own."""
     parts = len(sizes)
-    event_part = np.full(len(op), -1, np.int32)
     start = splitmix64(np.uint64(seed))
     best = np.empty(4, np.int64)
+    rows = shared = 0
     for e in range(len(op)):
+        event_part[e] = -1
         if op[e] <= 0:
             continue
         i, j = src[e], dst[e]
@@ -225,7 +278,11 @@ def assign_masks(
         sizes[part] += 1
         event_part[e] = part
         for v in (i, j):
-            if home[v] < 0:
-                home[v] = part
-            masks[v, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
-    return event_part
+            added, second = add_part(masks, v, part)
+            if added:
+                gained[rows] = 2 * (v * parts + part) + (home[v] >= 0)
+                rows += 1
+                shared += second
+                if home[v] < 0:
+                    home[v] = part
+    return rows, shared

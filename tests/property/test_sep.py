@@ -1,6 +1,7 @@
 """SEP by centrality against plain Python, event by event; and the bounds that SPEED proves."""
 
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import batches, seal, snapshot, splitmix64, streams, tie_order
 
+from stream.partition import two_pass
 from stream.partition.interface import PartitionError, Why, create
 from stream.partition.sep import Sep
 
@@ -237,6 +239,49 @@ def test_ties_vary_with_the_event_and_with_the_seed():
         a = Sep(parts=4, seed=seed, rule="centrality").update(snapshot(0, 2, [(1, 0, 1, 0)]))
         firsts.append(a.event_part[0])
     assert set(firsts) == {0, 1, 2, 3}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.sampled_from([0.0, 1.0, 2.0]), st.floats(0.0, 1e300), st.floats(1e-300, 1e-290)),
+        min_size=1,
+        max_size=60,
+    ),
+    st.floats(0.0, 1.0),
+)
+def test_hubs_are_the_most_central_nodes_and_equal_ones_are_drawn(centrality, share):
+    count = int(share * len(centrality))
+    start = splitmix64(3)
+    order = sorted(range(len(centrality)), key=lambda v: (-centrality[v], splitmix64(start ^ v)))
+    hub = two_pass._most_central(np.array(centrality), count, 3)
+    assert set(np.flatnonzero(hub).tolist()) == set(order[:count])
+
+
+@pytest.mark.parametrize("parts", [5, 63, 64])
+def test_a_file_may_be_given_in_pieces_and_a_snapshot_cut_anywhere(parts, monkeypatch):
+    """The same parts and placements as in one piece, also with a state in between."""
+    draws = np.random.default_rng(0)
+    src, dst = draws.integers(0, 50, (2, 400))
+    t = np.arange(400) * 1_000_000
+    events = [(1, int(i), int(j), s) for s, (i, j) in enumerate(zip(src, dst, strict=True))]
+    snapshots = [snapshot(0, 50, events[:200]), snapshot(1, 50, events[200:])]
+    params = {"parts": parts, "hubs": 0.2, "time_constant": 100.0, "rule": "centrality"}
+    whole, pieces = Sep(**params), Sep(**params)
+    whole.foresee(src, dst, t, 50)
+    expected = [whole.update(delta) for delta in snapshots]
+    monkeypatch.setattr(two_pass, "_CHUNK", 7)
+    monkeypatch.setattr(two_pass, "_WEIGHED", 11)
+    for rows in (slice(0, 150), slice(150, 399), slice(399, 400)):
+        pieces.foresee(src[rows], dst[rows], t[rows], 50)
+    # Forward decay weighs by the first piece's end: the order of centralities is the same, their scale is not.
+    for delta, one in zip(snapshots, expected, strict=True):
+        again = Sep(**params)
+        again.restore(pieces.state())
+        pieces = again
+        other = pieces.update(delta)
+        for a, b in zip(astuple(one), astuple(other), strict=True):
+            assert b.tolist() == a.tolist()
 
 
 def test_state_packs_the_sets_of_parts():
