@@ -1,16 +1,13 @@
-"""Readers of a lane: other processes' commits as they come, damage by name, and a store read with Arrow alone."""
+"""Readers of a lane: other processes' commits as they come, and damage by name."""
 
 import json
 import multiprocessing
 import shutil
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from lane_stream import FEATURES, SEGMENTS, lane, make_store, random_events
+from lane_stream import lane, make_store, random_events
 
-from stream.snapshots.graph import LiveGraph
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
@@ -115,52 +112,3 @@ def test_a_damaged_file_is_named_when_it_is_read(store, what):
     path.unlink()
     with pytest.raises(CorruptError, match=rf"{what}\.arrow is missing"):
         reader.changes(manifest, [0])
-
-
-def test_a_lane_can_be_read_with_arrow_and_json_alone(whole):
-    """What docs/store-format.md promises: no code of Freshet between these files and the graph."""
-    root = whole / "lanes/distdy"
-    header = json.loads((root / "lane.json").read_text())
-    manifests = sorted(
-        (json.loads(path.read_text()) for path in (root / "commits").glob("*.json")),
-        key=lambda m: m["sequence"],
-    )
-    owner, pairs, vectors = {}, [{} for _ in range(header["parts"])], [{} for _ in range(header["parts"])]
-    bounds = [s * FEATURES // SEGMENTS for s in range(SEGMENTS + 1)]
-    graph = LiveGraph(node_features=FEATURES, segments=SEGMENTS)
-    log = LaneReader(whole, "distdy").log
-    for manifest in manifests:
-        tables = {
-            name: pa.ipc.open_file(str(root / manifest[name]["path"]))
-            for name in ("assignment", "edges", "segments")
-        }
-        for row in tables["assignment"].get_batch(0).to_pylist():
-            for part in vectors:
-                part.pop(row["node"], None)
-            if row["part"] < 0:
-                del owner[row["node"]]
-            else:
-                owner[row["node"]] = row["part"]
-                vectors[row["part"]][row["node"]] = np.zeros(FEATURES, np.float32)
-        for k in range(header["parts"]):
-            for row in tables["edges"].get_batch(k).to_pylist():
-                pair = row["src"], row["dst"]
-                if row["op"] < 0:
-                    del pairs[k][pair]
-                else:
-                    assert (pair in pairs[k]) == (row["op"] == 0)
-                    pairs[k][pair] = row["weight"]
-            for row in tables["segments"].get_batch(k).to_pylist():
-                start, end = bounds[row["segment"]], bounds[row["segment"] + 1]
-                vectors[k][row["node"]][start:end] = row["values"][: end - start]
-        graph.apply(manifest["tau"], log.events(manifest["tau"]))
-        live = graph.pairs()
-        expected = dict(
-            zip(zip(live.src.tolist(), live.dst.tolist(), strict=True), live.weight.tolist(), strict=True)
-        )
-        assert {pair: w for part in pairs for pair, w in part.items()} == expected
-        for k in range(header["parts"]):
-            assert pairs[k].keys() == {p for p in expected if k in (owner[p[0]], owner[p[1]])}
-            assert vectors[k].keys() == {v for v, p in owner.items() if p == k}
-            for v, vector in vectors[k].items():
-                assert vector.tolist() == graph.features(np.array([v]))[0].tolist()
