@@ -282,6 +282,19 @@ class Lane(Section):
     )
 
 
+class Retention(Section):
+    """Which snapshots the store keeps: one stays while either rule keeps it; without a rule all stay."""
+
+    snapshots: int | None = Field(None, ge=1, description="The newest so many; null: by time only.")
+    time_s: float | None = Field(
+        None,
+        gt=0,
+        le=_MOST_S,
+        description="Those that end within so many seconds of event time before the newest one's end; null: by count "
+        "only. Older ones go an eighth of what is kept at a time; what they led to stays.",
+    )
+
+
 class Runner(Section):
     """Where the pipeline runs: in this process, or on Flink through Beam's portable runner."""
 
@@ -352,6 +365,7 @@ class StreamConfig(Service):
         description="Event ids remembered at most, at most 144 bytes each; further ones are not, and counted.",
     )
     lanes: list[Lane] = Field(default_factory=list, description="Partitioners that follow the log.")
+    retention: Retention = Field(default_factory=Retention)
     metrics: Metrics = Field(default_factory=Metrics)
     runner: Runner = Field(default_factory=Runner)
     cycle_s: float = Field(

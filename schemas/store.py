@@ -147,6 +147,48 @@ class CommitRecord(Record):
     )
 
 
+class Dropped(BaseModel):
+    """Totals over the snapshots that are no longer kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    events: int = 0
+    inserts: int = 0
+    deletes: int = 0
+
+
+class LogIndex(Record):
+    """``log/index/<number>.json``: what commits 0 to n say together, so that nobody has to read them one by one."""
+
+    number: int = Field(ge=0, description="Counts the indexes of a log; the newest two are kept.")
+    n: int = Field(ge=0)
+    commit: str = Field(description="Checksum of commit n: the chain goes on after it.")
+    first: int = Field(ge=0, description="Number of the oldest sealed snapshot kept; the very first had 0.")
+    end: int = Field(ge=1, description="Sealed snapshots up to commit n, dropped ones included.")
+    dropped: Dropped = Field(default_factory=Dropped, description="Totals of the snapshots before the first.")
+    snapshots: FileRef = Field(description="The kept snapshots, a row each.")
+    ids: list[FileRef] = Field(description="External ids of all dense ones in use after n, in order.")
+    base: FileRef | None = Field(
+        None, description="The live graph before the first kept snapshot, as events; null: there is none."
+    )
+    with_rejects: list[int] = Field(
+        default_factory=list, description="Commits up to n whose rejects are kept."
+    )
+
+
+class LaneIndex(Record):
+    """``lanes/<lane>/index/<number>.json``: the manifests up to a snapshot, so that they are read on demand."""
+
+    number: int = Field(ge=0, description="Counts the indexes of a lane; the newest two are kept.")
+    lane_checksum: str = Field(description="Checksum of lane.json.")
+    sequence: int = Field(ge=0, description="The last manifest it covers.")
+    first: int = Field(ge=0, description="Sequence of the oldest snapshot kept.")
+    manifests: FileRef = Field(description="The manifests from the first on, a row each.")
+    base: FileRef | None = Field(
+        None, description="All that the parts hold at the first kept snapshot, where older ones were dropped."
+    )
+
+
 LaneKind = Literal["vertex", "edge"]
 
 

@@ -110,7 +110,7 @@ def backfill(
             rows=history.rows - first,
             snapshots=len(writer.snapshots) - sealed,
             seconds=time.monotonic() - begun_s,
-            events=sum(s.num_events for s in writer.snapshots) + (last.tail_events if last else 0),
+            events=writer.totals.events + (last.tail_events if last else 0),
             refused=refused,
         )
 

@@ -3,6 +3,7 @@
 import typer
 
 from stream.commands.backfill import backfill
+from stream.commands.compact import compact
 from stream.commands.config import config
 from stream.commands.inspect import inspect
 from stream.commands.partition import partition
@@ -20,5 +21,5 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, backfill, replay, inspect, verify, partition, synth, schema, config):
+for command in (run, backfill, replay, inspect, verify, compact, partition, synth, schema, config):
     app.command()(command)

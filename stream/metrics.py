@@ -13,7 +13,8 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S, Op
-from schemas.store import CommitRecord, FileRef, LaneManifest, SealedSnapshot
+from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
+from stream.store.lane.index import LaneTotals, manifest_rows
 
 COMMIT_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
@@ -187,10 +188,10 @@ class StreamMetrics:
 
     # What the job tells.
 
-    def opened_log(self, last: CommitRecord | None, snapshots: list[SealedSnapshot]) -> None:
+    def opened_log(self, last: CommitRecord | None, stored_bytes: int) -> None:
         """The log as it was found: where gauges and differences of totals begin."""
         self._duplicates_before = last.duplicates if last else 0
-        self._store_bytes.labels(self._graph, "log").set(_snapshot_bytes(snapshots))
+        self._store_bytes.labels(self._graph, "log").set(stored_bytes)
 
     def skipped(self, topic: str, offsets: int) -> None:
         """A gap was jumped over."""
@@ -214,28 +215,26 @@ class StreamMetrics:
         """Sealed snapshots that a lane lacks."""
         self._lane_lag.labels(self._graph, lane).set(snapshots)
 
-    def opened_lane(self, lane: str, manifests: list[LaneManifest]) -> None:
+    def opened_lane(self, lane: str, last: LaneManifest | None, totals: LaneTotals) -> None:
         """A lane as it was found."""
         self._lane_bytes[lane] = (0, 0)
-        self._count_lane(lane, manifests)
-        if manifests:
-            self._show_lane(manifests[-1])
+        self._count_lane(lane, totals)
+        if last is not None:
+            self._show_lane(last)
 
     def lane_committed(self, manifest: LaneManifest) -> None:
         """A lane has one more snapshot."""
-        self._count_lane(manifest.lane, [manifest])
+        self._count_lane(manifest.lane, LaneTotals().plus(manifest_rows([manifest])))
         self._show_lane(manifest)
         self._update.labels(self._graph, manifest.lane).observe(manifest.quality.seconds)
 
-    def _count_lane(self, lane: str, manifests: list[LaneManifest]) -> None:
+    def _count_lane(self, lane: str, more: LaneTotals) -> None:
         stored, full = self._lane_bytes.get(lane, (0, 0))
-        for manifest in manifests:
-            stored += sum(part.bytes for part in manifest.parts)
-            full += sum(part.full_bytes for part in manifest.parts)
+        stored, full = stored + more.bytes, full + more.full_bytes
         self._lane_bytes[lane] = (stored, full)
         if full:
             self._saving.labels(self._graph, lane).set(1 - stored / full)
-        self._store_bytes.labels(self._graph, "lane").inc(sum(_manifest_bytes(m) for m in manifests))
+        self._store_bytes.labels(self._graph, "lane").inc(more.disk_bytes)
 
     def _show_lane(self, manifest: LaneManifest) -> None:
         quality, labels = manifest.quality, (self._graph, manifest.lane)
@@ -263,10 +262,6 @@ def _free_bytes(store: Path) -> int:
 
 def _snapshot_bytes(snapshots: Iterable[SealedSnapshot]) -> int:
     return sum(snapshot.events.bytes + snapshot.nodes.bytes for snapshot in snapshots)
-
-
-def _manifest_bytes(manifest: LaneManifest) -> int:
-    return sum(file.bytes for _, file in manifest if isinstance(file, FileRef))
 
 
 def _config_hash(config: StreamConfig) -> str:

@@ -10,6 +10,7 @@ from schemas.config import StreamConfig
 from schemas.store import CommitRecord
 from stream.cluster.current import is_current
 from stream.cluster.plan import Plan
+from stream.job.housekeeping import Housekeeping
 from stream.job.room import RoomForCommits
 from stream.kafka.dead_letters import DeadLetters
 from stream.kafka.group_offsets import GroupOffsets
@@ -72,7 +73,7 @@ class LogHost:
         self.last_batch_s = time.monotonic()
         with ExitStack() as stack:
             self._writer = stack.enter_context(open_log(config))
-            metrics.opened_log(self._writer.last, self._writer.snapshots)
+            metrics.opened_log(self._writer.last, self._writer.totals.bytes)
             self._sink = SnapshotSink(self._writer, config, observer=metrics, beside=True)
             stack.callback(self._sink.close)
             for start in plan.starts:
@@ -83,6 +84,9 @@ class LogHost:
                 stack.callback(self._letters.close)
             self._offsets = GroupOffsets(config.kafka, config.kafka.group or f"freshet-{config.graph}")
             stack.callback(self._offsets.close)
+            self._housekeeping = stack.enter_context(
+                Housekeeping(config, lambda: metrics.restarted("compaction"))
+            )
             self._open = stack.pop_all()
         _log.info("log opened", graph=config.graph, writer=self._writer.writer_id)
 
@@ -141,3 +145,4 @@ class LogHost:
         if self._letters is not None:
             self._letters.committed()
         self._offsets.committed(record.positions)
+        self._housekeeping.wake()

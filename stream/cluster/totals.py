@@ -41,10 +41,9 @@ class LogTotals:
         self._reader.refresh()
         last = self._reader.last
         if last is not None and last.n != before:
-            sealed = self._reader.snapshots
             self._now = _Counts(
-                snapshots=len(sealed),
-                events=sum(snapshot.num_events for snapshot in sealed) + last.tail_events,
+                snapshots=len(self._reader.snapshots),
+                events=self._reader.totals.events + last.tail_events,
                 refused=sum(last.refused.values()),
                 late=last.late,
             )

@@ -16,6 +16,14 @@ _LANE_COLUMNS = (
 
 def inspect(
     store: Annotated[Path, typer.Argument(help="Folder of the store.", metavar="STORE")],
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="MOMENT",
+            help="Only snapshots up to this one (18262), this time (2024-05-01T12:00, UTC) or these seconds (@1714564800).",
+        ),
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -25,9 +33,10 @@ def inspect(
     """
 
     def body() -> None:
+        from stream.store.as_of import AsOf
         from stream.store.inspect import inspect as describe
 
-        found = describe(store)
+        found = describe(store, None if as_of is None else AsOf.parse(as_of))
         if json:
             print_json(found)
         else:

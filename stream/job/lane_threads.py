@@ -7,6 +7,7 @@ from typing import Protocol, Self
 from schemas.config import Lane
 from schemas.store import LaneManifest
 from stream.background import Background
+from stream.store.lane.index import LaneTotals
 from stream.store.lane.writer import LaneWriter
 
 CLOSE_S = 5.0
@@ -23,7 +24,7 @@ def left_behind() -> bool:
 class LaneObserver(Protocol):
     """Told what lanes do."""
 
-    def opened_lane(self, lane: str, manifests: list[LaneManifest]) -> None:
+    def opened_lane(self, lane: str, last: LaneManifest | None, totals: LaneTotals) -> None:
         """A lane as it was found."""
         ...
 
@@ -59,7 +60,8 @@ class LaneThread:
         self.lag = 0
         self._observer = observer
         self._writer = LaneWriter(store, lane, observer=self._committed)
-        observer.opened_lane(self.name, self._writer.manifests)
+        manifests = self._writer.manifests
+        observer.opened_lane(self.name, manifests[-1] if manifests else None, self._writer.totals)
         self._work = Background(
             f"lane-{lane.name}", self._catch_up, on_retry=lambda: observer.restarted("lane")
         )

@@ -16,6 +16,7 @@ from schemas.store import CommitRecord
 from stream.backfill import require_takeover
 from stream.decode.decoder import Decoder
 from stream.held import hold, release
+from stream.job.housekeeping import Housekeeping
 from stream.job.lane_threads import LaneThread
 from stream.job.room import RoomForCommits
 from stream.job.standby import Standby, StoppedEarly
@@ -113,6 +114,7 @@ class StreamJob:
         self._letters: DeadLetters | None = None
         self._offsets: GroupOffsets | None = None
         self._sink: SnapshotSink
+        self._housekeeping: Housekeeping
         self._topics: TopicWatch
         self._answers: Answers | None = None  # of a reader that is being made
         self._stopping = self._idle = False
@@ -193,7 +195,7 @@ class StreamJob:
                 self._alone.alone(lambda: LogWriter.open(config.store, log_header(config)))
             )
             require_takeover(config, writer)
-            self._metrics.opened_log(writer.last, writer.snapshots)
+            self._metrics.opened_log(writer.last, writer.totals.bytes)
             self._sink = SnapshotSink(writer, config, observer=self._metrics, beside=True)
             stack.callback(self._sink.close)
             if config.kafka.dead_letters is not None:
@@ -203,6 +205,9 @@ class StreamJob:
             stack.callback(self._offsets.close)
             for lane in config.lanes:
                 self._lanes.append(stack.enter_context(self._alone.alone(partial(self._lane, lane))))
+            self._housekeeping = stack.enter_context(
+                Housekeeping(config, lambda: self._metrics.restarted("compaction"))
+            )
             hold(self._names.stages, self)
             stack.callback(release, self._names.stages)
             self._topics = TopicWatch(config.kafka, writer.topic_ids)
@@ -349,6 +354,7 @@ class StreamJob:
             self._letters.committed()
         if self._offsets is not None:
             self._offsets.committed(record.positions)
+        self._housekeeping.wake()
 
     def _busy_s(self) -> float:
         """Seconds from the first poll to the last message's being in the log or waiting for its commit."""

@@ -377,7 +377,7 @@ def _event_ids(writer: LogWriter, config: StreamConfig) -> EventIds | None:
     if config.dedup_window_s is None:
         return None
     window_us = round(config.dedup_window_s * US_PER_S)
-    times = [snapshot.max_t_us for snapshot in writer.snapshots]
+    times = [writer.totals.max_t_us] if writer.totals.max_t_us is not None else []
     open_times = writer.open_tail()["t"].to_numpy()
     times += [int(open_times.max())] if len(open_times) else []
     newest_us = max(times, default=None)

@@ -13,6 +13,10 @@ class CorruptError(StoreError):
     """A file is not what the record that names it says: truncated, flipped, missing, foreign or swapped."""
 
 
+class MissingError(CorruptError):
+    """A file that a record names is not there."""
+
+
 class FormatVersionError(StoreError):
     """A store written by a newer (or unknown) format version."""
 

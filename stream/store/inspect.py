@@ -7,30 +7,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.events import Op, Reason
-from schemas.store import LaneManifest
 from stream.snapshots.delta import Int64
 from stream.snapshots.pairs import pair_keys
+from stream.store.as_of import AsOf
+from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.lane.layout import lane_names
 from stream.store.lane.reader import LaneReader
 from stream.store.log.history import rows_read
+from stream.store.log.index import LogTotals
 from stream.store.log.reader import LogReader
 
 _CHUNK_EVENTS = 1 << 22
 
 
-def inspect(store: str | Path) -> dict[str, Any]:
-    """Describe a store, as of its newest commits.
+def inspect(store: str | Path, as_of: AsOf | None = None) -> dict[str, Any]:
+    """Describe a store, as of its newest commits or of an earlier moment.
 
     Args:
         store: Folder of the store.
+        as_of: Count sealed snapshots up to this moment only. Open events, refused messages and offsets are those of the
+            newest commit all the same.
 
     Returns:
-        The keys of the command line's contract (docs/cli.md). Counts are of sealed snapshots, ``open_events``
-        of the rest; ``live_edges`` are directed pairs of the log's live graph, without edge life; ``bytes`` and
-        ``full_bytes`` of a lane are payload, ``disk_bytes`` its files as they lie on the disk.
+        The keys of the command line's contract (docs/cli.md). Counts are of sealed snapshots, those no longer kept
+        included; ``open_events`` of the rest; ``live_edges`` are directed pairs of the log's live graph, without edge
+        life; ``bytes`` and ``full_bytes`` of a lane are payload, ``disk_bytes`` its files as they lie on the disk.
 
     Raises:
         ConfigMissingError: There is no log at this place.
+        RetainedError: The moment is older than what is kept, or than the log.
         CorruptError, FormatVersionError: A record is damaged, or of another release.
     """
     lanes = [LaneReader(store, name) for name in lane_names(store)]
@@ -40,26 +45,43 @@ def inspect(store: str | Path) -> dict[str, Any]:
     offsets: dict[str, dict[str, int]] = {}
     for (topic, partition), position in sorted(log.positions.items()):
         offsets.setdefault(topic, {})[str(partition)] = position.next
+    end = len(log.snapshots) if as_of is None else _end(log, as_of)
+    totals = log.totals if as_of is None else _totals(log, end)
+    first, newest = log.snapshots.first, log.snapshots[end - 1] if end else None
     return {
         "graph": log.header.graph,
         "interval_s": log.header.interval_us / 1_000_000,
-        "snapshots": len(log.snapshots),
-        "first": log.snapshots[0].tau if log.snapshots else None,
-        "last": log.snapshots[-1].tau if log.snapshots else None,
-        "events": sum(snapshot.num_events for snapshot in log.snapshots),
-        "inserts": sum(snapshot.num_inserts for snapshot in log.snapshots),
-        "deletes": sum(snapshot.num_deletes for snapshot in log.snapshots),
+        "snapshots": end,
+        "kept": end - first,
+        "first": log.snapshots[first].tau if end else None,
+        "last": newest.tau if newest else None,
+        "events": totals.events,
+        "inserts": totals.inserts,
+        "deletes": totals.deletes,
         "open_events": last.tail_events if last else 0,
-        "nodes": log.snapshots[-1].num_nodes if log.snapshots else 0,
-        "live_edges": _live_edges(log, lanes),
+        "nodes": newest.num_nodes if newest else 0,
+        "live_edges": _live_edges(log, lanes, end),
         "late": last.late if last else 0,
         "refused": sum(count for reason, count in refused.items() if reason != Reason.LATE),
         "duplicates": last.duplicates if last else 0,
-        "log_bytes": sum(s.events.bytes + s.nodes.bytes for s in log.snapshots),
+        "log_bytes": totals.bytes,
         "offsets": offsets,
         "history": _history(log),
-        "lanes": {lane.header.lane: _describe(lane) for lane in lanes},
+        "lanes": {lane.header.lane: _describe(lane, end, whole=as_of is None) for lane in lanes},
     }
+
+
+def _end(log: LogReader, as_of: AsOf) -> int:
+    """How many snapshots there were at a moment."""
+    number = log.as_of(tau=as_of.tau, t_us=as_of.t_us)
+    return 0 if number is None else number + 1
+
+
+def _totals(log: LogReader, end: int) -> LogTotals:
+    totals = LogTotals(log.dropped.events, log.dropped.inserts, log.dropped.deletes)
+    for snapshot in log.snapshots[:end]:
+        totals.add(snapshot)
+    return totals
 
 
 def _history(log: LogReader) -> dict[str, Any] | None:
@@ -75,33 +97,30 @@ def _history(log: LogReader) -> dict[str, Any] | None:
     }
 
 
-def added_bytes(manifests: list[LaneManifest]) -> tuple[int, int]:
-    """Payload bytes that snapshots added to a lane, and what they would take were each stored whole."""
-    summaries = [part for m in manifests for part in (*m.parts, m.discarded) if part is not None]
-    return sum(part.bytes for part in summaries), sum(part.full_bytes for part in summaries)
-
-
 def saving(added: int, full: int) -> float:
     """Share of bytes that additive storage saves: 1 − added / full; NaN where there is nothing to store."""
     return 1 - added / full if full else float("nan")
 
 
-def _describe(lane: LaneReader) -> dict[str, Any]:
-    added, full = added_bytes(lane.manifests)
-    quality = lane.manifests[-1].quality if lane.manifests else None
+def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
+    done = min(end, len(lane.manifests))
+    first = lane.manifests.first
+    totals = lane.totals if whole else LaneTotals().plus(manifest_rows(lane.manifests[:done]))
+    quality = lane.manifests[done - 1].quality if done > first else None
     figures = ("cut", "replication_factor", "node_balance", "edge_balance", "moved_share", "shared_share")
     return {
-        "snapshots": len(lane.manifests),
-        "lag": len(lane.log.snapshots) - len(lane.manifests),
+        "snapshots": max(0, done - first),
+        "first": lane.manifests[first].tau if done > first else None,
+        "lag": end - done,
         "algorithm": lane.header.algorithm,
         "kind": lane.header.kind,
         "parts": lane.header.parts,
-        "bytes": added,
-        "full_bytes": full,
-        "saving": saving(added, full),
+        "bytes": totals.bytes,
+        "full_bytes": totals.full_bytes,
+        "saving": saving(totals.bytes, totals.full_bytes),
         **{name: getattr(quality, name) if quality else None for name in figures},
-        "update_s": sum(manifest.quality.seconds for manifest in lane.manifests),
-        "disk_bytes": _disk_bytes(lane.root),
+        "update_s": totals.seconds,
+        "disk_bytes": _disk_bytes(lane.root) if whole else totals.disk_bytes,
     }
 
 
@@ -115,17 +134,20 @@ def _disk_bytes(folder: Path) -> int:
     return total
 
 
-def _live_edges(log: LogReader, lanes: list[LaneReader]) -> int:
+def _live_edges(log: LogReader, lanes: list[LaneReader], end: int) -> int:
     """Live pairs of the log: from a lane that keeps edges until they are deleted, else from all events."""
     for lane in lanes:
-        up_to_date = lane.manifests and lane.manifests[-1].tau == log.snapshots[-1].tau
-        if up_to_date and lane.header.edge_life is None:
-            return lane.manifests[-1].live_edges
+        if lane.header.edge_life is None and lane.manifests.first < end <= len(lane.manifests):
+            return lane.manifests[end - 1].live_edges
+    base = log.base()
     live: Int64 = np.empty(0, np.int64)
+    if base is not None:
+        edge = base["op"].to_numpy() != Op.NODE
+        live = np.sort(pair_keys(base["src_node"].to_numpy()[edge], base["dst_node"].to_numpy()[edge]))
     keys: list[Int64] = []
     inserted: list[NDArray[np.bool_]] = []
     held = 0
-    for snapshot in log.snapshots:
+    for snapshot in log.snapshots[:end]:
         events = log.events(snapshot.tau)
         op = events["op"].to_numpy()
         edge = op != Op.NODE

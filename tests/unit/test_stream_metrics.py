@@ -51,7 +51,7 @@ def test_counts_go_by_topic_and_kind_and_into_the_totals(metrics: StreamMetrics)
 
 
 def test_duplicates_count_from_the_log_as_it_was_found(metrics: StreamMetrics) -> None:
-    metrics.opened_log(commit(duplicates=40), [])
+    metrics.opened_log(commit(duplicates=40), 0)
     metrics.committed(commit(duplicates=43))
     metrics.committed(commit(duplicates=43))
     assert metrics.totals.duplicates == 3

@@ -28,6 +28,15 @@ CRASH_POINTS: Final = (
 )
 """Every crash point of the store, in the order a commit passes them."""
 
+COMPACTION: Final = (
+    "compact.begun",  # nothing of the new index is on disk
+    "compact.copied",  # one copy of the index is there
+    "compact.indexed",  # both are; what they stand for is still there
+    "compact.dropped",  # dropped snapshots and folded commits are gone, replaced index files are not
+    "compact.removing",  # a lane that is being removed has its other name
+)
+"""Crash points of compaction, beside those of the files and records it writes."""
+
 AFTER_COMMIT: Final = (
     "letters.sent",  # dead letters are in their topic, nobody knows
     "letters.marked",  # the next commit will say so

@@ -12,7 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from schemas.store import FileRef
-from stream.store.errors import CorruptError
+from stream.store.errors import CorruptError, MissingError
 from stream.store.files.arrow_bounds import column_names, require_bounded, require_whole
 from stream.store.files.crash import crash_point
 from stream.store.files.paths import TEMPORARY, inside, make_folders, remove_empty, sync_file, sync_folder
@@ -175,7 +175,7 @@ def open_table(root: Path, reference: FileRef, *, verify: bool = True) -> pa.ipc
     try:
         found = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
-        raise CorruptError(f"{path} is missing, though a record names it{_REMEDY}") from None
+        raise MissingError(f"{path} is missing, though a record names it{_REMEDY}") from None
     if found != reference.bytes:
         raise CorruptError(f"{path} has {found} bytes, its record says {reference.bytes}{_REMEDY}")
     try:

@@ -1,10 +1,11 @@
 """Following what another process commits: first what is there, then each new one as it comes."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from stream.store.files.numbered import Numbered
 from stream.store.files.watch import POLL_S, FolderWatch
 
 T = TypeVar("T")
@@ -12,7 +13,7 @@ T = TypeVar("T")
 
 def follow(
     folder: Path,
-    refreshed: Callable[[], Sequence[T]],
+    refreshed: Callable[[], Numbered[T]],
     first: int,
     *,
     timeout_s: float | None,
@@ -22,10 +23,13 @@ def follow(
 
     Args:
         folder: Where a new record shows that there may be more.
-        refreshed: Looks again and returns all items there are, old ones at the same place.
-        first: Index of the item to begin with.
+        refreshed: Looks again and returns all items there are, by number.
+        first: Number of the item to begin with.
         timeout_s: End when nothing new came for so long; None: never.
         stop: Asked some times a second while waiting; True ends.
+
+    Raises:
+        RetainedError: The next item is no longer kept.
     """
     with FolderWatch(folder) as watch:
         waiting_since = time.monotonic()

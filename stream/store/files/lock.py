@@ -9,6 +9,8 @@ from pathlib import Path
 from stream.store.errors import LaneBusyError
 
 NAME = "lock"
+COMPACTION = "compaction.lock"
+_DOING = {COMPACTION: "compacted"}
 
 
 def new_writer_id() -> str:
@@ -19,20 +21,21 @@ def new_writer_id() -> str:
 class FolderLock:
     """Exclusive right to write into one folder, held until ``release`` or the end of the process.
 
-    The lock is the kernel's (flock on ``<folder>/lock``); the file's text only says who holds it.
+    The lock is the kernel's (flock on a file of the folder); the file's text only says who holds it.
     """
 
-    def __init__(self, folder: Path, writer_id: str) -> None:
+    def __init__(self, folder: Path, writer_id: str, name: str = NAME) -> None:
         """Take the lock.
 
         Args:
             folder: An existing folder of a log or lane.
             writer_id: Who takes it.
+            name: The lock's file: there is one for commits, and one for compaction.
 
         Raises:
             LaneBusyError: Another writer holds it; the message names both.
         """
-        path = folder / NAME
+        path = folder / name
         self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +43,7 @@ class FolderLock:
             holder = os.pread(self._descriptor, 256, 0).decode(errors="replace").strip() or "another writer"
             self._let_go()
             raise LaneBusyError(
-                f"{folder} is being written by {holder}, so {writer_id} cannot write it too; "
+                f"{folder} is being {_DOING.get(name, 'written')} by {holder}, so {writer_id} cannot do so too; "
                 "stop the other process or choose another store"
             ) from None
         except OSError:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from stream.store.files.paths import TEMPORARY
@@ -18,10 +19,14 @@ def unnamed(folder: Path, named: set[str], ours: re.Pattern[str]) -> list[Path]:
     return [path for path in entries if ours.fullmatch(path.name.removesuffix(TEMPORARY))]
 
 
-def remove(paths: list[Path]) -> None:
-    """Remove files, and folders with all that is in them."""
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files, and folders with all that is in them; what another process removes meanwhile is fine."""
     for path in paths:
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            while path.exists():
+                try:
+                    shutil.rmtree(path)
+                except FileNotFoundError:
+                    continue  # swept by two at once: a writer that starts, and compaction
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)

@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from schemas.store import LaneHeader, LaneManifest
+from schemas.store import FileRef, LaneHeader, LaneIndex, LaneManifest
 from stream.snapshots.delta import Int32
-from stream.store.errors import ConfigMissingError, CorruptError
+from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
 from stream.store.files.follow import follow
 from stream.store.files.headers import lost_header
+from stream.store.files.numbered import Numbered
 from stream.store.files.records import read_record
 from stream.store.lane.diff import segment_width
+from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
 from stream.store.lane.layout import COMMITS, HEADER, lane_folder, lane_names, manifest_name
 from stream.store.lane.state import edge_batch_count
 from stream.store.lane.tables import LaneChanges, Selection, read_base, read_changes, read_event_parts
 from stream.store.log.reader import LogReader
+
+T = TypeVar("T")
 
 
 class LaneReader:
@@ -25,7 +30,10 @@ class LaneReader:
         log: The log that the lane was made from.
         root: The lane's folder.
         header: Partitioner and parameters.
-        manifests: By sequence, oldest first; not to be changed.
+        manifests: By sequence; those that are kept can be read. Not to be changed.
+        taus: Their snapshots; not to be changed.
+        index: The newest index over them; None: there is none.
+        rows: Its rows.
     """
 
     def __init__(self, store: str | Path, lane: str) -> None:
@@ -50,8 +58,12 @@ class LaneReader:
                 f"{self.root / HEADER} is the header of lane {self.header.lane!r}, not of {lane!r}: "
                 "rename the folder back, or let the stream job build the lane anew"
             )
-        self.manifests: list[LaneManifest] = []
+        self.index: LaneIndex | None = None
+        self.rows: ManifestRows | None = None
+        self.manifests: Numbered[LaneManifest] = Numbered("lane snapshot")
+        self.taus: set[int] = set()
         listed = manifest_taus(self.root)
+        self._begin()
         self.refresh()
         self._require_all(listed)
 
@@ -63,13 +75,46 @@ class LaneReader:
                 before it are taken in.
         """
         self.log.refresh()
+        if (
+            found := newest_index(self.root, self.header, self.index.number if self.index else -1)
+        ) is not None:
+            self.index, self.rows = found
+            if self.index.sequence >= len(self.manifests):
+                self._take(self.index, self.rows)
+            else:
+                self._drop_before(self.index.first)
+        if not self.manifests and self.log.snapshots.first > len(self.manifests):
+            self.manifests = Numbered("lane snapshot", self.log.snapshots.first)
         for snapshot in self.log.snapshots[len(self.manifests) :]:
             path = self.root / manifest_name(snapshot.tau)
             if not path.exists():
                 return
             manifest = read_record(path, LaneManifest)
-            check_successor(path, manifest, self.header, self.manifests[-1:], snapshot.events.checksum)
+            check_successor(
+                path,
+                manifest,
+                self.header,
+                self.manifests[-1:],
+                len(self.manifests),
+                snapshot.events.checksum,
+            )
             self.manifests.append(manifest)
+            self.taus.add(manifest.tau)
+
+    @property
+    def totals(self) -> LaneTotals:
+        """Bytes and seconds of all kept snapshots: from the index where there is one."""
+        if self.rows is None:
+            return LaneTotals().plus(manifest_rows(self.manifests[:]))
+        kept = self.rows.table.slice(self.manifests.first - self.rows.first)
+        newer = self.manifests[self.rows.first + len(self.rows) :]
+        return LaneTotals().plus(kept).plus(manifest_rows(newer))
+
+    def base_of(self, manifest: LaneManifest) -> FileRef | None:
+        """The file with all that the parts hold at a snapshot; None: it has none."""
+        if manifest.base is None and self.index is not None and manifest.sequence == self.index.first:
+            return self.index.base
+        return manifest.base
 
     def follow(
         self,
@@ -86,13 +131,14 @@ class LaneReader:
 
         Raises:
             CorruptError, FormatVersionError: A new record is damaged.
+            RetainedError: The next snapshot is no longer kept; the message says from where a reader can start.
         """
 
-        def refreshed() -> list[LaneManifest]:
+        def refreshed() -> Numbered[LaneManifest]:
             self.refresh()
             return self.manifests
 
-        first = 0 if after_sequence is None else after_sequence + 1
+        first = self.manifests.first if after_sequence is None else after_sequence + 1
         return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
 
     def changes(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
@@ -107,7 +153,8 @@ class LaneReader:
             CorruptError: A file isn't what the manifest says; the message names it.
         """
         files = (manifest.assignment, manifest.edges, manifest.segments)
-        return read_changes(self.root, files, selection(self.header, manifest, parts, discarded=discarded))
+        wanted = selection(self.header, manifest, parts, discarded=discarded)
+        return self._kept(manifest, lambda: read_changes(self.root, files, wanted))
 
     def base(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
         """All that some parts hold at a snapshot that has a base, as a change from nothing.
@@ -115,10 +162,10 @@ class LaneReader:
         Raises:
             CorruptError: The file isn't what the manifest says; the message names it.
         """
-        assert manifest.base is not None, "ask only where manifest.base is there"
-        return read_base(
-            self.root, manifest.base, selection(self.header, manifest, parts, discarded=discarded)
-        )
+        base = self.base_of(manifest)
+        assert base is not None, "ask only where base_of gives a file"
+        wanted = selection(self.header, manifest, parts, discarded=discarded)
+        return self._kept(manifest, lambda: read_base(self.root, base, wanted))
 
     def event_parts(self, manifest: LaneManifest) -> Int32 | None:
         """The part of every edge event of a snapshot, −1 for discarded ones and deletes; None in vertex lanes.
@@ -126,13 +173,48 @@ class LaneReader:
         Raises:
             CorruptError: The file isn't what the manifest says; the message names it.
         """
-        if manifest.event_parts is None:
+        reference = manifest.event_parts
+        if reference is None:
             return None
-        return read_event_parts(self.root, manifest.event_parts)
+        return self._kept(manifest, lambda: read_event_parts(self.root, reference))
+
+    def _begin(self) -> None:
+        """Start after the newest index, or where the log begins."""
+        found = newest_index(self.root, self.header)
+        if found is not None:
+            self.index, self.rows = found
+            self._take(*found)
+
+    def _take(self, index: LaneIndex, rows: ManifestRows) -> None:
+        self.manifests = Numbered("lane snapshot", index.first, len(rows), rows.load)
+        self.taus = set(rows.taus.tolist())
+
+    def _drop_before(self, first: int) -> None:
+        assert self.rows is not None
+        self.manifests.drop_before(first)
+        oldest = int(self.rows.taus[0])
+        self.taus = {tau for tau in self.taus if tau >= oldest}
+
+    def _kept(self, manifest: LaneManifest, read: Callable[[], T]) -> T:
+        """Read a snapshot's files; where they are gone because it is no longer kept, that is said."""
+        try:
+            return read()
+        except MissingError:
+            self.refresh()
+            if manifest.sequence >= self.manifests.first:
+                raise
+            oldest = self.manifests[self.manifests.first]
+            raise RetainedError(
+                f"{self.root} no longer keeps snapshot {manifest.tau} (number {manifest.sequence}): a reader can start "
+                f"from {oldest.tau} (number {oldest.sequence})"
+            ) from None
 
     def _require_all(self, listed: set[int]) -> None:
         """Check that the chain reached every manifest that was ``listed`` before it was read."""
-        beyond = listed - {manifest.tau for manifest in self.manifests}
+        oldest = min(self.taus, default=None)
+        beyond = {
+            tau for tau in listed - self.taus if oldest is None or tau > oldest
+        }  # older ones were dropped
         if not beyond:
             return
         strangers = beyond - {snapshot.tau for snapshot in self.log.snapshots}
@@ -163,7 +245,12 @@ def selection(header: LaneHeader, manifest: LaneManifest, parts: list[int], *, d
 
 
 def check_successor(
-    path: Path, manifest: LaneManifest, header: LaneHeader, before: list[LaneManifest], events_checksum: str
+    path: Path,
+    manifest: LaneManifest,
+    header: LaneHeader,
+    before: list[LaneManifest],
+    sequence: int,
+    events_checksum: str,
 ) -> None:
     """Check that a manifest is the next one of its lane and was made from the log's snapshot.
 
@@ -172,6 +259,7 @@ def check_successor(
         manifest: As read.
         header: The lane's.
         before: The manifest before it, or nothing.
+        sequence: The number it must have.
         events_checksum: Checksum of the log's events of the snapshot.
 
     Raises:
@@ -183,7 +271,6 @@ def check_successor(
             f"{path} is a manifest of another lane ({manifest.lane}), or lane.json was changed while the lane was "
             f"empty: open it again{remedy}"
         )
-    sequence = before[0].sequence + 1 if before else 0
     previous = before[0].checksum if before else ""
     if (manifest.sequence, manifest.previous) != (sequence, previous):
         raise CorruptError(

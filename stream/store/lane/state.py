@@ -26,6 +26,7 @@ from stream.store.lane.diff import (
 )
 from stream.store.lane.placement import Placement, Transition
 from stream.store.lane.sizes import PartTotals, part_summaries
+from stream.store.log.base import groups
 
 _PLACED = pa.schema([("node", pa.int64()), ("part", pa.int32()), ("why", pa.int8())])
 _PAIR_PARTS = pa.schema([("part", pa.int32())])
@@ -76,12 +77,26 @@ class LaneState:
         self._pairs = StoredPairs.empty()
         self._totals = PartTotals(header.parts)
 
-    def advance(self, tau: int, events: pa.Table) -> LaneStep:
+    def begin(self, base: pa.Table | None) -> None:
+        """Take in what the log held before its first kept snapshot; only in a fresh state.
+
+        Args:
+            base: ``stream.store.log.base.base_schema``; None: the log begins with its first snapshot.
+
+        Raises:
+            PartitionError: As ``advance``.
+        """
+        if base is not None:
+            for tau, events in groups(base, self.header.edge_life):
+                self.advance(tau, events)
+
+    def advance(self, tau: int, events: pa.Table, *, from_nothing: bool = False) -> LaneStep:
         """Take in snapshot τ of the log.
 
         Args:
             tau: Above all before it.
             events: Its events, ``log_event_schema``.
+            from_nothing: Store all that the parts hold after it: what was before isn't stored anywhere.
 
         Raises:
             PartitionError: The partitioner can't, or breaks its contract.
@@ -95,13 +110,16 @@ class LaneState:
         transition = self.placement.apply(assignment.node, assignment.part, assignment.why, delta.num_nodes)
         self._totals.after(self.placement, transition, changed.nodes, self.graph)
         before, self._pairs = self._pairs, self._stored_pairs(delta, assignment.event_part)
-        stored = Stored(
-            assignment.node,
-            assignment.part,
-            assignment.why,
-            pair_changes(before, self._pairs, self.batches),
-            self._segment_changes(transition),
-        )
+        if from_nothing:
+            stored = self.whole()
+        else:
+            stored = Stored(
+                assignment.node,
+                assignment.part,
+                assignment.why,
+                pair_changes(before, self._pairs, self.batches),
+                self._segment_changes(transition),
+            )
         summaries = part_summaries(
             self.header, self._totals, self._pairs.count(self.batches), stored, transition
         )

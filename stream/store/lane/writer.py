@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
@@ -17,9 +18,11 @@ from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record
 from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import FolderLock, new_writer_id
+from stream.store.files.numbered import Numbered
 from stream.store.files.paths import TEMPORARY, make_folders, require_own_folders, settle, sync_folder
 from stream.store.files.sweep import TAU, remove, unnamed
 from stream.store.lane.diff import Stored
+from stream.store.lane.index import LaneTotals
 from stream.store.lane.layout import (
     COMMITS,
     HEADER,
@@ -110,16 +113,21 @@ class LaneWriter:
                 self.root / HEADER, wanted, "a lane", begun=begun, changeable={"base_every"}
             )
             self._reader = LaneReader(store, lane.name)
-            sweep_lane(self.root, self._reader.manifests)
+            sweep_lane(self.root, self._reader)
             self._state: LaneState | None = self._restored()
         except BaseException:
             self._lock.release()
             raise
 
     @property
-    def manifests(self) -> list[LaneManifest]:
-        """The lane's snapshots so far, oldest first; not to be changed."""
+    def manifests(self) -> Numbered[LaneManifest]:
+        """The lane's snapshots so far by sequence; not to be changed."""
         return self._reader.manifests
+
+    @property
+    def totals(self) -> LaneTotals:
+        """Bytes and seconds of the lane's snapshots."""
+        return self._reader.totals
 
     @property
     def lag(self) -> int:
@@ -152,6 +160,8 @@ class LaneWriter:
         for snapshot in missing:
             if stop():
                 break
+            if not self.manifests and self._begun_at != self._reader.log.snapshots.first:
+                self._state = None  # the log has dropped what the lane would have begun with
             state = self._state or self._restored()
             self._state = None  # whatever fails from here on, the next try starts from what is on the disk
             self._commit(state, snapshot)
@@ -172,7 +182,8 @@ class LaneWriter:
 
     def _commit(self, state: LaneState, snapshot: SealedSnapshot) -> None:
         tau = snapshot.tau
-        step = state.advance(tau, self._reader.log.events(tau))
+        begins = not self.manifests and self._reader.log.snapshots.first > 0
+        step = state.advance(tau, self._reader.log.events(tau), from_nothing=begins)
         last = self.manifests[-1] if self.manifests else None
         sequence = len(self.manifests)
         crash_point("commit.begun")
@@ -216,16 +227,16 @@ class LaneWriter:
         tau = step.delta.tau
         files: dict[str, FileRef | None] = {
             name: staging.add_table(data_name(tau, name), batches)
-            for name, batches in _batches(step.stored, state.width).items()
+            for name, batches in stored_batches(step.stored, state.width).items()
         }
         if step.event_part is not None:
             files["event_parts"] = staging.add_table(
                 data_name(tau, "event_parts"), event_part_batches(step.event_part)
             )
         if sequence and sequence % self._base_every == 0:
-            whole = bundle_batches(_batches(state.whole(), state.width))
+            whole = bundle_batches(stored_batches(state.whole(), state.width))
             files["base"] = staging.add_table(data_name(tau, "base"), whole)
-        if self._state_is_due(step):
+        if not self.manifests or self._state_is_due(step):
             files["state"] = staging.add_table(state_name(tau), bundle_batches(state.tables()))
         return files
 
@@ -240,9 +251,9 @@ class LaneWriter:
     def _restored(self) -> LaneState:
         """The state after the lane's last snapshot."""
         log, manifests = self._reader.log, self.manifests
-        kept = [manifest for manifest in manifests if manifest.state is not None][-KEPT_STATES:]
-        state, following = LaneState(self.header), 0
-        for manifest in reversed(kept):
+        self._begun_at = log.snapshots.first
+        state, following = LaneState(self.header), manifests.first
+        for manifest in newest_states(manifests):
             assert manifest.state is not None
             try:
                 state.restore(read_bundle(self.root, manifest.state))
@@ -251,6 +262,15 @@ class LaneWriter:
                 continue  # an older state or the log itself tells the same; verify reports the file
             following = manifest.sequence + 1
             break
+        else:
+            index = self._reader.index
+            if index is not None and index.base is not None:
+                raise CorruptError(
+                    f"no state of {self.root} can be read, and the log no longer keeps all that led to it: restore "
+                    f"the folder {STATE} from a copy, or remove the lane with freshet-stream compact --remove-lane "
+                    f"{self.header.lane}; it is then made anew from what the log keeps"
+                )
+            state.begin(log.base())
         for manifest in manifests[following:]:
             state.advance(manifest.tau, log.events(manifest.tau))
         return state
@@ -289,27 +309,33 @@ def quality_record(quality: Quality, seconds: float) -> QualityRecord:
     )
 
 
-def sweep_lane(root: Path, manifests: list[LaneManifest]) -> None:
+def sweep_lane(root: Path, reader: LaneReader) -> None:
     """Remove what a crash left behind: files that no manifest names; only a writer with the lock may."""
     require_own_folders(root, (COMMITS, SNAPSHOTS, STATE))
-    named = {str(manifest.tau) for manifest in manifests}
+    named = {str(tau) for tau in reader.taus}
     remove(
         [
             *unnamed(root / SNAPSHOTS, named, TAU),
-            *old_states(root, manifests),
+            *old_states(root, reader.manifests),
             *root.glob(f"*{TEMPORARY}"),
             *(root / COMMITS).glob(f"*{TEMPORARY}"),
         ]
     )
 
 
-def old_states(root: Path, manifests: list[LaneManifest]) -> list[Path]:
+def newest_states(manifests: Numbered[LaneManifest]) -> list[LaneManifest]:
+    """The snapshots whose states are kept, newest first."""
+    return list(islice((manifest for manifest in reversed(manifests) if manifest.state), KEPT_STATES))
+
+
+def old_states(root: Path, manifests: Numbered[LaneManifest]) -> list[Path]:
     """Files of the state folder other than the newest two states."""
-    kept = [manifest.state.path for manifest in manifests if manifest.state is not None][-KEPT_STATES:]
-    return unnamed(root / STATE, {Path(path).name for path in kept}, _STATE)
+    kept = {Path(manifest.state.path).name for manifest in newest_states(manifests) if manifest.state}
+    return unnamed(root / STATE, kept, _STATE)
 
 
-def _batches(stored: Stored, width: int) -> dict[str, list[pa.RecordBatch]]:
+def stored_batches(stored: Stored, width: int) -> dict[str, list[pa.RecordBatch]]:
+    """Record batches of assignment, edges and segments, by the name of their file."""
     return {
         "assignment": assignment_batches(stored.node, stored.part, stored.why),
         "edges": edge_batches(stored.pairs),

@@ -1,11 +1,13 @@
-"""The chain of commit records: read in order, each bound to the one before by its checksum."""
+"""The chain of commit records: from the newest index on, each bound to the one before by its checksum."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from schemas.store import CommitRecord, LogHeader, SealedSnapshot
-from stream.store.errors import CorruptError
+from schemas.store import CommitRecord, LogHeader, LogIndex, SealedSnapshot
+from stream.store.errors import ConfigMissingError, CorruptError
 from stream.store.files.data import read_record
+from stream.store.files.numbered import Numbered
+from stream.store.log.index import LogTotals, SnapshotRows, newest_index
 from stream.store.log.layout import COMMITS, commit_name
 
 
@@ -15,18 +17,27 @@ class CommitChain:
     ``refresh`` reads what is new, so a follower's cost is that of the new commits.
     """
 
-    def __init__(self, root: Path, header: LogHeader) -> None:
-        """Begin before commit 0.
+    def __init__(self, root: Path, header: LogHeader, *, indexed: bool = True) -> None:
+        """Begin after the newest index, or before commit 0.
 
         Args:
             root: Folder of the log.
             header: Its header, whose checksum commit 0 must name.
+            indexed: False: don't look for an index.
+
+        Raises:
+            CorruptError: Commits were folded into indexes that are damaged.
         """
         self._root = root
         self._header = header
+        self.index: LogIndex | None = None
         self.last: CommitRecord | None = None
-        self.sealed: list[SealedSnapshot] = []
+        self.sealed: Numbered[SealedSnapshot] = Numbered("snapshot")
+        self.number_of: dict[int, int] = {}
         self.with_rejects: list[int] = []
+        self.totals = LogTotals()
+        if indexed:
+            self._jump()
 
     @property
     def next_n(self) -> int:
@@ -38,20 +49,25 @@ class CommitChain:
         return self._header.checksum if self.last is None else self.last.checksum
 
     def refresh(self) -> list[CommitRecord]:
-        """Read the commits made since.
+        """Read the commits made since; where those were folded into an index meanwhile, go on after that.
 
         Returns:
-            The new ones, in order.
+            The new ones that were read, in order.
 
         Raises:
             CorruptError, FormatVersionError: A record is damaged, or not the successor of the one before.
         """
-        new = []
-        while (path := self._root / commit_name(self.next_n)).exists():
-            record = read_record(path, CommitRecord)
-            self.add(record)
-            new.append(record)
-        return new
+        new: list[CommitRecord] = []
+        while True:
+            while (path := self._root / commit_name(self.next_n)).exists():
+                try:
+                    record = read_record(path, CommitRecord)
+                except ConfigMissingError:
+                    break  # folded into an index this very moment
+                self.add(record)
+                new.append(record)
+            if not self._jump():
+                return new
 
     def add(self, record: CommitRecord) -> None:
         """Take the next commit in.
@@ -74,7 +90,10 @@ class CommitChain:
                 raise CorruptError(f"{path} seals snapshot {snapshot.tau}, but {through} is sealed already")
             through = snapshot.tau
         self.last = record
-        self.sealed.extend(record.sealed)
+        for snapshot in record.sealed:
+            self.number_of[snapshot.tau] = len(self.sealed)
+            self.sealed.append(snapshot)
+            self.totals.add(snapshot)
         if record.rejects is not None:
             self.with_rejects.append(record.n)
 
@@ -90,6 +109,38 @@ class CommitChain:
                 raise CorruptError(
                     f"{missing} is missing, though commit {n} exists; restore it from a copy of the store"
                 )
+
+    def drop_before(self, first: int) -> None:
+        """Forget the snapshots before number ``first``: they are no longer kept."""
+        for number in range(self.sealed.first, min(first, len(self.sealed))):
+            self.number_of.pop(self.sealed[number].tau, None)
+        self.sealed.drop_before(first)
+
+    def _jump(self) -> bool:
+        """Go on after the newest index, if it is ahead; whether it was. One behind still says what is kept."""
+        reached = -1 if self.last is None else self.last.n
+        known = -1 if self.index is None else self.index.number
+        found = newest_index(self._root, known)
+        if found is None:
+            return False
+        index, rows, commit = found
+        if index.n <= reached:
+            self.index = index
+            self.drop_before(index.first)
+            return False
+        if self.last is not None and len(self.sealed) > index.end:
+            raise CorruptError(
+                f"{self._root} has an index with fewer snapshots than its commits; restore it from a copy"
+            )
+        self._take(index, rows, commit)
+        return True
+
+    def _take(self, index: LogIndex, rows: SnapshotRows, commit: CommitRecord) -> None:
+        self.index, self.last = index, commit
+        self.sealed = Numbered("snapshot", index.first, len(rows), rows.load)
+        self.number_of = dict(zip(rows.taus.tolist(), range(index.first, index.end), strict=True))
+        self.with_rejects[:] = index.with_rejects
+        self.totals = rows.totals(index.dropped)
 
 
 def numbers(root: Path) -> Iterator[int]:

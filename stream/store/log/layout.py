@@ -9,6 +9,7 @@ COMMITS = "commits"
 TAIL = "tail"
 REJECTS = "rejects"
 SNAPSHOTS = "snapshots"
+INDEX = "index"
 
 
 def log_folder(store: str | Path) -> Path:
@@ -39,3 +40,23 @@ def events_name(tau: int) -> str:
 def nodes_name(tau: int) -> str:
     """Path of the ids first seen in a sealed snapshot."""
     return f"{SNAPSHOTS}/{tau}/nodes.arrow"
+
+
+def index_name(number: int) -> str:
+    """Path of an index."""
+    return f"{INDEX}/{number}.json"
+
+
+def index_rows_name(number: int) -> str:
+    """Path of the rows of an index, a snapshot each."""
+    return f"{INDEX}/{number}.arrow"
+
+
+def ids_name(start: int, end: int) -> str:
+    """Path of the external ids of dense ids ``start`` to ``end`` − 1."""
+    return f"{INDEX}/ids-{start}-{end}.arrow"
+
+
+def log_base_name(first: int) -> str:
+    """Path of the live graph before snapshot number ``first``."""
+    return f"{INDEX}/base-{first}.arrow"

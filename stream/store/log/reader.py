@@ -8,13 +8,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.events import id_type, log_event_schema, node_schema
-from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
-from stream.store.errors import ConfigMissingError, CorruptError, RetainedError
+from schemas.store import (
+    CommitRecord,
+    Dropped,
+    FileRef,
+    History,
+    LogHeader,
+    LogIndex,
+    Position,
+    SealedSnapshot,
+)
+from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
 from stream.store.files.data import read_record, read_table
 from stream.store.files.follow import follow
 from stream.store.files.headers import lost_header
+from stream.store.files.numbered import Numbered
+from stream.store.log.base import base_schema
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import read_history
+from stream.store.log.index import LogTotals
 from stream.store.log.layout import COMMITS, HEADER, log_folder
 
 
@@ -22,6 +34,10 @@ class LogReader:
     """A view of the log as of the newest commit seen; ``refresh`` moves it on.
 
     Commits and sealed files never change, so a reader needs no lock and a writer never waits for it.
+
+    Attributes:
+        root: Folder of the log.
+        header: What never changes in it.
     """
 
     def __init__(self, store: str | Path) -> None:
@@ -31,15 +47,14 @@ class LogReader:
             ConfigMissingError: There is no log.
             CorruptError, FormatVersionError: Its header or a commit is damaged, or of another release.
         """
-        self._root = log_folder(store)
+        self.root = log_folder(store)
         try:
-            self.header = read_record(self._root / HEADER, LogHeader)
+            self.header = read_record(self.root / HEADER, LogHeader)
         except ConfigMissingError:
-            if any(True for _ in numbers(self._root)):
-                raise lost_header(self._root / HEADER) from None
+            if any(True for _ in numbers(self.root)):
+                raise lost_header(self.root / HEADER) from None
             raise
-        self._chain = CommitChain(self._root, self.header)
-        self._by_tau: dict[int, SealedSnapshot] = {}
+        self._chain = CommitChain(self.root, self.header)
         self._checked: set[str] = set()
         self._ids: list[pa.Array] = []
         self._with_ids = 0
@@ -52,16 +67,12 @@ class LogReader:
         Raises:
             CorruptError, FormatVersionError: One of them is damaged; those before it are taken in.
         """
-        try:
-            self._chain.refresh()
-        finally:
-            for snapshot in self._chain.sealed[len(self._by_tau) :]:
-                self._by_tau[snapshot.tau] = snapshot
+        self._chain.refresh()
 
     @property
     def history(self) -> History | None:
         """The files that the log begins with; None: it begins with Kafka."""
-        return read_history(self._root)
+        return read_history(self.root)
 
     @property
     def last(self) -> CommitRecord | None:
@@ -69,9 +80,77 @@ class LogReader:
         return self._chain.last
 
     @property
-    def snapshots(self) -> list[SealedSnapshot]:
-        """Sealed snapshots in order of τ; a live view, not to be changed."""
+    def snapshots(self) -> Numbered[SealedSnapshot]:
+        """Sealed snapshots in order of τ by their number for life: a live view of those that are kept."""
         return self._chain.sealed
+
+    @property
+    def index(self) -> LogIndex | None:
+        """The newest index seen; None: there is none."""
+        return self._chain.index
+
+    @property
+    def with_rejects(self) -> list[int]:
+        """Commits that refused something and whose rejects are kept, ascending; not to be changed."""
+        return self._chain.with_rejects
+
+    @property
+    def totals(self) -> LogTotals:
+        """Events and bytes of all sealed snapshots."""
+        return self._chain.totals
+
+    @property
+    def dropped(self) -> Dropped:
+        """Totals of the snapshots that are no longer kept."""
+        return self._chain.index.dropped if self._chain.index else Dropped()
+
+    def number(self, tau: int) -> int:
+        """The number of the sealed snapshot τ: 0 for the first that the log ever had.
+
+        Raises:
+            RetainedError: There is none: τ was empty, isn't sealed yet, or is no longer kept.
+        """
+        if tau not in self._chain.number_of:
+            raise RetainedError(f"{self.root} has no sealed snapshot {tau}; {self._span()}")
+        return self._chain.number_of[tau]
+
+    def as_of(self, *, tau: int | None = None, t_us: int | None = None) -> int | None:
+        """The number of the last snapshot sealed of τ or before, or of what happened by a time.
+
+        Args:
+            tau: Interval index; or else
+            t_us: Microseconds since the epoch: the last snapshot that ends at or before it.
+
+        Returns:
+            None: the log has nothing so old, and never dropped anything.
+
+        Raises:
+            RetainedError: Only snapshots that are no longer kept are so old.
+        """
+        wanted = tau
+        if wanted is None:
+            assert t_us is not None, "give tau or t_us"
+            wanted = t_us // self.header.interval_us - 1
+        number = bisect_right(self.snapshots, wanted, lo=self.snapshots.first, key=lambda s: s.tau) - 1
+        if number >= self.snapshots.first:
+            return number
+        if self.snapshots.first:
+            raise RetainedError(f"{self.root} keeps nothing as old as snapshot {wanted}; {self._span()}")
+        return None
+
+    def base(self) -> pa.Table | None:
+        """The live graph before the first kept snapshot, as events; None: that one is the first there ever was.
+
+        Returns:
+            ``stream.store.log.base.base_schema``, memory-mapped.
+
+        Raises:
+            CorruptError: Its file isn't what the index says.
+        """
+        index = self._chain.index
+        if index is None or index.base is None:
+            return None
+        return read_table(self.root, index.base, schema=base_schema(self.header.ids))
 
     @property
     def positions(self) -> dict[tuple[str, int], Position]:
@@ -84,14 +163,7 @@ class LogReader:
         Raises:
             RetainedError: There is none: τ was empty, isn't sealed yet, or is no longer kept.
         """
-        if tau not in self._by_tau:
-            span = (
-                f"it holds {self.snapshots[0].tau} to {self.snapshots[-1].tau}"
-                if self.snapshots
-                else "it is empty"
-            )
-            raise RetainedError(f"{self._root} has no sealed snapshot {tau}; {span}, without empty intervals")
-        return self._by_tau[tau]
+        return self.snapshots[self.number(tau)]
 
     def events(self, tau: int) -> pa.Table:
         """Events of snapshot τ in order: ``log_event_schema``, memory-mapped.
@@ -104,12 +176,12 @@ class LogReader:
         """
         snapshot = self.snapshot(tau)
         known = snapshot.events.path in self._checked
-        table = self._table(snapshot.events, log_event_schema(self.header.ids))
+        table = self._table(tau, snapshot.events, log_event_schema(self.header.ids))
         if not known:
             self._require_dense(table, snapshot)
         if len(table) != snapshot.num_events:
             raise CorruptError(
-                f"{self._root / snapshot.events.path} has {len(table)} events, its commit says {snapshot.num_events}"
+                f"{self.root / snapshot.events.path} has {len(table)} events, its commit says {snapshot.num_events}"
             )
         return table
 
@@ -121,10 +193,14 @@ class LogReader:
             CorruptError: Its file isn't what the commit says; the message names it.
         """
         snapshot = self.snapshot(tau)
-        return self._table(snapshot.nodes, node_schema(self.header.ids))
+        return self._table(tau, snapshot.nodes, node_schema(self.header.ids))
 
     def external_ids(self) -> pa.Array:
         """External ids of all dense ones: shape (num_nodes,), int64 or string, in dense order."""
+        index = self._chain.index
+        if index is not None and self._with_ids < max(index.first, 1):
+            self._ids = list(indexed_ids(self.root, self.header, index))
+            self._with_ids = index.end
         for snapshot in self.snapshots[self._with_ids :]:
             self._ids.extend(self.nodes(snapshot.tau)["id"].chunks)
             self._with_ids += 1
@@ -148,14 +224,18 @@ class LogReader:
 
         Raises:
             CorruptError, FormatVersionError: A new commit is damaged.
+            RetainedError: What comes next is no longer kept; the message says from where a reader can start.
         """
 
-        def refreshed() -> list[SealedSnapshot]:
+        def refreshed() -> Numbered[SealedSnapshot]:
             self.refresh()
             return self.snapshots
 
-        first = 0 if after is None else bisect_right(self.snapshots, after, key=lambda snapshot: snapshot.tau)
-        return follow(self._root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
+        kept = self.snapshots.first
+        first = kept if after is None else bisect_right(self.snapshots, after, lo=kept, key=lambda s: s.tau)
+        if first == kept and after is not None and kept:
+            self.number(after)
+        return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
 
     def _require_dense(self, events: pa.Table, snapshot: SealedSnapshot) -> None:
         """Check that dense ids are those in use: what is built of them is as large as the largest."""
@@ -163,14 +243,33 @@ class LogReader:
             span = pc.min_max(events[name]).as_py()
             if len(events) and not least <= span["min"] <= span["max"] < snapshot.num_nodes:
                 raise CorruptError(
-                    f"{self._root / snapshot.events.path} has dense ids {span['min']} to {span['max']} in {name}, its "
+                    f"{self.root / snapshot.events.path} has dense ids {span['min']} to {span['max']} in {name}, its "
                     f"commit says {snapshot.num_nodes} are in use"
                 )
 
-    def _table(self, reference: FileRef, schema: pa.Schema) -> pa.Table:
-        table = read_table(self._root, reference, schema=schema, verify=reference.path not in self._checked)
+    def _table(self, tau: int, reference: FileRef, schema: pa.Schema) -> pa.Table:
+        try:
+            table = read_table(
+                self.root, reference, schema=schema, verify=reference.path not in self._checked
+            )
+        except MissingError:
+            self.refresh()
+            if tau not in self._chain.number_of:  # dropped since
+                raise RetainedError(f"snapshot {tau} of {self.root} is gone; {self._span()}") from None
+            raise
         self._checked.add(reference.path)
         return table
+
+    def _span(self) -> str:
+        """What is there, for a sentence."""
+        if not self.snapshots:
+            return "it is empty"
+        first, last = self.snapshots[self.snapshots.first], self.snapshots[-1]
+        older = ", older ones are no longer kept" if self.snapshots.first else ""
+        return (
+            f"it holds {first.tau} to {last.tau}, without empty intervals{older}: "
+            f"a reader can start from {first.tau}"
+        )
 
 
 def read_nodes(root: Path, header: LogHeader, snapshot: SealedSnapshot) -> pa.Table:
@@ -180,3 +279,14 @@ def read_nodes(root: Path, header: LogHeader, snapshot: SealedSnapshot) -> pa.Ta
         CorruptError: It isn't what its commit says.
     """
     return read_table(root, snapshot.nodes, schema=node_schema(header.ids))
+
+
+def indexed_ids(root: Path, header: LogHeader, index: LogIndex) -> Iterator[pa.Array]:
+    """External ids of the dense ones in use after an index's commit, in dense order, file by file.
+
+    Raises:
+        CorruptError: A file isn't what the index says.
+    """
+    schema = pa.schema([node_schema(header.ids).field("id")])
+    for reference in index.ids:
+        yield from read_table(root, reference, schema=schema)["id"].chunks

@@ -24,7 +24,7 @@ def sweep(root: Path, chain: CommitChain) -> list[Path]:
     require_own_folders(root, (COMMITS, TAIL, REJECTS, SNAPSHOTS))
     tail = {Path(file.path).name for file in chain.last.tail} if chain.last else set()
     rejects = {Path(rejects_name(n)).name for n in chain.with_rejects}
-    snapshots = {str(snapshot.tau) for snapshot in chain.sealed}
+    snapshots = {str(tau) for tau in chain.number_of}
     removed = [
         *unnamed(root / TAIL, tail, NUMBERED),
         *unnamed(root / REJECTS, rejects, NUMBERED),

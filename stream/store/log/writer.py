@@ -15,12 +15,14 @@ from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record, read_record, read_table
 from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import FolderLock, new_writer_id
+from stream.store.files.numbered import Numbered
 from stream.store.files.paths import make_folders, settle
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import put_history, read_history
+from stream.store.log.index import LogTotals
 from stream.store.log.layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
 from stream.store.log.outbox import Outbox, RejectedMessages
-from stream.store.log.reader import read_nodes
+from stream.store.log.reader import indexed_ids, read_nodes
 from stream.store.log.sealed import stage_snapshot
 from stream.store.log.sweep import sweep
 from stream.store.log.tail import (
@@ -65,7 +67,7 @@ class LogWriter:
         self._chain.require_whole()
         sweep(root, self._chain)
         self.history = read_history(root)
-        self._dictionary = _restored_dictionary(root, header, self._chain.sealed)
+        self._dictionary = _restored_dictionary(root, header, self._chain)
         last = self._chain.last
         self._tail = [load_tail_file(root, file, header.ids) for file in last.tail] if last else []
         self.positions: dict[Key, Position] = (
@@ -113,9 +115,14 @@ class LogWriter:
         return self._chain.last
 
     @property
-    def snapshots(self) -> list[SealedSnapshot]:
-        """All sealed snapshots, in order of τ."""
+    def snapshots(self) -> Numbered[SealedSnapshot]:
+        """The sealed snapshots that are kept, in order of τ, by their number for life."""
         return self._chain.sealed
+
+    @property
+    def totals(self) -> LogTotals:
+        """Events and bytes of all sealed snapshots."""
+        return self._chain.totals
 
     @property
     def sealed_through(self) -> int | None:
@@ -149,7 +156,7 @@ class LogWriter:
         Raises:
             CorruptError: A file isn't what its commit says.
         """
-        for snapshot in self.snapshots:
+        for snapshot in self.snapshots:  # those no longer kept are older than any window worth having
             if snapshot.max_t_us >= t_us:
                 table = read_table(self._root, snapshot.events, schema=log_event_schema(self.header.ids))
                 yield table.select(["t", "event_id"])
@@ -309,9 +316,12 @@ class LogWriter:
         return now
 
 
-def _restored_dictionary(root: Path, header: LogHeader, sealed: list[SealedSnapshot]) -> IdDictionary:
+def _restored_dictionary(root: Path, header: LogHeader, chain: CommitChain) -> IdDictionary:
     dictionary = new_dictionary(header.ids)
-    for snapshot in sealed:
+    if chain.index is not None:
+        for ids in indexed_ids(root, header, chain.index):
+            dictionary.extend(ids)
+    for snapshot in chain.sealed[chain.index.end if chain.index else 0 :]:
         dictionary.extend(read_nodes(root, header, snapshot)["id"])
     return dictionary
 

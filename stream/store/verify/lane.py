@@ -4,6 +4,7 @@ Every snapshot is rebuilt from the additive files, part by part, beside the live
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,13 +12,16 @@ import pyarrow as pa
 from schemas.store import FileRef, LaneHeader, LaneManifest
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
-from stream.store.errors import CorruptError, FormatVersionError, StoreError
+from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
 from stream.store.files.arrow_bounds import require_whole
 from stream.store.files.data import open_table
 from stream.store.files.records import read_record
-from stream.store.lane.layout import HEADER, data_name, lane_folder, manifest_name, state_name
+from stream.store.lane.index import read_lane_index
+from stream.store.lane.layout import HEADER, data_name, index_name, lane_folder, manifest_name, state_name
 from stream.store.lane.reader import check_successor, manifest_taus
 from stream.store.lane.writer import KEPT_STATES
+from stream.store.log.base import groups
+from stream.store.log.index import index_numbers
 from stream.store.log.reader import LogReader
 from stream.store.verify.check import Check
 from stream.store.verify.rebuild import StoredLane
@@ -56,21 +60,75 @@ def verify_lane(store: str | Path, lane: str, *, against_log: bool) -> Check:
     if log is not None and taus and (log.header.graph, log.header.interval_us) != follows:
         check.problems.append(f"{root / HEADER} follows another log than the one of {store}")
         log = None
-    manifests = _manifests(root, header, taus, log, check)
+    index = _index(root, header, check)
+    if index is not None:
+        taus = [tau for tau in taus if tau >= index.oldest]  # a drop that was cut short leaves older ones
+    manifests = _manifests(root, header, taus, log, check, index)
     for manifest in manifests:
         _files(root, manifest, check)
     _states(root, manifests, check)
     if log is not None and check.ok:
-        _rebuild(root, header, manifests, log, check)
+        _rebuild(root, header, manifests, log, check, index)
     return check
 
 
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What the newest index says: the oldest kept snapshot, its number, and its full state where there is one."""
+
+    oldest: int
+    first: int
+    base: FileRef | None
+
+
+def _index(root: Path, header: LaneHeader, check: Check) -> _Index | None:
+    """Check all indexes and their files; what the newest readable one says."""
+    newest = None
+    for number in index_numbers(root):
+        check.read(root / index_name(number))
+        try:
+            index, rows = read_lane_index(root, header, number)
+        except StoreError as error:
+            if (root / index_name(number)).exists():  # else it was replaced by a newer one since
+                check.problems.append(str(error))
+            continue
+        check.read(root / index.manifests.path)
+        if newest is not None:
+            continue
+        newest = _Index(int(rows.taus[0]), index.first, index.base)
+        if index.base is not None:
+            _file(root, index.base, check)
+        for tau, checksum in zip(rows.taus.tolist(), rows.table["checksum"].to_pylist(), strict=True):
+            try:
+                found = read_record(root / manifest_name(tau), LaneManifest).checksum
+            except ConfigMissingError:
+                found = "no such record"
+            except StoreError:
+                continue  # told where manifests are read
+            if found != checksum:
+                check.problems.append(
+                    f"{root / index_name(number)} says that {root / manifest_name(tau)} has the checksum {checksum}, "
+                    f"found {found}"
+                )
+    return newest
+
+
 def _manifests(
-    root: Path, header: LaneHeader, taus: list[int], log: LogReader | None, check: Check
+    root: Path,
+    header: LaneHeader,
+    taus: list[int],
+    log: LogReader | None,
+    check: Check,
+    indexed: _Index | None,
 ) -> list[LaneManifest]:
     """All readable manifests in order; what is wrong with them and between them is noted."""
     found: list[LaneManifest] = []
-    for index, tau in enumerate(taus):
+    first = indexed.first if indexed is not None else 0
+    if indexed is None and taus and log is not None:
+        first = log.snapshots.first  # a lane that was begun after the log had dropped snapshots
+    elif indexed is None and taus:
+        first = _first_sequence(root, taus[0])  # of a log that is damaged: told there
+    for index, tau in enumerate(taus, first):
         path = root / manifest_name(tau)
         check.read(path)
         try:
@@ -78,7 +136,7 @@ def _manifests(
         except (CorruptError, FormatVersionError) as error:
             check.problems.append(str(error))
             continue
-        after_damage = len(found) < index  # the one before couldn't be read: told already
+        after_damage = len(found) < index - first  # the one before couldn't be read: told already
         expected = manifest.log_events_checksum
         if log is not None:
             sealed = [s for s in log.snapshots[index : index + 1] if s.tau == tau]
@@ -95,12 +153,22 @@ def _manifests(
                     f"{path} is manifest {index} of its lane, but the log has {there} there"
                 )
         try:
-            check_successor(path, manifest, header, found[-1:], expected)
+            before = found[-1:]
+            if indexed is not None and index == first and manifest.sequence == first:
+                before = [manifest.model_copy(update={"checksum": manifest.previous})]  # no longer there
+            check_successor(path, manifest, header, before, index, expected)
         except CorruptError as error:
             if not after_damage or manifest.lane_checksum != header.checksum:
                 check.problems.append(str(error))
         found.append(manifest)
     return found
+
+
+def _first_sequence(root: Path, tau: int) -> int:
+    try:
+        return read_record(root / manifest_name(tau), LaneManifest).sequence
+    except StoreError:
+        return 0  # told where manifests are read
 
 
 def _files(root: Path, manifest: LaneManifest, check: Check) -> None:
@@ -144,17 +212,39 @@ def _file(root: Path, reference: FileRef, check: Check) -> None:
 
 
 def _rebuild(
-    root: Path, header: LaneHeader, manifests: list[LaneManifest], log: LogReader, check: Check
+    root: Path,
+    header: LaneHeader,
+    manifests: list[LaneManifest],
+    log: LogReader,
+    check: Check,
+    index: _Index | None,
 ) -> None:
     """Rebuild every snapshot until one is wrong: all after it would be as well."""
     graph = LiveGraph(
         node_features=header.node_features, segments=header.segments, edge_life=header.edge_life
     )
     stored = StoredLane(root, header)
+    try:
+        if (base := log.base()) is not None:
+            for tau, events in groups(base, header.edge_life):
+                graph.apply(tau, events)
+        for snapshot in log.snapshots[: manifests[0].sequence if manifests else 0]:
+            graph.apply(snapshot.tau, log.events(snapshot.tau))
+    except StoreError as error:
+        check.problems.append(str(error))
+        return
     for manifest in manifests:
+        begun = index.base if index is not None and manifest.sequence == index.first else None
         try:
             delta = graph.apply(manifest.tau, log.events(manifest.tau))
-            problems = [*stored.advance(manifest, delta, graph), *_wrong_counts(manifest, delta, graph)]
+            problems = [
+                *(
+                    stored.begin(manifest, begun, delta, graph)
+                    if begun
+                    else stored.advance(manifest, delta, graph)
+                ),
+                *_wrong_counts(manifest, delta, graph),
+            ]
         except StoreError as error:
             problems = [str(error)]
         if problems:

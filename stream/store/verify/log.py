@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.events import REJECT_SCHEMA, Op, log_event_schema, node_schema
-from schemas.store import CommitRecord, FileRef, History, LogHeader, SealedSnapshot
+from schemas.store import CommitRecord, FileRef, History, LogHeader, LogIndex, SealedSnapshot
 from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.dictionary import new_dictionary
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
@@ -20,10 +20,11 @@ from stream.store.files.data import read_record, read_table
 from stream.store.lane.layout import lane_names
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import rows_read
-from stream.store.log.layout import HEADER, HISTORY, commit_name, events_name, log_folder, nodes_name
+from stream.store.log.layout import HEADER, HISTORY, INDEX, commit_name, events_name, log_folder, nodes_name
 from stream.store.log.tail import tail_schema
 from stream.store.verify.check import Check
 from stream.store.verify.rows import wrong_rows
+from stream.store.verify.index import Indexed, verify_indexes
 
 
 def verify_log(store: str | Path) -> Check:
@@ -55,24 +56,37 @@ def verify_log(store: str | Path) -> Check:
             f"{root / HEADER} is missing, the rest of the log can't be read without it; restore it from a copy"
         )
         return check
-    records = _records(root, header, check)
+    indexed = verify_indexes(root, header, check)
+    begin = 0 if indexed is None else indexed.index.n
+    records = _records(root, header, begin, indexed, check)
     _history(root, records, check)
-    snapshots = _Snapshots(root, header, check)
+    snapshots = _Snapshots(root, header, indexed, check)
+    if indexed is not None:
+        through = indexed.commit.sealed_through
+        for number in range(indexed.index.first, indexed.index.end):
+            snapshots.check(indexed.rows.load(number), indexed.index.n, through)
+        snapshots.require_ids(indexed.ids)
     for record in records:
-        for sealed in record.sealed:
-            snapshots.check(record, sealed)
+        for sealed in record.sealed if record.n >= begin and (indexed is None or record.n > begin) else ():
+            snapshots.check(sealed, record.n, record.sealed_through)
         if record.rejects is not None:
             _rejects(root, record, check)
+    if indexed is not None:
+        _rejects_before(root, indexed.index, check)
     if records:
         _tail(root, header, records[-1], check)
     return check
 
 
-def _records(root: Path, header: LogHeader, check: Check) -> list[CommitRecord]:
-    """All readable commits in order; what is wrong with them and between them is noted."""
+def _records(
+    root: Path, header: LogHeader, begin: int, indexed: Indexed | None, check: Check
+) -> list[CommitRecord]:
+    """All readable commits from one on, in order; what is wrong with them and between them is noted."""
     records: list[CommitRecord] = []
-    chain = CommitChain(root, header)
-    for n in range(max(numbers(root), default=-1) + 1):  # a listing beside a writer may lack one in between
+    chain = CommitChain(root, header, indexed=False)
+    for n in range(
+        begin, max(numbers(root), default=-1) + 1
+    ):  # a listing beside a writer may lack one in between
         path = root / commit_name(n)
         if not path.exists():
             continue  # the one after it tells
@@ -80,7 +94,10 @@ def _records(root: Path, header: LogHeader, check: Check) -> list[CommitRecord]:
         try:
             record = read_record(path, CommitRecord)
             records.append(record)
-            chain.add(record)
+            if indexed is not None and n == begin:
+                chain = _resumed(root, header, records)
+            else:
+                chain.add(record)
         except StoreError as error:
             check.problems.append(str(error))
             chain = _resumed(root, header, records)
@@ -91,7 +108,7 @@ def _records(root: Path, header: LogHeader, check: Check) -> list[CommitRecord]:
 
 def _resumed(root: Path, header: LogHeader, records: list[CommitRecord]) -> CommitChain:
     """A chain that goes on after the last record that could be read, so that one damage is told once."""
-    chain = CommitChain(root, header)
+    chain = CommitChain(root, header, indexed=False)
     chain.last = records[-1] if records else None
     return chain
 
@@ -120,21 +137,36 @@ def _backwards(root: Path, before: CommitRecord, after: CommitRecord) -> Iterato
 class _Snapshots:
     """Sealed snapshots in order, with the id dictionary that they must lead to."""
 
-    def __init__(self, root: Path, header: LogHeader, check: Check) -> None:
+    def __init__(self, root: Path, header: LogHeader, indexed: Indexed | None, check: Check) -> None:
         self._root = root
         self._header = header
         self._check = check
         self._dictionary = new_dictionary(header.ids)
         self._ids_known = True
         self._before: int | None = None
+        if indexed is not None and indexed.index.first:
+            known = indexed.ids_before
+            self._ids_known = known is not None
+            if known is not None:
+                self._dictionary.extend(known)
 
-    def check(self, record: CommitRecord, sealed: SealedSnapshot) -> None:
-        where = f"snapshot {sealed.tau} (commit {record.n})"
+    def require_ids(self, ids: pa.Array | None) -> None:
+        """Check that an index's ids are those of the snapshots it covers."""
+        if ids is None or not self._ids_known:
+            return
+        if not self._dictionary.ids(0).equals(ids):
+            self._check.problems.append(
+                f"{self._root / INDEX} has other external ids than the snapshots it covers"
+            )
+
+    def check(self, sealed: SealedSnapshot, n: int, through: int | None) -> None:
+        """Check a snapshot that commit n, or an index up to it, names."""
+        where = f"snapshot {sealed.tau} (commit {n})"
         problems = self._check.problems
         if self._before is not None and sealed.tau <= self._before:
             problems.append(f"{where} was sealed after snapshot {self._before}")
-        if record.sealed_through is None or sealed.tau > record.sealed_through:
-            problems.append(f"{where} is sealed, but its commit closes only up to {record.sealed_through}")
+        if through is None or sealed.tau > through:
+            problems.append(f"{where} is sealed, but its commit closes only up to {through}")
         self._before = sealed.tau
         names = (sealed.events.path, sealed.nodes.path)
         if names != (events_name(sealed.tau), nodes_name(sealed.tau)):
@@ -220,6 +252,21 @@ def _rejects(root: Path, record: CommitRecord, check: Check) -> None:
                 f"{root / record.rejects.path} has offset {source['offset_max']} of "
                 f"{source['topic']}[{source['partition']}], which commit {record.n} hasn't reached"
             )
+
+
+def _rejects_before(root: Path, index: LogIndex, check: Check) -> None:
+    """The rejects of commits that an index stands for and that stay for their sake."""
+    for n in index.with_rejects:
+        if n >= index.n:
+            continue
+        check.read(root / commit_name(n))
+        try:
+            record = read_record(root / commit_name(n), CommitRecord)
+        except StoreError as error:
+            check.problems.append(str(error))
+            continue
+        if record.rejects is not None:
+            _rejects(root, record, check)
 
 
 def _tail(root: Path, header: LogHeader, last: CommitRecord, check: Check) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stream.store.lane.layout import FOLDER
+from stream.store.lane.layout import FOLDER, REMOVED
 from stream.store.verify.check import Check
 from stream.store.verify.lane import verify_lane
 from stream.store.verify.log import verify_log
@@ -23,6 +23,6 @@ def verify(store: str | Path) -> Check:
     check = verify_log(store)
     against_log = check.ok
     for folder in sorted((Path(store) / FOLDER).glob("*")):
-        if folder.is_dir():
+        if folder.is_dir() and not folder.name.endswith(REMOVED):
             check.add(verify_lane(store, folder.name, against_log=against_log))
     return check

@@ -215,21 +215,21 @@ class WindowView:
         self._placement = Placement(header.kind, header.parts)
 
     def _rebuild(self, sequence: int) -> None:
-        manifests = self.lane.manifests[: sequence + 1]
-        oldest = max(0, sequence - self.window + 1)
+        manifests = self.lane.manifests
+        oldest = max(manifests.first, sequence - self.window + 1)
         self._reset()
-        first = 0
-        for manifest in reversed(manifests[: oldest + 1]):
-            if manifest.base is not None:
+        first = manifests.first
+        for number in range(oldest, manifests.first - 1, -1):
+            if self.lane.base_of(manifest := manifests[number]) is not None:
                 self._apply(manifest, self.lane.base(manifest, self.parts, discarded=self._all), undo=False)
-                first = manifest.sequence + 1
+                first = number + 1
                 break
         for manifest in manifests[first : oldest + 1]:
             self._apply(manifest, self._changes(manifest), undo=False)
         self._pairs.fold(oldest, always=True)
         none = np.empty(0, np.int64)
         self._snapshots = [_Snapshot(manifests[oldest], none, none.astype(np.int32))]
-        for manifest in manifests[oldest + 1 :]:
+        for manifest in manifests[oldest + 1 : sequence + 1]:
             self._step(manifest, undo=True)
 
     def _step(self, manifest: LaneManifest, *, undo: bool) -> None:

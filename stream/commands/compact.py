@@ -1,0 +1,67 @@
+"""``freshet-stream compact``: index a store, drop old snapshots, remove lanes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream.service.output import Debug, Json, finish, notes, print_json, print_table
+from stream.store.errors import StoreError
+
+
+def compact(
+    store: Annotated[Path, typer.Argument(help="Folder of the store.", metavar="STORE")],
+    snapshots: Annotated[
+        int | None, typer.Option("--keep-snapshots", min=1, help="Keep the newest so many snapshots.")
+    ] = None,
+    time_s: Annotated[
+        float | None,
+        typer.Option(
+            "--keep-time",
+            min=0,
+            metavar="SECONDS",
+            help="Keep snapshots that end within so many seconds before the newest one's end.",
+        ),
+    ] = None,
+    remove_lane: Annotated[
+        list[str] | None,
+        typer.Option("--remove-lane", help="Remove this lane with all its files; repeatable."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write indexes that open the store at once, drop snapshots that are no longer to be kept, and free their space.
+
+    May run beside the stream service and trainers. Without --keep-snapshots and --keep-time no snapshot is dropped.
+
+    Example: freshet-stream compact ./store --keep-time 2592000
+    """
+
+    def body() -> None:
+        from stream.store.compact.retention import Keep
+        from stream.store.compact.store import compact as run
+
+        with notes.status(f"Compacting {store} …"):
+            done = run(store, Keep(snapshots, time_s), always=True, remove=remove_lane or [])
+        found = {
+            "dropped": done.dropped,
+            "folded": done.folded,
+            "first": done.first,
+            "indexed": done.indexed,
+            "removed": done.removed,
+            "held_by": done.held_by,
+            "freed_bytes": done.freed_bytes,
+        }
+        if json:
+            print_json(found)
+            return
+        for name in done.held_by:
+            notes.print(
+                f"note: lane {name} still needs older snapshots of the log; they go once it is further on, or without it "
+                f"(--remove-lane {name})",
+                soft_wrap=True,
+                highlight=False,
+            )
+        print_table(f"Store {store}", found)
+
+    finish(body, StoreError, debug=debug)

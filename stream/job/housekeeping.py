@@ -1,0 +1,81 @@
+"""Compaction beside the job: the store is indexed, and old snapshots go, on a thread of its own."""
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+import structlog
+
+from schemas.config import StreamConfig
+from stream.background import Background
+from stream.store.compact.retention import Keep
+from stream.store.compact.store import compact
+
+PAUSE_S = 60.0
+"""At least so long lies between two looks at the store."""
+
+CLOSE_S = 5.0
+"""How long the end of a job waits for a compaction at work; one that is cut off is gone on with by the next."""
+
+_log = structlog.get_logger()
+
+
+class Housekeeping:
+    """Looks after a store while it is written, from the first ``wake`` to ``close``; a failure stops nothing else.
+
+    Args:
+        config: Whose store, and what it keeps.
+        retried: Told of every further try after a failure.
+    """
+
+    def __init__(self, config: StreamConfig, retried: Callable[[], None]) -> None:
+        self._store = config.store
+        self._keep = keep(config)
+        self._looked_s = time.monotonic()
+        self._work = Background("housekeeping", self._look, retry_s=PAUSE_S, on_retry=retried)
+        self._started = False
+
+    @property
+    def error(self) -> str | None:
+        """Why the last look failed; None while all is well."""
+        return self._work.error
+
+    def wake(self) -> None:
+        """Something was committed: look, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now - self._looked_s < PAUSE_S:
+            return
+        self._looked_s = now
+        if self._started:
+            self._work.ask()
+        else:
+            self._started = True
+            self._work.start()
+
+    def close(self) -> None:
+        """Stop after the step at work."""
+        if self._started:
+            self._work.close(CLOSE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _look(self) -> None:
+        done = compact(self._store, self._keep, stop=lambda: self._work.stopping)
+        if done.dropped or done.folded:
+            _log.info(
+                "compacted",
+                store=self._store,
+                dropped=done.dropped,
+                folded=done.folded,
+                first=done.first,
+                held_by=done.held_by,
+            )
+
+
+def keep(config: StreamConfig) -> Keep:
+    """What a configuration keeps."""
+    return Keep(config.retention.snapshots, config.retention.time_s, config.dedup_window_s or 0.0)

@@ -1,0 +1,1 @@
+"""Compaction: records indexed, old snapshots dropped, garbage swept, beside writers and readers."""

@@ -1,0 +1,165 @@
+"""The log's part of compaction: an index over its commits, the live graph where it begins, and older snapshots gone."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from schemas.events import node_schema
+from schemas.store import CommitRecord, Dropped, FileRef, LogIndex
+from stream.store.compact.index_files import next_number, replaced
+from stream.store.files.crash import crash_point
+from stream.store.files.data import Staging
+from stream.store.files.paths import sync_folder
+from stream.store.files.records import put_record, read_record
+from stream.store.files.sweep import TAU, remove
+from stream.store.log.base import fold
+from stream.store.log.commits import numbers
+from stream.store.log.index import COPIES, snapshot_rows
+from stream.store.log.layout import (
+    COMMITS,
+    INDEX,
+    REJECTS,
+    SNAPSHOTS,
+    commit_name,
+    ids_name,
+    index_name,
+    index_rows_name,
+    log_base_name,
+    rejects_name,
+)
+from stream.store.log.reader import LogReader
+from stream.store.log.sealed import batch_rows, canonical_batches
+from stream.store.log.tail import absorbed_from
+
+_IDS = re.compile(r".*/ids-(\d+)-(\d+)\.arrow")
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What a compaction of the log took away."""
+
+    snapshots: int = 0
+    commits: int = 0
+
+
+def index_log(log: LogReader, first: int) -> Freed:
+    """Write an index over all commits, drop the snapshots before a number, and fold the commits into the index.
+
+    Args:
+        log: Up to date; it has a snapshot.
+        first: Number of the oldest snapshot to keep.
+
+    Raises:
+        CorruptError: A file that would be dropped can't be read: nothing is dropped.
+        OSError: The disk refuses.
+    """
+    crash_point("compact.begun")
+    root, snapshots, last, before = log.root, log.snapshots, log.last, log.index
+    assert last is not None, "a log with a snapshot has a commit"
+    first = max(snapshots.first, min(first, len(snapshots) - 1))
+    number = next_number(root / INDEX)
+    kept, gone = snapshots[first:], snapshots[:first]
+    dropped = Dropped(
+        events=log.dropped.events + sum(s.num_events for s in gone),
+        inserts=log.dropped.inserts + sum(s.num_inserts for s in gone),
+        deletes=log.dropped.deletes + sum(s.num_deletes for s in gone),
+    )
+    with Staging(root) as staging:
+        ids = _stage_ids(staging, log, before.ids if before is not None else [])
+        base = before.base if before is not None else None
+        if gone:
+            base = _stage_base(staging, log, first)
+        rows = [
+            staging.add_table(index_rows_name(number + copy), snapshot_rows(kept)) for copy in range(COPIES)
+        ]
+        staging.finish()
+    with_rejects = _with_rejects(root, log, first, kept[0].tau)
+    for copy, reference in enumerate(rows):
+        record = LogIndex(
+            number=number + copy,
+            n=last.n,
+            commit=last.checksum,
+            first=first,
+            end=len(snapshots),
+            dropped=dropped,
+            snapshots=reference,
+            ids=ids,
+            base=base,
+            with_rejects=with_rejects,
+        )
+        put_record(root / index_name(number + copy), record)
+        crash_point("compact.indexed" if copy == COPIES - 1 else "compact.copied")
+    folded = sweep_log_index(root, record, kept[0].tau)
+    return Freed(len(gone), folded)
+
+
+def sweep_log_index(root: Path, index: LogIndex, oldest: int) -> int:
+    """Remove what an index made superfluous, and what a compaction that was cut off left behind.
+
+    Args:
+        root: The log's folder.
+        index: The newest one; both its copies are there.
+        oldest: τ of the oldest snapshot kept.
+
+    Returns:
+        How many commits were folded: those before the index's own, but for those whose rejects stay.
+    """
+    folder = root / SNAPSHOTS
+    remove(path for path in folder.iterdir() if TAU.fullmatch(path.name) and int(path.name) < oldest)
+    stay = set(index.with_rejects)
+    folded = sorted(n for n in numbers(root) if n < index.n and n not in stay)
+    remove(root / commit_name(n) for n in folded)
+    rejects = [root / rejects_name(n) for n in folded]
+    remove(rejects)
+    crash_point("compact.dropped")
+    named = {reference.path for reference in (*index.ids, *([index.base] if index.base else []))}
+    remove(replaced(root / INDEX, index.number - COPIES + 1, named))
+    for changed in (COMMITS, SNAPSHOTS, INDEX, *([REJECTS] if (root / REJECTS).is_dir() else [])):
+        sync_folder(root / changed)
+    return len(folded)
+
+
+def _stage_ids(staging: Staging, log: LogReader, before: list[FileRef]) -> list[FileRef]:
+    """Stage the external ids that no index has yet, with as many older files as keep their number small."""
+    end = log.snapshots[-1].num_nodes
+    start = _range(before[-1])[1] if before else 0
+    if start == end:
+        return before
+    everything = log.external_ids()
+    new = everything.slice(start, end - start)
+    first = absorbed_from([reference.bytes for reference in before], max(1, new.nbytes))
+    if first < len(before):
+        start = _range(before[first])[0]
+    schema = pa.schema([node_schema(log.header.ids).field("id")])
+    table = pa.table([everything.slice(start, end - start)], schema=schema)
+    reference = staging.add_table(ids_name(start, end), canonical_batches(table, batch_rows(log.header)))
+    return [*before[:first], reference]
+
+
+def _range(reference: FileRef) -> tuple[int, int]:
+    found = _IDS.fullmatch(reference.path)
+    assert found is not None, f"{reference.path} is no name of a file of ids"
+    return int(found[1]), int(found[2])
+
+
+def _stage_base(staging: Staging, log: LogReader, first: int) -> FileRef:
+    events = ((snapshot.tau, log.events(snapshot.tau)) for snapshot in log.snapshots[:first])
+    base = fold(log.header, log.base(), events, log.external_ids())
+    return staging.add_table(log_base_name(first), canonical_batches(base, batch_rows(log.header)))
+
+
+def _with_rejects(root: Path, log: LogReader, first: int, oldest: int) -> list[int]:
+    """Commits whose rejects stay: all, until snapshots are dropped; then those as old go if they are published."""
+    assert log.last is not None
+    if first == 0:
+        return list(log.with_rejects)
+    stay = []
+    for n in log.with_rejects:
+        if n < log.last.published and n < log.last.n:
+            through = read_record(root / commit_name(n), CommitRecord).sealed_through
+            if through is None or through < oldest:
+                continue
+        stay.append(n)
+    return stay

@@ -1,0 +1,182 @@
+"""A whole store compacted: its lanes, then its log, beside the process that writes it and those that read it."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stream.store.compact.index_files import is_complete
+from stream.store.compact.lane import index_lane, needed_from, sweep_lane_index
+from stream.store.compact.log import Freed, index_log, sweep_log_index
+from stream.store.compact.retention import Keep, is_due
+from stream.store.errors import ConfigMissingError
+from stream.store.files.crash import crash_point
+from stream.store.files.lock import COMPACTION, FolderLock, new_writer_id
+from stream.store.files.paths import sync_folder
+from stream.store.files.sweep import remove as remove_all
+from stream.store.lane.layout import FOLDER, REMOVED, lane_folder, lane_names
+from stream.store.lane.reader import LaneReader
+from stream.store.log.index import COPIES
+from stream.store.log.layout import log_folder
+from stream.store.log.reader import LogReader
+
+INDEX_EVERY = 1024
+"""An index is due once so many records came after it: a reader that opens the store reads those one by one."""
+
+ALL = Keep()
+"""Drop nothing."""
+
+
+@dataclass(slots=True)
+class Compacted:
+    """What a compaction did.
+
+    Attributes:
+        dropped: Snapshots of the log that are no longer kept.
+        folded: Commits that an index says now, their records gone.
+        first: τ of the oldest snapshot kept; None: there is none.
+        indexed: Names of what got a new index: ``log`` and lanes.
+        removed: Lanes that were removed.
+        held_by: Lanes that still need older snapshots than the rules would keep: they lag, or their newest states do.
+        freed_bytes: By how much the store's files shrank.
+    """
+
+    dropped: int = 0
+    folded: int = 0
+    first: int | None = None
+    indexed: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    held_by: list[str] = field(default_factory=list)
+    freed_bytes: int = 0
+
+
+def compact(
+    store: str | Path,
+    keep: Keep = ALL,
+    *,
+    always: bool = False,
+    remove: Collection[str] = (),
+    stop: Callable[[], bool] = lambda: False,
+) -> Compacted:
+    """Index a store's records, drop what is no longer to be kept, and sweep what that leaves.
+
+    May run beside writers and readers. Each step is whole or has not happened: first an index is durable, in two copies,
+    then what it stands for goes. Lanes come before the log, so that a lane never outlasts what it was made from.
+
+    Args:
+        store: Folder of the store.
+        keep: Which snapshots stay.
+        always: Write indexes now, and drop whatever may go; else only where enough has come together to be worth it.
+        remove: Lanes to remove first, with all their files.
+        stop: Asked between steps; True ends early.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ConfigMissingError: There is no store, or no such lane.
+        LaneBusyError: Another process compacts the store, or writes a lane that is to be removed.
+        CorruptError: Something is damaged; what it would have been dropped for stays.
+        OSError: The disk refuses.
+    """
+    done = Compacted()
+    log = LogReader(store)
+    lock = FolderLock(log_folder(store), new_writer_id(), COMPACTION)
+    try:
+        before = stored_bytes(store) if always or remove else 0
+        for name in remove:
+            remove_lane(store, name)
+            done.removed.append(name)
+        remove_all((Path(store) / FOLDER).glob(f"*{REMOVED}"))
+        _compact(store, log, keep, done, always=always, stop=stop)
+        log.refresh()
+        done.first = log.snapshots[log.snapshots.first].tau if log.snapshots else None
+        done.freed_bytes = before - stored_bytes(store) if always or remove else 0
+    finally:
+        lock.release()
+    return done
+
+
+def remove_lane(store: str | Path, name: str) -> None:
+    """Remove a lane with all its files: it is gone at once, its files a moment later.
+
+    Raises:
+        ConfigMissingError: There is no such lane.
+        LaneBusyError: A process writes it.
+    """
+    if name not in lane_names(store):
+        raise ConfigMissingError(
+            f"{store} has no lane {name!r} to remove; it has {', '.join(lane_names(store)) or 'none'}"
+        )
+    folder = lane_folder(store, name)
+    lock = FolderLock(folder, new_writer_id())
+    try:
+        gone = folder.with_name(folder.name + REMOVED)
+        folder.rename(gone)
+        sync_folder(folder.parent)
+        crash_point("compact.removing")
+        remove_all([gone])
+    finally:
+        lock.release()
+
+
+def stored_bytes(store: str | Path) -> int:
+    """Length of all files of a store."""
+    total = 0
+    for path in Path(store).rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue  # swept by its writer this moment
+    return total
+
+
+def _compact(
+    store: str | Path,
+    log: LogReader,
+    keep: Keep,
+    done: Compacted,
+    *,
+    always: bool,
+    stop: Callable[[], bool],
+) -> None:
+    if not log.snapshots:
+        return
+    lanes = [LaneReader(store, name) for name in lane_names(store)]
+    wanted = keep.first(log, max((lane.header.window for lane in lanes), default=1))
+    end = len(log.snapshots)
+    for lane in lanes:
+        if stop():
+            return
+        _index_lane(lane, wanted, done, always=always)
+    bound = wanted
+    for lane in lanes:
+        if (needed := needed_from(lane)) < wanted:
+            bound = min(bound, needed)
+            done.held_by.append(lane.header.lane)
+    index, first, last = log.index, log.snapshots.first, log.last
+    assert last is not None, "a log with a snapshot has a commit"
+    due = bound > first and is_due(first, bound, end)
+    many = last.n - (-1 if index is None else index.n) >= INDEX_EVERY
+    if always or due or many or (index is not None and not is_complete(index.number)):
+        freed = index_log(log, bound if always or due else first)
+        done.indexed.append("log")
+    elif index is not None:
+        freed = Freed(0, sweep_log_index(log.root, index, log.snapshots[first].tau))
+    else:
+        freed = Freed()
+    done.dropped, done.folded = freed.snapshots, freed.commits
+
+
+def _index_lane(lane: LaneReader, wanted: int, done: Compacted, *, always: bool) -> None:
+    manifests, index = lane.manifests, lane.index
+    if not manifests:
+        return
+    first = min(wanted, len(manifests) - 1)
+    due = first > manifests.first and is_due(manifests.first, first, len(manifests))
+    many = len(manifests) - 1 - (-1 if index is None else index.sequence) >= INDEX_EVERY
+    if always or due or many or (index is not None and not is_complete(index.number)):
+        index_lane(lane, first if always or due else manifests.first)
+        lane.refresh()
+        done.indexed.append(lane.header.lane)
+    elif index is not None:
+        sweep_lane_index(lane.root, manifests[manifests.first].tau, index.number - COPIES + 1, index.base)

@@ -1,0 +1,128 @@
+"""What every part of a lane holds at a snapshot, rebuilt from the lane's files alone."""
+
+from pathlib import Path
+
+import numpy as np
+
+from schemas.store import FileRef, LaneHeader, LaneManifest
+from stream.partition.interface import Why
+from stream.snapshots.delta import Int64
+from stream.store.lane.diff import PairChanges, Stored, full_rows, segment_changes, segment_width
+from stream.store.lane.placement import Placement
+from stream.store.lane.reader import selection
+from stream.store.lane.state import edge_batch_count
+from stream.store.lane.tables import LaneChanges, read_base, read_changes
+from stream.store.window.feature_versions import FeatureVersions
+from stream.store.window.pairs import PairWindow
+
+
+class HeldParts:
+    """Placements, pairs and features of every part, as of the last snapshot applied.
+
+    Attributes:
+        placement: Homes and sets of parts.
+        pairs: By part; in edge lanes one more of the discarded pairs.
+        features: By part.
+    """
+
+    def __init__(self, root: Path, header: LaneHeader) -> None:
+        """Nothing yet.
+
+        Args:
+            root: The lane's folder.
+            header: The lane's.
+        """
+        self._root = root
+        self._header = header
+        self._parts = list(range(header.parts))
+        self._clear()
+
+    def _clear(self) -> None:
+        header = self._header
+        self.placement = Placement(header.kind, header.parts)
+        self.pairs = [PairWindow() for _ in range(edge_batch_count(header))]
+        self.features = [FeatureVersions(header.node_features, header.segments) for _ in self._parts]
+
+    def advance(self, manifest: LaneManifest) -> Int64:
+        """Apply the changes of the next snapshot.
+
+        Returns:
+            The nodes whose placements or features they change, int64 ascending.
+
+        Raises:
+            CorruptError: A file isn't what the manifest says.
+        """
+        wanted = selection(self._header, manifest, self._parts, discarded=True)
+        files = (manifest.assignment, manifest.edges, manifest.segments)
+        return self._apply(manifest, read_changes(self._root, files, wanted))
+
+    def begin(self, manifest: LaneManifest, base: FileRef) -> None:
+        """Start anew from the full state at a snapshot.
+
+        Raises:
+            CorruptError: The file isn't what its record says.
+        """
+        self._clear()
+        wanted = selection(self._header, manifest, self._parts, discarded=True)
+        self._apply(manifest, read_base(self._root, base, wanted))
+
+    def whole(self, sequence: int) -> Stored:
+        """All of it as a change from nothing: the content of a base.
+
+        Args:
+            sequence: Of the last snapshot applied.
+        """
+        node, part = self.placement.all()
+        held = [pairs.at(sequence) for pairs in self.pairs]
+        keys = np.concatenate([keys for keys, _ in held])
+        offsets = np.concatenate([[0], np.cumsum([len(keys) for keys, _ in held])]).astype(np.int64)
+        rows = []
+        for k, features in enumerate(self.features if self._header.node_features else []):
+            mine = node[part == k]
+            owner = np.full(len(mine), k, np.int32)
+            rows.append(full_rows(mine, owner, features.read(mine, 0), self._header.segments))
+        width = segment_width(self._header.node_features, self._header.segments)
+        home = self.placement.home[node] == part
+        return Stored(
+            node,
+            part,
+            np.where(home, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8),
+            PairChanges(
+                offsets, np.ones(len(keys), np.int8), keys, np.concatenate([weight for _, weight in held])
+            ),
+            segment_changes(rows, self._header.parts, width),
+        )
+
+    def _apply(self, manifest: LaneManifest, changes: LaneChanges) -> Int64:
+        """Take the files in; returns the nodes whose placements or features they change."""
+        transition = self.placement.apply(changes.node, changes.part, changes.why, manifest.num_nodes)
+        start = 0
+        for pairs, rows in zip(self.pairs, changes.pair_rows.tolist(), strict=True):
+            end = start + rows
+            pairs.append(
+                manifest.sequence, changes.op[start:end], changes.keys[start:end], changes.weight[start:end]
+            )
+            pairs.fold(manifest.sequence, always=True)
+            start = end
+        start = 0
+        segments = np.arange(self._header.segments, dtype=np.int32)
+        for part, (features, rows) in enumerate(
+            zip(self.features, changes.segment_rows.tolist(), strict=True)
+        ):
+            end = start + rows
+            entered = transition.entered_node[transition.entered_part == part]
+            left = transition.left_node[transition.left_part == part]
+            cleared = np.union1d(entered, left)
+            zeros = np.zeros((len(cleared) * len(segments), features.width), np.float32)
+            features.write(
+                0, np.repeat(cleared, len(segments)), np.tile(segments, len(cleared)), zeros,
+                manifest.num_nodes, undo=False,
+            )  # fmt: skip
+            features.write(
+                0, changes.segment_node[start:end], changes.segment[start:end],
+                changes.values[start:end, : features.width], manifest.num_nodes, undo=False,
+            )  # fmt: skip
+            start = end
+        return np.unique(
+            np.concatenate([transition.entered_node, transition.left_node, changes.segment_node])
+        )
