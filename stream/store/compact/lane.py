@@ -51,6 +51,7 @@ def index_lane(lane: LaneReader, first: int) -> None:
     if not lane.manifests:
         return
     crash_point("compact.begun")
+    sync_folder(lane.root / COMMITS)  # a manifest can be read a moment before it is durable
     manifests, root = lane.manifests, lane.root
     first = max(manifests.first, min(first, len(manifests) - 1))
     number = next_number(root / INDEX)

@@ -56,6 +56,9 @@ def index_log(log: LogReader, first: int) -> Freed:
         OSError: The disk refuses.
     """
     crash_point("compact.begun")
+    sync_folder(
+        log.root / COMMITS
+    )  # a commit can be read a moment before it is durable: an index must not outlive it
     root, snapshots, last, before = log.root, log.snapshots, log.last, log.index
     assert last is not None, "a log with a snapshot has a commit"
     first = max(snapshots.first, min(first, len(snapshots) - 1))
