@@ -15,6 +15,7 @@ from stream.store.log.index import COPIES, SnapshotRows, index_numbers, read_ind
 from stream.store.log.layout import commit_name, index_name
 from stream.store.log.reader import indexed_ids
 from stream.store.verify.check import Check
+from stream.store.verify.rows import wrong_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,9 @@ def _base(root: Path, header: LogHeader, index: LogIndex, ids: pa.Array | None, 
     except pa.ArrowException as error:
         check.problems.append(f"{path} is damaged inside: {' '.join(str(error).split())}")
         return
-    if ids is None or table.num_rows == 0:
+    problems = len(check.problems)
+    check.problems.extend(f"{path}: {p}" for p in wrong_rows(table, header))
+    if ids is None or table.num_rows == 0 or len(check.problems) > problems:
         return
     src, dst, op = (table[name].to_numpy() for name in ("src_node", "dst_node", "op"))
     if min(src.min(), dst[op != Op.NODE].min(initial=0)) < 0 or max(src.max(), dst.max()) >= len(ids):

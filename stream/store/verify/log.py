@@ -23,8 +23,8 @@ from stream.store.log.history import rows_read
 from stream.store.log.layout import HEADER, HISTORY, INDEX, commit_name, events_name, log_folder, nodes_name
 from stream.store.log.tail import tail_schema
 from stream.store.verify.check import Check
-from stream.store.verify.rows import wrong_rows
 from stream.store.verify.index import Indexed, verify_indexes
+from stream.store.verify.rows import wrong_rows
 
 
 def verify_log(store: str | Path) -> Check:
