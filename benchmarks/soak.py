@@ -133,9 +133,12 @@ def watch(
     samples, address = Samples(), address_of(job, log)
     started = time.monotonic()
     while (elapsed := time.monotonic() - started) < arguments.minutes * 60:
+        try:
+            series = scraped(address)
+        except OSError as error:
+            raise SystemExit(f"the job's metrics: {error}; its log:\n{log.read_text()[-4000:]}") from error
         if job.poll() is not None or not producer.is_alive():
-            raise SystemExit(f"job or producer ended early:\n{log.read_text()[-2000:]}")
-        series = scraped(address)
+            raise SystemExit(f"job or producer ended early:\n{log.read_text()[-4000:]}")
         unread = series.get("freshet_stream_consumer_lag_messages", 0.0)
         go.set() if unread < MOST_UNREAD[arguments.format] else go.clear()
         anonymous, mapped = memory_mib(job.pid)

@@ -1,6 +1,7 @@
 """What the sink took in since the last commit."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,8 +9,8 @@ import pyarrow as pa
 
 from schemas.events import REJECT_SCHEMA, IdKind, Op, Reason, event_schema
 from schemas.store import Position
-from stream.snapshots.delta import Int64
 from stream.snapshots.event_time import Key
+from stream.snapshots.sealing import Run
 from stream.store.log.tail import tail_schema
 
 
@@ -21,7 +22,7 @@ class Pending:
     bytes: int = 0
     min_tau: int | None = None
     max_tau: int | None = None
-    events: list[pa.Table] = field(default_factory=list)
+    events: list[Run] = field(default_factory=list)
     rejects: list[pa.Table] = field(default_factory=list)
     positions: dict[Key, Position] = field(default_factory=dict)
     accepted: Counter[tuple[str, Op]] = field(default_factory=Counter)
@@ -31,17 +32,14 @@ class Pending:
     duplicates: int = 0
     tombstones: Counter[str] = field(default_factory=Counter)
 
-    def add_events(self, topic: str, rows: pa.Table) -> None:
-        """Take accepted events in, ``tail_schema``."""
-        if rows.num_rows == 0:
-            return
-        tau = rows["tau"].to_numpy()
-        low, high = int(tau.min()), int(tau.max())
-        self.min_tau = low if self.min_tau is None else min(low, self.min_tau)
-        self.max_tau = high if self.max_tau is None else max(high, self.max_tau)
-        self.events.append(rows)
-        self.bytes += rows.nbytes
-        counts = np.bincount(rows["op"].to_numpy() + np.int8(1), minlength=len(Op))
+    def add_events(self, run: Run) -> None:
+        """Take accepted events in: columns of ``event_schema`` and ``offset``."""
+        self.min_tau = run.min_tau if self.min_tau is None else min(run.min_tau, self.min_tau)
+        self.max_tau = run.max_tau if self.max_tau is None else max(run.max_tau, self.max_tau)
+        self.events.append(run)
+        self.bytes += run.events.nbytes + run.tau.nbytes
+        topic, _ = run.source
+        counts = np.bincount(run.events["op"].to_numpy() + np.int8(1), minlength=len(Op))
         for op in Op:
             if counts[op + 1]:
                 self.accepted[topic, op] += int(counts[op + 1])
@@ -96,10 +94,15 @@ def rows_from(batch: pa.RecordBatch, start: int) -> pa.Table:
     return table.filter(pa.array(offsets.to_numpy() >= start))
 
 
-def with_source(events: pa.Table, ids: IdKind, topic: str, partition: int, tau: Int64) -> pa.Table:
-    """Accepted events with where they came from and the snapshot they are for, ``tail_schema``."""
-    rows = events.num_rows
-    topics = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int16)), pa.array([topic]))
-    columns = [events[name] for name in event_schema(ids).names]
-    columns += [topics, pa.repeat(pa.scalar(partition, pa.int32()), rows), events["offset"], pa.array(tau)]
-    return pa.table(columns, schema=tail_schema(ids))
+def tail_rows(runs: Iterable[Run], through: int | None, ids: IdKind) -> pa.Table:
+    """Events of later snapshots than τ = ``through``, with snapshot and origin: ``tail_schema``."""
+    schema = tail_schema(ids)
+    tables = [schema.empty_table()]
+    for run in (run for run in (run.after(through) for run in runs) if run is not None):
+        topic, partition = run.source
+        rows = len(run)
+        columns = [run.events[name] for name in event_schema(ids).names]
+        columns.append(pa.DictionaryArray.from_arrays(np.zeros(rows, np.int16), [topic]))
+        columns += [pa.array(np.full(rows, partition, np.int32)), run.events["offset"], pa.array(run.tau)]
+        tables.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(tables)

@@ -8,19 +8,18 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.config import StreamConfig
-from schemas.events import US_PER_S
+from schemas.events import US_PER_S, event_schema
 from schemas.store import CommitRecord, LogHeader, Position
 from stream.microbatch import MicroBatch
 from stream.sink.commit_thread import OneAtATime
 from stream.sink.observer import SinkObserver, Unobserved
 from stream.sink.open_events import OpenEvents, require_room
-from stream.sink.pending import Pending, rows_from, with_source
+from stream.sink.pending import Pending, rows_from, tail_rows
 from stream.snapshots.border import Border
 from stream.snapshots.event_ids import EventIds
 from stream.snapshots.event_time import EventClock, Key, closed_by, place
 from stream.snapshots.late import late_rejects
-from stream.snapshots.sealing import split_snapshots
-from stream.store.log.tail import tail_schema
+from stream.snapshots.sealing import Run, runs_of, split_snapshots
 from stream.store.log.writer import LogWriter
 
 SEAL_BYTES = 96 << 20
@@ -250,15 +249,15 @@ class SnapshotSink:
         num_late = int(np.count_nonzero(late))
         if num_late:
             self._pending.late[topic] += num_late
-        rows = with_source(events, self._ids, topic, partition, tau)
         if num_late and self._rules.late == "dead-letter":
             assert sealed_through is not None
             refused = events.filter(pa.array(late))
             own_tau = np.floor_divide(refused["t"].to_numpy(), interval_us)
             refused = refused.append_column("tau", pa.array(own_tau))
             self._pending.add_rejects(topic, late_rejects(refused, topic, partition, sealed_through))
-            rows = rows.filter(pa.array(~late))
-        self._pending.add_events(topic, rows)
+            events, tau = events.filter(pa.array(~late)), tau[~late]
+        if events.num_rows:
+            self._pending.add_events(Run.of((topic, partition), tau, events))
 
     def _begin(self, closed: int | None) -> None:
         """Start a commit of all that is pending, sealing up to τ = ``closed``."""
@@ -273,15 +272,16 @@ class SnapshotSink:
         """The commit itself, on its own thread where there is one."""
         started = time.perf_counter()
         seal: list[tuple[int, pa.Table]] = []
-        new = pa.concat_tables([tail_schema(self._ids).empty_table(), *pending.events])
+        names = event_schema(self._ids).names
         min_tau = min((tau for tau in (pending.min_tau, before.min_tau) if tau is not None), default=None)
         if closed is not None and min_tau is not None and min_tau <= closed:
-            seal = split_snapshots(pa.concat_tables([before.rows, new]), closed)
-            new = new.filter(pa.array(new["tau"].to_numpy() > closed))
+            runs = [*runs_of(before.rows, closed), *pending.events]
+            seal = split_snapshots((run.select(names) for run in runs), closed)
+        tail = tail_rows(pending.events, closed, self._ids)
         self._observer.commit_phase("order", time.perf_counter() - started)
         record = self._writer.commit(
             positions=pending.positions,
-            tail=new,
+            tail=tail,
             rejects=pending.all_rejects(),
             seal=seal,
             refused=pending.refused_by_reason(),

@@ -1,89 +1,134 @@
 """Sealing: from open events in order of arrival to snapshots in the log's order."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
 import numpy as np
 import pyarrow as pa
 
 from stream.snapshots.delta import Int64
+from stream.snapshots.event_time import Key
 
-_PROVENANCE = frozenset({"topic", "partition", "offset", "tau"})
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Open events of one topic partition in order of arrival, at least one.
+
+    Attributes:
+        source: The topic partition.
+        tau: int64 (E,), the snapshot that each event was accepted for.
+        events: Any columns, ``t`` among them, E rows.
+        min_tau: Of ``tau``.
+        max_tau: Of ``tau``.
+    """
+
+    source: Key
+    tau: Int64
+    events: pa.Table
+    min_tau: int
+    max_tau: int
+
+    @classmethod
+    def of(cls, source: Key, tau: Int64, events: pa.Table) -> Self:
+        """A run of events with their snapshots."""
+        return cls(source, tau, events, int(tau.min()), int(tau.max()))
+
+    def __len__(self) -> int:
+        return len(self.tau)
+
+    def select(self, names: list[str]) -> "Run":
+        """The run with some of its columns."""
+        return replace(self, events=self.events.select(names))
+
+    def after(self, through: int | None) -> "Run | None":
+        """The events of later snapshots than τ = ``through``; None: there are none."""
+        if through is None or self.min_tau > through:
+            return self
+        if self.max_tau <= through:
+            return None
+        later = np.flatnonzero(self.tau > through)
+        return Run.of(self.source, self.tau[later], self.events.take(pa.array(later)))
+
+    def by_snapshot(self, through: int) -> Iterator[tuple[int, pa.Table]]:
+        """The events up to τ = ``through``, snapshot by snapshot in ascending order, those of each in order of arrival."""
+        if self.min_tau > through:
+            return
+        if self.min_tau == self.max_tau:
+            yield self.min_tau, self.events
+            return
+        tau, events = self.tau, self.events
+        if not _ascending(tau):
+            order = np.argsort(tau, kind="stable")
+            tau, events = tau[order], events.take(pa.array(order))
+        starts = np.flatnonzero(np.concatenate(([True], tau[1:] != tau[:-1])))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(tau)], strict=True):
+            if tau[start] > through:
+                return
+            yield int(tau[start]), events.slice(start, stop - start)
 
 
-def source_ranks(topic: pa.ChunkedArray, partition: pa.ChunkedArray) -> Int64:
-    """One number a row that orders topic partitions by topic name, then partition number.
+def runs_of(rows: pa.Table, through: int) -> Iterator[Run]:
+    """Rows of the open tail, topic partition by topic partition.
 
     Args:
-        topic: Dictionary-encoded names, shape (E,); chunks may have different dictionaries.
-        partition: int32, shape (E,).
-
-    Returns:
-        int64 of shape (E,).
+        rows: Open events in order of arrival, with ``topic``, ``partition`` and ``tau``; chunks may have different
+            dictionaries of topics.
+        through: Rows of later snapshots than this are left out.
     """
-    names = sorted({name for chunk in topic.chunks for name in chunk.dictionary.to_pylist()})
-    rank = {name: i for i, name in enumerate(names)}
-    pieces = [np.empty(0, np.int64)]
-    for chunk in topic.chunks:
-        of_code = np.array([rank[name] for name in chunk.dictionary.to_pylist()], np.int64)
-        pieces.append(of_code[chunk.indices.to_numpy()] if len(chunk) else np.empty(0, np.int64))
-    ranks = np.concatenate(pieces)
-    ranks <<= 32
-    ranks += partition.to_numpy()
-    return ranks
+    for batch in rows.to_batches():
+        tau = batch["tau"].to_numpy()
+        source = batch["topic"].indices.to_numpy().astype(np.int64) << 32 | batch["partition"].to_numpy()
+        closing = np.flatnonzero(tau <= through)
+        tau, source = tau[closing], source[closing]
+        topics = batch["topic"].dictionary.to_pylist()
+        events = pa.Table.from_batches([batch])
+        for code in np.unique(source).tolist():
+            own = source == code
+            yield Run.of(
+                (topics[code >> 32], code & 0xFFFFFFFF), tau[own], events.take(pa.array(closing[own]))
+            )
 
 
-def sealed_order(tau: Int64, t: Int64, source: Int64) -> Int64:
-    """Order of events in the log: by (τ, t, topic partition, offset, row).
-
-    Args:
-        tau: Snapshot of each event, shape (E,).
-        t: Its time, microseconds.
-        source: Its topic partition, as ``source_ranks``.
-
-    Returns:
-        int64 permutation of shape (E,). Events of one topic partition arrive in order of offset and row, so a
-        stable sort keeps that order among equal (τ, t, topic partition).
-    """
-    one_source = len(source) == 0 or bool((source == source[0]).all())
-    if one_source and _ascending(tau, t):
-        return np.arange(len(t))
-    return np.lexsort((t, tau) if one_source else (source, t, tau)).astype(np.int64, copy=False)
-
-
-def _ascending(tau: Int64, t: Int64) -> bool:
-    same = tau[1:] == tau[:-1]
-    return bool(((tau[1:] > tau[:-1]) | (same & (t[1:] >= t[:-1]))).all())
-
-
-def split_snapshots(rows: pa.Table, through: int) -> list[tuple[int, pa.Table]]:
+def split_snapshots(runs: Iterable[Run], through: int) -> list[tuple[int, pa.Table]]:
     """The snapshots up to τ = ``through``, each with its events in the log's order.
 
+    That is by t, then topic name, partition, offset and row: runs of a topic partition come in order of offset and
+    row, and a stable sort keeps it among equal (t, topic partition).
+
     Args:
-        rows: Open events in order of arrival, with ``t``, ``topic``, ``partition``, ``offset`` and ``tau``.
+        runs: Open events of the same columns; runs of one topic partition in order of arrival.
         through: Last τ to seal.
 
     Returns:
-        (τ, events) for every τ that has events, ascending; without the columns of provenance.
+        (τ, events) for every τ that has events, ascending.
     """
-    tau = rows["tau"].to_numpy()
-    closing = np.flatnonzero(tau <= through)
-    if not len(closing):
-        return []
-    t, source = rows["t"].to_numpy(), source_ranks(rows["topic"], rows["partition"])
-    if len(closing) < len(tau):
-        tau, t, source = tau[closing], t[closing], source[closing]
-    order = sealed_order(tau, t, source)
-    tau = tau[order]
-    chosen = closing[order]
-    names = [name for name in rows.column_names if name not in _PROVENANCE]
-    given = [name for name in names if rows[name].null_count < len(rows)]
-    columns = rows.select(given).combine_chunks()  # out of one chunk: 3 times faster
-    starts = np.flatnonzero(np.concatenate(([True], tau[1:] != tau[:-1])))
-    stops = np.append(starts[1:], len(tau))
-    schema = pa.schema([rows.schema.field(name) for name in names])
-    snapshots = []
-    for a, b in zip(starts.tolist(), stops.tolist(), strict=True):
-        picked = chosen[a:b]
-        in_place = picked[-1] - picked[0] == b - a - 1 and bool((np.diff(picked) == 1).all())
-        part = columns.slice(picked[0], b - a) if in_place else columns.take(pa.array(picked))
-        filled = [part[name] if name in given else rows[name].slice(0, b - a) for name in names]
-        snapshots.append((int(tau[a]), pa.table(filled, schema=schema)))
-    return snapshots
+    closing: defaultdict[int, list[pa.Table]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.source):
+        for tau, events in run.by_snapshot(through):
+            closing[tau].append(events)
+    return [(tau, _in_order(pa.concat_tables(closing.pop(tau)))) for tau in sorted(closing)]
+
+
+def _in_order(events: pa.Table) -> pa.Table:
+    t = events["t"].to_numpy()
+    if _ascending(t):
+        return events
+    order = pa.array(np.argsort(t, kind="stable"))
+    # Out of one chunk: 3 times faster. A column without a value is the same in any order.
+    return pa.table(
+        [
+            column if column.null_count == len(column) else _one_chunk(column).take(order)
+            for column in events.columns
+        ],
+        schema=events.schema,
+    )
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pa.chunked_array([column.combine_chunks()]) if column.num_chunks > 1 else column
+
+
+def _ascending(values: Int64) -> bool:
+    return bool((values[1:] >= values[:-1]).all())

@@ -6,7 +6,7 @@ import pytest
 from log_events import SECOND
 
 from stream.snapshots.event_time import EventClock, closed_by, place
-from stream.snapshots.sealing import sealed_order, source_ranks, split_snapshots
+from stream.snapshots.sealing import Run, runs_of, split_snapshots
 
 A, B = ("a", 0), ("b", 0)
 
@@ -184,29 +184,35 @@ def rows(*events: tuple[int, int, str, int]) -> pa.Table:
     )
 
 
+def labels(table: pa.Table, through: int) -> list[tuple[int, list[int]]]:
+    runs = (run.select(["t", "label"]) for run in runs_of(table, through))
+    return [(tau, part["label"].to_pylist()) for tau, part in split_snapshots(runs, through)]
+
+
 def test_events_are_ordered_by_time_then_topic_then_partition_then_arrival() -> None:
     table = rows(
         (0, 5, "b", 0), (0, 5, "a", 10), (0, 5, "a", 2), (0, 4, "z", 0), (0, 5, "a", 2), (0, 5, "b", 0)
     )
-    [(tau, sealed)] = split_snapshots(table, 0)
-    assert tau == 0
-    assert sealed["label"].to_pylist() == [3, 2, 4, 1, 0, 5]
-    assert sealed.column_names == ["t", "label"]
+    assert labels(table, 0) == [(0, [3, 2, 4, 1, 0, 5])]
 
 
 def test_only_closed_snapshots_are_split_off_and_a_late_event_is_ordered_by_its_own_time() -> None:
     table = rows((3, 35, "a", 0), (1, 12, "a", 0), (4, 41, "a", 0), (3, 2, "a", 0), (1, 11, "a", 0))
-    split = [(tau, part["label"].to_pylist()) for tau, part in split_snapshots(table, 3)]
-    assert split == [(1, [4, 1]), (3, [3, 0])]
-    assert split_snapshots(table, 0) == []
+    assert labels(table, 3) == [(1, [4, 1]), (3, [3, 0])]
+    assert labels(table, 0) == []
 
 
-def test_topics_are_ranked_by_name_across_chunks_with_different_dictionaries() -> None:
-    chunks = [pa.array(["b", "a"]).dictionary_encode(), pa.array(["c", "a", "b"]).dictionary_encode()]
-    ranks = source_ranks(pa.chunked_array(chunks), pa.chunked_array([pa.array([0, 1, 0, 0, 0], pa.int32())]))
-    assert np.argsort(ranks, kind="stable").tolist() == [3, 1, 0, 4, 2]
+def test_chunks_with_different_dictionaries_of_topics_are_ordered_by_topic() -> None:
+    one, other = rows((0, 1, "b", 0), (0, 1, "a", 1)), rows((0, 1, "c", 0), (0, 1, "a", 0), (0, 1, "b", 0))
+    assert labels(pa.concat_tables([one, other]), 0) == [(0, [1, 1, 0, 2, 0])]
 
 
-def test_sorted_arrivals_of_one_partition_stay_where_they_are() -> None:
-    t = np.array([1, 2, 2, 3])
-    assert sealed_order(np.zeros(4, np.int64), t, np.zeros(4, np.int64)).tolist() == [0, 1, 2, 3]
+def test_what_is_later_than_a_snapshot_stays_in_order_of_arrival() -> None:
+    tau = np.array([3, 1, 4, 3])
+    run = Run.of(("a", 0), tau, pa.table({"label": range(4)}))
+    assert run.after(None) is run.after(0) is run
+    assert run.after(4) is None
+    later = run.after(1)
+    assert later is not None
+    assert (later.tau.tolist(), later.events["label"].to_pylist()) == ([3, 4, 3], [0, 2, 3])
+    assert (later.min_tau, later.max_tau) == (3, 4)
