@@ -28,7 +28,7 @@ def streams(draw):
     whole = st.lists(value, min_size=F, max_size=F)
     kinds = st.one_of(edge, edge, st.tuples(st.just(0), node, st.one_of(st.none(), whole, sparse)))
     snapshots, tau = [], draw(st.sampled_from([-3, 0, 5]))
-    for _ in range(draw(st.integers(1, 10))):
+    for _ in range(draw(st.integers(1, 14))):
         rows = []
         for kind in draw(st.lists(kinds, min_size=1, max_size=9)):
             t = tau * INTERVAL_US + draw(st.integers(-INTERVAL_US, INTERVAL_US - 1))

@@ -53,6 +53,32 @@ def check(view: WindowView, oracle: OracleLane, at: int, window: int, parts: lis
     assert view.memory_bytes > 0
 
 
+def check_union(reader: LaneReader, oracle: OracleLane) -> None:
+    """Of every snapshot, the parts together are the graph; an owner of each live node, its vector with every copy."""
+    views = [WindowView(reader, 1, [k]) for k in range(oracle.parts)]
+    everything = WindowView(reader, 1)
+    for manifest, snapshot in zip(reader.manifests, oracle.snapshots, strict=True):
+        tau = manifest.tau
+        for view in (everything, *views):
+            view.advance(manifest)
+        found = set()
+        for view in views:
+            csr = view.csr(tau)
+            rows = np.repeat(np.arange(csr.num_nodes), np.diff(csr.indptr))
+            found |= set(zip(rows.tolist(), csr.indices.tolist(), strict=True))
+        kept = {pair for pair, parts in snapshot.pair_parts.items() if parts != {oracle.parts}}
+        assert found == {end for u, v in kept if u != v for end in ((u, v), (v, u))}
+        owned = [view.nodes(tau).tolist() for view in views]
+        if oracle.kind == "vertex":
+            assert sorted(v for nodes in owned for v in nodes) == everything.nodes(tau).tolist()
+        live = everything.nodes(tau)
+        assert (everything.owner(tau)[live] >= 0).all()
+        vectors = everything.features(live, tau)
+        for k, view in enumerate(views):
+            there = np.array([k in snapshot.placed[v] for v in live.tolist()], bool)
+            np.testing.assert_array_equal(view.features(live, tau), np.where(there[:, None], vectors, 0))
+
+
 def check_events(view: WindowView, oracle: OracleLane, rows_of: dict[int, list[Row]]) -> None:
     for tau in view.taus:
         rows = [row for row in rows_of[tau] if row.op != 0]
@@ -75,9 +101,9 @@ def check_events(view: WindowView, oracle: OracleLane, rows_of: dict[int, list[R
 @given(
     snapshots=streams(),
     parts=st.integers(1, 4),
-    segments=st.sampled_from([1, 2, 3, 8]),
+    segments=st.integers(1, 16),
     edge_life=st.sampled_from([None, 1, 2, 4]),
-    window=st.integers(1, 6),
+    window=st.integers(1, 12),
     base_every=st.sampled_from([1, 3, 64]),
     data=st.data(),
 )
@@ -118,6 +144,7 @@ def test_every_snapshot_of_the_window_is_what_the_events_say(
             if not jumping.taus or reader.manifests[at].tau > jumping.taus[-1]:
                 jumping.advance(reader.manifests[at])
                 check(jumping, oracle, at, window, some)
+        check_union(reader, oracle)
         whole = oracle.snapshots[-1]
         assert reader.manifests[-1].live_edges == len(whole.pairs)
         assert reader.manifests[-1].live_nodes == len({v for pair in whole.pairs for v in pair})

@@ -57,6 +57,14 @@ def test_dgl_is_imported_inside_functions_only() -> None:
     assert [path for path in sources() if at_top.search(path.read_text(encoding="utf-8"))] == []
 
 
+def test_nothing_is_pickled_or_read_from_a_pickle() -> None:
+    """A file of a store or a checkpoint never becomes code."""
+    pickles = re.compile(
+        r"^\s*(import|from) (pickle|marshal|shelve|dill|cloudpickle)\b|allow_pickle=True", re.MULTILINE
+    )
+    assert [path for path in sources() if pickles.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_no_module_is_named_after_nothing() -> None:
     empty_names = {"utils", "util", "helpers", "common", "misc", "manager"}
     assert [path for path in sources() if path.stem in empty_names or path.parent.name in empty_names] == []
