@@ -56,7 +56,8 @@ class Trainer:
         self.sequence = -1
         """Of the last snapshot learned; −1 before the first."""
         torch.manual_seed(config.seed)
-        shape = ModelShape(lane.header.node_features, config.window, config.seed)
+        header = lane.header
+        shape = ModelShape(header.node_features, config.window, config.seed, header.edge_features)
         self.strategy = create_strategy(config.strategy, config.strategy_params, config.model)
         self.model = create_model(config.model, shape, config.model_params).to(ranks.device)
         self.floor = copy.deepcopy(self.model)  # random weights, never trained
@@ -164,9 +165,11 @@ class Trainer:
         """Remember the events of snapshots that are left out; the model never learns them."""
         left_out = self.lane.manifests[self.sequence + 1 : sequence]
         for skipped in left_out:
+            header = self.lane.header
             columns = event_columns(
-                self.lane.log.events(skipped.tau), skipped.tau, self.lane.header.interval_us, 0
+                self.lane.log.events(skipped.tau), skipped.tau, header.interval_us, header.edge_features
             )
+            self.strategy.remember(skipped.tau, columns, skipped.num_nodes)
             inserts = insert_events(columns)
             self.history.remember(inserts, skipped.num_nodes)
             self.known_nodes = skipped.num_nodes
@@ -248,7 +251,7 @@ class Trainer:
             {
                 "window": self.window.memory_bytes,
                 "history": self.history.memory_bytes,
-                "remote_rows": self.strategy.memory_bytes,
+                "strategy": self.strategy.memory_bytes,
             },
         )
         self.metrics.lag(len(self.lane.manifests) - 1 - manifest.sequence)

@@ -32,6 +32,9 @@ from trainer.strategies.interface import create_strategy
 
 log = structlog.get_logger()
 
+RANKED = 2000
+"""Test events that are ranked among candidates, about as many in every snapshot: each costs 50 predictions."""
+
 TABLE = {
     "ap": ("ap", "all", "model"),
     "auc": ("auc", "all", "model"),
@@ -53,7 +56,8 @@ def evaluate(
 
     The file becomes a store in a temporary folder, with one lane by the algorithm that ``lane`` names. Every epoch
     passes over the training events in log order and then predicts the validation events; the weights of the best
-    epoch predict the test events. Negatives are uniform over the file's destinations.
+    epoch predict the test events. Negatives are uniform over the file's destinations, those to learn from over the
+    training split's.
 
     Args:
         config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training.
@@ -115,19 +119,25 @@ class _Run:
         self.split = split
         self.seed = seed
         torch.manual_seed(seed)
-        shape = ModelShape(lane.header.node_features, config.window, seed)
+        shape = ModelShape(lane.header.node_features, config.window, seed, lane.header.edge_features)
         self.strategy = create_strategy(config.strategy, config.strategy_params, config.model)
         self.model = create_model(config.model, shape, config.model_params).to(ranks.device)
         self.floor = copy.deepcopy(self.model)
         self.strategy.setup(self.model, lane.header, ranks, config.optimisation, seed)
-        self.sampling = Sampling(seed, pool=np.unique(inserts.dst))
         trained = split.train(inserts.visible_us)
+        tested = np.unique(inserts.visible_us[split.test(inserts.visible_us)] // lane.header.interval_us)
+        self.sampling = Sampling(
+            seed,
+            ranked_events=-(-RANKED // len(tested)),
+            pool=np.unique(inserts.dst),
+            training_pool=np.unique(inserts.dst[trained]),
+        )
         self.trained_nodes = np.unique(np.concatenate([inserts.src[trained], inserts.dst[trained]]))
 
     def figures(self) -> dict[str, Any]:
         """Train, pick, test; figures of the test, seconds an epoch and peak memory of this rank."""
         best, chosen, seconds = -1.0, 0, []
-        weights = copy.deepcopy(self.model.state_dict())
+        weights, state = self._copy()
         for epoch in range(self.config.optimisation.epochs):
             began = time.perf_counter()
             validation, loss = self._epoch(epoch)
@@ -137,8 +147,9 @@ class _Run:
                 log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, validation_ap=ap)
             if ap > best:
                 best, chosen = ap, epoch
-                weights = copy.deepcopy(self.model.state_dict())
+                weights, state = self._copy()
         self.model.load_state_dict(weights)
+        self.strategy.restore(state)
         test = self._test()
         return {
             "seed": self.seed,
@@ -149,27 +160,30 @@ class _Run:
             "peak_mib": _peak_mib(),
         }
 
+    def _copy(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Weights, and what goes with them: a memory replayed through other weights is another memory."""
+        return copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.strategy.state())
+
     def _epoch(self, epoch: int) -> tuple[Figures, float]:
         losses, learned, validation = 0.0, 0, []
+        self.strategy.rewind()
         for examples, t in self._snapshots(self.split.validate_until_us, epoch):
             if self.split.train(t).any():
                 report = self.strategy.train(examples.of_events(self.split.train(t)), epoch)
                 losses += (report.loss or 0.0) * report.events
                 learned += report.events
             if self.split.validate(t).any():
-                validation.append(self._predict(examples.of_events(self.split.validate(t))))
+                asked = examples.of_events(self.split.validate(t)).only_random()
+                validation.append(predict(self.strategy, self.model, None, asked, self.ranks))
         return _figures(validation), losses / max(learned, 1)
 
     def _test(self) -> Figures:
         found = [
-            self._predict(examples.of_events(self.split.test(t)))
+            predict(self.strategy, self.model, self.floor, examples.of_events(self.split.test(t)), self.ranks)
             for examples, t in self._snapshots(float("inf"), self.config.optimisation.epochs)
             if self.split.test(t).any()
         ]
         return _figures(found)
-
-    def _predict(self, examples: Examples) -> Predictions | None:
-        return predict(self.strategy, self.model, self.floor, examples, self.ranks)
 
     def _snapshots(self, until_us: float, epoch: int) -> Iterator[tuple[Examples, NDArray[np.int64]]]:
         """Examples of every snapshot that begins by ``until_us``, and the times of its inserts."""

@@ -136,7 +136,9 @@ def test_a_restored_graph_goes_on_as_the_one_it_was_made_of(
 ) -> None:
     graph, _, brute = grown(earlier)
     now = brute.events[-1][2] if brute.events else 0
-    again = TemporalGraph.restore(graph.state())
+    again = TemporalGraph()
+    again.append(np.array([0]), np.array([9]), np.array([5]), 10)  # what it had before is gone
+    again.restore(graph.state())
     for batch in later:
         src, dst = (np.array([event[side] for event in batch], np.int64) for side in range(2))
         t = now + np.cumsum([event[2] for event in batch], dtype=np.int64)

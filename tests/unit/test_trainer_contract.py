@@ -13,17 +13,23 @@ from stream.service.failure import Failure
 from stream.store.window.view import WindowView
 from trainer.data.examples import Examples, Sampling, prepare
 from trainer.data.history import Encounter, History
-from trainer.models.interface import STRUCTURE, ModelShape, NodeInputs, SnapshotModel, create_model, models
+from trainer.models.interface import STRUCTURE, Model, ModelShape, NodeInputs, create_model, models
 from trainer.nn.csr_graph import CSRGraph
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import predict
 from trainer.strategies.interface import Strategy, create_strategy, strategies
 
 MODELS, STRATEGIES = sorted(models()), sorted(strategies())
-SMALL = {"sage-linear": {"hidden": 8, "signature": 8}}
+SNAPSHOT_MODELS = [name for name in MODELS if models()[name].kind == "snapshot"]
+EVENT_MODELS = [name for name in MODELS if models()[name].kind == "event"]
+SMALL = {
+    "sage-linear": {"hidden": 8, "signature": 8},
+    **{name: {"memory": 8, "time_width": 8} for name in EVENT_MODELS},
+}
+TRAINED = {"vertex": "sage-linear", "sequential": "tgn-history"}
 
 
-def small(name: str, features: int, window: int = 2) -> SnapshotModel:
+def small(name: str, features: int, window: int = 2) -> Model:
     torch.manual_seed(0)
     return create_model(name, ModelShape(features, window), SMALL.get(name, {}))
 
@@ -38,7 +44,7 @@ class Session:
         self.strategy: Strategy = create_strategy(strategy, {}, model)
         optimisation = Optimisation(batch_size=16, learning_rate=0.01)
         self.strategy.setup(self.model, self.lane.header, Ranks(), optimisation, 0)
-        self.window = WindowView(self.lane, self.model.window + 1)
+        self.window = WindowView(self.lane, 3)
         self.history = History()
 
     def examples(self, sequence: int) -> Examples:
@@ -57,9 +63,9 @@ class Session:
         )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SNAPSHOT_MODELS)
 @pytest.mark.parametrize("features", [0, 3])
-def test_every_model_embeds_combines_and_scores(name: str, features: int) -> None:
+def test_every_snapshot_model_embeds_combines_and_scores(name: str, features: int) -> None:
     model = small(name, features)
     nodes = torch.arange(5)
     x = model.encode(NodeInputs(nodes, torch.randn(5, features), torch.randn(5, STRUCTURE)))
@@ -79,8 +85,8 @@ def test_every_model_embeds_combines_and_scores(name: str, features: int) -> Non
     assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_takes_no_rows_at_all(name: str) -> None:
+@pytest.mark.parametrize("name", SNAPSHOT_MODELS)
+def test_every_snapshot_model_takes_no_rows_at_all(name: str) -> None:
     model = small(name, 2)
     x = model.encode(NodeInputs(torch.arange(0), torch.zeros(0, 2), torch.zeros(0, STRUCTURE)))
     empty = CSRGraph(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 0)
@@ -90,6 +96,19 @@ def test_every_model_takes_no_rows_at_all(name: str) -> None:
     logits = model.score(z, z, torch.zeros(0, len(Encounter)))
     logits.sum().backward()
     assert logits.shape == (0,)
+
+
+@pytest.mark.parametrize("name", EVENT_MODELS)
+def test_every_event_model_learns_with_all_its_weights(name: str, tmp_path: Path) -> None:
+    session = Session(tmp_path, "sequential", name, events=meetings(snapshots=3, a_snapshot=150))
+    before = {key: value.clone() for key, value in session.model.state_dict().items()}
+    losses = []
+    for sequence in range(3):
+        examples = session.examples(sequence)
+        losses.append([session.strategy.train(examples, epoch).loss for epoch in range(6)])
+    assert losses[-1][-1] < losses[0][0]
+    after = session.model.state_dict()
+    assert [key for key, value in before.items() if torch.equal(value, after[key])] == []
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -103,7 +122,7 @@ def test_every_model_is_drawn_from_torchs_seed_and_refuses_foreign_parameters(na
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("with_features", [False, True])
 def test_every_strategy_learns(strategy: str, with_features: bool, tmp_path: Path) -> None:
-    name = next(m for m in MODELS if models()[m].kind == strategies()[strategy].trains)
+    name = TRAINED[strategy]
     events = meetings(snapshots=5, a_snapshot=200, features=with_features)
     session = Session(tmp_path, strategy, name, events=events)
     losses = []
@@ -122,14 +141,18 @@ def test_every_strategy_learns(strategy: str, with_features: bool, tmp_path: Pat
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_goes_on_from_its_state_as_if_never_interrupted(strategy: str, tmp_path: Path) -> None:
-    name = next(m for m in MODELS if models()[m].kind == strategies()[strategy].trains)
+    name = TRAINED[strategy]
     straight, resumed = (Session(tmp_path / side, strategy, name) for side in ("a", "b"))
     for sequence in range(3):
         straight.strategy.train(straight.examples(sequence), 0)
     resumed.history.restore(straight.history.state())
     resumed.model.load_state_dict(straight.model.state_dict())
     resumed.strategy.restore(copy.deepcopy(straight.strategy.state()))
-    reports = [session.strategy.train(session.examples(3), 0) for session in (straight, resumed)]
+    reports = []
+    for session in (straight, resumed):
+        examples = session.examples(3)
+        torch.manual_seed(7)  # dropout draws from torch's generator, whose state a checkpoint holds
+        reports.append(session.strategy.train(examples, 0))
     assert reports[0].loss == reports[1].loss
     for ours, theirs in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -137,7 +160,7 @@ def test_every_strategy_goes_on_from_its_state_as_if_never_interrupted(strategy:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_leaves_out_steps_that_are_not_finite(strategy: str, tmp_path: Path) -> None:
-    name = next(m for m in MODELS if models()[m].kind == strategies()[strategy].trains)
+    name = TRAINED[strategy]
     session = Session(tmp_path, strategy, name)
     session.strategy.train(session.examples(0), 0)
     examples = session.examples(1)
@@ -150,7 +173,7 @@ def test_every_strategy_leaves_out_steps_that_are_not_finite(strategy: str, tmp_
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_node_is_owned(strategy: str, tmp_path: Path) -> None:
-    name = next(m for m in MODELS if models()[m].kind == strategies()[strategy].trains)
+    name = TRAINED[strategy]
     session = Session(tmp_path, strategy, name)
     session.examples(0)
     assert session.strategy.owned(session.window.num_nodes).all()
@@ -165,17 +188,38 @@ def test_unknown_names_are_refused_with_those_that_exist() -> None:
         create_strategy("vertex", {"inference_nodes": 0}, "sage-linear")
 
 
-def test_a_model_of_another_kind_is_refused_with_both_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Memory:
-        name, kind = "memory", "event"
+@pytest.mark.parametrize(
+    ("strategy", "model", "kinds"),
+    [("vertex", "tgn", "snapshot-based models, but model tgn is event"),
+     ("sequential", "sage-linear", "event-based models, but model sage-linear is snapshot")],
+)  # fmt: skip
+def test_a_model_of_another_kind_is_refused_with_both_names(strategy: str, model: str, kinds: str) -> None:
+    with pytest.raises(Failure, match=f"strategy {strategy} trains {kinds}"):
+        create_strategy(strategy, {}, model)
 
-    from trainer.models import interface
 
-    monkeypatch.setitem(interface._REGISTRY, "memory", Memory)
-    with pytest.raises(
-        Failure, match=r"strategy vertex trains snapshot-based models, but model memory is event"
-    ):
-        create_strategy("vertex", {}, "memory")
+def test_sequential_refuses_several_ranks_and_groups_of_nothing(tmp_path: Path) -> None:
+    strategy = create_strategy("sequential", {}, "tgn")
+    with pytest.raises(Failure, match="strategy sequential learns on one rank, found 2"):
+        strategy.setup(small("tgn", 0), make_lane(tmp_path).header, Ranks(0, 2), Optimisation(), 0)
+    with pytest.raises(Failure, match="strategy_params of sequential: group must be at least 1, found 0"):
+        create_strategy("sequential", {"group": 0}, "tgn")
+
+
+def test_a_second_pass_over_a_snapshot_sees_its_events_once(tmp_path: Path) -> None:
+    session = Session(tmp_path, "sequential", "tgn-history")
+    for sequence in range(3):
+        examples = session.examples(sequence)
+        predict(session.strategy, session.model, session.floor, examples, Ranks())
+        for epoch in range(2):
+            session.strategy.train(examples, epoch)
+    state = session.strategy.state()
+    assert int(state["streams"]["0"]["position"]) <= len(state["feed"]["src"])
+    sizes = state["feed"]["graph_size"]
+    assert sizes.sum() == 2 * len(state["feed"]["src"])
+    once = session.strategy.predict(session.model, [examples.positive])[0]
+    again = session.strategy.predict(session.model, [examples.positive])[0]
+    np.testing.assert_array_equal(once, again)
 
 
 def test_vertex_refuses_an_edge_lane_and_more_ranks_than_parts(tmp_path: Path) -> None:

@@ -37,6 +37,15 @@ def config_for(folder: Path, **more: object) -> TrainerConfig:
     return TrainerConfig.model_validate(values)
 
 
+EVENT_MODEL = {
+    "model": "tgn-history",
+    "strategy": "sequential",
+    "model_params": {"memory": 8, "time_width": 8},
+    "optimisation": Optimisation(epochs=2, batch_size=16, learning_rate=0.01),
+}
+KINDS = pytest.mark.parametrize("kind", [{}, EVENT_MODEL], ids=["snapshot-model", "event-model"])
+
+
 def trainer_for(config: TrainerConfig) -> Trainer:
     lane = LaneReader(config.store, config.lane)
     metrics = TrainerMetrics(config, 0)
@@ -60,11 +69,14 @@ def lines(config: TrainerConfig) -> list[dict]:
     ]
 
 
+@KINDS
 @pytest.mark.parametrize("every", [1, 2])
-def test_an_interrupted_run_gives_the_numbers_of_an_uninterrupted_one(every: int, tmp_path: Path) -> None:
+def test_an_interrupted_run_gives_the_numbers_of_an_uninterrupted_one(
+    every: int, kind: dict, tmp_path: Path
+) -> None:
     make_lane(tmp_path / "store")
-    straight = config_for(tmp_path, checkpoint=str(tmp_path / "straight"), checkpoint_every=every)
-    broken = config_for(tmp_path, checkpoint=str(tmp_path / "broken"), checkpoint_every=every)
+    straight = config_for(tmp_path, checkpoint=str(tmp_path / "straight"), checkpoint_every=every, **kind)
+    broken = config_for(tmp_path, checkpoint=str(tmp_path / "broken"), checkpoint_every=every, **kind)
     run(straight)
     run(broken, snapshots=3)  # dies after three, with two or three of them in a checkpoint
     second = run(broken)
@@ -76,7 +88,8 @@ def test_an_interrupted_run_gives_the_numbers_of_an_uninterrupted_one(every: int
     assert theirs == ours
 
 
-def test_changing_the_future_never_changes_a_past_score(tmp_path: Path) -> None:
+@KINDS
+def test_changing_the_future_never_changes_a_past_score(kind: dict, tmp_path: Path) -> None:
     events = meetings(snapshots=6)
     past = events.filter(pc.less(events["t"], 4 * SECOND))
     other = meetings(snapshots=6, seed=9)
@@ -84,7 +97,7 @@ def test_changing_the_future_never_changes_a_past_score(tmp_path: Path) -> None:
     found = []
     for name, table in (("one", events), ("two", changed)):
         make_lane(tmp_path / name / "store", events=table)
-        config = config_for(tmp_path / name)
+        config = config_for(tmp_path / name, **kind)
         run(config)
         found.append(lines(config))
     for one, two in zip(found[0][:4], found[1][:4], strict=True):
@@ -92,11 +105,12 @@ def test_changing_the_future_never_changes_a_past_score(tmp_path: Path) -> None:
     assert found[0][4]["ap"] != found[1][4]["ap"]
 
 
+@KINDS
 def test_late_events_are_learned_and_counted_but_not_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_lane(tmp_path / "store")
-    config = config_for(tmp_path)
+    config = config_for(tmp_path, **kind)
     trainer = run(config, snapshots=5)
     columns_of = trainer.window.events
 
@@ -114,15 +128,18 @@ def test_late_events_are_learned_and_counted_but_not_scored(
     assert 'freshet_trainer_eval_excluded_total{graph="meetings",reason="late"} 3.0' in text
 
 
-def test_skip_to_latest_remembers_what_it_skips_and_counts_it(tmp_path: Path) -> None:
+@KINDS
+def test_skip_to_latest_remembers_what_it_skips_and_counts_it(kind: dict, tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
-    config = config_for(tmp_path, lag=Lag(max_snapshots=2, policy="skip-to-latest"))
+    config = config_for(tmp_path, lag=Lag(max_snapshots=2, policy="skip-to-latest"), **kind)
     trainer = trainer_for(config)
     follow(trainer, Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda _: None))
     assert [(line["sequence"], line["skipped"]) for line in lines(config)] == [(5, 5)]
-    whole = run(config_for(tmp_path, checkpoint=str(tmp_path / "all")))
+    whole = run(config_for(tmp_path, checkpoint=str(tmp_path / "all"), **kind))
     for name, column in whole.history.state().items():
         np.testing.assert_array_equal(column, trainer.history.state()[name])
+    for name, column in whole.strategy.state().get("feed", {}).items():
+        np.testing.assert_array_equal(column, trainer.strategy.state()["feed"][name])
     text = generate_latest(trainer.metrics.registry).decode()
     assert 'freshet_trainer_events_total{graph="meetings",use="state_only"}' in text
     assert 'freshet_trainer_lag_snapshots{graph="meetings",lane="hash"} 0.0' in text
@@ -164,14 +181,15 @@ def test_the_scores_file_has_what_its_description_says(tmp_path: Path) -> None:
     json.dumps(line, allow_nan=False)
 
 
-def test_embeddings_of_touched_nodes_are_exported_with_their_own_ids(tmp_path: Path) -> None:
+@KINDS
+def test_embeddings_of_touched_nodes_are_exported_with_their_own_ids(kind: dict, tmp_path: Path) -> None:
     events = meetings()
     ids = pc.add(events["src"], 1000)
     moved = events.set_column(1, events.schema.field("src"), ids).set_column(
         2, events.schema.field("dst"), pc.add(events["dst"], 1000)
     )
     make_lane(tmp_path / "store", events=moved)
-    trainer = run(config_for(tmp_path, export_embeddings=True))
+    trainer = run(config_for(tmp_path, export_embeddings=True, **kind))
     tau = trainer.lane.manifests[-1].tau
     with pa.ipc.open_file(str(tmp_path / f"store/exports/embeddings/hash/{tau}-0.arrow")) as file:
         table = file.read_all()

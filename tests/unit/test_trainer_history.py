@@ -63,18 +63,22 @@ def test_encounters_equal_a_plain_scan_of_what_was_before(
     if not across:  # snapshots part by time
         borders = [0, *(int(np.searchsorted(whole.visible_us, whole.visible_us[i])) for i in (31, 60)), 120]
     rng = np.random.default_rng(1)
-    history, got, snapshots, queries = History(across=across), [], [], []
+    history, got, snapshots, queries, before = History(across=across), [], [], [], []
     for begin, end in pairwise(borders):
         part = Inserts(
             *(column[begin:end] for column in (whole.src, whole.dst, whole.visible_us, whole.late))
         )
         rows = np.sort(rng.integers(0, max(len(part), 1), 2 * len(part)))
         asked = rows, rng.integers(0, 11, len(rows)), rng.integers(0, 11, len(rows))
+        before += history.visible_before(part).tolist()
         got.append(history.replay(part, 9, *asked))
         snapshots.append(part)
         queries.append(asked)
     expected = np.array(twin(snapshots, queries, 7, across), np.float32)
     np.testing.assert_allclose(np.concatenate(got), expected, rtol=1e-6)
+    offsets = np.zeros(120, np.int64) if across else np.repeat(borders[:-1], np.diff(borders))
+    at = np.arange(120) - offsets
+    assert before == whole.visible_us[offsets + at // 7 * 7].tolist()
 
 
 def test_events_of_equal_time_never_see_each_other_across_a_batch_border() -> None:

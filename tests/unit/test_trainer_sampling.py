@@ -70,7 +70,8 @@ def test_negatives_do_not_depend_on_who_owns_the_events() -> None:
         found: dict[str, dict[int, list]] = {}
         for name in ("positive", "training", "random", "historical", "candidates"):
             queries = getattr(examples, name)
-            for event, src, dst, row in zip(*(getattr(queries, c) for c in queries.__slots__), strict=True):
+            asked = (queries.event, queries.src, queries.dst, queries.encounters)
+            for event, src, dst, row in zip(*asked, strict=True):
                 found.setdefault(name, {}).setdefault(int(event), []).append((src, dst, row.tolist()))
         return found
 

@@ -1,6 +1,6 @@
 """One snapshot as link prediction: what happened, what did not, and what was known just before."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 import numpy as np
@@ -35,19 +35,32 @@ class Queries:
         src: int64 (Q,).
         dst: int64 (Q,).
         encounters: float32 (Q, len(Encounter)).
+        time_us: int64 (Q,), visible time of the event, microseconds.
+        before_us: int64 (Q,), what is strictly earlier may be seen; at most ``time_us``, not decreasing.
     """
 
     event: Int64
     src: Int64
     dst: Int64
     encounters: Float32
+    time_us: Int64
+    before_us: Int64
 
     def __len__(self) -> int:
         return len(self.event)
 
     def select(self, mask: Bool) -> "Queries":
         """Some of the queries."""
-        return Queries(self.event[mask], self.src[mask], self.dst[mask], self.encounters[mask])
+        return Queries(*(getattr(self, field.name)[mask] for field in fields(self)))
+
+    def part(self, here: slice) -> "Queries":
+        """Consecutive ones, as views."""
+        return Queries(*(getattr(self, field.name)[here] for field in fields(self)))
+
+    @classmethod
+    def join(cls, parts: "list[Queries]") -> "Queries":
+        """One after the other; their events ascend no longer."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,11 @@ class Examples:
         }
         return replace(self, **parts)
 
+    def only_random(self) -> "Examples":
+        """The same without historical negatives and candidates: enough for AP and AUC."""
+        none = slice(0, 0)
+        return replace(self, historical=self.historical.part(none), candidates=self.candidates.part(none))
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -97,13 +115,15 @@ class Sampling:
         candidates: Negatives a ranked event has, for MRR and Hits@10.
         ranked_events: Events of a snapshot that are ranked at most (a seeded sample).
         pool: Destinations that negatives to be judged by are drawn from; None: those seen up to and including the
-            snapshot, from which negatives to learn from always come.
+            snapshot.
+        training_pool: Likewise of negatives to learn from.
     """
 
     seed: int = 0
     candidates: int = 50
     ranked_events: int = 200
     pool: Int64 | None = None
+    training_pool: Int64 | None = None
 
 
 def insert_events(events: EventColumns) -> Inserts:
@@ -141,7 +161,9 @@ def prepare(
     src, dst = inserts.src, inserts.dst
     seen = destination_pool(history, inserts)
     judged_pool = seen if sampling.pool is None else sampling.pool
-    possible = min(len(seen), len(judged_pool)) > 1
+    # on a stream, nodes that are yet to come would be negatives that teach newness only
+    training_pool = seen if sampling.training_pool is None else sampling.training_pool
+    possible = min(len(training_pool), len(judged_pool)) > 1
     mine = np.nonzero(owned[src])[0] if possible else np.empty(0, np.int64)
 
     def uniform(of: Int64, draws: int, purpose: int, pool: Int64) -> Int64:
@@ -150,8 +172,7 @@ def prepare(
         return random_destinations(pool, dst[of], draws, Draw(sampling.seed, tau, purpose))
 
     every = np.arange(len(src), dtype=np.int64)
-    # nodes that are yet to come would be negatives that teach newness only
-    training = uniform(every, 1, Purpose.TRAINING + epoch, seen)
+    training = uniform(every, 1, Purpose.TRAINING + epoch, training_pool)
     judged = uniform(every, 1, Purpose.RANDOM, judged_pool)
     old_src, old_dst, drawable = historical_pairs(
         history, inserts, Draw(sampling.seed, tau, Purpose.HISTORICAL)
@@ -199,11 +220,20 @@ def _answer(
 ) -> list[Queries]:
     event, src, dst = (np.concatenate([query[column] for query in asked]) for column in range(3))
     order = np.argsort(event, kind="stable")
+    before_us = history.visible_before(inserts)
     answered = history.replay(inserts, num_nodes, event[order], src[order], dst[order])
     encounters = np.empty_like(answered)
     encounters[order] = answered
     ends = np.cumsum([len(query[0]) for query in asked])
     return [
-        Queries(event[begin:end], src[begin:end], dst[begin:end], encounters[begin:end])
+        Queries(
+            event[here],
+            src[here],
+            dst[here],
+            encounters[here],
+            inserts.visible_us[event[here]],
+            before_us[event[here]],
+        )
         for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+        for here in [slice(begin, end)]
     ]

@@ -124,6 +124,20 @@ class History:
         self.destinations = np.concatenate([self.destinations, fresh])
         return out
 
+    def visible_before(self, events: Inserts) -> Int64:
+        """The time of each event's batch: of what came before, an event sees what is strictly earlier than that.
+
+        Args:
+            events: The snapshot's inserts, before they are replayed.
+
+        Returns:
+            int64 (E,), microseconds, not decreasing.
+        """
+        begun = np.concatenate([self._open.visible_us[len(self._open) - self._in_batch :], events.visible_us])
+        at = np.arange(self._in_batch, len(begun))
+        times: Int64 = begun[at - at % BATCH]
+        return times
+
     def remember(self, events: Inserts, num_nodes: int) -> None:
         """Take in a snapshot's events without asking anything."""
         nothing = np.empty(0, np.int64)

@@ -85,23 +85,22 @@ class TemporalGraph:
             "num_events": np.array([self.num_events]),
         }
 
-    @classmethod
-    def restore(cls, state: Mapping[str, Int64]) -> "TemporalGraph":
-        """The graph of a ``state()``."""
-        graph = cls()
+    def restore(self, state: Mapping[str, Int64]) -> None:
+        """Become the graph of a ``state()``."""
+        self.__init__()  # type: ignore[misc]  # nothing of before stays
         size = np.asarray(state["size"], np.int64)
-        graph._reserve_nodes(len(size))
+        self._reserve_nodes(len(size))
         room = np.maximum(np.ceil(np.log2(np.maximum(size, 1))), _SMALLEST).astype(np.int64)
         lengths = np.where(size > 0, np.left_shift(np.int64(1), room), 0)
         ends = np.cumsum(lengths)
-        graph.room[: len(size)] = room
-        graph.row[: len(size), 0] = np.where(size > 0, ends - lengths, -1)
-        graph.row[: len(size), 1] = size
-        graph._reserve_arena(int(ends[-1]) if len(ends) else 0)
-        graph._used = int(ends[-1]) if len(ends) else 0
-        graph.entry[_places(graph.row)] = state["entry"]
-        graph.num_events = int(state["num_events"][0])
-        return graph
+        self.room[: len(size)] = room
+        self.row[: len(size), 0] = np.where(size > 0, ends - lengths, -1)
+        self.row[: len(size), 1] = size
+        used = int(ends[-1]) if len(ends) else 0
+        self._reserve_arena(used)
+        self._used = used
+        self.entry[_places(self.row)] = state["entry"]
+        self.num_events = int(state["num_events"][0])
 
     @property
     def memory_bytes(self) -> int:

@@ -1,5 +1,6 @@
 """The models of this package, imported for their registrations."""
 
 from trainer.models import sage_linear
+from trainer.models.memory import presets
 
-__all__ = ["sage_linear"]
+__all__ = ["presets", "sage_linear"]

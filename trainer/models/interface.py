@@ -1,4 +1,4 @@
-"""What a snapshot-based model must offer, and the registry that finds models by name."""
+"""What models must offer, and the registry that finds them by name."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -31,25 +31,34 @@ class NodeInputs:
     structure: Tensor
 
 
-class SnapshotModel(nn.Module, ABC):
+class Model(nn.Module):
+    """What all models have.
+
+    Attributes:
+        name: Key in the registry and in configurations.
+        kind: Which strategies can train it.
+        width: Of embeddings.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    width: int
+
+
+class SnapshotModel(Model, ABC):
     """Structural embeddings of each snapshot of the window, then one temporal embedding of each node.
 
     A strategy calls ``encode`` once, ``message_pass`` for layers 0, 1 … ``len(fanouts) − 1`` of every snapshot,
     ``combine`` over the snapshots, and ``score`` for pairs. So it alone decides which rank computes what.
 
     Attributes:
-        name: Key in the registry and in configurations.
-        kind: Which strategies can train it.
         fanouts: Neighbours sampled a node and layer, the layer nearest to the inputs first; None takes all.
         window: Snapshots that ``combine`` takes.
-        width: Of embeddings.
     """
 
-    name: ClassVar[str]
     kind: ClassVar[Kind] = "snapshot"
     fanouts: tuple[int | None, ...]
     window: int
-    width: int
 
     @abstractmethod
     def encode(self, inputs: NodeInputs) -> Tensor:
@@ -94,15 +103,16 @@ class SnapshotModel(nn.Module, ABC):
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What a model is built for: F node features and w snapshots."""
+    """What a model is built for: widths of node and edge features, and w snapshots."""
 
     features: int
     window: int
     seed: int = 0
+    edge_features: int = 0
 
 
-M = TypeVar("M", bound=type[SnapshotModel])
-_REGISTRY: dict[str, Callable[..., SnapshotModel]] = {}
+M = TypeVar("M", bound=type[Model])
+_REGISTRY: dict[str, Callable[..., Model]] = {}
 
 
 def register(model: M) -> M:
@@ -111,14 +121,14 @@ def register(model: M) -> M:
     return model
 
 
-def models() -> dict[str, Callable[..., SnapshotModel]]:
+def models() -> dict[str, Callable[..., Model]]:
     """All models by name."""
     from trainer.models import builtin  # noqa: F401  imported for its registrations
 
     return dict(_REGISTRY)
 
 
-def create_model(name: str, shape: ModelShape, params: dict[str, Any]) -> SnapshotModel:
+def create_model(name: str, shape: ModelShape, params: dict[str, Any]) -> Model:
     """Build a model with freshly drawn weights (torch's global generator).
 
     Raises:

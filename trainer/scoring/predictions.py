@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainer.data.examples import Examples
-from trainer.models.interface import SnapshotModel
+from trainer.models.interface import Model
 from trainer.ranks import Ranks
 from trainer.scoring.floors import edgebank, recency
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
@@ -72,14 +72,14 @@ def join(parts: Sequence[Predictions]) -> Predictions:
 
 
 def predict(
-    strategy: Strategy, model: SnapshotModel, floor: SnapshotModel, examples: Examples, ranks: Ranks
+    strategy: Strategy, model: Model, floor: Model | None, examples: Examples, ranks: Ranks
 ) -> Predictions | None:
     """Predict a snapshot's events before they are learned; a collective.
 
     Args:
         strategy: Knows the snapshots before.
         model: The model.
-        floor: The same model with random weights.
+        floor: The same model with random weights; None: its column is zeros, in passes that only look at the model.
         examples: This rank's; late events are left out, their time of appearance is not that of the stream.
         ranks: All ranks.
 
@@ -89,7 +89,9 @@ def predict(
     on_time = examples.of_events(~examples.inserts.late)
     asked = [on_time.positive, on_time.random, on_time.historical, on_time.candidates]
     logits = strategy.predict(model, asked)
-    untrained = strategy.predict(floor, asked)
+    untrained = (
+        strategy.predict(floor, asked) if floor is not None else [np.zeros_like(known) for known in logits]
+    )
     tables = _gather(
         [
             np.stack(

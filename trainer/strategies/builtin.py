@@ -1,5 +1,5 @@
 """The strategies of this package, imported for their registrations."""
 
-from trainer.strategies import vertex
+from trainer.strategies import sequential, vertex
 
-__all__ = ["vertex"]
+__all__ = ["sequential", "vertex"]

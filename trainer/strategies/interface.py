@@ -11,9 +11,10 @@ from torch import Tensor
 from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
+from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Queries
 from trainer.data.graph_window import GraphWindow
-from trainer.models.interface import Kind, SnapshotModel, models
+from trainer.models.interface import Kind, Model, models
 from trainer.ranks import Ranks
 
 
@@ -43,7 +44,7 @@ class Strategy(Protocol):
     trains: ClassVar[Kind]
 
     def setup(
-        self, model: SnapshotModel, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
+        self, model: Model, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
     ) -> None:
         """Take the model to train (already on the ranks' device, equal on all of them).
 
@@ -56,11 +57,25 @@ class Strategy(Protocol):
         """Take in the window's newest snapshot: from now on it is what is predicted and learned."""
         ...
 
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """Take in a snapshot that is left out: it is neither predicted nor learned, but it has happened.
+
+        Args:
+            tau: Snapshot.
+            events: Its edge events.
+            num_nodes: Dense ids in use after it.
+        """
+        ...
+
+    def rewind(self) -> None:
+        """Forget the stream, not what was learned: the next snapshot is the first again, as in a new epoch."""
+        ...
+
     def owned(self, num_nodes: int) -> NDArray[np.bool_]:
         """Nodes whose events as a source are this rank's, bool (num_nodes,); each node is owned once."""
         ...
 
-    def predict(self, model: SnapshotModel, queries: list[Queries]) -> list[NDArray[np.float32]]:
+    def predict(self, model: Model, queries: list[Queries]) -> list[NDArray[np.float32]]:
         """Logits of this rank's queries about the newest snapshot, seen from the snapshots before it.
 
         Args:
@@ -78,7 +93,7 @@ class Strategy(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What the next step depends on besides the model: the optimiser."""
+        """What the next step depends on besides the model: the optimiser, what is remembered of the stream."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -87,7 +102,7 @@ class Strategy(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes held for other ranks' data."""
+        """Bytes held beside window and history."""
         ...
 
 

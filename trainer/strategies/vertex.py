@@ -14,11 +14,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
+from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Queries
 from trainer.data.graph_window import GraphWindow
 from trainer.data.past import STRIDE, Past, PastBuilder
 from trainer.data.remote import InputRows
-from trainer.models.interface import Kind, NodeInputs, SnapshotModel
+from trainer.models.interface import Kind, Model, NodeInputs, SnapshotModel
 from trainer.ranks import Ranks
 from trainer.strategies.interface import StepReport, register
 from trainer.strategies.structural import structural_embeddings
@@ -48,7 +49,7 @@ class VertexStrategy:
         self._inference_nodes = inference_nodes
 
     def setup(
-        self, model: SnapshotModel, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
+        self, model: Model, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
     ) -> None:
         """See ``Strategy.setup``."""
         if lane.kind != "vertex":
@@ -60,6 +61,7 @@ class VertexStrategy:
             raise Failure(
                 f"lane {lane.lane} has {lane.parts} parts for {ranks.size} ranks: start at most {lane.parts} ranks"
             )
+        assert isinstance(model, SnapshotModel)
         self._model = model
         self._ranks = ranks
         self._seed = seed
@@ -77,6 +79,13 @@ class VertexStrategy:
         self._past = self._builder.before_latest(window)
         self._inputs.keep(self._past)
 
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """See ``Strategy.remember``: the window holds what is needed of earlier snapshots."""
+
+    def rewind(self) -> None:
+        """See ``Strategy.rewind``."""
+        self._builder = PastBuilder(self._model.window, self._ranks.size)
+
     def owned(self, num_nodes: int) -> NDArray[np.bool_]:
         """See ``Strategy.owned``."""
         part = np.arange(num_nodes)
@@ -86,8 +95,9 @@ class VertexStrategy:
         return mine
 
     @torch.no_grad()
-    def predict(self, model: SnapshotModel, queries: list[Queries]) -> list[NDArray[np.float32]]:
+    def predict(self, model: Model, queries: list[Queries]) -> list[NDArray[np.float32]]:
         """See ``Strategy.predict``."""
+        assert isinstance(model, SnapshotModel)
         nodes = np.unique(np.concatenate([ends for query in queries for ends in (query.src, query.dst)]))
         z = self._embed_all(model, self._past, nodes)
         return [

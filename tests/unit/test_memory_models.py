@@ -1,0 +1,249 @@
+"""The event models against a slow reference of the papers' equations, and what they can never see."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from memory_reference import Event, MemoryReference
+
+from stream.service.failure import Failure
+from stream.store.log.event_columns import EventColumns
+from trainer.data.event_feed import EventFeed
+from trainer.data.history import Encounter
+from trainer.data.walks import SCALES_S, STEPS, WIDTH, WalkSketches, walk_width
+from trainer.models.interface import ModelShape, create_model
+from trainer.models.memory.model import MemoryModel
+from trainer.strategies.memory_stream import MemoryStream
+
+NODES, FEATURES = 7, 2
+WHAT = {  # message source, own in message, cell, embedding
+    "jodie": ("memory", False, "rnn", "projection"),
+    "dyrep": ("neighbourhood", False, "rnn", "identity"),
+    "tgn": ("memory", True, "gru", "attention"),
+    "tige": ("embedding", True, "gru", "attention"),
+}
+PLAIN = {"history": False, "walks": False}
+
+
+def small(name: str, **params: object) -> MemoryModel:
+    torch.manual_seed(1)
+    params = {"memory": 6, "time_width": 5, **params}
+    if name != "jodie":
+        params = {"neighbours": 3, **params}
+    model = create_model(name, ModelShape(0, 1, 0, FEATURES), params)
+    assert isinstance(model, MemoryModel)
+    return model.double().eval()
+
+
+def happenings(count: int, seed: int = 0) -> EventColumns:
+    """Few nodes, repeats, self-loops and many equal times; weights, labels and features."""
+    rng = np.random.default_rng(seed)
+    t = np.cumsum(rng.choice([0, 0, 1, 7, 90_000, 5_000_000], count) * 1_000_000).astype(np.int64)
+    return EventColumns(
+        op=np.ones(count, np.int8),
+        src=rng.integers(0, NODES, count),
+        dst=rng.integers(0, NODES, count),
+        t=t,
+        visible_t=t,
+        late=np.zeros(count, np.bool_),
+        weight=rng.normal(0, 5, count).astype(np.float32),
+        label=rng.integers(-2, 3, count).astype(np.int32),
+        has_label=rng.random(count) < 0.5,
+        features=rng.normal(0, 1, (count, FEATURES)).astype(np.float32),
+    )
+
+
+def as_events(columns: EventColumns) -> list[Event]:
+    found = []
+    for i in range(len(columns)):
+        signed = [float(columns.weight[i]), float(columns.label[i])]
+        carried = [np.sign(x) * np.log1p(abs(x)) for x in signed] + [float(columns.has_label[i])]
+        carried = np.array([*np.float32(carried), *columns.features[i]], np.float64)
+        found.append(Event(int(columns.src[i]), int(columns.dst[i]), int(columns.t[i]), carried))
+    return found
+
+
+def compare(model: MemoryModel, reference: MemoryReference, group: int) -> None:
+    columns = happenings(60)
+    events, feed = as_events(columns), EventFeed(FEATURES)
+    feed.append(columns, NODES)  # all of it is there; what is later must not be seen
+    stream = MemoryStream(model, feed, torch.device("cpu"), group)
+    at, asked = 0, np.arange(NODES + 1)  # one node that nothing was ever heard of
+    for t in np.unique(columns.t).tolist():
+        due = [event for event in events[at:] if event.t < t]
+        for begin in range(0, len(due), group):
+            reference.deliver(due[begin : begin + group])
+        at += len(due)
+        stream.deliver_before(t)
+        assert stream.position == at
+        when = t + 13_000_000
+        ours = stream.embed_all(asked, np.full(len(asked), when), t)
+        theirs = np.stack([reference.embed(int(node), when, t) for node in asked])
+        np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5, rtol=0)
+        unknown = torch.zeros(NODES, len(Encounter))
+        logits = model.score(ours[:-1], ours[1:], unknown, None).detach().numpy()
+        expected = [reference.logit(theirs[i], theirs[i + 1]) for i in range(NODES)]
+        np.testing.assert_allclose(logits, expected, atol=1e-5, rtol=0)
+    assert at > 40
+
+
+@pytest.mark.parametrize("name", WHAT)
+@pytest.mark.parametrize("group", [1, 7])
+def test_every_preset_is_what_its_paper_says(name: str, group: int) -> None:
+    model = small(name)
+    compare(model, MemoryReference(model, *WHAT[name]), group)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("tgn", {"layers": 2}),
+        ("tige", {"layers": 2, "aggregator": "mean"}),
+        ("dyrep", {"aggregator": "mean", "time": "log"}),
+        ("tgn", {"time": "log", "roles": True}),
+        ("jodie", {"roles": True}),
+    ],
+    ids=str,
+)
+def test_options_are_what_they_say(name: str, params: dict) -> None:
+    model = small(name, **params)
+    mean, roles = params.get("aggregator") == "mean", bool(params.get("roles"))
+    compare(model, MemoryReference(model, *WHAT[name], mean=mean, roles=roles), 5)
+
+
+def test_tgn_history_is_tgn_with_log_time_and_roles_beside_what_its_decoder_sees() -> None:
+    model = small("tgn-history", **PLAIN)
+    compare(model, MemoryReference(model, *WHAT["tgn"], roles=True), 5)
+
+
+@pytest.mark.parametrize("name", [*WHAT, "tgn-history"])
+def test_what_comes_later_never_changes_an_embedding(name: str) -> None:
+    def seen(later: Callable[[EventColumns], EventColumns]) -> np.ndarray:
+        feed = EventFeed(FEATURES)
+        feed.append(happenings(40), NODES)
+        cut = int(feed.time_us[-1])
+        feed.append(later(happenings(30, seed=1)), NODES)
+        stream = MemoryStream(small(name), feed, torch.device("cpu"), 5)
+        stream.deliver_before(cut)
+        nodes, now = np.arange(NODES), np.full(NODES, cut)
+        walks = stream.walk_features(nodes, nodes[::-1], now)
+        parts = [stream.embed_all(nodes, now, cut)] + ([walks] if walks is not None else [])
+        return torch.cat(parts, dim=1).numpy()
+
+    def moved(columns: EventColumns, **changed: np.ndarray) -> EventColumns:
+        shift = happenings(40).t[-1]
+        fields = {name: getattr(columns, name) for name in EventColumns.__slots__}
+        t = columns.t + shift
+        return EventColumns(**{**fields, "t": t, "visible_t": t, **changed})
+
+    one = seen(moved)
+    two = seen(lambda columns: moved(columns, src=columns.dst, weight=columns.weight * 3))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_going_back_to_a_mark_undoes_everything_after_it() -> None:
+    feed = EventFeed(FEATURES)
+    feed.append(happenings(60), NODES)
+    stream = MemoryStream(small("tgn-history"), feed, torch.device("cpu"), 4)
+    stream.deliver_before(int(feed.time_us[20]))
+    before = {key: np.asarray(value).copy() for key, value in stream.state().items()}
+    position = stream.mark()
+    stream.deliver_before(int(feed.time_us[40]))
+    inner = stream.mark()
+    stream.deliver_before(int(feed.time_us[-1]) + 1)
+    assert stream.position == 60
+    stream.back(inner)
+    assert stream.position == inner < 60
+    stream.back(position)
+    after = stream.state()
+    for key, value in before.items():
+        np.testing.assert_array_equal(value, np.asarray(after[key]))
+
+
+class SlowWalks:
+    """The sketches' definition, with vectors of one node after the other."""
+
+    def __init__(self, signature: np.ndarray) -> None:
+        self.p = signature
+        self.h = np.zeros((len(signature), len(SCALES_S), STEPS + 1, signature.shape[1]))
+        self.h[:, :, 0] = signature[:, None]
+        self.t = np.zeros(len(signature))
+
+    def now(self, node: int, t: float) -> np.ndarray:
+        h = self.h[node].copy()
+        for s, scale in enumerate(SCALES_S):
+            for length in range(1, STEPS + 1):
+                h[s, length] *= np.exp(-length * (t - self.t[node]) / scale)
+        return h
+
+    def add(self, u: int, v: int, t: float) -> None:
+        ours, theirs = self.now(u, t), self.now(v, t)
+        for node, own, other in ((u, ours, theirs), (v, theirs, ours)):
+            self.h[node, :, 1:] = own[:, 1:] + other[:, :-1]
+            self.t[node] = t
+
+    def features(self, u: int, v: int, t: float) -> list[float]:
+        ours, theirs, found = self.now(u, t), self.now(v, t), []
+        for s in range(len(SCALES_S)):
+            pairs = [(ours[s, a], theirs[s, b]) for a in range(STEPS + 1) for b in range(STEPS + 1) if a + b]
+            for a in range(1, STEPS + 1):
+                pairs += [(ours[s, a], ours[s, a]), (theirs[s, a], theirs[s, a])]
+            found += [float(np.log1p(max(x @ y, 0.0))) for x, y in pairs]
+        return found
+
+
+def test_walk_sketches_are_their_definition_and_count_walks() -> None:
+    columns = happenings(50)
+    sketches = WalkSketches(3)
+    empty = sketches.features(np.arange(NODES), np.arange(NODES), np.zeros(NODES, np.int64))
+    assert empty.shape == (NODES, walk_width()) and (empty == 0).sum() > 0
+    sketches.reserve(NODES)
+    # the signatures, read off the first step of fresh nodes
+    probe = WalkSketches(3)
+    probe.reserve(2 * NODES)
+    for node in range(NODES):
+        probe.add(np.array([node + NODES]), np.array([node]), np.array([0]))
+    signature = probe.sketch[NODES : 2 * NODES, 0, 0].astype(np.float64)
+    assert set(np.abs(signature).ravel().tolist()) == {float(np.float32(1 / np.sqrt(WIDTH)))}
+    slow = SlowWalks(signature)
+    sketches.add(columns.src, columns.dst, columns.t)
+    for i in range(50):
+        slow.add(int(columns.src[i]), int(columns.dst[i]), columns.t[i] / 1e6)
+    now = columns.t[-1] + 60_000_000
+    u, v = (grid.ravel() for grid in np.meshgrid(np.arange(NODES), np.arange(NODES)))
+    ours = sketches.features(u, v, np.full(len(u), now))
+    theirs = [slow.features(a, b, now / 1e6) for a, b in zip(u.tolist(), v.tolist(), strict=True)]
+    np.testing.assert_allclose(ours, theirs, atol=2e-4)
+
+
+def test_products_of_sketches_count_walks_in_expectation() -> None:
+    """0 meets 2 and 3, 1 meets 2, all just now: one walk of two steps joins 0 and 1, one step 0 and 2."""
+    counted = []
+    for seed in range(200):
+        sketches = WalkSketches(seed)
+        sketches.reserve(4)
+        sketches.add(np.array([0, 0, 1]), np.array([2, 3, 2]), np.array([10, 10, 10]))
+        counted.append(np.expm1(sketches.features(np.array([0, 0]), np.array([1, 2]), np.array([10, 10]))))
+    mean = np.mean(counted, axis=0)
+    places = {(a, b): i for i, (a, b) in enumerate((a, b) for a in range(3) for b in range(3) if a + b)}
+    assert mean[0, places[1, 1]] == pytest.approx(1, abs=0.1)
+    assert mean[1, places[1, 0]] == pytest.approx(1, abs=0.1)
+    assert mean[0, places[1, 0]] == pytest.approx(0, abs=0.1)  # noise that is cut at 0
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"memory": 0}, "memory must be at least 1, found 0"),
+        ({"heads": 4, "memory": 6}, "heads must divide the memory's width 6, found 4"),
+        ({"time": "linear"}, "time must be one of cosine, log, found 'linear'"),
+        ({"aggregator": "max"}, "aggregator must be one of last, mean, found 'max'"),
+        ({"how": "oldest"}, "how must be one of recent, uniform, found 'oldest'"),
+        ({"layers": 0}, "layers must be at least 1, found 0"),
+        ({"updater": "lstm"}, "updater"),
+    ],
+)
+def test_tgn_says_what_it_cannot_be(params: dict, message: str) -> None:
+    with pytest.raises(Failure, match=message):
+        create_model("tgn", ModelShape(0, 1), params)

@@ -1,0 +1,111 @@
+"""The events of a stream as event models read them: columns by number, what each carried, and the temporal graph."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.events import Op
+from stream.store.log.event_columns import EventColumns
+from trainer.data.temporal_graph import TemporalGraph
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+CARRIED = 3
+"""Columns of ``EventFeed.carried`` before the event's features: weight, label, whether there is a label."""
+
+
+class EventFeed:
+    """All insert events so far, numbered from 0 in log order.
+
+    The graph has an event as soon as its snapshot is there; whoever samples it names the time up to which it may look.
+
+    Args:
+        features: Width of edge features.
+
+    Attributes:
+        src: int32 (events,).
+        dst: int32 (events,).
+        time_us: int64 (events,), visible times, never decreasing.
+        carried: float32 (events, CARRIED + features): sign · log(1 + |weight|), the same of the label (0 without
+            one), whether there is a label, features.
+        graph: Their interactions by node.
+    """
+
+    def __init__(self, features: int) -> None:
+        self._size = 0
+        self._src = np.empty(0, np.int32)
+        self._dst = np.empty(0, np.int32)
+        self._time_us: Int64 = np.empty(0, np.int64)
+        self._carried: Float32 = np.empty((0, CARRIED + features), np.float32)
+        self.graph = TemporalGraph()
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def src(self) -> NDArray[np.int32]:
+        """See the class."""
+        return self._src[: self._size]
+
+    @property
+    def dst(self) -> NDArray[np.int32]:
+        """See the class."""
+        return self._dst[: self._size]
+
+    @property
+    def time_us(self) -> Int64:
+        """See the class."""
+        return self._time_us[: self._size]
+
+    @property
+    def carried(self) -> Float32:
+        """See the class."""
+        return self._carried[: self._size]
+
+    def append(self, events: EventColumns, num_nodes: int) -> None:
+        """Take in a snapshot's inserts; deletes say nothing about who meets whom next."""
+        inserts = np.flatnonzero(events.op == int(Op.INSERT))
+        end = self._size + len(inserts)
+        if end > len(self._src):
+            room = max(end, len(self._src) * 3 // 2, 1024)
+            for name in ("_src", "_dst", "_time_us", "_carried"):
+                old = getattr(self, name)
+                grown = np.empty((room, *old.shape[1:]), old.dtype)
+                grown[: self._size] = old[: self._size]
+                setattr(self, name, grown)
+        new = slice(self._size, end)
+        self._src[new] = events.src[inserts]
+        self._dst[new] = events.dst[inserts]
+        self._time_us[new] = events.visible_t[inserts]
+        for column, values in enumerate((events.weight[inserts], events.label[inserts].astype(np.float32))):
+            self._carried[new, column] = np.sign(values) * np.log1p(np.abs(values))
+        self._carried[new, CARRIED - 1] = events.has_label[inserts]
+        if events.features is not None:
+            self._carried[new, CARRIED:] = events.features[inserts]
+        self.graph.append(events.src[inserts], events.dst[inserts], events.visible_t[inserts], num_nodes)
+        self._size = end
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Everything, as arrays."""
+        state: dict[str, NDArray[np.generic]] = {
+            f"graph_{name}": column for name, column in self.graph.state().items()
+        }
+        for name in ("src", "dst", "time_us", "carried"):
+            state[name] = getattr(self, name)
+        return state
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Continue from a ``state()``."""
+        for name in ("src", "dst", "time_us", "carried"):
+            setattr(self, f"_{name}", np.asarray(state[name]).copy())
+        self._size = len(self._src)
+        graph = {name.removeprefix("graph_"): state[name] for name in state if name.startswith("graph_")}
+        self.graph.restore(graph)  # type: ignore[arg-type]  # these are int64
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        columns = (self._src, self._dst, self._time_us, self._carried)
+        return self.graph.memory_bytes + sum(column.nbytes for column in columns)

@@ -1,0 +1,148 @@
+"""How many recent walks join two nodes: sketches of temporal walk matrices (Lu et al. 2024, TPNet, section 3)."""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from trainer.data.neighbours import mix64
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+SCALES_S: tuple[float, ...] = (6 * 3600.0, 14 * 86_400.0)
+"""A step of a walk counts exp(−age / scale): one sketch for the day's rhythm, one for months."""
+STEPS = 2
+"""Longest walk of a sketch; the product of two sketches counts walks of twice the length."""
+WIDTH = 96
+"""Of a sketch: the error of a product falls with its root."""
+
+
+def walk_width() -> int:
+    """Numbers that ``WalkSketches.features`` gives a pair."""
+    return len(SCALES_S) * ((STEPS + 1) ** 2 - 1 + 2 * STEPS)
+
+
+class WalkSketches:
+    """For each node, random projections of the walks that end in it, decaying with age.
+
+    With P a random ±1/√WIDTH vector a node, sketch 0 of u is P(u), and after an event (u, v, t) sketch l of u gains
+    sketch l − 1 of v, and the other way round. So ⟨sketch i of u, sketch j of v⟩ is in expectation the sum over walks of
+    i + j steps between u and v, each weighted by the decays of its steps. Nothing is learned.
+
+    Attributes:
+        sketch: float32 (nodes, scales, STEPS, WIDTH), as of each node's own time.
+        time_us: int64 (nodes,), of its latest event.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = np.uint64(seed + 1)
+        self.sketch: Float32 = np.zeros((0, len(SCALES_S), STEPS, WIDTH), np.float32)
+        self.time_us: Int64 = np.zeros(0, np.int64)
+
+    def reserve(self, num_nodes: int) -> None:
+        """Have rows for ids below ``num_nodes``."""
+        more = num_nodes - len(self.time_us)
+        if more > 0:
+            more = max(more, len(self.time_us) // 4)
+            self.sketch = np.concatenate([self.sketch, np.zeros((more, *self.sketch.shape[1:]), np.float32)])
+            self.time_us = np.concatenate([self.time_us, np.zeros(more, np.int64)])
+
+    def add(self, src: Int64, dst: Int64, time_us: Int64) -> None:
+        """Take in events one after the other, in order of time."""
+        _add(self.sketch, self.time_us, (src, dst, time_us), np.array(SCALES_S), self._seed)
+
+    def features(self, src: Int64, dst: Int64, time_us: Int64) -> Float32:
+        """Walks between pairs, seen from a time.
+
+        Args:
+            src: int64 (q,); a node without a row has no walks.
+            dst: int64 (q,).
+            time_us: int64 (q,), not before the nodes' latest events.
+
+        Returns:
+            float32 (q, walk_width()), log(1 + walks): for each scale, walks of i + j steps for i, j ≤ STEPS, then
+            how many lead from u, and from v, back to itself.
+        """
+        out = np.empty((len(src), walk_width()), np.float32)
+        _features((self.sketch, self.time_us), (src, dst, time_us), np.array(SCALES_S), self._seed, out)
+        return out
+
+
+@njit(cache=True, nogil=True)
+def _signature(node, seed, out):  # type: ignore[no-untyped-def]  # compiled
+    """P(node): ±1/√width, a pure function of node and seed."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    unit = np.float32(1 / np.sqrt(len(out)))
+    state = mix64(seed * golden) ^ mix64(np.uint64(node) + golden)
+    for begin in range(0, len(out), 64):
+        state += golden
+        bits = mix64(state)
+        for j in range(begin, min(begin + 64, len(out))):
+            out[j] = unit if bits & np.uint64(1) else -unit
+            bits >>= np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def _now(sketch, node, scale, seconds, seed, out):  # type: ignore[no-untyped-def]  # compiled
+    """All sketches 0 … STEPS of a node, ``seconds`` after its latest event."""
+    _signature(node, seed, out[0])
+    known = node < len(sketch)
+    step = np.float32(np.exp(-seconds / scale[1]))
+    decay = np.float32(1)
+    for length in range(1, len(out)):
+        decay *= step
+        for j in range(out.shape[1]):
+            out[length, j] = (
+                sketch[node, np.int64(scale[0]), length - 1, j] * decay if known else np.float32(0)
+            )
+
+
+@njit(cache=True, nogil=True)
+def _add(sketch, time_us, events, scales, seed):  # type: ignore[no-untyped-def]  # compiled
+    src, dst, times = events
+    width, steps = sketch.shape[3], sketch.shape[2]
+    ours = np.empty((steps + 1, width), np.float32)
+    theirs = np.empty((steps + 1, width), np.float32)
+    for i in range(len(src)):
+        u, v, t = src[i], dst[i], times[i]
+        for s in range(len(scales)):
+            _now(sketch, u, (s, scales[s]), (t - time_us[u]) / 1e6, seed, ours)
+            _now(sketch, v, (s, scales[s]), (t - time_us[v]) / 1e6, seed, theirs)
+            for length in range(steps):
+                for j in range(width):
+                    sketch[u, s, length, j] = ours[length + 1, j] + theirs[length, j]
+                    sketch[v, s, length, j] = theirs[length + 1, j] + ours[length, j]
+        time_us[u] = t
+        time_us[v] = t
+
+
+@njit(cache=True, nogil=True, fastmath=True)
+def _dot(a, b):  # type: ignore[no-untyped-def]  # compiled
+    total = np.float32(0)
+    for j in range(len(a)):
+        total += a[j] * b[j]
+    return np.float32(np.log1p(max(total, np.float32(0))))
+
+
+@njit(cache=True, nogil=True)
+def _features(walks, queries, scales, seed, out):  # type: ignore[no-untyped-def]  # compiled
+    sketch, time_us = walks
+    src, dst, times = queries
+    width, steps = sketch.shape[3], sketch.shape[2]
+    ours = np.empty((steps + 1, width), np.float32)
+    theirs = np.empty((steps + 1, width), np.float32)
+    for i in range(len(src)):
+        at = 0
+        for s in range(len(scales)):
+            for node, into in ((src[i], ours), (dst[i], theirs)):
+                since = (times[i] - time_us[node]) / 1e6 if node < len(time_us) else 0.0
+                _now(sketch, node, (s, scales[s]), since, seed, into)
+            for a in range(steps + 1):
+                for b in range(steps + 1):
+                    if a + b > 0:
+                        out[i, at] = _dot(ours[a], theirs[b])
+                        at += 1
+            for a in range(1, steps + 1):
+                out[i, at] = _dot(ours[a], ours[a])
+                out[i, at + 1] = _dot(theirs[a], theirs[a])
+                at += 2

@@ -1,0 +1,36 @@
+"""One mail a node of the many that a group of events brings: the message aggregator (TGN equation 3)."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Aggregate = Callable[[Tensor, NDArray[np.int64], int], Tensor]
+
+
+def last(mails: Tensor, node: NDArray[np.int64], count: int) -> Tensor:
+    """The latest mail of each node.
+
+    Args:
+        mails: (m, width) in order of time.
+        node: int64 (m,), which node each is for, 0 … count − 1; every one occurs.
+        count: Nodes.
+
+    Returns:
+        (count, width).
+    """
+    newest = np.empty(count, np.int64)
+    newest[node] = np.arange(len(node))  # of repeated places the last value stays
+    return mails[torch.from_numpy(newest).to(mails.device)]
+
+
+def mean(mails: Tensor, node: NDArray[np.int64], count: int) -> Tensor:
+    """The mean of each node's mails; see ``last``."""
+    place = torch.from_numpy(node).to(mails.device)
+    sums = mails.new_zeros(count, mails.shape[1]).index_add(0, place, mails)
+    return sums / torch.bincount(place, minlength=count).to(mails.dtype).unsqueeze(1)
+
+
+AGGREGATORS: dict[str, Aggregate] = {"last": last, "mean": mean}

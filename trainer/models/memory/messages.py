@@ -1,0 +1,66 @@
+"""What an event tells each of its ends: the message function (TGN equations 1 and 2, SPEED section II-C)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from trainer.nn.time_encoding import TimeEncoder
+
+Source = Literal["memory", "neighbourhood", "embedding"]
+SOURCES: tuple[Source, ...] = ("memory", "neighbourhood", "embedding")
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What the latest events of n nodes left for them; from it alone follows a node's state.
+
+    Attributes:
+        own: (n, d), the node itself just before the events.
+        other: (n, d), the other end just before the events.
+        edge: (n, edges), what the events carried.
+        gap_s: (n,), seconds from the node's former events to these, 0 if these are its first.
+    """
+
+    own: Tensor
+    other: Tensor
+    edge: Tensor
+    gap_s: Tensor
+
+
+def pooled(states: Tensor, place: Tensor, there: Tensor) -> Tensor:
+    """A node's neighbourhood: the largest σ(s) among its neighbours (DyRep's localized embedding, h_struct).
+
+    Args:
+        states: (n, d).
+        place: int64 (R, K), neighbours among the states.
+        there: bool (R, K), which exist.
+
+    Returns:
+        (R, d), zeros where there is no neighbour.
+    """
+    neighbours = nn.functional.embedding(place, torch.sigmoid(states))
+    return neighbours.masked_fill(~there.unsqueeze(2), 0.0).amax(dim=1)
+
+
+class Message(nn.Module):
+    """[own ‖ other ‖ e ‖ φ(Δt)], or the same without ``own``; concatenation, as TGN's identity message.
+
+    Args:
+        memory: d.
+        edges: Of e.
+        time: The time encoder.
+        own: Whether the node's own vector is part of it.
+    """
+
+    def __init__(self, memory: int, edges: int, time: TimeEncoder, *, own: bool) -> None:
+        super().__init__()
+        self.time = time
+        self._own = own
+        self.width = (2 if own else 1) * memory + edges + time.width
+
+    def forward(self, mail: Mail) -> Tensor:
+        """(n, width)."""
+        parts = [mail.own] if self._own else []
+        return torch.cat([*parts, mail.other, mail.edge, self.time(mail.gap_s)], dim=1)

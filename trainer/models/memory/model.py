@@ -1,0 +1,154 @@
+"""The memory architecture: message, aggregator, updater, embedding and decoder put together."""
+
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from trainer.data.temporal_sampler import HOWS, How
+from trainer.data.walks import walk_width
+from trainer.models.interface import Kind, Model, ModelShape
+from trainer.models.memory.aggregators import AGGREGATORS
+from trainer.models.memory.decoder import EventDecoder
+from trainer.models.memory.embeddings import AttentionEmbedding, Hop, Identity, TimeProjection
+from trainer.models.memory.messages import SOURCES, Mail, Message, Source, pooled
+from trainer.models.memory.updaters import UPDATERS
+from trainer.nn.time_encoding import TIME_ENCODERS
+
+EVENT_INPUTS = 4
+"""Edge inputs beside the event's features: weight, label, whether it has one, and which end the node was."""
+
+EmbeddingName = Literal["identity", "projection", "attention"]
+
+
+class MemoryModel(Model):
+    """A node's state is what its latest events left; an embedding is made of states when it is asked for.
+
+    A state before any event is zero. s(u) after a group of events = UPD(MSG(mail), state before), where the mail is
+    the aggregate of what the group's events left for u. States are never stored: the mail has all they follow from.
+
+    Args:
+        shape: Gives the width of edge features and the seed.
+        memory: Width d of states and embeddings.
+        time_width: Numbers a time span becomes.
+        time: ``cosine`` (learned) or ``log`` (fixed bumps on a logarithmic scale).
+        message: What a mail is made of: ``memory``, states of both ends; ``neighbourhood``, the node's state and the
+            other end's neighbourhood; ``embedding``, embeddings of both.
+        own: Whether the message has the node's own vector beside the updater's.
+        aggregator: ``last`` or ``mean``.
+        updater: ``gru`` or ``rnn``.
+        embedding: ``identity``, ``projection`` or ``attention``.
+        neighbours: K, interactions sampled a node.
+        how: ``recent`` or ``uniform``.
+        layers: Of attention.
+        heads: Of attention.
+        dropout: Of attention weights.
+        roles: Whether an edge input says which end of the event a node was.
+        history: Whether the decoder sees encounters of the pair.
+        walks: Whether the decoder sees counts of temporal walks between the two.
+    """
+
+    name: ClassVar[str] = "memory"
+    kind: ClassVar[Kind] = "event"
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        memory: int,
+        time_width: int,
+        time: str,
+        message: Source,
+        own: bool,
+        aggregator: str,
+        updater: str,
+        embedding: EmbeddingName,
+        neighbours: int,
+        how: How,
+        layers: int,
+        heads: int,
+        dropout: float,
+        roles: bool,
+        history: bool,
+        walks: bool,
+    ) -> None:
+        super().__init__()
+        for key, value, known in (
+            ("time", time, TIME_ENCODERS),
+            ("message", message, SOURCES),
+            ("aggregator", aggregator, AGGREGATORS),
+            ("updater", updater, UPDATERS),
+            ("embedding", embedding, ("identity", "projection", "attention")),
+            ("how", how, HOWS),
+        ):
+            if value not in known:
+                raise ValueError(f"{key} must be one of {', '.join(known)}, found {value!r}")
+        for key, number in (("memory", memory), ("time_width", time_width), ("neighbours", neighbours)):
+            if number < 1:
+                raise ValueError(f"{key} must be at least 1, found {number}")
+        self.width = memory
+        self.edge_features = shape.edge_features
+        self.edges = shape.edge_features + EVENT_INPUTS
+        self.neighbours = neighbours
+        self.how: How = how
+        self.roles = roles
+        self.seed = shape.seed
+        self.source = message
+        self.walks = walks
+        self.aggregate = AGGREGATORS[aggregator]
+        encoder = TIME_ENCODERS[time](time_width)
+        self.message = Message(memory, self.edges, encoder, own=own)
+        self.updater = UPDATERS[updater](self.message.width, memory)
+        attention = None
+        if embedding == "attention" or message == "embedding":
+            attention = AttentionEmbedding(
+                memory, self.edges, encoder, layers=layers, heads=heads, dropout=dropout
+            )
+        self.attention = attention
+        self.embedding: nn.Module | None = None
+        if embedding != "attention":
+            self.embedding = Identity() if embedding == "identity" else TimeProjection(memory)
+        self.decoder = EventDecoder(memory, history=history, walks=walk_width() if walks else 0)
+
+    @property
+    def layers(self) -> int:
+        """Hops of interactions that ``embed`` needs."""
+        return 0 if self.embedding is not None or self.attention is None else self.attention.layers
+
+    @property
+    def mail_layers(self) -> int:
+        """Hops of interactions that a mail is made of."""
+        if self.source == "embedding" and self.attention is not None:
+            return self.attention.layers
+        return 1 if self.source == "neighbourhood" else 0
+
+    def states(self, mail: Mail) -> Tensor:
+        """States (n, d) after the events of the mails."""
+        updated: Tensor = self.updater(self.message(mail), mail.own)
+        return updated
+
+    def embed(self, states: Tensor, hops: list[Hop]) -> Tensor:
+        """Embeddings (R, d) of the first hop's rows; see ``AttentionEmbedding.forward``."""
+        module = self.embedding if self.embedding is not None else self.attention
+        assert module is not None
+        embedded: Tensor = module(states, hops)
+        return embedded
+
+    def tell(self, states: Tensor, hops: list[Hop]) -> Tensor:
+        """What each end of an event tells the other (R, d), for mails that are made of more than states."""
+        if self.source == "neighbourhood":
+            return pooled(states, hops[0].place, hops[0].there)
+        assert self.attention is not None
+        embedded: Tensor = self.attention(states, hops)
+        return embedded
+
+    def score(self, src: Tensor, dst: Tensor, encounters: Tensor, walks: Tensor | None) -> Tensor:
+        """Logits (q,) that the events (u, v) happen.
+
+        Args:
+            src: (q, d), embeddings of u.
+            dst: (q, d), embeddings of v.
+            encounters: float32 (q, len(Encounter)).
+            walks: (q, walk_width()), or None for a model without them.
+        """
+        logits: Tensor = self.decoder(src, dst, encounters, walks)
+        return logits

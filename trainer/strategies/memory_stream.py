@@ -1,0 +1,196 @@
+"""A memory model's way along the events: mails delivered in groups, embeddings asked for in between."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainer.data.event_feed import EventFeed
+from trainer.data.temporal_sampler import Layer, TemporalSampler
+from trainer.data.walks import WalkSketches
+from trainer.models.memory.embeddings import Hop
+from trainer.models.memory.model import MemoryModel
+from trainer.strategies.mailbox import Mailbox
+
+Int64 = NDArray[np.int64]
+
+ROWS_AT_ONCE = 8192
+"""Rows embedded at once without gradient: bounds memory."""
+
+
+class MemoryStream:
+    """The mails of one model, as of ``position`` events.
+
+    Events are delivered in groups of at most ``group``, in log order. All mails of a group are made of states and
+    embeddings before the group; a node keeps the aggregate of its mails. What is embedded sees the events delivered
+    before, and never one of its own time: whoever asks delivers up to a time first.
+
+    Args:
+        model: Its weights may change between calls.
+        feed: The events; may grow between calls.
+        device: Where mails live.
+        group: Events delivered at once.
+
+    Attributes:
+        position: Events delivered so far.
+        mailbox: What they left.
+    """
+
+    def __init__(self, model: MemoryModel, feed: EventFeed, device: torch.device, group: int) -> None:
+        self.model = model
+        self.position = 0
+        walks = WalkSketches(model.seed) if model.walks else None
+        self.mailbox = Mailbox(model.width, model.edges, next(model.parameters()).dtype, device, walks)
+        self._feed = feed
+        self._device = device
+        self._group = group
+        self._sampler = TemporalSampler(feed.graph, model.neighbours, model.how, model.seed)
+
+    def deliver_before(self, before_us: int) -> None:
+        """Deliver all events of the feed that are strictly earlier than a time."""
+        end = self.position + int(np.searchsorted(self._feed.time_us[self.position :], before_us))
+        self.mailbox.reserve(self._feed.graph.num_nodes)
+        while self.position < end:
+            self._deliver(self.position, min(self.position + self._group, end))
+
+    def embed(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
+        """Embeddings of nodes at times, with gradient to the model.
+
+        Args:
+            nodes: int64 (R,), any dense ids.
+            time_us: int64 (R,), at least ``before_us``.
+            before_us: Up to which time, exclusively, events are seen; ``deliver_before`` it was called.
+
+        Returns:
+            (R, d).
+        """
+        states, hops = self._look(nodes, time_us, before_us, self.model.layers)
+        return self.model.embed(states, hops)
+
+    @torch.no_grad()
+    def embed_all(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
+        """As ``embed``, in parts and without gradient."""
+        parts = [
+            self.embed(nodes[here], time_us[here], before_us)
+            for begin in range(0, max(len(nodes), 1), ROWS_AT_ONCE)
+            for here in [slice(begin, begin + ROWS_AT_ONCE)]
+        ]
+        return torch.cat(parts)
+
+    def walk_features(self, src: Int64, dst: Int64, time_us: Int64) -> Tensor | None:
+        """Walk features of pairs at times (q, walk_width()); None for a model without."""
+        if self.mailbox.walks is None:
+            return None
+        features = torch.from_numpy(self.mailbox.walks.features(src, dst, time_us))
+        return features.to(self._device, self.mailbox.own.dtype)
+
+    def mark(self) -> int:
+        """Remember what is overwritten from here on; returns the position, for ``back``."""
+        self.mailbox.mark()
+        return self.position
+
+    def back(self, position: int) -> None:
+        """Go back to the newest ``mark``, which is gone then."""
+        self.mailbox.back()
+        self.position = position
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as tensors and arrays."""
+        return {"position": self.position, **self.mailbox.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        self.position = int(state["position"])
+        self.mailbox.restore(state)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return self.mailbox.memory_bytes
+
+    @torch.no_grad()
+    def _deliver(self, begin: int, end: int) -> None:
+        feed = self._feed
+        src, dst = (column[begin:end].astype(np.int64) for column in (feed.src, feed.dst))
+        time_us = feed.time_us[begin:end]
+        ends = np.stack([src, dst], axis=1).ravel()  # two mails an event, the source's first
+        times: Int64 = np.repeat(time_us, 2)
+        nodes, (place,) = self._sampler.distinct(ends)
+        self.model.eval()
+        before = int(time_us[0])
+        if self.model.source == "memory":
+            own = self._states(nodes)[torch.from_numpy(place).to(self._device)]
+            told = own
+        else:
+            states, hops = self._look(ends, times, before, self.model.mail_layers)
+            told = self.model.tell(states, hops)
+            own = (
+                told
+                if self.model.source == "embedding"
+                else self._states(nodes)[torch.from_numpy(place).to(self._device)]
+            )
+        other = told.view(-1, 2, self.model.width).flip(1).reshape(-1, self.model.width)
+        events = 2 * np.repeat(np.arange(begin, end), 2) + np.tile([0, 1], end - begin)
+        mails = self.model.aggregate(torch.cat([own, other, self._edges(events)], dim=1), place, len(nodes))
+        newest = np.empty(len(nodes), np.int64)
+        newest[place] = times  # of repeated places the last value stays
+        self.mailbox.put(nodes, mails, newest)
+        if self.mailbox.walks is not None:
+            self.mailbox.walks.add(src, dst, time_us)
+        self.position = end
+
+    def _look(self, nodes: Int64, time_us: Int64, before_us: int, layers: int) -> tuple[Tensor, list[Hop]]:
+        distinct, (row,) = self._sampler.distinct(nodes)
+        if layers == 0:
+            own = torch.from_numpy(row).to(self._device)
+            none = torch.empty(0)
+            gap_s = self._seconds(self.mailbox.age_us(nodes, time_us))
+            return self._states(distinct), [Hop(own, none, none, none, none, gap_s)]
+        sampled = self._sampler.layers(distinct, before_us, layers)
+        hops = [self._hop(sampled[0], row, time_us)]
+        for layer in sampled[1:]:
+            every = np.arange(len(layer.nodes))
+            hops.append(self._hop(layer, every, np.full(len(every), before_us)))
+        return self._states(self._sampler.below), hops
+
+    def _hop(self, layer: Layer, row: Int64, time_us: Int64) -> Hop:
+        event = layer.sampled.event[row]
+        there = event >= 0
+        age_us = np.where(there, time_us[:, None] - layer.sampled.time_us[row], 0)
+        return Hop(
+            own=torch.from_numpy(layer.own[row]).to(self._device),
+            place=torch.from_numpy(layer.place[row]).to(self._device),
+            age_s=self._seconds(age_us),
+            edge=self._edges(event.ravel()).view(*event.shape, -1),
+            there=torch.from_numpy(there).to(self._device),
+            gap_s=self._seconds(self.mailbox.age_us(layer.nodes[row], time_us)),
+        )
+
+    def _states(self, nodes: Int64) -> Tensor:
+        """States (n, d) of distinct nodes; only those with mail go through the updater."""
+        there, mail = self.mailbox.take(nodes)
+        states = self.mailbox.own.new_zeros(len(nodes), self.model.width)
+        if not len(there):
+            return states
+        updated = self.model.states(mail)
+        if len(there) == len(nodes):
+            return updated
+        return states.index_copy(0, torch.from_numpy(there).to(self._device), updated)
+
+    def _edges(self, event: Int64) -> Tensor:
+        """Edge inputs (m, edges) of entries as ``TemporalGraph.event`` has them; −1 gives zeros."""
+        carried = (
+            self._feed.carried[event >> 1]
+            if len(self._feed)
+            else np.zeros((len(event), self.model.edges - 1))
+        )
+        edges = np.empty((len(event), self.model.edges), np.float32)
+        edges[:, 0] = 1 - 2 * (event & 1) if self.model.roles else 0
+        edges[:, 1:] = carried
+        edges[event < 0] = 0
+        return torch.from_numpy(edges).to(self._device, self.mailbox.own.dtype)
+
+    def _seconds(self, age_us: Int64) -> Tensor:
+        return torch.from_numpy(age_us / 1e6).to(self._device, self.mailbox.own.dtype)

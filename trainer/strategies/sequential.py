@@ -1,0 +1,240 @@
+"""``sequential``: one rank learns a memory model event by event, in log order."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from schemas.store import LaneHeader
+from schemas.trainer_config import Optimisation
+from stream.service.failure import Failure
+from stream.store.log.event_columns import EventColumns
+from trainer.data.event_feed import EventFeed
+from trainer.data.examples import Examples, Queries
+from trainer.data.graph_window import GraphWindow
+from trainer.models.interface import Kind, Model
+from trainer.models.memory.model import MemoryModel
+from trainer.ranks import Ranks
+from trainer.strategies.interface import StepReport, register
+from trainer.strategies.memory_stream import ROWS_AT_ONCE, MemoryStream
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Way:
+    """A model's stream, and where it stood before the newest snapshot."""
+
+    model: MemoryModel
+    stream: MemoryStream
+    marked: int | None = None
+
+    def restart(self) -> None:
+        """Back to before the newest snapshot: whatever is done about it begins there."""
+        if self.marked is not None:
+            self.stream.back(self.marked)
+        self.marked = self.stream.mark()
+
+    def settle(self) -> None:
+        """What was done last about the newest snapshot stays done."""
+        self.stream.mailbox.forget()
+        self.marked = None
+
+
+@register
+class SequentialStrategy:
+    """One rank, batches of consecutive events: deliver what is strictly earlier than the batch, predict, learn.
+
+    Predicting and learning a snapshot both begin with the memory as it was before it, and the memory goes on from
+    what was done last, so a second pass over a snapshot doesn't see its events twice. The lane's parts don't matter.
+
+    Args:
+        group: Events whose mails are delivered together where no batch says so: in predictions and catching up.
+    """
+
+    name: ClassVar[str] = "sequential"
+    trains: ClassVar[Kind] = "event"
+
+    def __init__(self, *, group: int = 200) -> None:
+        if group < 1:
+            raise ValueError(f"group must be at least 1, found {group}")
+        self._group = group
+
+    def setup(
+        self, model: Model, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
+    ) -> None:
+        """See ``Strategy.setup``."""
+        if ranks.size > 1:
+            raise Failure(
+                f"strategy {self.name} learns on one rank, found {ranks.size}; start one, or choose another strategy"
+            )
+        assert isinstance(model, MemoryModel)
+        self._model = model
+        self._ranks = ranks
+        self._optimisation = optimisation
+        self._edge_features = lane.edge_features
+        self._optimiser = torch.optim.Adam(
+            model.parameters(), lr=optimisation.learning_rate, weight_decay=optimisation.weight_decay
+        )
+        self._resumed: list[dict[str, Any]] = []
+        self.rewind()
+
+    def rewind(self) -> None:
+        """See ``Strategy.rewind``."""
+        self._feed = EventFeed(self._edge_features)
+        self._tau: int | None = None
+        self._num_nodes = 0
+        self._ways = [self._way(self._model)]
+
+    def advance(self, window: GraphWindow) -> None:
+        """See ``Strategy.advance``."""
+        tau = window.taus[-1]
+        if self._tau is not None and tau <= self._tau:
+            return  # a checkpoint was made after it
+        self._take_in(tau, window.events(tau), window.num_nodes)
+
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """See ``Strategy.remember``."""
+        self._take_in(tau, events, num_nodes)
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        """See ``Strategy.owned``."""
+        return np.ones(num_nodes, np.bool_)
+
+    @torch.no_grad()
+    def predict(self, model: Model, queries: list[Queries]) -> list[NDArray[np.float32]]:
+        """See ``Strategy.predict``."""
+        assert isinstance(model, MemoryModel)
+        way = self._way_of(model)
+        way.restart()
+        found = [np.empty(len(query), np.float32) for query in queries]
+        for before_us in np.unique(np.concatenate([query.before_us for query in queries])).tolist():
+            way.stream.deliver_before(before_us)
+            model.eval()
+            for query, logits in zip(queries, found, strict=True):
+                begin, end = np.searchsorted(query.before_us, [before_us, before_us + 1]).tolist()
+                for first in range(begin, end, ROWS_AT_ONCE):
+                    here = slice(first, min(first + ROWS_AT_ONCE, end))
+                    logits[here] = _logits(way.stream, query, here, before_us).cpu().numpy()
+        return found
+
+    def train(self, examples: Examples, epoch: int) -> StepReport:
+        """See ``Strategy.train``; the order is that of the log in every epoch."""
+        began = time.perf_counter()
+        way = self._ways[0]
+        way.restart()
+        batch, events = self._optimisation.batch_size, len(examples.positive)
+        losses, learned, nonfinite = 0.0, 0, 0
+        for first in range(0, events, batch):
+            here = slice(first, min(first + batch, events))
+            loss = self._step(way.stream, examples, here)
+            nonfinite += loss is None
+            losses += loss or 0.0
+            learned += 0 if loss is None else here.stop - here.start
+        self._model.eval()
+        return StepReport(
+            steps=math.ceil(events / batch),
+            events=events,
+            loss=losses / (2 * learned) if learned else None,
+            nonfinite=nonfinite,
+            seconds={"train": time.perf_counter() - began},
+        )
+
+    @torch.no_grad()
+    def embeddings(self, nodes: Int64) -> Tensor:
+        """See ``Strategy.embeddings``: a microsecond after the newest event, all events seen."""
+        stream = self._ways[0].stream
+        after = int(self._feed.time_us[-1]) + 1 if len(self._feed) else 0
+        position = stream.mark()
+        stream.deliver_before(after)
+        self._model.eval()
+        found = stream.embed_all(nodes, np.full(len(nodes), after), after)
+        stream.back(position)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """See ``Strategy.state``: the optimiser, the events with their graph, and every model's memory."""
+        return {
+            "optimiser": self._optimiser.state_dict(),
+            "tau": self._tau,
+            "num_nodes": self._num_nodes,
+            "feed": self._feed.state(),
+            "streams": {str(place): way.stream.state() for place, way in enumerate(self._ways)},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Strategy.restore``."""
+        self._optimiser.load_state_dict(state["optimiser"])
+        self.rewind()
+        self._tau = state["tau"]
+        self._num_nodes = state["num_nodes"]
+        self._feed.restore({name: np.asarray(column) for name, column in state["feed"].items()})
+        streams = [state["streams"][str(place)] for place in range(len(state["streams"]))]
+        self._ways[0].stream.restore(streams[0])
+        self._resumed = streams[1:]  # of models that were predicted beside: they come in the same order
+
+    @property
+    def memory_bytes(self) -> int:
+        """See ``Strategy.memory_bytes``: events, graph and memories."""
+        return self._feed.memory_bytes + sum(way.stream.memory_bytes for way in self._ways)
+
+    def _take_in(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        for way in self._ways:
+            way.settle()
+        self._feed.append(events, num_nodes)
+        self._tau, self._num_nodes = tau, num_nodes
+
+    def _step(self, stream: MemoryStream, examples: Examples, here: slice) -> float | None:
+        """Learn some events; their summed loss, None where loss or gradient was not finite."""
+        positive, negative = examples.positive, examples.training
+        before_us = int(positive.time_us[here.start])
+        stream.deliver_before(before_us)
+        self._model.train()
+        both = Queries.join([positive.part(here), negative.part(here)])
+        logits = _logits(stream, both, slice(0, len(both)), before_us)
+        truth = torch.zeros_like(logits)
+        truth[: here.stop - here.start] = 1
+        loss = binary_cross_entropy_with_logits(logits, truth)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+        limit = self._optimisation.grad_clip or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
+        if not bool(torch.isfinite(norm)):
+            return None
+        self._optimiser.step()
+        return float(loss.detach()) * len(logits)
+
+    def _way(self, model: MemoryModel) -> _Way:
+        return _Way(model, MemoryStream(model, self._feed, self._ranks.device, self._group))
+
+    def _way_of(self, model: MemoryModel) -> _Way:
+        for way in self._ways:
+            if way.model is model:
+                return way
+        way = self._way(model)
+        if self._resumed:
+            way.stream.restore(self._resumed.pop(0))
+        self._ways.append(way)
+        return way
+
+
+def _logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Tensor:
+    """Logits of some queries; each (node, event) is embedded once."""
+    src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
+    asked = np.concatenate([(event << 32) | src, (event << 32) | dst])
+    keys, first, place = np.unique(asked, return_index=True, return_inverse=True)
+    z = stream.embed(keys & 0xFFFFFFFF, np.tile(time_us, 2)[first], before_us)
+    device = z.device
+    at_src, at_dst = (torch.from_numpy(half).to(device) for half in np.split(place, 2))
+    return stream.model.score(
+        torch.nn.functional.embedding(at_src, z),
+        torch.nn.functional.embedding(at_dst, z),
+        torch.from_numpy(queries.encounters[here]).to(device),
+        stream.walk_features(src, dst, time_us),
+    )
