@@ -113,6 +113,8 @@ class History(Record):
         description="How far a row's time lies before that of an earlier row, at most."
     )
     ends: list[HistoryEnd] = Field(description="One a topic partition that there was when the log began.")
+    events: int | None = Field(None, description="Its events in the log, once it is read.")
+    refused: int | None = Field(None, description="Its rows that were refused, once it is read.")
 
 
 class CommitRecord(Record):

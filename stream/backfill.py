@@ -16,6 +16,7 @@ from stream.decode.rules import Rules, show_time
 from stream.kafka.takeover import require_reach, topic_bounds
 from stream.microbatch import MicroBatch
 from stream.service.failure import Failure
+from stream.service.full_disk import room_to_begin
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.snapshots.border import HISTORY
 from stream.snapshots.event_time import Key
@@ -35,16 +36,16 @@ class Backfilled:
         rows: Rows that this run read.
         snapshots: Snapshots that this run sealed.
         seconds: From the first row to the last commit.
-        events: Events of the history in the log, of all runs.
-        refused: Rows refused, of all runs.
+        events: Events of the history in the log, of all runs; None: Kafka's came before they were counted.
+        refused: Rows refused, of all runs; None as well.
     """
 
     history: History
     rows: int
     snapshots: int
     seconds: float
-    events: int
-    refused: int
+    events: int | None
+    refused: int | None
 
 
 def backfill(
@@ -81,7 +82,7 @@ def backfill(
         OSError: The disk refuses.
     """
     rules = Rules.of(config, wall_time_us())
-    with LogWriter.open(config.store, log_header(config)) as writer:
+    with room_to_begin(config.store), LogWriter.open(config.store, log_header(config)) as writer:
         if writer.last is None:
             history, ordered = _plan(config, rules, files, until_us, dict(offsets or {}))
             history = writer.begin_with(history)
@@ -101,17 +102,22 @@ def backfill(
             sink.advance()
             progress(batch.end_offset, history.rows)
         sink.seal_before(history.until_us)
-        last = writer.last
-        assert last is not None or history.rows == 0
-        refused = sum(last.refused.values()) if last else 0
+        if set(writer.positions) <= {
+            HISTORY
+        }:  # what is in the log is the history's, and so it is noted for later
+            last = writer.last
+            history = writer.history_read(
+                events=writer.totals.events + (last.tail_events if last else 0),
+                refused=sum(last.refused.values()) if last else 0,
+            )
         _log.info("history read", rows=history.rows, until=show_time(history.until_us), store=config.store)
         return Backfilled(
             history,
             rows=history.rows - first,
             snapshots=len(writer.snapshots) - sealed,
             seconds=time.monotonic() - begun_s,
-            events=writer.totals.events + (last.tail_events if last else 0),
-            refused=refused,
+            events=history.events,
+            refused=history.refused,
         )
 
 

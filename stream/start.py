@@ -4,6 +4,9 @@ import os
 import signal
 import sys
 
+NOTHING_READ = b'{"snapshots": 0,"events": 0,"refused": 0,"late": 0,"seconds": 0.0,"events_per_s": 0.0,"ended": "stopped"}\n'
+"""What ``run --json`` prints when it is told to end before it has begun; as bytes, for nothing is imported yet."""
+
 
 def main() -> None:
     """Entry point.
@@ -11,7 +14,7 @@ def main() -> None:
     SIGTERM ends ``run`` with exit code 0 also while it loads, when there is nothing to commit yet.
     """
     if sys.argv[1:2] == ["run"]:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: _end_unread())
     from stream.cli import app
 
     try:
@@ -21,6 +24,12 @@ def main() -> None:
             sys.stdout.flush()
             os._exit(end.code if isinstance(end.code, int) else 1)
         raise
+
+
+def _end_unread() -> None:
+    if "--json" in sys.argv:
+        os.write(1, NOTHING_READ)
+    os._exit(0)
 
 
 def _lane_at_work() -> bool:

@@ -60,7 +60,11 @@ def run(
     def body() -> None:
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, file)
-        result = run_job(config, until_idle_s=until_idle, standby=standby, debug=debug)
+        with ExitStack() as signals:  # as long as nothing is printed, so that a summary stays one
+            result = run_job(config, until_idle_s=until_idle, standby=standby, debug=debug, signals=signals)
+            tell(config, result)
+
+    def tell(config: StreamConfig, result: dict[str, Any]) -> None:
         if int(result["late"]) * 2 > int(result["events"]):
             notes.print(
                 f"note: {result['late']:,} of {result['events']:,} events were late: their snapshots had been sealed by "
@@ -74,9 +78,16 @@ def run(
 
 
 def run_job(
-    config: StreamConfig, *, until_idle_s: float | None, standby: bool = False, debug: bool = False
+    config: StreamConfig, *, until_idle_s: float | None, standby: bool, debug: bool, signals: ExitStack
 ) -> dict[str, Any]:
     """Run the job with its endpoint and its display; SIGTERM and Ctrl-C end it cleanly.
+
+    Args:
+        config: What to run.
+        until_idle_s: End once nothing came for this long; None: only a signal ends it.
+        standby: Where another process writes the store, wait until it is gone.
+        debug: Let Beam and the Kafka client log.
+        signals: Until it is closed, signals do no more than ask the job to end.
 
     Returns:
         The keys of docs/cli.md.
@@ -86,9 +97,9 @@ def run_job(
     calm_collector()
     with ExitStack() as stack:
         if config.runner.name == "flink":
-            ran = _watched(config.graph, *_on_flink(config, until_idle_s, standby))
+            ran = _watched(config.graph, *_on_flink(config, until_idle_s, standby), signals)
         else:
-            ran = _watched(config.graph, *_here(config, until_idle_s, standby, stack))
+            ran = _watched(config.graph, *_here(config, until_idle_s, standby, stack), signals)
     return {
         "snapshots": ran.snapshots,
         "events": ran.events,
@@ -134,7 +145,9 @@ def _on_flink(
     return job, job.totals
 
 
-def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals | LogTotals") -> "Ran":
+def _watched(
+    graph: str, job: "StreamJob | ClusterJob", totals: "Totals | LogTotals", signals: ExitStack
+) -> "Ran":
     """Run a job with its display until it ends or a signal ends it."""
     rate = Rate()
 
@@ -146,7 +159,8 @@ def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals | LogTot
             f"unread {job.lag():,}{behind}"
         )
 
-    with _ending_on_signals(job.interrupt), Display(line):
+    signals.enter_context(_ending_on_signals(job.interrupt))
+    with Display(line):
         return job.run()
 
 

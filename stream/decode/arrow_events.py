@@ -168,7 +168,7 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     for batch in pa.Table.from_batches([batch for _, batch, _ in run]).combine_chunks().to_batches():
         span = slice(first, first + batch.num_rows)
         found = batch if mapping == NATIVE else mapped(batch, mapping)
-        together.append(Rows(canonical(found, ids, unit), messages[span], rows[span]))
+        together.append(Rows(canonical(found, ids, unit, shown=mapping.column), messages[span], rows[span]))
         first += batch.num_rows
     return together
 

@@ -41,7 +41,7 @@ def mapped(batch: pa.RecordBatch, mapping: Mapping) -> pa.RecordBatch:
             batch = batch.append_column("dst", pa.nulls(batch.num_rows))
     for name, text in (("src", prefix.src), ("dst", prefix.dst)):
         if text:
-            batch = _changed(batch, name, partial(_prefixed, name, prefix=text))
+            batch = _changed(batch, name, partial(_prefixed, mapping.column(name), prefix=text))
     return _changed(batch, "op", partial(_ops, mapping=mapping)) if mapping.own_ops else batch
 
 
@@ -124,12 +124,14 @@ def _prefixed(name: str, column: pa.Array, *, prefix: str) -> pa.Array:
 
 
 def _ops(column: pa.Array, *, mapping: Mapping) -> pa.Array:
-    column = decoded("op", column) if pt.is_dictionary(column.type) else column
+    name = mapping.column("op")
+    column = decoded(name, column) if pt.is_dictionary(column.type) else column
     if pt.is_null(column.type):
         return column
     if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
         raise RefusedError(
-            Reason.WRONG_TYPE, f"column op is {column.type}, expected strings (topic key ops says the words)"
+            Reason.WRONG_TYPE,
+            f"column {name} is {column.type}, expected strings (topic key ops says the words)",
         )
     words, meanings = zip(*mapping.words, strict=True)
     place = pc.index_in(column, pa.array(words, column.type)).fill_null(len(words))

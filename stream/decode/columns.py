@@ -4,7 +4,7 @@ A column of a type that holds no such values is a ``RefusedError``; a single val
 fault of its row.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,34 +25,44 @@ _EXACT_FLOAT = 2.0**53
 """From here on a float64 no longer tells integers apart."""
 
 
-def canonical(batch: pa.RecordBatch, ids: IdKind, unit: TimeUnit) -> Draft:
+def canonical(
+    batch: pa.RecordBatch,
+    ids: IdKind,
+    unit: TimeUnit,
+    *,
+    faults: Faults | None = None,
+    shown: Callable[[str], str] = str,
+) -> Draft:
     """Bring a batch with at least the columns src, dst and t to the canonical types, by column name.
 
     Args:
         batch: Optional columns may be missing and unknown ones are ignored.
         ids: Kind of node ids of the graph.
         unit: Unit of ``t`` where it is a number; a timestamp column brings its own.
+        faults: What was found wrong with rows before; more is noted there.
+        shown: What a column is called in sentences.
 
     Raises:
         RefusedError: A required column is missing, a name stands twice or a type is of another kind.
     """
-    faults = Faults.none(batch.num_rows)
+    faults = Faults.none(batch.num_rows) if faults is None else faults
     require_columns(batch.schema)
-    found = {name: _column(batch, name) for name in draft_schema(ids).names}
+    names = {name: shown(name) for name in draft_schema(ids).names}
+    found = {name: _column(batch, name, told) for name, told in names.items()}
     read_id = _ints if ids == "int" else _texts
-    src = read_id("src", found["src"], faults, Reason.BAD_ID)
-    dst = read_id("dst", found["dst"], faults, Reason.BAD_ID)
+    src = read_id(names["src"], found["src"], faults, Reason.BAD_ID)
+    dst = read_id(names["dst"], found["dst"], faults, Reason.BAD_ID)
     rows = batch.num_rows
     columns = {
-        "op": _ops(found["op"], dst, faults),
+        "op": _ops(names["op"], found["op"], dst, faults),
         "src": src,
         "dst": dst,
-        "t": _times(found["t"], unit, faults),
-        "weight": _weights(found["weight"], rows),
-        "features": _features(found["features"], rows),
-        "feature_offset": _int32("feature_offset", found["feature_offset"], rows, faults),
-        "label": _int32("label", found["label"], rows, faults),
-        "event_id": _event_ids(found["event_id"], rows, faults),
+        "t": _times(names["t"], found["t"], unit, faults),
+        "weight": _weights(names["weight"], found["weight"], rows),
+        "features": _features(names["features"], found["features"], rows),
+        "feature_offset": _int32(names["feature_offset"], found["feature_offset"], rows, faults),
+        "label": _int32(names["label"], found["label"], rows, faults),
+        "event_id": _event_ids(names["event_id"], found["event_id"], rows, faults),
     }
     schema = draft_schema(ids)
     return Draft(pa.RecordBatch.from_arrays([columns[n] for n in schema.names], schema=schema), faults)
@@ -77,14 +87,14 @@ def id_kind(schema: pa.Schema) -> IdKind:
     return "string" if pt.is_string(kind) or pt.is_large_string(kind) else "int"
 
 
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+def _column(batch: pa.RecordBatch, name: str, shown: str) -> pa.Array | None:
     places = batch.schema.get_all_field_indices(name)
     if len(places) > 1:
         raise RefusedError(Reason.WRONG_TYPE, f"column {name} stands {len(places)} times")
     if not places:
         return None
     column = batch.column(places[0])
-    return decoded(name, column) if pt.is_dictionary(column.type) else column
+    return decoded(shown, column) if pt.is_dictionary(column.type) else column
 
 
 def decoded(name: str, column: pa.DictionaryArray) -> pa.Array:
@@ -173,7 +183,7 @@ def _int32(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.
     return pc.cast(_integers(name, column, -(2**31), 2**31 - 1, faults), pa.int32())
 
 
-def _ops(column: pa.Array | None, dst: pa.Array, faults: Faults) -> pa.Array:
+def _ops(name: str, column: pa.Array | None, dst: pa.Array, faults: Faults) -> pa.Array:
     """Events without an op are inserts, or node events where ``dst`` is null; so are inserts without dst."""
     if column is not None and pt.is_int8(column.type) and column.null_count == dst.null_count == 0:
         span = pc.min_max(column).as_py()
@@ -183,13 +193,13 @@ def _ops(column: pa.Array | None, dst: pa.Array, faults: Faults) -> pa.Array:
     default = np.where(has_dst, np.int8(Op.INSERT), np.int8(Op.NODE))
     if column is None or pt.is_null(column.type):
         return pa.array(default)
-    wide = _integers("op", column, -1, 1, faults, Reason.UNKNOWN_OP)
+    wide = _integers(name, column, -1, 1, faults, Reason.UNKNOWN_OP)
     missing = wide.is_null().to_numpy(zero_copy_only=False)
     op = wide.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int8)
     return pa.array(np.where(missing | ((op == Op.INSERT) & ~has_dst), default, op))
 
 
-def _times(column: pa.Array, unit: TimeUnit, faults: Faults) -> pa.Array:
+def _times(name: str, column: pa.Array, unit: TimeUnit, faults: Faults) -> pa.Array:
     kind = column.type
     if pt.is_timestamp(kind):
         return _scaled(column.view(pa.int64()), _TICKS_PER_S[kind.unit])
@@ -197,12 +207,12 @@ def _times(column: pa.Array, unit: TimeUnit, faults: Faults) -> pa.Array:
         return pa.nulls(len(column), pa.int64())
     if unit == "rfc3339" or not (pt.is_integer(kind) or pt.is_floating(kind)):
         expected = ["timestamps"] if unit == "rfc3339" else ["timestamps", f"numbers (time_unit {unit})"]
-        raise _wrong("t", column, expected)
+        raise _wrong(name, column, expected)
     per_s = US_PER_S // 10 ** SCALE_DIGITS[unit]
     if pt.is_integer(kind):
-        return _scaled(_integers("t", column, -(2**63), 2**63 - 1, faults, Reason.TIME_OUT_OF_BOUNDS), per_s)
+        return _scaled(_integers(name, column, -(2**63), 2**63 - 1, faults, Reason.TIME_OUT_OF_BOUNDS), per_s)
     values = pc.cast(column, pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-    faults.refuse(~np.isfinite(values), Reason.NOT_FINITE, lambda i: f"t is {values[i]}")
+    faults.refuse(~np.isfinite(values), Reason.NOT_FINITE, lambda i: f"{name} is {values[i]}")
     # A float64 of seconds near today is within 0.12 µs of the decimal it stands for: rounding restores it.
     factor = US_PER_S // per_s
     limit = 9.2e18 / factor  # within int64 once multiplied; far outside every bound
@@ -233,31 +243,31 @@ def _scaled(ticks: pa.Array, per_s: int) -> pa.Array:
     return pa.array(micros.astype(np.int64), mask=missing)
 
 
-def _weights(column: pa.Array | None, rows: int) -> pa.Array:
+def _weights(name: str, column: pa.Array | None, rows: int) -> pa.Array:
     if column is None or pt.is_null(column.type):
         return pa.array(np.ones(rows, np.float32))
     if not (pt.is_floating(column.type) or pt.is_integer(column.type)):
-        raise _wrong("weight", column, ["float32"])
+        raise _wrong(name, column, ["float32"])
     return pc.cast(column, pa.float32(), safe=False).fill_null(np.float32(1.0))
 
 
-def _features(column: pa.Array | None, rows: int) -> pa.Array:
+def _features(name: str, column: pa.Array | None, rows: int) -> pa.Array:
     target = pa.list_(pa.float32())
     if column is None or pt.is_null(column.type):
         return pa.nulls(rows, target)
     kind = column.type
     is_list = pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
     if not is_list or not (pt.is_floating(kind.value_type) or pt.is_integer(kind.value_type)):
-        raise _wrong("features", column, ["list<float32>"])
+        raise _wrong(name, column, ["list<float32>"])
     return column if kind == target else pc.cast(column, target, safe=False)
 
 
-def _event_ids(column: pa.Array | None, rows: int, faults: Faults) -> pa.Array:
+def _event_ids(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.Array:
     if column is None or pt.is_null(column.type):
         return pa.nulls(rows, pa.string())
     if pt.is_integer(column.type):
-        whole = _integers("event_id", column, -(2**63), 2**63 - 1, faults, Reason.BAD_ID)
+        whole = _integers(name, column, -(2**63), 2**63 - 1, faults, Reason.BAD_ID)
         return pc.cast(whole, pa.string())
     if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
-        raise _wrong("event_id", column, ["strings", "integers"])
+        raise _wrong(name, column, ["strings", "integers"])
     return column if pt.is_string(column.type) else pc.cast(column, pa.string())

@@ -4,32 +4,43 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from schemas.events import IdKind
+from schemas.events import IdKind, Reason
+from stream.decode.reading import FileRows
 from stream.decode.rules import shorten
-from stream.decode.validate import draft_schema
+from stream.decode.validate import Faults, draft_schema
 from stream.service.failure import Failure
 
 _KNOWN = draft_schema("int").names
 _WHOLE = ("op", "feature_offset", "label")
 _BLOCK_BYTES = 16 << 20
 
+_NUMBER = r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:nan|inf|infinity))"
+_PATTERNS = {
+    False: rf"^\s*{_NUMBER}\s*$",
+    True: rf"^[\[\]() \t]*({_NUMBER}(\s*[,;\s]\s*{_NUMBER})*)?[\[\]() \t]*$",
+}
+"""What a cell with a number, or with a list of numbers, looks like."""
 
-def csv_batches(path: Path, ids: IdKind | None) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+
+def csv_rows(path: Path, ids: IdKind | None, *, start: int = 0) -> tuple[Iterator[FileRows], pa.Schema]:
     """Open a CSV file with a header.
 
     Args:
         path: The file.
         ids: Kind of node ids; None: strings where the first block has an id that is no number, else int64.
+        start: Rows to leave out at the beginning.
 
     Returns:
-        Batches with the known columns, and their schema.
+        Rows with the known columns, where a cell that is no number is null and its row refused; and their schema.
 
     Raises:
-        Failure: A cell is no number where one belongs (raised while iterating); names column and row.
+        Failure: No cell of src, dst or t is a number where numbers belong: the column is another one (raised while
+            iterating); names column and row.
         pyarrow.ArrowInvalid: The text is no CSV.
     """
     with pacsv.open_csv(path, read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES)) as reader:
@@ -54,15 +65,21 @@ def csv_batches(path: Path, ids: IdKind | None) -> tuple[Iterator[pa.RecordBatch
     if ids is None:
         ids = "string" if first is not None and not _are_ids_whole(first) else "int"
     schema = pa.schema([(name, _kind(name, ids)) for name in known])
-    return _typed(path, chain([] if first is None else [first], reader), schema), schema
+    return _typed(path, chain([] if first is None else [first], reader), schema, start), schema
 
 
-def _typed(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    rows = 0
-    for batch in batches:
-        columns = [_parsed(path, field.name, batch[field.name], field.type, rows) for field in schema]
-        yield pa.RecordBatch.from_arrays(columns, names=schema.names)
-        rows += batch.num_rows
+def _typed(
+    path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema, start: int
+) -> Iterator[FileRows]:
+    for at, batch in enumerate(batches):
+        if at == 0:
+            _require_readable(path, batch, schema)
+        if start < batch.num_rows:
+            wanted = batch.slice(start)
+            faults = Faults.none(wanted.num_rows)
+            columns = [_parsed(field.name, wanted[field.name], field.type, faults) for field in schema]
+            yield FileRows(pa.RecordBatch.from_arrays(columns, names=schema.names), faults)
+        start = max(0, start - batch.num_rows)
 
 
 def _kind(name: str, ids: IdKind) -> pa.DataType:
@@ -85,6 +102,26 @@ def _are_ids_whole(batch: pa.RecordBatch) -> bool:
     return True
 
 
+def _require_readable(path: Path, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+    """Refuse a file of which no row could be an event, by the first cell that says so."""
+    for field in schema:
+        if field.name not in ("src", "dst", "t") or field.type == pa.string():
+            continue
+        text = batch[field.name]
+        readable = pc.match_substring_regex(text, _PATTERNS[False])
+        if text.null_count < len(text) and not pc.any(readable).as_py():
+            row = int(np.flatnonzero(text.is_valid().to_numpy(zero_copy_only=False))[0])
+            raise Failure(
+                f"{path}, row {row + 1}: {_sentence(field.name, text, row)}, and so it is in all rows looked at "
+                "(rows count from 1, the header left out)"
+            )
+
+
+def _sentence(name: str, text: pa.Array, row: int) -> str:
+    expected = "[0.5, 1.0]" if name == "features" else "a number"
+    return f"column {name} has {shorten(text[row].as_py())}, expected {expected}"
+
+
 def _number(text: pa.Array) -> pa.Array:
     """Whole numbers as int64, else float64: pandas writes whole numbers with gaps as 1.0."""
     try:
@@ -93,19 +130,34 @@ def _number(text: pa.Array) -> pa.Array:
         return pc.cast(pc.utf8_trim_whitespace(text), pa.float64())
 
 
-def _parsed(path: Path, name: str, text: pa.Array, kind: pa.DataType, rows: int) -> pa.Array:
+def _parsed(name: str, text: pa.Array, kind: pa.DataType, faults: Faults) -> pa.Array:
+    """A column's values; a cell that has none is null, and its row refused."""
     if kind == pa.string():
         return text
-    parse = _lists if pa.types.is_list(kind) else _number
+    is_list = pa.types.is_list(kind)
+    parse = _lists if is_list else _number
     try:
         return parse(text)
-    except pa.ArrowInvalid as error:
-        row = _first_failing(parse, text)
-        expected = "[0.5, 1.0]" if parse is _lists else "a number"
-        raise Failure(
-            f"{path}, row {rows + row + 1}, column {name}: found {shorten(text[row].as_py())}, "
-            f"expected {expected} (rows count from 1, the header left out)"
-        ) from error
+    except pa.ArrowInvalid:
+        looks = pc.match_substring_regex(text, _PATTERNS[is_list]).fill_null(True)
+    bad = ~looks.to_numpy(zero_copy_only=False)
+    bad[_failing(parse, pc.if_else(looks, text, None))] = True
+    reason = Reason.BAD_ID if name in ("src", "dst") else Reason.WRONG_TYPE
+    faults.refuse(bad, reason, lambda row: _sentence(name, text, row))
+    return parse(pc.if_else(pa.array(bad), None, text))
+
+
+def _failing(parse: Callable[[pa.Array], pa.Array], text: pa.Array) -> list[int]:
+    """Indices of the cells that ``parse`` fails on, by halves: few or none, of those that look like numbers."""
+    try:
+        parse(text)
+    except pa.ArrowInvalid:
+        if len(text) == 1:
+            return [0]
+        middle = len(text) // 2
+        later = _failing(parse, text.slice(middle))
+        return [*_failing(parse, text.slice(0, middle)), *(middle + row for row in later)]
+    return []
 
 
 def _lists(text: pa.Array) -> pa.Array:
@@ -114,17 +166,3 @@ def _lists(text: pa.Array) -> pa.Array:
     # An empty list splits into one empty text.
     parts = pc.if_else(pc.equal(inner, ""), pa.scalar([], pa.list_(pa.string())), parts)
     return pc.cast(parts, pa.list_(pa.float32()))
-
-
-def _first_failing(parse: Callable[[pa.Array], pa.Array], text: pa.Array) -> int:
-    """Index of the first cell that ``parse`` fails on, by bisection; ``parse(text)`` is known to fail."""
-    low, high = 0, len(text)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            parse(text.slice(low, middle - low))
-        except pa.ArrowInvalid:
-            high = middle
-        else:
-            low = middle
-    return low

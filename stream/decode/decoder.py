@@ -108,7 +108,7 @@ class Decoder:
         refusals += [_placed(table, places) for table in refused]
         accepted = []
         for rows in read:
-            check(rows.draft, rules)
+            check(rows.draft, rules, self._mapping.column)
             refusals += _refused_rows(rows, places)
             accepting = rows.draft.faults.accepted
             messages = rows.messages if accepting.all() else rows.messages[accepting]

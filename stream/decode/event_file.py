@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 
 from schemas.events import US_PER_S, IdKind, Op, event_schema
 from stream.decode.columns import canonical, id_kind, require_columns
-from stream.decode.csv_file import csv_batches
-from stream.decode.reading import RefusedError
+from stream.decode.csv_file import csv_rows
+from stream.decode.reading import FileRows, RefusedError
 from stream.decode.rules import EARLIEST_US, LATEST_US, Rules
-from stream.decode.validate import Draft, check, draft_schema
+from stream.decode.validate import Draft, Faults, check, draft_schema
 from stream.service.failure import Failure
 
 _ROWS_A_BATCH = 1 << 18
@@ -60,10 +60,10 @@ def read_events(
     """
     path = Path(path)
     try:
-        batches, schema = open_batches(path, ids)
+        batches, schema = open_rows(path, ids)
         require_columns(schema)
         kind = ids or id_kind(schema)
-        drafts = _drafts(path, batches, kind)
+        drafts = _drafts(batches, kind)
         events, widths = _checked(path, drafts, kind, bounds)
     except RefusedError as error:
         raise Failure(f"{path}: {error}") from error
@@ -75,9 +75,9 @@ def read_events(
     return EventFile(path, events, kind, *widths, sorted_by_time=bool(np.all(t[1:] >= t[:-1])))
 
 
-def open_batches(
+def open_rows(
     path: Path, ids: IdKind | None, *, start: int = 0, only: Collection[str] | None = None
-) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+) -> tuple[Iterator[FileRows], pa.Schema]:
     """Open a Parquet or CSV file; no more than a batch of it is in memory at a time.
 
     Args:
@@ -87,17 +87,16 @@ def open_batches(
         only: Columns to read from Parquet; None: all that events have.
 
     Returns:
-        Batches with the columns that events have, and the file's schema.
+        Rows with the columns that events have, and the file's schema.
 
     Raises:
         OSError, pyarrow.ArrowException: It cannot be read.
-        Failure: A cell of a CSV file is no number where one belongs.
+        Failure: A CSV file has no numbers where they belong.
     """
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
     if not is_parquet:
-        batches, schema = csv_batches(path, ids)
-        return _without(batches, start), schema
+        return csv_rows(path, ids, start=start)
     parquet = pq.ParquetFile(path, memory_map=True)
     known = [name for name in only or draft_schema("int").names if name in parquet.schema_arrow.names]
     group, metadata = 0, parquet.metadata
@@ -109,17 +108,17 @@ def open_batches(
     return _without(batches, start), parquet.schema_arrow
 
 
-def _without(batches: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
+def _without(batches: Iterator[pa.RecordBatch], start: int) -> Iterator[FileRows]:
     for batch in batches:
         if start < batch.num_rows:
-            yield batch.slice(start)
+            yield FileRows(batch.slice(start), Faults.none(batch.num_rows - start))
         start = max(0, start - batch.num_rows)
 
 
-def _drafts(path: Path, batches: Iterator[pa.RecordBatch], ids: IdKind) -> Iterator[Draft]:
-    for batch in batches:
-        batch.validate(full=True)
-        yield canonical(batch, ids, "s")
+def _drafts(read: Iterator[FileRows], ids: IdKind) -> Iterator[Draft]:
+    for rows in read:
+        rows.batch.validate(full=True)
+        yield canonical(rows.batch, ids, "s", faults=rows.faults)
 
 
 def _checked(

@@ -13,7 +13,7 @@ from schemas.config import StreamConfig
 from schemas.events import REJECT_SCHEMA, event_schema
 from stream.decode.columns import canonical, require_columns
 from stream.decode.decoder import RAW_LIMIT_BYTES
-from stream.decode.event_file import open_batches
+from stream.decode.event_file import open_rows
 from stream.decode.reading import RefusedError
 from stream.decode.rules import Rules
 from stream.decode.validate import Draft, check
@@ -49,11 +49,11 @@ def survey(path: Path, rules: Rules) -> Survey:
     rows = disorder = 0
     first = last = None
     with _failures(path):
-        batches, schema = open_batches(path, rules.ids, only=["t"])
+        read, schema = open_rows(path, rules.ids, only=["t"])
         require_columns(schema)
-        for batch in batches:
-            t = _times(batch, rules)
-            rows += batch.num_rows
+        for some in read:
+            t = _times(some.batch, rules)
+            rows += some.batch.num_rows
             if len(t) == 0:
                 continue
             reached = np.maximum.accumulate(np.maximum(t, _LOWEST if last is None else last))
@@ -70,8 +70,8 @@ def count_from(path: Path, rules: Rules, until_us: int) -> int:
         Failure: As ``survey``.
     """
     with _failures(path):
-        batches, _ = open_batches(path, rules.ids, only=["t"])
-        return sum(int(np.count_nonzero(_times(batch, rules) >= until_us)) for batch in batches)
+        read, _ = open_rows(path, rules.ids, only=["t"])
+        return sum(int(np.count_nonzero(_times(some.batch, rules) >= until_us)) for some in read)
 
 
 def read_polls(
@@ -102,14 +102,14 @@ def read_polls(
         Failure: As ``survey``.
     """
     with _failures(path):
-        batches, _ = open_batches(path, config.ids, start=start)
+        read, _ = open_rows(path, config.ids, start=start)
         offset = first + start
-        for batch in batches:
-            batch.validate(full=True)
-            draft = canonical(batch, config.ids, "s")
+        for some in read:
+            some.batch.validate(full=True)
+            draft = canonical(some.batch, config.ids, "s", faults=some.faults)
             check(draft, rules)
             yield _poll(draft, key, offset, rules, until_us)
-            offset += batch.num_rows
+            offset += some.batch.num_rows
 
 
 def _poll(draft: Draft, key: tuple[str, int], offset: int, rules: Rules, until_us: int) -> MicroBatch:

@@ -130,7 +130,9 @@ def expected(name: str, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> str:
     if name == "op":
         return " or ".join(f'"{word}"' for word in mapping.ops)
     if name in ("src", "dst", "node"):
-        return "a number" if ids == "int" else "a string"
+        if ids == "int":
+            return "a number"
+        return "a string or an integer" if getattr(mapping.prefix, name) else "a string"
     if name == "t":
         if unit == "rfc3339":
             return "an RFC 3339 string (the topic's time_unit)"

@@ -90,6 +90,17 @@ class Mapping:
                 return name if keys == (name,) else f"{name} ({'.'.join(keys)})"
         return name
 
+    def column(self, name: str) -> str:
+        """A column of events for a sentence: its name, and the path that it comes from where there is one other path."""
+        field = {"feature_offset": "offset"}.get(name, name)
+        known = {field for (field, _), _ in self.paths}
+        candidates = [field, *{"src": ["node"], "features": ["values"]}.get(name, [])]
+        given = [field for field in candidates if field in known]
+        if not self.mapped or len(given) != 1 or (name == "features" and self.feature_parts):
+            return name
+        found = self.shown(given[0])
+        return name if found == given[0] else f"{name} {found[found.index('(') :]}"
+
 
 NATIVE = Mapping()
 """Messages as ``freshet-stream schema`` describes them."""

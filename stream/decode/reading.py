@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from schemas.events import Reason
-from stream.decode.validate import Draft
+from stream.decode.validate import Draft, Faults
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -85,3 +85,16 @@ class Rows:
     draft: Draft
     messages: Int64Array
     rows: Int64Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """Rows of a file as they were read.
+
+    Attributes:
+        batch: The columns that events have, of whatever types.
+        faults: Rows that are refused already, because a cell could not be read.
+    """
+
+    batch: pa.RecordBatch
+    faults: Faults

@@ -86,26 +86,36 @@ def draft_schema(ids: IdKind) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type) for f in event_schema(ids)])
 
 
-def check(draft: Draft, rules: Rules) -> None:
+def check(draft: Draft, rules: Rules, shown: Callable[[str], str] = str) -> None:
     """Note every row that breaks a rule in ``draft.faults``.
 
     Columns ``op`` and ``weight`` must have no nulls (their readers put the defaults in).
+
+    Args:
+        draft: The rows.
+        rules: What they must meet.
+        shown: What a column is called in sentences.
     """
     batch, faults = draft.batch, draft.faults
     op = _numpy(batch["op"])
     has_dst = _present(batch["dst"])
     node = op == Op.NODE
-    faults.refuse(~_present(batch["src"]), Reason.MISSING_FIELD, "src is missing")
-    faults.refuse(~_present(batch["t"]), Reason.MISSING_FIELD, "t is missing")
-    faults.refuse((op < -1) | (op > 1), Reason.UNKNOWN_OP, lambda i: f"op is {op[i]}, expected 1, -1 or 0")
+    src, dst, op_name, t_name = (shown(name) for name in ("src", "dst", "op", "t"))
+    faults.refuse(~_present(batch["src"]), Reason.MISSING_FIELD, f"{src} is missing")
+    faults.refuse(~_present(batch["t"]), Reason.MISSING_FIELD, f"{t_name} is missing")
     faults.refuse(
-        node & has_dst, Reason.UNKNOWN_OP, "op is 0, a node event, but dst is given: it must be null"
+        (op < -1) | (op > 1), Reason.UNKNOWN_OP, lambda i: f"{op_name} is {op[i]}, expected 1, -1 or 0"
     )
-    faults.refuse(~node & ~has_dst, Reason.MISSING_FIELD, "dst is missing")
+    faults.refuse(
+        node & has_dst,
+        Reason.UNKNOWN_OP,
+        f"{op_name} is 0, a node event, but {dst} is given: it must be null",
+    )
+    faults.refuse(~node & ~has_dst, Reason.MISSING_FIELD, f"{dst} is missing")
     if rules.ids == "string":
-        for name in ("src", "dst"):
-            _check_text(faults, batch[name], name)
-    _check_text(faults, batch["event_id"], "event_id")
+        _check_text(faults, batch["src"], src)
+        _check_text(faults, batch["dst"], dst)
+    _check_text(faults, batch["event_id"], shown("event_id"))
 
     t = _numpy(batch["t"].fill_null(0))
     allowed = f"outside {show_time(rules.min_us)} to {show_time(rules.max_us)}"
@@ -114,11 +124,11 @@ def check(draft: Draft, rules: Rules) -> None:
     faults.refuse(
         (t < rules.min_us) | (t > rules.max_us),
         Reason.TIME_OUT_OF_BOUNDS,
-        lambda i: f"t is {show_time(int(t[i]))}, {allowed}",
+        lambda i: f"{t_name} is {show_time(int(t[i]))}, {allowed}",
     )
     weight = _numpy(batch["weight"])
-    faults.refuse(~np.isfinite(weight), Reason.NOT_FINITE, lambda i: f"weight is {weight[i]}")
-    _check_features(faults, batch, node, rules)
+    faults.refuse(~np.isfinite(weight), Reason.NOT_FINITE, lambda i: f"{shown('weight')} is {weight[i]}")
+    _check_features(faults, batch, node, rules, shown)
 
 
 def _check_text(faults: Faults, column: pa.Array, name: str) -> None:
@@ -133,7 +143,10 @@ def _check_text(faults: Faults, column: pa.Array, name: str) -> None:
     )
 
 
-def _check_features(faults: Faults, batch: pa.RecordBatch, node: BoolArray, rules: Rules) -> None:
+def _check_features(
+    faults: Faults, batch: pa.RecordBatch, node: BoolArray, rules: Rules, shown: Callable[[str], str]
+) -> None:
+    name = shown("features")
     features, offsets = batch["features"], batch["feature_offset"]
     present = _present(features)
     partial = _present(offsets)
@@ -143,7 +156,9 @@ def _check_features(faults: Faults, batch: pa.RecordBatch, node: BoolArray, rule
         "a node event without features (or offset and values, or label)",
     )
     faults.refuse(
-        partial & ~node, Reason.WRONG_TYPE, "feature_offset is given, which only node events can have"
+        partial & ~node,
+        Reason.WRONG_TYPE,
+        f"{shown('feature_offset')} is given, which only node events can have",
     )
     faults.refuse(partial & ~present, Reason.MISSING_FIELD, "an offset is given without values")
     if not present.any():
@@ -159,7 +174,7 @@ def _check_features(faults: Faults, batch: pa.RecordBatch, node: BoolArray, rule
         )
         if partial[i]:
             return f"{lengths[i]} values from position {first[i]} on, but {width} {expected[i]}"
-        return f"features has {lengths[i]} values, but {width} {expected[i]}"
+        return f"{name} has {lengths[i]} values, but {width} {expected[i]}"
 
     whole = present & ~partial
     faults.refuse(whole & (lengths != expected), Reason.FEATURE_WIDTH, width_sentence)
@@ -168,12 +183,12 @@ def _check_features(faults: Faults, batch: pa.RecordBatch, node: BoolArray, rule
     values = features.flatten()
     ends = np.cumsum(lengths)
     if values.null_count:
-        faults.refuse(_any_in_row(~_present(values), ends), Reason.WRONG_TYPE, "a value of features is null")
+        faults.refuse(_any_in_row(~_present(values), ends), Reason.WRONG_TYPE, f"a value of {name} is null")
         values = values.fill_null(0)
     finite = np.isfinite(_numpy(values))
     if not finite.all():
         faults.refuse(
-            _any_in_row(~finite, ends), Reason.NOT_FINITE, "a value of features is not a finite float32"
+            _any_in_row(~finite, ends), Reason.NOT_FINITE, f"a value of {name} is not a finite float32"
         )
 
 

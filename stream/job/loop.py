@@ -2,11 +2,10 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import pyarrow as pa
 import structlog
@@ -16,6 +15,7 @@ from schemas.store import CommitRecord
 from stream.backfill import require_takeover
 from stream.decode.decoder import Decoder
 from stream.held import hold, release
+from stream.job.fit import require_fit
 from stream.job.housekeeping import Housekeeping
 from stream.job.lane_threads import LaneThread
 from stream.job.room import RoomForCommits
@@ -30,6 +30,7 @@ from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
 from stream.pipeline import HeldStages, run_locally
 from stream.service.failure import Failure
+from stream.service.full_disk import room_to_begin
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.log.writer import LogWriter
 
@@ -43,8 +44,6 @@ STOP_DRAIN_S = 2.0
 """The same after SIGTERM."""
 
 _log = structlog.get_logger()
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,11 @@ class StreamJob:
     ) -> None:
         self._config, self._metrics, self._until_idle_s = config, metrics, until_idle_s
         self._alone = Standby(
-            config.graph, waits=standby, stop=lambda: self._stopping, shown=metrics.standing_by
+            config.graph,
+            waits=standby,
+            stop=lambda: self._stopping,
+            shown=metrics.standing_by,
+            check=lambda: require_fit(config),
         )
         self._room = RoomForCommits(
             config.store, stop=lambda: self._stopping, retried=lambda: metrics.restarted("disk")
@@ -191,9 +194,10 @@ class StreamJob:
         config = self._config
         self._warm_up()
         with ExitStack() as stack:
-            writer = stack.enter_context(
-                self._alone.alone(lambda: LogWriter.open(config.store, log_header(config)))
-            )
+            with room_to_begin(config.store):
+                writer = stack.enter_context(
+                    self._alone.alone(lambda: LogWriter.open(config.store, log_header(config)))
+                )
             require_takeover(config, writer)
             self._metrics.opened_log(writer.last, writer.totals.bytes)
             self._sink = SnapshotSink(writer, config, observer=self._metrics, beside=True)
@@ -203,8 +207,9 @@ class StreamJob:
                 stack.callback(self._letters.close)
             self._offsets = GroupOffsets(config.kafka, config.kafka.group or f"freshet-{config.graph}")
             stack.callback(self._offsets.close)
-            for lane in config.lanes:
-                self._lanes.append(stack.enter_context(self._alone.alone(partial(self._lane, lane))))
+            with room_to_begin(config.store):
+                for lane in config.lanes:
+                    self._lanes.append(stack.enter_context(self._alone.alone(partial(self._lane, lane))))
             self._housekeeping = stack.enter_context(
                 Housekeeping(config, lambda: self._metrics.restarted("compaction"))
             )
@@ -237,7 +242,11 @@ class StreamJob:
 
     def write(self, batch: MicroBatch) -> list[int]:
         """Append one micro-batch to the log; returns the snapshots that this sealed."""
-        return self._kept(lambda: self._write(batch))
+        try:
+            return self._write(batch)
+        except Exception as error:
+            self._failure = error
+            raise
 
     def follow(self, tau: int) -> None:
         """Wake the lanes."""
@@ -384,17 +393,6 @@ class StreamJob:
             ]
             if failed:
                 raise Failure(f"{'; '.join(failed)}; the log is complete, start again to go on")
-        _log.info(
-            "ended",
-            graph=self._config.graph,
-            idle=self._idle,
-            log=str(writer.last.n) if writer.last else None,
-        )
+        log = str(writer.last.n) if writer.last else None
+        _log.info("ended", graph=self._config.graph, idle=self._idle, log=log)
         return seconds
-
-    def _kept(self, body: Callable[[], Result]) -> Result:
-        try:
-            return body()
-        except Exception as error:
-            self._failure = error
-            raise

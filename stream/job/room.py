@@ -1,6 +1,5 @@
 """A full disk: commits wait for room, and reading waits for commits."""
 
-import errno
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,9 +7,7 @@ from typing import TypeVar
 import structlog
 
 from stream.service.failure import Failure
-
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What a disk without room says."""
+from stream.service.full_disk import FULL
 
 RETRY_S = 2.0
 """How often a refused commit is tried again."""

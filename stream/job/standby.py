@@ -28,7 +28,13 @@ class Standby:
     """
 
     def __init__(
-        self, graph: str, *, waits: bool, stop: Callable[[], bool], shown: Callable[[bool], None]
+        self,
+        graph: str,
+        *,
+        waits: bool,
+        stop: Callable[[], bool],
+        shown: Callable[[bool], None],
+        check: Callable[[], None],
     ) -> None:
         """Wait for nothing yet.
 
@@ -37,9 +43,10 @@ class Standby:
             waits: Whether to wait at all, or to fail.
             stop: Asked at each look; True gives up.
             shown: Told when waiting begins (True) and when it has ended well (False).
+            check: Called when waiting begins; what it raises ends it.
         """
         self.reason: str | None = None
-        self._graph, self._waits, self._stop, self._shown = graph, waits, stop, shown
+        self._graph, self._waits, self._stop, self._shown, self._check = graph, waits, stop, shown, check
 
     def alone(self, open_: Callable[[], Opened]) -> Opened:
         """What ``open_`` gives once no other process holds it.
@@ -47,6 +54,7 @@ class Standby:
         Raises:
             LaneBusyError: Another process holds it, and this one does not wait.
             StoppedEarly: It waited, and was told to stop.
+            Exception: What ``check`` raises.
         """
         while True:
             try:
@@ -57,6 +65,7 @@ class Standby:
                 if self._stop():
                     raise StoppedEarly from None
                 if self.reason is None:
+                    self._check()
                     self._shown(True)
                     _log.info("standing by", graph=self._graph, reason=str(busy))
                 self.reason = str(busy)

@@ -30,7 +30,9 @@ class OpenLimitError(StoreError):
     """More events are open than the configuration allows; all that was read is committed."""
 
 
-def require_room(open_bytes: int, limit_bytes: int, watermark_us: int | None, interval_us: int) -> None:
+def require_room(
+    open_bytes: int, limit_bytes: int, watermark_us: int | None, interval_us: int, *, of_files: bool = False
+) -> None:
     """Refuse to take more in where too much is open: sealing it takes memory in proportion.
 
     Args:
@@ -38,16 +40,21 @@ def require_room(open_bytes: int, limit_bytes: int, watermark_us: int | None, in
         limit_bytes: ``snapshots.max_open_bytes``.
         watermark_us: Event time that is complete; None: some topic partition was not heard of yet.
         interval_us: Length of a snapshot.
+        of_files: Whether a history is being read, and not Kafka.
 
     Raises:
         OpenLimitError: It is more than the limit; the sentence says what holds it, and the keys to change.
     """
     if open_bytes <= limit_bytes:
         return
+    cure = (
+        "give rows in order of their times, for as much is open as a row lies before an earlier one"
+        if of_files
+        else "mend the producer whose topic partition holds event time (freshet_stream_watermark_timestamp_seconds)"
+    )
     stands = "has not begun" if watermark_us is None else f"stands at {show_time(watermark_us)}"
     raise OpenLimitError(
         f"open snapshots hold {open_bytes:,} bytes of events, more than snapshots.max_open_bytes {limit_bytes:,}; event "
         f"time {stands} and a snapshot is {interval_us / US_PER_S:g} s; all that was read is committed: shorten "
-        "snapshots.interval_s (in a new store), mend the producer whose topic partition holds event time "
-        "(freshet_stream_watermark_timestamp_seconds), or raise the key, and start again"
+        f"snapshots.interval_s (in a new store), {cure}, or raise the key, and start again"
     )

@@ -15,7 +15,7 @@ from stream.sink.commit_thread import OneAtATime
 from stream.sink.observer import SinkObserver, Unobserved
 from stream.sink.open_events import OpenEvents, require_room
 from stream.sink.pending import Pending, rows_from, tail_rows
-from stream.snapshots.border import Border
+from stream.snapshots.border import HISTORY, Border
 from stream.snapshots.event_ids import EventIds
 from stream.snapshots.event_time import EventClock, Key, closed_by, place
 from stream.snapshots.late import late_rejects
@@ -140,7 +140,7 @@ class SnapshotSink:
         known = self._position(key)
         start = batch.first_offset if known is None else known.next
         if batch.end_offset > start and self.open_bytes > self._rules.max_open_bytes:
-            self._make_room()
+            self._make_room(key)
         events, rejects = rows_from(batch.events, start), rows_from(batch.rejects, start)
         latest = int(events["t"].to_numpy().max()) if events.num_rows else None
         self._event_clock.hear(
@@ -337,12 +337,16 @@ class SnapshotSink:
         """Accepted events of open snapshots, committed or not."""
         return self._pending.bytes + self._committing.bytes + self._open.bytes
 
-    def _make_room(self) -> None:
+    def _make_room(self, key: Key) -> None:
         """Seal what can be; what then is still too much is an error."""
         self.flush()
         interval_us = self._writer.header.interval_us
         require_room(
-            self.open_bytes, self._rules.max_open_bytes, self._event_clock.watermark_us(), interval_us
+            self.open_bytes,
+            self._rules.max_open_bytes,
+            self._event_clock.watermark_us(),
+            interval_us,
+            of_files=key == HISTORY,
         )
 
     def _observe_pending(self) -> None:

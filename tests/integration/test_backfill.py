@@ -238,6 +238,12 @@ def test_only_the_same_files_go_on_and_only_in_a_log_without_kafka(kafka: str, t
         backfill(StreamConfig(**config), [tmp_path / "moved.parquet", two])
     with pytest.raises(Failure, match=r"--until is 1970-01-01"):
         backfill(StreamConfig(**config), [tmp_path / "moved.parquet"], until_us=0)
+    backfill(StreamConfig(**config), [tmp_path / "moved.parquet"])
+    send(kafka, topic, [*messages(everything[30:]), b"{"])
+    ran, _ = run_job(config)
+    assert (ran.events, ran.refused) == (10, 1)
+    after = backfill(StreamConfig(**config), [tmp_path / "moved.parquet"])
+    assert (after.events, after.refused, after.rows) == (20, 0, 0), "not Kafka's, too"
     send(kafka, topic, messages(everything[:1]))
     live = configuration(tmp_path / "live", kafka, topic)
     run_job(live)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streaming import T0, configuration, contents, edge, fresh_topic, run_job, send
+from streaming import T0, command, configuration, contents, edge, fresh_topic, result, run_job, send, written
 from structlog.testing import capture_logs
 from test_broker_outage import Running
 from test_stream_lanes import reached
@@ -115,6 +115,25 @@ def test_a_full_disk_is_waited_for(
     whole = configuration(tmp_path / "whole", kafka, topic, lanes=LANES)
     run_job(whole)
     assert contents(store) == contents(tmp_path / "whole")
+    assert verify(store).problems == []
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_disk_that_is_full_at_the_start_is_named(
+    kafka: str, tmp_path: Path, disk: SmallDisk, begun: bool
+) -> None:
+    topic, store = fresh_topic(kafka), disk.folder / "store"
+    path = written(tmp_path, configuration(store, kafka, topic, lanes=LANES))
+    if begun:
+        send(kafka, topic, [edge(1, 2, T0)])
+        run_job(configuration(store, kafka, topic, lanes=LANES[:0]))
+    disk.fill()
+    done = command("run", "--config", path, "--until-idle", "0.1", "--json")
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert f"error: the disk of {store} is full" in done.stderr
+    assert "make room and start again" in done.stderr
+    disk.free()
+    assert result("run", "--config", path, "--until-idle", "0.1")["events"] == 0
     assert verify(store).problems == []
 
 

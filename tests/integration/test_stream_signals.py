@@ -1,5 +1,6 @@
 """SIGTERM at any moment: what was read is committed, the exit code is 0, and it takes seconds."""
 
+import json
 import random
 import signal
 import threading
@@ -16,6 +17,7 @@ from test_stream_standby import endpoint, events_of, get
 from schemas.config import StreamConfig
 from stream.job import lane_threads
 from stream.kafka.dead_letters import DeadLetters
+from stream.start import NOTHING_READ
 from stream.store.lane.writer import LaneWriter
 from stream.store.verify.store import verify
 
@@ -47,10 +49,14 @@ def test_from_its_first_moment_on(kafka: str, tmp_path: Path) -> None:
     ended_by(first, tmp_path / "first.log")
     for k in range(3):
         log = tmp_path / f"{k}.log"
-        job = started("run", "--config", path, log=log)
+        job = started("run", "--config", path, "--json", log=log)
         reached(lambda: caught(job.pid))  # noqa: B023  in this round only; before that there is no line of ours to run
-        time.sleep((k + draws.random()) / 3 * whole_s)
+        time.sleep((k + draws.random()) / 3 * whole_s if k else 0)
         ended_by(job, log)
+        told = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"snapshots"')]
+        assert len(told) == 1, "one summary, also of nothing"
+        assert told[0]["ended"] == "stopped"
+        assert set(told[0]) == set(json.loads(NOTHING_READ))
     assert verify(tmp_path / "store").problems == []
 
 

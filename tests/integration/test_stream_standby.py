@@ -13,6 +13,7 @@ from forked import Commands
 from streaming import T0, command, configuration, contents, edge, fresh_topic, read_topic, send, written
 from test_stream_lanes import reached
 
+from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
 from stream.store.verify.store import verify
 
@@ -125,6 +126,22 @@ def test_a_standby_that_is_told_to_end_does_so_at_once(
     assert waiting.exitcode == 0
     result: dict[str, Any] = json.loads((tmp_path / "waiting.log").read_text().splitlines()[-1])
     assert (result["events"], result["ended"]) == (0, "stopped")
+    for k in range(2):
+        send(kafka, topic, day(k))
+    reached(lambda: LaneReader(tmp_path / "shared" / "store", "hash").manifests)
+    (tmp_path / "other").mkdir()
+    for key, change in {
+        "has interval_us = 86400000000": {"snapshots": {"interval_s": 3600}},
+        "has parts = 2": {"lanes": [{"name": "hash", "algorithm": "hash", "parts": 3}]},
+        "topic no-such-topic doesn't exist": {"kafka": {"topics": [{"name": "no-such-topic"}]}},
+    }.items():
+        content = configuration(tmp_path / "shared" / "store", kafka, topic)
+        content |= {
+            key: {**content[key], **value} if isinstance(value, dict) else value
+            for key, value in change.items()
+        }
+        unfit = command("run", "--config", written(tmp_path / "other", content), "--standby")
+        assert (unfit.returncode, key in unfit.stderr) == (1, True), unfit.stderr
     refused = command("run", "--config", path)
     assert refused.returncode == 1
     assert str(first.pid) in refused.stderr, "without --standby a second writer is refused by name"

@@ -142,11 +142,15 @@ def test_csv_ids_that_are_no_numbers_are_strings(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("src,dst,t\n1,2,3\n1,x,4\n", "row 2, column dst: found 'x', expected a number"),
-        ("src,dst,t\n1,2,3\n1,2,soon\n", "row 2, column t: found 'soon', expected a number"),
+        ("src,dst,t\n1,2,3\n1,x,4\n", "row 2: column dst has 'x', expected a number"),
+        ("src,dst,t\n1,2,3\n1,2,soon\n", "row 2: column t has 'soon', expected a number"),
         (
             "src,dst,t,features\n1,2,3,\n1,2,4,[1;b]\n",
-            "row 2, column features: found '[1;b]', expected [0.5, 1.0]",
+            "row 2: column features has '[1;b]', expected [0.5, 1.0]",
+        ),
+        (
+            "src,dst,t\na,2,3\nb,2,3\n",
+            "row 1: column src has 'a', expected a number, and so it is in all rows",
         ),
         ("src,dst\n1,2\n", "column t is missing"),
         ("a,b,c\n1,2,3\n", "column src is missing; found a, b, c"),

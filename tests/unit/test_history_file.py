@@ -101,6 +101,30 @@ def test_rows_from_the_border_on_are_nothing_and_wrong_ones_before_it_are_reject
     assert json.loads(rejects[0]["raw"])["src"] == 2
 
 
+def test_a_csv_cell_that_is_no_number_is_its_rows_reject(tmp_path: Path) -> None:
+    cells = [
+        "1,2,5,,", "x,2,6,,", "1,2,soon,,", "1,2x,7,,", "1,2,1e1,0.5,", "1,2,8,heavy,", '1,2,9,,"[1, b]"', "1,,9,,\"[1, 2]\"",
+    ]  # fmt: skip
+    path = tmp_path / "past.csv"
+    path.write_text("src,dst,t,weight,features\n" + "\n".join(cells) + "\n")
+    content = stream_config(str(tmp_path / "store")).model_dump(exclude_unset=True)
+    config = StreamConfig(**content | {"features": {"node": 2, "edge": 2}, "time_bounds": (0, None)})
+    rules = Rules.of(config, 10**18)
+    assert survey(path, rules).rows == 8
+    found = list(read_polls(path, config, rules, key=HISTORY, first=0, start=0, until_us=10**15))
+    assert [row["offset"] for batch in found for row in batch.events.to_pylist()] == [0, 4, 7]
+    rejects = [row for batch in found for row in batch.rejects.to_pylist()]
+    assert [(row["offset"], row["reason"], row["sentence"]) for row in rejects] == [
+        (1, "bad_id", "column src has 'x', expected a number"),
+        (2, "wrong_type", "column t has 'soon', expected a number"),
+        (3, "bad_id", "column dst has '2x', expected a number"),
+        (5, "wrong_type", "column weight has 'heavy', expected a number"),
+        (6, "wrong_type", "column features has '[1, b]', expected [0.5, 1.0]"),
+    ]
+    late = read_polls(path, config, rules, key=HISTORY, first=0, start=5, until_us=10**15)
+    assert [row["offset"] for batch in late for row in batch.rejects.to_pylist()] == [5, 6]
+
+
 def test_a_file_that_is_none_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1 but nothing else")
     with pytest.raises(Failure, match=r"x.parquet cannot be read"):

@@ -8,6 +8,7 @@ from log_events import SECOND, Clock, event, poll, stream_config
 
 from stream.sink.open_events import OpenLimitError
 from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.snapshots.border import HISTORY
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 
@@ -54,6 +55,19 @@ def test_beyond_the_limit_everything_read_is_committed_and_the_sentence_names_th
     assert last is not None
     assert {p.partition: p.next for p in last.positions} == {0: read, 1: 20}
     assert last.tail_events == read + 20
+
+
+def test_beyond_the_limit_a_history_is_told_of_its_rows_order(
+    tmp_path: Path, writers: list[LogWriter]
+) -> None:
+    sink = opened(tmp_path, writers, LIMIT)
+    sink.assign([HISTORY])
+    with pytest.raises(
+        OpenLimitError, match=r"max_open_bytes 4,000; .* give rows in order of their times"
+    ) as told:
+        for read in range(0, 2_000, 20):
+            offer(sink, HISTORY, read, 0.6)
+    assert "producer" not in str(told.value)
 
 
 def test_a_higher_limit_goes_on_where_it_stopped(tmp_path: Path, writers: list[LogWriter]) -> None:

@@ -13,6 +13,7 @@ from schemas.events import event_schema
 from schemas.fields import path_keys
 from stream.cli import app
 from stream.decode.decoder import Decoder
+from stream.decode.encode import encode_arrow
 from stream.microbatch import MicroBatch, RawBatch
 
 NOW_US = 1_800_000_000_000_000
@@ -152,7 +153,7 @@ def test_what_is_wrong_in_a_mapped_message_is_told_with_its_path():
             "sentence": "features (merchant.location.lon) is missing, but others of features are given",
         },
         {"reason": "wrong_type", "sentence": "weight (amount) is the string '12', expected a number"},
-        {"reason": "id_too_long", "sentence": "dst has more than 256 bytes of UTF-8"},
+        {"reason": "id_too_long", "sentence": "dst (merchant.id) has more than 256 bytes of UTF-8"},
     ]
 
 
@@ -245,3 +246,46 @@ def test_the_printed_schemas_describe_what_is_accepted(ids, tmp_path):
     assert edge["properties"]["src"]["type"] == ("integer" if ids == "int" else "string")
     message = json.dumps({"src": row["src"], "dst": row["dst"], "t": 10**9}).encode()
     assert decode([message], {}, ids=ids).events.num_rows == 1
+
+
+def test_wrong_types_and_values_of_mapped_arrow_columns_are_told_with_their_paths():
+    topic = {"format": "arrow", "fields": {"src": "card.id", "dst": "shop", "t": "at", "event_id": "uid"}}
+
+    def refused(ids: str = "string", **columns: Any) -> list[str]:
+        whole = {
+            "card": pa.array([{"id": "a"}]),
+            "shop": pa.array(["b"]),
+            "at": pa.array([1_100_000_000_000_000]),
+            "uid": pa.array(["e"]),
+        }
+        message = next(encode_arrow(pa.record_batch(whole | columns)))
+        return decode([message], topic, ids=ids).rejects["sentence"].to_pylist()
+
+    assert refused() == []
+    assert refused(card=pa.array([{"id": 1.5}])) == [
+        "column src (card.id) is double, but ids are strings (config key ids)"
+    ]
+    assert refused(at=pa.array([True])) == [
+        "column t (at) is bool, expected timestamps or numbers (time_unit us)"
+    ]
+    assert refused(uid=pa.array([""])) == ["event_id (uid) is an empty string"]
+    assert refused(shop=pa.array([""])) == ["dst (shop) is an empty string"]
+    assert refused(card=pa.array([{"id": None}], pa.struct([("id", pa.string())]))) == [
+        "src (card.id) is missing"
+    ]
+    assert refused("int", card=pa.array([{"id": 1.5}]), shop=pa.array([2]))[0].startswith(
+        "src (card.id) is 1.5, expected a whole number"
+    )
+
+
+def test_what_an_id_may_be_with_a_prefix_is_said():
+    topic = {"id_prefix": {"src": "card:"}}
+    rejects = decode(
+        [b'{"src": {}, "dst": {}, "t": 1100000000}', b'{"src": 1, "dst": {}, "t": 1100000000}'],
+        topic,
+        ids="string",
+    ).rejects
+    assert rejects["sentence"].to_pylist() == [
+        "src is an object, expected a string or an integer",
+        "dst is an object, expected a string",
+    ]

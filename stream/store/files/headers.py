@@ -37,17 +37,26 @@ def put_or_agree(path: Path, wanted: R, what: str, *, begun: bool, changeable: C
             raise lost_header(path)
         return put_record(path, wanted)
     found = read_record(path, type(wanted))
-    sealed = seal_record(wanted)
     if not begun:
-        return found if found.checksum == sealed.checksum else put_record(path, wanted, replace=True)
-    for key, value in sealed:
+        same = found.checksum == seal_record(wanted).checksum
+        return found if same else put_record(path, wanted, replace=True)
+    require_agreement(path, found, wanted, what, changeable)
+    return found
+
+
+def require_agreement(path: Path, found: R, wanted: R, what: str, changeable: Collection[str] = ()) -> None:
+    """Check that a header which a commit was made under says what the configuration asks for.
+
+    Raises:
+        MismatchError: They differ; the message names the key and both values.
+    """
+    for key, value in seal_record(wanted):
         if key not in {"checksum", *changeable} and getattr(found, key) != value:
             raise MismatchError(
                 f"{path} has {key} = {getattr(found, key)!r}, the configuration asks for {value!r}; "
                 f"it is fixed for the life of {what}: change the configuration back, or choose a new "
                 f"{'store' if what == 'a log' else 'name'}"
             )
-    return found
 
 
 def lost_header(path: Path) -> CorruptError:

@@ -150,6 +150,18 @@ class LogWriter:
         self.history = put_history(self._root, history)
         return self.history
 
+    def history_read(self, *, events: int, refused: int) -> History:
+        """Note what of the history is in the log; returns the record as it stands.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        assert self.history is not None
+        if (self.history.events, self.history.refused) != (events, refused):
+            counted = self.history.model_copy(update={"events": events, "refused": refused})
+            self.history = put_history(self._root, counted)
+        return self.history
+
     def events_since(self, t_us: int) -> Iterator[pa.Table]:
         """All committed events of ``t_us`` or later, and perhaps earlier ones: ``t`` and ``event_id``, table by table.
 

@@ -1,0 +1,45 @@
+"""Whether a configuration fits what it would take over, looked at without a lock: for a job that stands by."""
+
+import structlog
+
+from schemas.config import StreamConfig
+from schemas.store import LaneHeader, LogHeader
+from stream.kafka.client import NoBrokerError
+from stream.kafka.takeover import topic_bounds
+from stream.sink.snapshot_sink import log_header
+from stream.store.files.headers import require_agreement
+from stream.store.files.records import read_record
+from stream.store.lane import layout as lane_layout
+from stream.store.lane.reader import manifest_taus
+from stream.store.lane.writer import lane_header
+from stream.store.log import layout as log_layout
+from stream.store.log.commits import numbers
+
+_log = structlog.get_logger()
+
+
+def require_fit(config: StreamConfig) -> None:
+    """Check what would otherwise be noticed when the other job is gone and this one is needed.
+
+    Raises:
+        MismatchError: The log or a lane was made for something else.
+        PartitionError: A lane's algorithm or parameters.
+        Failure: Kafka refuses, or a topic doesn't exist. Brokers that don't answer may do so later: that is only logged.
+        CorruptError, FormatVersionError: A header is damaged, or of another release.
+    """
+    wanted = log_header(config)
+    root = log_layout.log_folder(config.store)
+    path = root / log_layout.HEADER
+    if path.exists() and any(True for _ in numbers(root)):
+        require_agreement(path, read_record(path, LogHeader), wanted, "a log")
+    for lane in config.lanes:
+        header = lane_header(lane, wanted)
+        root = lane_layout.lane_folder(config.store, lane.name)
+        path = root / lane_layout.HEADER
+        if path.exists() and manifest_taus(root):
+            found = read_record(path, LaneHeader)
+            require_agreement(path, found, header, "a lane", changeable={"base_every"})
+    try:
+        topic_bounds(config.kafka)
+    except NoBrokerError as error:
+        _log.warning("no broker answers so far", graph=config.graph, error=str(error))
