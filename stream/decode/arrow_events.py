@@ -1,7 +1,9 @@
 """Arrow messages of a whole poll to event columns: each an IPC stream with a schema and record batches."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from stream.decode.arrow_fields import mapped
 from stream.decode.arrow_frames import Limits, inspect_frames
 from stream.decode.columns import canonical
 from stream.decode.mapping import NATIVE, Mapping
+from stream.decode.null_columns import NULL_KINDS, nulls
 from stream.decode.reading import Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
 
@@ -23,8 +26,77 @@ _KNOWN = frozenset(event_schema("int").names)
 # What corrupt schemas and bodies raise has many types; all of them mean the same.
 _CORRUPT = (pa.ArrowException, ValueError, TypeError, LookupError, OSError, MemoryError, OverflowError)
 
-Message = tuple[int, pa.RecordBatch, str]
-"""A message's index, all its rows, and a text that is equal for messages that may be read together."""
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a message's schema holds of the columns that are looked for.
+
+    Attributes:
+        whole: The schema.
+        places: Indices of the columns.
+        schema: The columns.
+        alone: Whether its messages are read one by one: each brings its own dictionaries.
+    """
+
+    whole: pa.Schema
+    places: list[int]
+    schema: pa.Schema
+    alone: bool
+
+    @classmethod
+    def of(cls, whole: pa.Schema, names: frozenset[str]) -> Self:
+        """The columns of some names."""
+        places = [i for i, name in enumerate(whole.names) if name in names]
+        schema = pa.schema([whole.field(i) for i in places])
+        return cls(whole, places, schema, any("dictionary<" in str(field.type) for field in schema))
+
+
+class Opener:
+    """Opens the messages of a poll; what was found out about a schema holds for the next message of the same.
+
+    Args:
+        names: Columns to look for.
+        limits: What one message may hold.
+    """
+
+    def __init__(self, names: frozenset[str], limits: Limits) -> None:
+        self._names, self._limits = names, limits
+        self._known: Known | None = None
+
+    def open(self, value: bytes | memoryview) -> tuple[pa.RecordBatch, Known, int]:
+        """The known columns of one message's rows, checked down to the last offset, and ``_check_text``.
+
+        Raises:
+            RefusedError: It is no Arrow stream of rows, or is too large.
+        """
+        inspect_frames(value, self._limits)
+        try:
+            with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+                known = self._of(reader.schema)
+                batches = [batch.select(known.places) for batch in reader]
+            if not batches:
+                raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a record batch")
+            if not any(batch.num_rows for batch in batches):
+                raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a row")
+            written_bytes = 0
+            for batch in batches:
+                batch.validate(full=True)
+                written_bytes += _check_text(batch, self._limits) if known.alone else 0
+            if len(batches) == 1:
+                return batches[0], known, written_bytes
+            together = pa.Table.from_batches(batches, known.schema).combine_chunks().to_batches()
+            return together[0] if together else batches[0], known, written_bytes
+        except _CORRUPT as error:
+            raise _corrupt(error) from error
+
+    def _of(self, schema: pa.Schema) -> Known:
+        if self._known is None or not schema.equals(self._known.whole, check_metadata=True):
+            self._known = Known.of(schema, self._names)
+        return self._known
+
+
+Message = tuple[int, pa.RecordBatch, Known]
+"""A message's index and all its rows."""
 
 
 def views(values: pa.LargeBinaryArray) -> list[memoryview]:
@@ -68,9 +140,10 @@ def read_arrow(
     refusals: list[Refusal] = []
     rows = text_bytes = 0
     looked_at = len(values)
+    opener = Opener(names, limits)
     for i, value in enumerate(values):
         try:
-            batch, company, written_bytes = _open(value, limits, names)
+            batch, known, written_bytes = opener.open(value)
         except RefusedError as error:
             refusals.append(Refusal(i, None, error.reason, str(error)))
             continue
@@ -78,39 +151,11 @@ def read_arrow(
         if at_once is not None and messages and (rows > at_once.rows or text_bytes > at_once.bytes):
             looked_at = i
             break
-        messages.append((i, batch, company))
+        messages.append((i, batch, known))
     read: list[Rows] = []
-    for _, run in groupby(messages, key=lambda message: message[2] or message[0]):
+    for _, run in groupby(messages, key=_company):
         _read_run(list(run), ids, unit, mapping, read, refusals)
     return read, refusals, looked_at
-
-
-def _open(
-    value: bytes | memoryview, limits: Limits, names: frozenset[str]
-) -> tuple[pa.RecordBatch, str, int]:
-    """The known columns of one message's batches, checked down to the last offset, its company and ``_check_text``."""
-    inspect_frames(value, limits)
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
-            known = [i for i, name in enumerate(reader.schema.names) if name in names]
-            schema = pa.schema([reader.schema.field(i) for i in known])
-            batches = [batch.select(known) for batch in reader]
-        if not batches:
-            raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a record batch")
-        if not any(batch.num_rows for batch in batches):
-            raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a row")
-        written_bytes = 0
-        for batch in batches:
-            batch.validate(full=True)
-            written_bytes += _check_text(batch, limits)
-        # Each message brings its own dictionaries: it is read alone.
-        company = "" if any("dictionary<" in str(field.type) for field in schema) else str(schema)
-        if len(batches) == 1:
-            return batches[0], company, written_bytes
-        together = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-        return together[0] if together else batches[0], company, written_bytes
-    except _CORRUPT as error:
-        raise _corrupt(error) from error
 
 
 def _check_text(batch: pa.RecordBatch, limits: Limits) -> int:
@@ -136,6 +181,12 @@ def _check_text(batch: pa.RecordBatch, limits: Limits) -> int:
             )
         written_bytes += text_bytes
     return written_bytes
+
+
+def _company(message: Message) -> tuple[int, pa.Schema | None]:
+    """Equal for messages that may be read together."""
+    i, _, known = message
+    return (i, None) if known.alone else (-1, known.schema)
 
 
 def _read_run(
@@ -165,12 +216,24 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     together: list[Rows] = []
     first = 0
     # More than one batch is left only where a column passes 2 GiB.
-    for batch in pa.Table.from_batches([batch for _, batch, _ in run]).combine_chunks().to_batches():
+    for batch in _together([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
         found = batch if mapping == NATIVE else mapped(batch, mapping)
         together.append(Rows(canonical(found, ids, unit, shown=mapping.column), messages[span], rows[span]))
         first += batch.num_rows
     return together
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.Table:
+    """The rows of batches of one schema, columns without a value not copied."""
+    whole = pa.Table.from_batches(batches)
+    columns = [
+        nulls(column.type, len(column))
+        if column.null_count == len(column) and column.type in NULL_KINDS
+        else column.combine_chunks()
+        for column in whole.columns
+    ]
+    return pa.table(columns, schema=whole.schema)
 
 
 def _corrupt(error: BaseException) -> RefusedError:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from schemas.events import MAX_ID_BYTES, US_PER_S, IdKind, Op, Reason
+from stream.decode.null_columns import nulls
 from stream.decode.reading import RefusedError
 from stream.decode.times import OUT_OF_RANGE_US, SCALE_DIGITS, TimeUnit
 from stream.decode.validate import Draft, Faults, draft_schema
@@ -124,7 +125,7 @@ def _integers(
     """Any column of whole numbers to int64 with nulls; values outside [low, high] are faults."""
     kind = column.type
     if pt.is_null(kind):
-        return pa.nulls(len(column), pa.int64())
+        return nulls(pa.int64(), len(column))
     if pt.is_floating(kind):
         values = pc.cast(column, pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
         missing = np.isnan(values)
@@ -169,7 +170,7 @@ def _ints(name: str, column: pa.Array, faults: Faults, reason: Reason) -> pa.Arr
 
 def _texts(name: str, column: pa.Array, _faults: Faults, reason: Reason) -> pa.Array:
     if pt.is_null(column.type):
-        return pa.nulls(len(column), pa.string())
+        return nulls(pa.string(), len(column))
     if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
         raise RefusedError(reason, f"column {name} is {column.type}, but ids are strings (config key ids)")
     return column if pt.is_string(column.type) else pc.cast(column, pa.string())
@@ -177,7 +178,7 @@ def _texts(name: str, column: pa.Array, _faults: Faults, reason: Reason) -> pa.A
 
 def _int32(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.Array:
     if column is None or pt.is_null(column.type):
-        return pa.nulls(rows, pa.int32())
+        return nulls(pa.int32(), rows)
     if pt.is_int32(column.type):
         return column
     return pc.cast(_integers(name, column, -(2**31), 2**31 - 1, faults), pa.int32())
@@ -204,7 +205,7 @@ def _times(name: str, column: pa.Array, unit: TimeUnit, faults: Faults) -> pa.Ar
     if pt.is_timestamp(kind):
         return _scaled(column.view(pa.int64()), _TICKS_PER_S[kind.unit])
     if pt.is_null(kind):
-        return pa.nulls(len(column), pa.int64())
+        return nulls(pa.int64(), len(column))
     if unit == "rfc3339" or not (pt.is_integer(kind) or pt.is_floating(kind)):
         expected = ["timestamps"] if unit == "rfc3339" else ["timestamps", f"numbers (time_unit {unit})"]
         raise _wrong(name, column, expected)
@@ -254,7 +255,7 @@ def _weights(name: str, column: pa.Array | None, rows: int) -> pa.Array:
 def _features(name: str, column: pa.Array | None, rows: int) -> pa.Array:
     target = pa.list_(pa.float32())
     if column is None or pt.is_null(column.type):
-        return pa.nulls(rows, target)
+        return nulls(target, rows)
     kind = column.type
     is_list = pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
     if not is_list or not (pt.is_floating(kind.value_type) or pt.is_integer(kind.value_type)):
@@ -264,7 +265,7 @@ def _features(name: str, column: pa.Array | None, rows: int) -> pa.Array:
 
 def _event_ids(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.Array:
     if column is None or pt.is_null(column.type):
-        return pa.nulls(rows, pa.string())
+        return nulls(pa.string(), rows)
     if pt.is_integer(column.type):
         whole = _integers(name, column, -(2**63), 2**63 - 1, faults, Reason.BAD_ID)
         return pc.cast(whole, pa.string())
