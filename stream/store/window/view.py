@@ -136,6 +136,15 @@ class WindowView:
         assert snapshot.csr is not None
         return snapshot.csr
 
+    def pairs(self, tau: int) -> tuple[Int64, Int64, Float32]:
+        """Directed pairs that these parts store at τ, self-loops included.
+
+        Returns:
+            int64 src and dst (E,), sorted by (src, dst), and float32 weights (E,); the caller's own.
+        """
+        keys, weight = self._pairs.at(self._snapshots[self._index(tau)].manifest.sequence)
+        return *split_keys(keys), weight.copy()
+
     def delta(self, tau: int) -> PairDelta:
         """What τ changed in ``csr`` against the snapshot before; all of it is added at the window's oldest."""
         index = self._index(tau)

@@ -1,0 +1,190 @@
+"""A snapshot as a graph of its own, for NetworkX, DGL and PyG: what notebooks and other trainers want."""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from stream.snapshots.delta import Float32, Int32, Int64
+from stream.snapshots.graph import LiveGraph
+from stream.store.as_of import AsOf
+from stream.store.errors import RetainedError
+from stream.store.lane.reader import LaneReader
+from stream.store.log.base import groups
+from stream.store.log.reader import LogReader
+from stream.store.window.view import WindowView
+
+if TYPE_CHECKING:
+    import networkx
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotGraph:
+    """The live graph after a snapshot, directed; node i is dense id i, whether it has an edge or not.
+
+    Attributes:
+        tau: Interval index.
+        ids: External ids, int64 or string, shape (N,).
+        src: int64 dense ids, shape (E,), sorted by (src, dst); self-loops included.
+        dst: int64 dense ids, shape (E,).
+        weight: float32, shape (E,).
+        features: float32, shape (N, F); zeros for nodes without any, and of a lane for nodes that it has placed nowhere.
+        owner: int32 home part of each node, −1 for none, shape (N,); None without a lane.
+    """
+
+    tau: int
+    ids: pa.Array
+    src: Int64
+    dst: Int64
+    weight: Float32
+    features: Float32
+    owner: Int32 | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Dense ids in use."""
+        return len(self.ids)
+
+    def to_networkx(self) -> "networkx.DiGraph[Any]":
+        """A ``networkx.DiGraph`` over external ids.
+
+        Returns:
+            Nodes have ``node`` (dense id), ``features`` where F > 0 and ``owner`` where there is a lane; edges have
+            ``weight``.
+
+        Raises:
+            ImportError: networkx isn't installed.
+        """
+        graph = _package("networkx", "to_networkx").DiGraph(tau=self.tau)
+        ids = self.ids.to_pylist()
+        for node, name in enumerate(ids):
+            graph.add_node(name, node=node)
+            if self.features.shape[1]:
+                graph.nodes[name]["features"] = self.features[node]
+            if self.owner is not None:
+                graph.nodes[name]["owner"] = int(self.owner[node])
+        graph.add_weighted_edges_from(
+            (ids[u], ids[v], w)
+            for u, v, w in zip(self.src.tolist(), self.dst.tolist(), self.weight.tolist(), strict=True)
+        )
+        return graph
+
+    def to_dgl(self) -> Any:
+        """A ``dgl.DGLGraph`` over dense ids.
+
+        Returns:
+            It has ``edata["weight"]``, ``ndata["feat"]`` where F > 0, and ``ndata["owner"]`` where there is a lane.
+
+        Raises:
+            ImportError: dgl or torch isn't installed.
+        """
+        dgl, torch = _package("dgl", "to_dgl"), _package("torch", "to_dgl")
+        graph = dgl.graph((torch.from_numpy(self.src), torch.from_numpy(self.dst)), num_nodes=self.num_nodes)
+        graph.edata["weight"] = torch.from_numpy(self.weight)
+        if self.features.shape[1]:
+            graph.ndata["feat"] = torch.from_numpy(self.features)
+        if self.owner is not None:
+            graph.ndata["owner"] = torch.from_numpy(self.owner)
+        return graph
+
+    def to_pyg(self) -> Any:
+        """A ``torch_geometric.data.Data`` over dense ids.
+
+        Returns:
+            It has ``edge_index``, ``edge_weight``, ``num_nodes``, ``x`` where F > 0, and ``owner`` where there is a lane.
+
+        Raises:
+            ImportError: torch_geometric or torch isn't installed.
+        """
+        data, torch = _package("torch_geometric.data", "to_pyg"), _package("torch", "to_pyg")
+        more = {"x": torch.from_numpy(self.features)} if self.features.shape[1] else {}
+        if self.owner is not None:
+            more["owner"] = torch.from_numpy(self.owner)
+        return data.Data(
+            edge_index=torch.from_numpy(np.stack([self.src, self.dst])),
+            edge_weight=torch.from_numpy(self.weight),
+            num_nodes=self.num_nodes,
+            **more,
+        )
+
+
+def read_graph(store: str | Path, *, lane: str | None = None, as_of: AsOf | None = None) -> SnapshotGraph:
+    """The live graph of a store after one of its snapshots.
+
+    Args:
+        store: Folder of the store.
+        lane: Read it from this lane, with its edge life and the parts of its nodes: costs what changed since its last
+            base. None: from the log, whose events are all read, with edges that live until they are deleted.
+        as_of: Which snapshot; None: the newest.
+
+    Raises:
+        ConfigMissingError: There is no such store or lane.
+        RetainedError: There is no snapshot so old, or it is no longer kept.
+        CorruptError, FormatVersionError: A file is damaged, or of another release.
+    """
+    if lane is None:
+        log = LogReader(store)
+        return _from_log(log, _number(log, as_of, len(log.snapshots)))
+    reader = LaneReader(store, lane)
+    return _from_lane(reader, _number(reader.log, as_of, len(reader.manifests)))
+
+
+def _number(log: LogReader, as_of: AsOf | None, end: int) -> int:
+    """The number of the snapshot asked for, of those before ``end``."""
+    number = end - 1 if as_of is None else log.as_of(tau=as_of.tau, t_us=as_of.t_us)
+    if number is None or not 0 <= number < end:
+        raise RetainedError(
+            f"{log.root.parent} has no snapshot of that time or before; it has "
+            f"{f'{log.snapshots[log.snapshots.first].tau} to {log.snapshots[end - 1].tau}' if end else 'none yet'}"
+        )
+    return number
+
+
+def _from_log(log: LogReader, number: int) -> SnapshotGraph:
+    header = log.header
+    graph = LiveGraph(node_features=header.node_features, segments=header.segments)
+    base = log.base()
+    for tau, events in groups(base, None) if base is not None else ():
+        graph.apply(tau, events)
+    for snapshot in log.snapshots[: number + 1]:
+        graph.apply(snapshot.tau, log.events(snapshot.tau))
+    last = log.snapshots[number]
+    pairs = graph.pairs()
+    return SnapshotGraph(
+        tau=last.tau,
+        ids=log.external_ids()[: last.num_nodes],
+        src=pairs.src,
+        dst=pairs.dst,
+        weight=pairs.weight.copy(),
+        features=graph.features(np.arange(last.num_nodes, dtype=np.int64)),
+    )
+
+
+def _from_lane(lane: LaneReader, number: int) -> SnapshotGraph:
+    manifest = lane.manifests[number]
+    view = WindowView(lane, 1)
+    view.advance(manifest)
+    src, dst, weight = view.pairs(manifest.tau)
+    return SnapshotGraph(
+        tau=manifest.tau,
+        ids=lane.log.external_ids()[: manifest.num_nodes],
+        src=src,
+        dst=dst,
+        weight=weight,
+        features=view.features(np.arange(manifest.num_nodes, dtype=np.int64), manifest.tau),
+        owner=view.owner(manifest.tau),
+    )
+
+
+def _package(name: str, wanted_by: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.split(".", maxsplit=1)[0]
+        raise ImportError(
+            f"{wanted_by}() needs {package}, which can't be imported ({error}): pip install {package}"
+        ) from error

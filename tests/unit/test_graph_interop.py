@@ -1,0 +1,144 @@
+"""A snapshot as a graph of other packages, and SQL over the log: the same nodes, edges, weights and features everywhere."""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from lane_stream import FEATURES, lane, make_store
+from plain_reader import PlainLog
+
+from schemas.events import event_schema
+from stream.store.as_of import AsOf
+from stream.store.errors import ConfigMissingError, RetainedError
+from stream.store.from_file import build_store
+from stream.store.graph import read_graph
+from stream.store.log.reader import LogReader
+
+PAGE = Path(__file__).parents[2] / "docs" / "store-format.md"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("store"), lane("distdy"), lane("hdrf", edge_life=1))
+
+
+def edges_of(graph):
+    ends = zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
+    return dict(zip(ends, graph.weight.tolist(), strict=True))
+
+
+def test_the_graph_of_every_snapshot_is_that_of_the_events_with_and_without_a_lane(store):
+    for tau, edges, vectors in PlainLog(store).graphs():
+        for name in (None, "distdy"):
+            graph = read_graph(store, lane=name, as_of=AsOf(tau=tau))
+            assert graph.tau == tau
+            assert edges_of(graph) == edges
+            zeros = [0.0] * FEATURES
+            there = range(graph.num_nodes) if name is None else np.flatnonzero(graph.owner >= 0).tolist()
+            assert graph.features[list(there)].tolist() == [vectors.get(v, zeros) for v in there]
+            assert graph.ids.to_pylist() == PlainLog(store).external_ids()[: graph.num_nodes]
+            assert (graph.owner is None) == (name is None)
+    assert set(read_graph(store, lane="distdy").owner.tolist()) <= {-1, 0, 1, 2}
+
+
+def test_a_lane_has_its_edge_life(store):
+    graph = read_graph(store, lane="hdrf")
+    last = LogReader(store).events(graph.tau).to_pylist()
+    assert 0 < len(graph.src) < len(read_graph(store).src)
+    assert edges_of(graph).keys() <= {(row["src_node"], row["dst_node"]) for row in last}
+
+
+def test_the_newest_snapshot_is_the_default_and_what_is_not_there_is_said(store, tmp_path):
+    assert read_graph(store).tau == LogReader(store).snapshots[-1].tau
+    assert read_graph(store, as_of=AsOf(t_us=3_500_000)).tau == 2  # the last that had ended by then
+    with pytest.raises(RetainedError, match="no snapshot of that time or before; it has 0 to 7"):
+        read_graph(store, as_of=AsOf(tau=-1))
+    with pytest.raises(ConfigMissingError):
+        read_graph(tmp_path)
+
+
+def test_networkx_has_external_ids_weights_and_features(tmp_path):
+    rows = [
+        {"op": 1, "src": "ada", "dst": "bob", "t": 0, "weight": 2.0},
+        {"op": 1, "src": "bob", "dst": "bob", "t": 1, "weight": 1.0},
+        {"op": 0, "src": "ada", "dst": None, "t": 2, "weight": 1.0, "features": [3.0, 4.0]},
+        {"op": 1, "src": "cy", "dst": "ada", "t": 3, "weight": 1.0},
+        {"op": -1, "src": "cy", "dst": "ada", "t": 4, "weight": 1.0},
+    ]
+    events = pa.Table.from_pylist(rows, schema=event_schema("string"))
+    store = build_store(events, tmp_path / "store", interval_us=10, node_features=2, lanes=[lane("hash")])
+    graph = read_graph(store, lane="hash")
+    found = graph.to_networkx()
+    assert set(found.edges(data="weight")) == {("ada", "bob", 2.0), ("bob", "bob", 1.0)}
+    assert {name: data["features"].tolist() for name, data in found.nodes(data=True)} == {
+        "ada": [3, 4], "bob": [0, 0], "cy": [0, 0],
+    }  # fmt: skip
+    assert [data["node"] for _, data in found.nodes(data=True)] == [0, 1, 2]
+    assert [data["owner"] for _, data in found.nodes(data=True)] == graph.owner.tolist()
+    assert not {"features", "owner"} & set(read_graph_without(tmp_path).to_networkx().nodes["ada"])
+
+
+def read_graph_without(folder):
+    """Neither features nor a lane."""
+    events = pa.Table.from_pylist(
+        [{"op": 1, "src": "ada", "dst": "bob", "t": 0, "weight": 2.0}], schema=event_schema("string")
+    )
+    return read_graph(build_store(events, folder / "without", interval_us=10))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="DGL has no wheel for this Python")
+def test_dgl_has_the_same_edges_weights_and_features(store):
+    graph = read_graph(store, lane="distdy")
+    found = graph.to_dgl()
+    assert found.num_nodes() == graph.num_nodes
+    src, dst = (ends.tolist() for ends in found.edges())
+    assert dict(zip(zip(src, dst, strict=True), found.edata["weight"].tolist(), strict=True)) == edges_of(
+        graph
+    )
+    assert found.ndata["feat"].tolist() == graph.features.tolist()
+    assert found.ndata["owner"].tolist() == graph.owner.tolist()
+
+
+def test_pyg_is_given_what_its_data_class_takes(store, monkeypatch):
+    """PyG itself is no dependency: its class is stood in for."""
+    data = types.ModuleType("torch_geometric.data")
+    data.Data = lambda **given: given
+    monkeypatch.setitem(sys.modules, "torch_geometric", types.ModuleType("torch_geometric"))
+    monkeypatch.setitem(sys.modules, "torch_geometric.data", data)
+    graph = read_graph(store, lane="distdy")
+    given = graph.to_pyg()
+    assert given["edge_index"].tolist() == [graph.src.tolist(), graph.dst.tolist()]
+    assert given["edge_weight"].tolist() == graph.weight.tolist()
+    assert given["x"].tolist() == graph.features.tolist()
+    assert given["owner"].tolist() == graph.owner.tolist()
+    assert given["num_nodes"] == graph.num_nodes
+    assert not {"x", "owner"} & read_graph_without(store.parent).to_pyg().keys()
+
+
+@pytest.mark.parametrize(
+    ("method", "package"), [("to_networkx", "networkx"), ("to_dgl", "dgl"), ("to_pyg", "torch_geometric")]
+)
+def test_a_package_that_is_missing_is_named_with_how_to_get_it(store, monkeypatch, method, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, f"{package}.data", None)
+    with pytest.raises(ImportError, match=rf"{method}\(\) needs {package}, .*: pip install {package}$"):
+        getattr(read_graph(store), method)()
+
+
+def test_the_line_of_sql_on_the_page_reads_every_event(store, tmp_path, monkeypatch):
+    line = re.search(r"^python -c '(import duckdb.*)'$", PAGE.read_text(), re.MULTILINE)[1]
+    (tmp_path / "store").symlink_to(store)
+    monkeypatch.chdir(tmp_path)
+    shown = []
+    exec(line, {"print": shown.append})
+    counts = {row[0]: row[1] for row in shown[0].fetchall()}
+    events = [
+        row
+        for snapshot in LogReader(store).snapshots
+        for row in LogReader(store).events(snapshot.tau)["op"].to_pylist()
+    ]
+    assert counts == {op: events.count(op) for op in set(events)}
