@@ -18,7 +18,7 @@ import numpy as np
 
 from stream.decode.event_file import read_events
 from stream.partition.sep import Sep
-from stream.snapshots.delta import Csr, Int64, SnapshotDelta
+from stream.snapshots.delta import Csr, Int64, SnapshotDelta, delta_of
 from stream.snapshots.slicing import densify, slice_events
 from stream.synthetic.rmat import rmat_edges
 
@@ -78,7 +78,7 @@ def streams(rmat_edges_: int) -> Iterator[Stream]:
 def delta(tau: int, nodes: int, op: np.ndarray, src: Int64, dst: Int64, t: Int64) -> SnapshotDelta:
     """A snapshot without its graph, which edge partitioners do not look at."""
     none = np.empty(0, np.int64)
-    return SnapshotDelta(
+    return delta_of(
         tau=tau,
         num_nodes=nodes,
         op=op.astype(np.int8),

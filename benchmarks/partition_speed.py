@@ -20,7 +20,7 @@ from numba import njit
 from stream.partition import copying, two_pass
 from stream.partition.interface import OnlinePartitioner, create
 from stream.partition.prefetch import AHEAD, prefetch
-from stream.snapshots.delta import Csr, SnapshotDelta
+from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
 from stream.synthetic.rmat import rmat_edges
 
 SNAPSHOTS = 50
@@ -74,7 +74,7 @@ def deltas(src: np.ndarray, dst: np.ndarray, snapshots: int) -> Iterator[Snapsho
         rows = slice(cuts[tau], cuts[tau + 1])
         size = rows.stop - rows.start
         seen = max(seen, int(src[rows].max()) + 1, int(dst[rows].max()) + 1)
-        yield SnapshotDelta(
+        yield delta_of(
             tau=tau,
             num_nodes=seen,
             op=np.ones(size, np.int8),

@@ -99,7 +99,7 @@ class ByteLp(VertexPartitioner):
             known[delta.live, 0] = part
             self._improve(rows, known, self._count(part), delta.live, live, weight)
             return delta.live, known[delta.live, 0].astype(np.int32)
-        self._churn += len(delta.op) / max(len(rows.indices) // 2, 1)
+        self._churn += len(delta.op) / max(delta.num_pairs, 1)
         part = place_new(rows, delta.entered, self._owner, self._held, NEW_NODE_SLACK, self.seed)
         known[delta.entered, 0] = part
         dirty = delta.touched[known[delta.touched, 0] >= 0]

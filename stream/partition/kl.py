@@ -40,7 +40,7 @@ class KernighanLin(VertexPartitioner):
         self.max_iterations, self.max_pairs = max_iterations, max_pairs
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
-        pairs = len(delta.graph.indices) // 2
+        pairs = delta.num_pairs
         if pairs > self.max_pairs:
             raise PartitionError(
                 f"kl takes {self.max_pairs} live pairs at most (max_pairs), snapshot {delta.tau} has {pairs}: "

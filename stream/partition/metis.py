@@ -69,8 +69,8 @@ class Metis(_NewToNeighbours):
             known = new < len(self._whole)
             part[known] = self._whole[new[known]]
             return new, part
-        if len(delta.graph.indices) > self.growth * self._entries:
-            self._entries = len(delta.graph.indices)
+        if 2 * delta.num_pairs > self.growth * self._entries:
+            self._entries = 2 * delta.num_pairs
             found = metis_of_live(delta, self.parts, self.seed)
             return delta.live, relabel(self._home[delta.live], found, self.parts)
         return self._new_to_neighbours(delta)

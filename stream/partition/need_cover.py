@@ -144,7 +144,7 @@ class NeedCover:
             placed_nodes=placed,
             assigned=self._sizes,
             moved=moved,
-            live=len(delta.live),
+            live=delta.num_live,
         )
         return Assignment(node, part, why, event_part)
 

@@ -143,7 +143,7 @@ class TwoPassSep:
             placed_nodes=self._placed,
             assigned=self._sizes,
             moved=0,
-            live=len(delta.live),
+            live=delta.num_live,
         )
         return Assignment(node, part, why, event_part)
 

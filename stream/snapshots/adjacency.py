@@ -1,33 +1,74 @@
-"""The undirected adjacency of the live pairs: built whole, or advanced by what changed."""
+"""The whole undirected adjacency in sorted rows, for who needs it: built from pairs or from rows, or advanced."""
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from stream.snapshots.delta import Csr, Float32, Int32, Int64
+from stream.snapshots.pair_index import SEEN, WEIGHT, find
 from stream.snapshots.pairs import KEY_BITS
+from stream.snapshots.rows import Rows
 
 _REBUILD_SHARE = 4
 """Above one changed pair in so many, building anew is faster than advancing (both give equal arrays)."""
 
+_RECORD = np.int64(0xFFFFFFFF)
 
-def next_adjacency(before: Csr, num_nodes: int, keys: Int64, weight: Float32, changed: Int64) -> Csr:
-    """Adjacency after a snapshot.
+
+def worth_advancing(changed: int, whole: Csr) -> bool:
+    """Whether an adjacency is brought up to date faster than built anew, after so many changed pairs."""
+    return changed * 2 * _REBUILD_SHARE <= len(whole.indices)
+
+
+def advance_adjacency(
+    before: Csr, num_nodes: int, changed: Int64, table: Int64, bits: int, records: Int32, weights: Float32
+) -> Csr:
+    """Adjacency some snapshots later.
 
     Args:
-        before: Adjacency before it.
+        before: Adjacency before them.
         num_nodes: Rows of the new one.
-        keys: int64 (n,) ascending keys of the live pairs after it.
-        weight: float32 (n,).
-        changed: int64 (c,) keys of added, refreshed and removed pairs.
+        changed: int64 (c,) keys of the added, refreshed and removed pairs, in any order.
+        table: The live pairs, as ``PairIndex`` keeps them.
+        bits: Likewise.
+        records: Likewise.
+        weights: Likewise.
     """
-    if len(changed) * _REBUILD_SHARE > len(keys):
-        return Csr(*build_adjacency(num_nodes, keys, weight))
     entries = np.unique(np.concatenate([changed, _swap(changed)]))
-    present, combined = _combine(entries, keys, weight)
-    return Csr(
-        *_advance(before.indptr, before.indices, before.weights, num_nodes, entries, present, combined)
-    )
+    present, combined = _combine(entries, table, bits, records, weights)
+    arrays = before.indptr, before.indices, before.weights
+    return Csr(*_advance(*arrays, num_nodes, entries, present, combined))
+
+
+@njit(cache=True, nogil=True)
+def sorted_rows(rows: Rows, entries: Int32, records: Int32, weights: Float32) -> tuple[Int64, Int32, Float32]:
+    """Adjacency of rows in any order: both directions, weights of directions added.
+
+    Nodes are gone through in order, and each put at the end of its neighbours' rows.
+
+    Args:
+        rows: Of N nodes.
+        entries: int32, record of each entry.
+        records: int32 (capacity, 8) of ``PairIndex``.
+        weights: float32, the same bytes.
+
+    Returns:
+        indptr int64 (N + 1,), indices int32 (entries,), weights float32 (entries,).
+    """
+    nodes = len(rows.start)
+    indptr = np.zeros(nodes + 1, np.int64)
+    for v in range(nodes):
+        indptr[v + 1] = indptr[v] + rows.end[v] - rows.start[v]
+    indices = np.empty(indptr[-1], np.int32)
+    combined = np.empty(indptr[-1], np.float32)
+    filled = indptr[:-1].copy()
+    for v in range(nodes):
+        for k in range(rows.start[v], rows.end[v]):
+            u = rows.indices[k]
+            indices[filled[u]] = v
+            combined[filled[u]] = _both(entries[k], records, weights)
+            filled[u] += 1
+    return indptr, indices, combined
 
 
 @njit(cache=True, nogil=True)
@@ -80,26 +121,28 @@ def _swap(keys: Int64) -> Int64:
     return ((keys & ((1 << KEY_BITS) - 1)) << KEY_BITS) | (keys >> KEY_BITS)
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _both(record: int, records: Int32, weights: Float32) -> np.float32:
+    """Weights of the live directions of a record, added."""
+    there = weights[record, WEIGHT] if records[record, SEEN] >= 0 else np.float32(0)
+    back = weights[record, WEIGHT + 1] if records[record, SEEN + 1] >= 0 else np.float32(0)
+    return np.float32(there + back)
+
+
 @njit(cache=True, nogil=True)
-def _combine(entries: Int64, keys: Int64, weight: Float32) -> tuple[NDArray[np.bool_], Float32]:
-    """Whether an undirected entry is live after the snapshot, and its weight over both directions."""
+def _combine(
+    entries: Int64, table: Int64, bits: int, records: Int32, weights: Float32
+) -> tuple[NDArray[np.bool_], Float32]:
+    """Whether an undirected entry is live now, and its weight over both directions."""
     mask = (np.int64(1) << KEY_BITS) - 1
     present = np.zeros(len(entries), np.bool_)
     combined = np.zeros(len(entries), np.float32)
-    i = 0
     for e in range(len(entries)):
-        key = entries[e]
-        swapped = ((key & mask) << KEY_BITS) | (key >> KEY_BITS)
-        if key == swapped:
-            continue
-        i += np.searchsorted(keys[i:], key)
-        if i < len(keys) and keys[i] == key:
+        u, v = entries[e] >> KEY_BITS, entries[e] & mask
+        place = find(table, bits, records, min(u, v), max(u, v)) if u != v else np.int64(-1)
+        if place >= 0:
             present[e] = True
-            combined[e] = weight[i]
-        j = np.searchsorted(keys, swapped)
-        if j < len(keys) and keys[j] == swapped:
-            combined[e] = np.float32(combined[e] + weight[j]) if present[e] else weight[j]
-            present[e] = True
+            combined[e] = _both(table[place] & _RECORD, records, weights)
     return present, combined
 
 

@@ -1,31 +1,15 @@
 """What changed between two snapshots: the one argument of every partitioner."""
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
-Int8 = NDArray[np.int8]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
+from stream.snapshots.arrays import Float32, Float64, Int8, Int32, Int64
+from stream.snapshots.rows import Rows
 
-
-def _no_nodes() -> Int64:
-    return np.empty(0, np.int64)
-
-
-class Rows(NamedTuple):
-    """Neighbours by node, as kernels read them: ``indices[start[v]:end[v]]``, ascending, without v itself.
-
-    ``start`` and ``end`` are int64 (num_nodes,), ``indices`` int32 of any length: there may be room between rows.
-    """
-
-    start: Int64
-    end: Int64
-    indices: Int32
+__all__ = ["Csr", "Float32", "Float64", "Int8", "Int32", "Int64", "Rows", "SnapshotDelta", "View", "delta_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +32,41 @@ class Csr:
     @property
     def rows(self) -> Rows:
         """The same neighbours row by row. Views."""
-        return Rows(self.indptr[:-1], self.indptr[1:], self.indices)
+        return Rows(self.indptr[:-1], self.indptr[1:], self.indices.astype(np.int32, copy=False))
+
+    @classmethod
+    def empty(cls, num_nodes: int) -> "Csr":
+        """No entries."""
+        return cls(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+
+
+class View(Protocol):
+    """The live graph at the end of a snapshot."""
+
+    def rows(self) -> Rows:
+        """The undirected adjacency: each live pair of two nodes in both its rows. O(1)."""
+        ...
+
+    def graph(self) -> Csr:
+        """The same in sorted rows: both directions of every live pair. O(pairs).
+
+        Self-loops and parallel directions are removed (u→v and v→u give one pair, weights added). Rows of nodes that
+        are not live are empty.
+        """
+        ...
+
+    def live(self) -> Int64:
+        """Sorted ids of live nodes: ends of a live pair, self-loops included. O(nodes)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDelta:
-    """Snapshot τ as a partitioner sees it: its events, and the live graph they lead to.
+    """Snapshot τ as a partitioner sees it: its events, what they changed, and the live graph they lead to.
 
     All node ids are dense int64 in [0, num_nodes). Event arrays hold edge events only (no node events), in
-    log order, and all have shape (E,).
+    log order, and all have shape (E,). Everything but ``graph`` and ``live`` costs what changed, not what there
+    is. ``rows``, ``graph`` and ``live`` can be asked for until the live graph moves on; ``kept`` lasts.
 
     Attributes:
         tau: Interval index of the snapshot.
@@ -66,17 +76,18 @@ class SnapshotDelta:
         dst: int64.
         t: int64, microseconds.
         weight: float32.
-        graph: The live graph at the end of τ, undirected: both directions of every live pair, self-loops and
-            parallel directions removed (u→v and v→u give one pair, weights added). Rows of nodes that are
-            not live are empty.
-        live: int64, sorted ids of live nodes: ends of a live edge, self-loops included.
         touched: int64, sorted ids whose neighbourhood or features changed in τ, nodes that left included.
         feature_nodes: int64, sorted ids whose features changed in τ.
         changed_segments: int32 of the shape of feature_nodes: how many of the S segments changed.
+        num_live: Live nodes: ends of a live pair, self-loops included.
+        num_pairs: Live undirected pairs of two nodes.
+        entered: int64, sorted ids that are live and were not at the snapshot before.
+        left: int64, sorted ids that were and are not.
+        added: int64 (a, 2), the lower id first: undirected pairs of two nodes that are live and were not.
+        removed: int64 (r, 2), likewise: those that were and are not.
+        view: Where ``rows``, ``graph`` and ``live`` come from.
         segments: S.
         node_features: F, width of a node's feature vector.
-        entered: int64, sorted ids of nodes that are live now and were not at the snapshot before; of ``touched``.
-        left: int64, sorted ids of nodes that were live and are not any more; of ``touched``.
     """
 
     tau: int
@@ -86,17 +97,94 @@ class SnapshotDelta:
     dst: Int64
     t: Int64
     weight: Float32
-    graph: Csr
-    live: Int64
     touched: Int64
     feature_nodes: Int64
     changed_segments: Int32
+    num_live: int
+    num_pairs: int
+    entered: Int64
+    left: Int64
+    added: Int64
+    removed: Int64
+    view: View
     segments: int = 1
     node_features: int = 0
-    entered: Int64 = field(default_factory=_no_nodes)
-    left: Int64 = field(default_factory=_no_nodes)
 
     @property
     def rows(self) -> Rows:
-        """Neighbours of every node in the live graph, good until the next snapshot is applied."""
-        return self.graph.rows
+        """Neighbours of every node in the live graph, in no order, good until the next snapshot is applied: O(1).
+
+        Raises:
+            RuntimeError: The live graph has moved on.
+        """
+        return self.view.rows()
+
+    @property
+    def graph(self) -> Csr:
+        """The whole live graph in sorted rows (``View.graph``): O(pairs), for partitioners that need all of it.
+
+        Raises:
+            RuntimeError: The live graph has moved on.
+        """
+        return self.view.graph()
+
+    @property
+    def live(self) -> Int64:
+        """Sorted ids of all live nodes, int64 (num_live,): O(num_nodes).
+
+        Raises:
+            RuntimeError: The live graph has moved on.
+        """
+        return self.view.live()
+
+    def kept(self) -> "SnapshotDelta":
+        """The same with a copy of the whole, which stays when the live graph moves on."""
+        return replace(self, view=_Given(self.graph, self.live))
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A graph that is there whole."""
+
+    whole: Csr
+    nodes: Int64
+
+    def rows(self) -> Rows:
+        return self.whole.rows
+
+    def graph(self) -> Csr:
+        return self.whole
+
+    def live(self) -> Int64:
+        return self.nodes
+
+
+def delta_of(*, graph: Csr, live: Int64, before: SnapshotDelta | None = None, **fields: Any) -> SnapshotDelta:
+    """The delta that leads to a graph which is known whole.
+
+    Args:
+        graph: As ``View.graph``.
+        live: As ``View.live``.
+        before: Delta of the snapshot before; None: there was nothing.
+        fields: The attributes of ``SnapshotDelta`` that don't follow from these.
+    """
+    now, then = _pairs_of(graph), np.empty(0, np.int64) if before is None else _pairs_of(before.graph)
+    was = np.empty(0, np.int64) if before is None else before.live
+    added, removed = (np.setdiff1d(a, b) for a, b in ((now, then), (then, now)))
+    return SnapshotDelta(
+        num_live=len(live),
+        num_pairs=len(now),
+        entered=np.setdiff1d(live, was),
+        left=np.setdiff1d(was, live),
+        added=np.stack([added >> 32, added & 0xFFFFFFFF], axis=1),
+        removed=np.stack([removed >> 32, removed & 0xFFFFFFFF], axis=1),
+        view=_Given(graph, live),
+        **fields,
+    )
+
+
+def _pairs_of(graph: Csr) -> Int64:
+    """Keys of the pairs, the lower id first."""
+    row = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), np.diff(graph.indptr))
+    column = graph.indices.astype(np.int64)
+    return ((row << 32) | column)[row < column]

@@ -1,29 +1,38 @@
-"""The live graph: sealed snapshots in, what each changed out. The rules are those of ``docs/semantics.md``."""
+"""The live graph: sealed snapshots in, what each changed out. The rules are those of ``docs/semantics.md``.
+
+It is kept across snapshots and changed in place: a snapshot costs what it changes, however large the graph is. What
+asks for the whole (``pairs``, ``state``, ``SnapshotDelta.graph`` and ``live``) pays for the whole.
+"""
 
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
 from schemas.events import Op
-from stream.snapshots.adjacency import build_adjacency, next_adjacency
-from stream.snapshots.delta import Csr, Float32, Int8, Int64, SnapshotDelta
+from stream.snapshots.adjacency import advance_adjacency, sorted_rows, worth_advancing
+from stream.snapshots.delta import Csr, Int8, Int64, SnapshotDelta
+from stream.snapshots.edge_lives import EdgeLives
+from stream.snapshots.graph_state import dump, dump_arrays, load
+from stream.snapshots.growing import Growing
 from stream.snapshots.node_features import NodeFeatures, SegmentChanges
-from stream.snapshots.pairs import PairChanges, PairTable, carry, merge_pairs, pair_keys, split_keys
+from stream.snapshots.pair_events import apply_events
+from stream.snapshots.pair_index import PairIndex, live_slots, record_pairs, slot_keys, slot_weights, slots_of
+from stream.snapshots.pairs import PairChanges, PairTable, pair_keys, split_keys
+from stream.snapshots.row_blocks import LiveRows
+from stream.snapshots.rows import Rows
 from stream.snapshots.state_table import pack, unpack
 
 
 class LiveGraph:
-    """Directed pairs keyed (src, dst) with their latest insert, and current node features.
+    """Directed pairs keyed (src, dst) with the weight of their latest insert, and current node features.
 
     A second insert refreshes a pair; a delete removes it whatever its number of inserts; a delete of what
     is not there is counted. Within a snapshot the later row wins. Self-loops are kept.
 
     Args:
         node_features: F, width of node feature vectors; 0: node events change nothing.
-        edge_features: Width of edge feature vectors; 0: those in events are ignored.
         segments: S slices in which changed node features are told.
         edge_life: Intervals a pair lives after its last occurrence: with 1 it is live in the snapshot of
             its last insert only. None: until deleted.
@@ -31,46 +40,29 @@ class LiveGraph:
     Attributes:
         tau: The last snapshot applied, None before the first.
         num_nodes: Dense ids in use.
+        num_edges: Live directed pairs, self-loops included.
+        num_live: Live nodes: ends of live pairs.
+        num_pairs: Live undirected pairs of two nodes.
         missing_deletes: Deletes so far of pairs that were not there.
     """
 
-    def __init__(
-        self,
-        *,
-        node_features: int = 0,
-        edge_features: int = 0,
-        segments: int = 1,
-        edge_life: int | None = None,
-    ) -> None:
+    def __init__(self, *, node_features: int = 0, segments: int = 1, edge_life: int | None = None) -> None:
         if edge_life is not None and edge_life < 1:
             raise ValueError(f"edge_life must be at least 1 interval or None, found {edge_life}")
-        self.edge_features = edge_features
         self.edge_life = edge_life
         self.tau: int | None = None
-        self.num_nodes = 0
-        self.missing_deletes = 0
+        self.num_nodes = self.num_edges = self.num_live = self.num_pairs = self.missing_deletes = 0
         self._node_features = NodeFeatures(node_features, segments)
-        self._keys: Int64 = np.empty(0, np.int64)
-        self._weight: Float32 = np.empty(0, np.float32)
-        self._t: Int64 = np.empty(0, np.int64)
-        self._last_tau: Int64 = np.empty(0, np.int64)
-        self._edge_features: NDArray[np.float32] = np.empty((0, edge_features), np.float32)
-        self._degree: Int64 = np.empty(0, np.int64)  # directed pairs at a node; a self-loop counts once
-        self._csr = Csr(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
-        self._changed = PairChanges(
-            *(np.empty(0, np.int64),) * 2,
-            np.empty(0, np.int8),
-            np.empty(0, np.int64),
-            np.empty(0, np.float32),
-            np.empty(0, np.int64),
-            np.empty((0, edge_features), np.float32),
-        )
+        self._index = PairIndex()
+        self._adjacency = LiveRows()
+        self._degree = Growing(0, np.int32)  # directed pairs at a node; a self-loop counts once
+        self._lives = EdgeLives(edge_life)
+        self._freed = np.empty(0, np.int32)
+        self._moment = _Moment()
+        self._changed = PairChanges.none()
         self._segment_changes = SegmentChanges(np.empty(0, np.int64), np.zeros((0, segments), np.bool_))
-
-    @property
-    def num_edges(self) -> int:
-        """Live directed pairs, self-loops included."""
-        return len(self._keys)
+        self._whole: Csr | None = None  # as it was when last asked for
+        self._since: list[Int64] = []  # keys of pairs changed since
 
     def apply(self, tau: int, events: pa.Table) -> SnapshotDelta:
         """Advance to snapshot ``tau``.
@@ -80,36 +72,44 @@ class LiveGraph:
             events: ``schemas.events.log_event_schema`` rows of the snapshot in log order.
 
         Returns:
-            The delta; its graph shares nothing with later ones.
+            The delta. Its rows and the whole of it can be asked for until the next ``apply``.
 
         Raises:
             ValueError: ``tau`` does not advance, or a feature vector has the wrong width.
         """
         if self.tau is not None and tau <= self.tau:
             raise ValueError(f"snapshots must be applied in order: {tau} came after {self.tau}")
+        self._moment.is_past = True
         all_src, all_dst = _column(events, "src_node"), _column(events, "dst_node")
         is_edge = _column(events, "op") != Op.NODE
         edges = events if is_edge.all() else events.filter(pa.array(is_edge))
         op, src, dst, t, weight = (
             _column(edges, name) for name in ("op", "src_node", "dst_node", "t", "weight")
         )
-        new_edge_features = self._edge_vectors(edges)
-        degree_before = self._degree
+        pair_keys(src, dst)  # refuses ids that are too large
         if len(all_src):
             self.num_nodes = max(self.num_nodes, int(all_src.max()) + 1, int(all_dst.max()) + 1)
         self._node_features.grow(self.num_nodes)
         self._segment_changes = self._node_features.apply(events)
-        self._apply_pairs(tau, op, src, dst, t, weight, new_edge_features)
+        self._index.give_back(self._freed)
+        step = apply_events(
+            self._index, op, src, dst, weight, self._degree.grow(self.num_nodes), *self._lives.advance(tau)
+        )
+        self._changed, self._freed = step.changes, step.freed
+        self._lives.saw(step.changes)
+        self._adjacency.apply(self._index.records, step.parted, step.joined, self.num_nodes)
+        self._moment = _Moment()
+        changed = step.changes
+        self.num_edges += int(changed.change.sum(dtype=np.int64))
+        self.num_pairs += len(step.joined) - len(step.parted)
+        self.missing_deletes += step.missing
+        entered, left = _net(*step.degrees)
+        self.num_live += len(entered) - len(left)
+        if self._whole is not None:
+            self._since.append(pair_keys(changed.src, changed.dst))
+            if not worth_advancing(sum(map(len, self._since)), self._whole):
+                self._whole, self._since = None, []
         self.tau = tau
-        touched = np.zeros(self.num_nodes, np.bool_)
-        touched[self._changed.src] = True
-        touched[self._changed.dst] = True
-        touched[self._segment_changes.nodes] = True
-        touched_nodes = np.flatnonzero(touched)
-        known = touched_nodes[touched_nodes < len(degree_before)]
-        was_live = np.zeros(len(touched_nodes), np.bool_)
-        was_live[: len(known)] = degree_before[known] > 0
-        is_live = self._degree[touched_nodes] > 0
         return SnapshotDelta(
             tau=tau,
             num_nodes=self.num_nodes,
@@ -118,71 +118,61 @@ class LiveGraph:
             dst=dst,
             t=t,
             weight=weight,
-            graph=self._csr,
-            live=np.flatnonzero(self._degree),
-            touched=touched_nodes,
+            touched=np.unique(np.concatenate([changed.src, changed.dst, self._segment_changes.nodes])),
             feature_nodes=self._segment_changes.nodes,
             changed_segments=self._segment_changes.changed.sum(axis=1, dtype=np.int32),
+            num_live=self.num_live,
+            num_pairs=self.num_pairs,
+            entered=entered,
+            left=left,
+            added=record_pairs(self._index.records, step.joined),
+            removed=record_pairs(self._index.records, step.parted),
+            view=_View(self, self._moment),
             segments=self._node_features.segments,
             node_features=self._node_features.width,
-            entered=touched_nodes[is_live & ~was_live],
-            left=touched_nodes[was_live & ~is_live],
         )
-
-    def _apply_pairs(
-        self,
-        tau: int,
-        op: Int8,
-        src: Int64,
-        dst: Int64,
-        t: Int64,
-        weight: Float32,
-        features: NDArray[np.float32],
-    ) -> None:
-        event_keys = pair_keys(src, dst)
-        rows = np.argsort(event_keys, kind="stable")
-        origin, keys, changed, change, change_row, old_row, missing = merge_pairs(
-            self._keys, self._last_tau, event_keys[rows], rows, op, tau, self.edge_life or 0
-        )
-        was = np.where(change < 0, old_row, ~change_row)  # removed: the old values, else those of the event
-        changed_src, changed_dst = split_keys(changed)
-        self._changed = PairChanges(
-            changed_src,
-            changed_dst,
-            change,
-            change_row,
-            carry(was, self._weight, weight),
-            carry(was, self._t, t),
-            carry(was, self._edge_features, features),
-        )
-        self._weight = carry(origin, self._weight, weight)
-        self._t = carry(origin, self._t, t)
-        self._last_tau = carry(origin, self._last_tau, np.full(len(op), tau, np.int64))
-        self._edge_features = carry(origin, self._edge_features, features)
-        self._keys = keys.copy()
-        self.missing_deletes += int(missing)
-        self._degree = _count_degrees(self._degree, self.num_nodes, changed_src, changed_dst, change)
-        self._csr = next_adjacency(self._csr, self.num_nodes, self._keys, self._weight, changed)
-
-    def _edge_vectors(self, edges: pa.Table) -> NDArray[np.float32]:
-        vectors = np.zeros((edges.num_rows, self.edge_features), np.float32)
-        if self.edge_features == 0 or edges["features"].null_count == edges.num_rows:
-            return vectors
-        given = edges["features"].is_valid().to_numpy()
-        lists = edges["features"].combine_chunks().drop_null()
-        lengths = lists.value_lengths().to_numpy()
-        if (lengths != self.edge_features).any():
-            raise ValueError(
-                f"an edge came with {lengths[lengths != self.edge_features][0]} feature values, "
-                f"but this graph's edge features have width {self.edge_features}"
-            )
-        vectors[given] = lists.flatten().to_numpy().reshape(-1, self.edge_features)
-        return vectors
 
     def pairs(self) -> PairTable:
-        """The live pairs, sorted by (src, dst). Views."""
-        src, dst = split_keys(self._keys)
-        return PairTable(src, dst, self._weight, self._t, self._last_tau, self._edge_features)
+        """The live pairs, sorted by (src, dst). O(pairs · log pairs)."""
+        slots = live_slots(self._index.records, self._index.used)
+        keys = slot_keys(slots, self._index.records)
+        order = np.argsort(keys)
+        keys, slots = keys[order], slots[order]
+        return PairTable(*split_keys(keys), slot_weights(slots, self._index.weights), slots)
+
+    def is_live(self, nodes: Int64) -> NDArray[np.bool_]:
+        """Which of ``nodes`` are ends of a live pair."""
+        live: NDArray[np.bool_] = self._degree.values[nodes] > 0
+        return live
+
+    @property
+    def num_slots(self) -> int:
+        """Every slot is below."""
+        return 2 * len(self._index.records)
+
+    def slots(self, src: Int64, dst: Int64) -> Int64:
+        """Where pairs are kept, int64 (n,); −1 for those that are not live."""
+        return slots_of(self._index.table, self._index.bits, self._index.records, src, dst)
+
+    @property
+    def pair_index(self) -> PairIndex:
+        """The records of the live pairs, for kernels; not to be changed."""
+        return self._index
+
+    @property
+    def adjacency(self) -> LiveRows:
+        """The rows with the records of their entries, for kernels; not to be changed."""
+        return self._adjacency
+
+    @property
+    def snapshot_number(self) -> int:
+        """What ``SEEN`` of a record says of pairs that the last ``apply`` inserted."""
+        return self._lives.number
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that pairs and rows take, room for more included."""
+        return self._index.nbytes + self._adjacency.nbytes + self._degree.nbytes
 
     def changed(self) -> PairChanges:
         """What the last ``apply`` did to pairs, net against the snapshot before."""
@@ -196,15 +186,32 @@ class LiveGraph:
         """Current feature vectors, float32 (len(ids), F); zeros where a node has none."""
         return self._node_features.values[ids]
 
+    def whole(self) -> Csr:
+        """The adjacency in sorted rows: both directions of every live pair, weights of directions added."""
+        index = self._index
+        if self._whole is None:
+            arrays = self._adjacency.rows(), self._adjacency.records
+            self._whole = Csr(*sorted_rows(*arrays, index.records, index.weights))
+        elif self._since:
+            kept = index.table, index.bits, index.records, index.weights
+            self._whole = advance_adjacency(self._whole, self.num_nodes, np.concatenate(self._since), *kept)
+        self._since = []
+        return self._whole
+
+    def live(self) -> Int64:
+        """Sorted ids of the live nodes. O(num_nodes)."""
+        return np.flatnonzero(self._degree.values)
+
+    def state_slots(self) -> Int64:
+        """Slots of the live pairs in an order that a ``state`` keeps, whatever their numbers are before and after."""
+        return dump(self._index, self._adjacency).slots
+
     def state(self) -> pa.Table:
-        """Everything that the next ``apply`` depends on."""
+        """Everything that the next ``apply`` depends on, the order within rows included."""
         return pack(
             {
-                "keys": self._keys,
-                "weight": self._weight,
-                "t": self._t,
-                "last_tau": self._last_tau,
-                "edge_features": self._edge_features,
+                **dump_arrays(self._index, self._adjacency, seen=self.edge_life is not None),
+                **self._lives.state(),
                 "node_features": self._node_features.values[: self.num_nodes],
                 "tau": np.array([] if self.tau is None else [self.tau], np.int64),
                 "num_nodes": np.array(self.num_nodes),
@@ -213,31 +220,73 @@ class LiveGraph:
         )
 
     def restore(self, table: pa.Table) -> None:
-        """Continue from a ``state()``; what the last ``apply`` changed is not part of it."""
+        """Continue from a ``state()``, in a fresh graph; what the last ``apply`` changed is not part of it.
+
+        Raises:
+            ValueError: The state is of a release before this shape.
+        """
         state = unpack(table)
-        self._keys, self._weight, self._t = state["keys"], state["weight"], state["t"]
-        self._last_tau, self._edge_features = state["last_tau"], state["edge_features"]
+        if "directions" not in state:
+            raise ValueError("this state of a live graph is of a release before its rows were kept")
+        slots, seen = load(state, self._index, self._adjacency)
+        self._lives.restore(state, slots, seen)
         self._node_features.values = state["node_features"]
         self.tau = int(state["tau"][0]) if len(state["tau"]) else None
         self.num_nodes = int(state["num_nodes"])
         self.missing_deletes = int(state["missing_deletes"])
-        src, dst = split_keys(self._keys)
-        none = np.empty(0, np.int64)
-        self._degree = _count_degrees(none, self.num_nodes, src, dst, np.ones(len(src), np.int8))
-        self._csr = Csr(*build_adjacency(self.num_nodes, self._keys, self._weight))
+        src, dst = split_keys(slot_keys(slots, self._index.records))
+        degree = np.bincount(src, minlength=self.num_nodes)
+        degree += np.bincount(dst[src != dst], minlength=self.num_nodes)
+        self._degree.replace(degree)
+        self.num_edges, self.num_pairs = len(slots), len(state["directions"])
+        self.num_live = int(np.count_nonzero(degree))
+        self._moment = _Moment()
+
+
+class _Moment:
+    """The time between two snapshots."""
+
+    def __init__(self) -> None:
+        self.is_past = False
+
+
+class _View:
+    """A live graph, as long as it is at one snapshot."""
+
+    def __init__(self, graph: LiveGraph, moment: _Moment) -> None:
+        self._graph, self._moment = graph, moment
+        self._live: Int64 | None = None
+
+    def rows(self) -> Rows:
+        """As ``LiveRows.rows``."""
+        return self._now().adjacency.rows()
+
+    def graph(self) -> Csr:
+        """As ``LiveGraph.whole``."""
+        return self._now().whole()
+
+    def live(self) -> Int64:
+        """As ``LiveGraph.live``."""
+        graph = self._now()
+        if self._live is None:
+            self._live = graph.live()
+        return self._live
+
+    def _now(self) -> LiveGraph:
+        if self._moment.is_past:
+            raise RuntimeError(
+                "the live graph has moved on from this snapshot; ask for its rows and its whole before, or of delta.kept()"
+            )
+        return self._graph
+
+
+def _net(node: Int64, turn: Int8) -> tuple[Int64, Int64]:
+    """Nodes that came to life once more often than they ceased to live, and the reverse; ascending."""
+    ids, at = np.unique(node, return_inverse=True)
+    net = np.bincount(at, turn, len(ids))
+    return ids[net > 0], ids[net < 0]
 
 
 def _column(table: pa.Table, name: str) -> NDArray[Any]:
     """A column as a writable array: kernels compile once, not again for read-only views of Arrow memory."""
     return np.array(table[name].to_numpy())
-
-
-@njit(cache=True, nogil=True)
-def _count_degrees(before: Int64, num_nodes: int, src: Int64, dst: Int64, change: Int8) -> Int64:
-    degree = np.zeros(num_nodes, np.int64)
-    degree[: len(before)] = before
-    for i in range(len(src)):
-        degree[src[i]] += change[i]
-        if dst[i] != src[i]:
-            degree[dst[i]] += change[i]
-    return degree

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from stream.partition.interface import Why
-from stream.snapshots.delta import Csr, SnapshotDelta
+from stream.snapshots.delta import Csr, delta_of
 
 MASK = (1 << 64) - 1
 
@@ -33,7 +33,7 @@ def snapshot(tau, num_nodes, events):
         (np.array(column) for column in zip(*events, strict=True)) if events else [np.empty(0, int)] * 4
     )
     none = np.empty(0, np.int64)
-    return SnapshotDelta(
+    return delta_of(
         tau=tau,
         num_nodes=num_nodes,
         op=op.astype(np.int8),

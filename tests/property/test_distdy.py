@@ -13,7 +13,7 @@ from stream.partition.distdy_base import REFERENCE_BYTES, base_partition
 from stream.partition.distdy_kernels import refine
 from stream.partition.interface import CapacityError, PartitionError, create
 from stream.partition.quality import sampled_share
-from stream.snapshots.delta import Csr, SnapshotDelta
+from stream.snapshots.delta import Csr, delta_of
 
 
 def snapshot(
@@ -37,7 +37,7 @@ def snapshot(
         row = before.graph.indices[before.graph.indptr[v] : before.graph.indptr[v + 1]].tolist()
         touched |= {v} if row != neighbours[v] else set()
     none = np.empty(0, np.int64)
-    return SnapshotDelta(
+    return delta_of(
         tau=tau,
         num_nodes=num_nodes,
         op=np.empty(0, np.int8),
@@ -48,8 +48,7 @@ def snapshot(
         graph=Csr(indptr, indices, np.ones(len(indices), np.float32)),
         live=np.array(live, np.int64),
         touched=np.array(sorted(touched), np.int64),
-        entered=np.array(sorted(set(live) - was), np.int64),
-        left=np.array(sorted(was - set(live)), np.int64),
+        before=before,
         feature_nodes=np.array(sorted(changed), np.int64),
         changed_segments=np.array([changed[v] for v in sorted(changed)], np.int32),
         segments=segments,

@@ -12,6 +12,7 @@ from trainer_command import trainer
 
 from schemas.events import Op
 from stream.snapshots.graph import LiveGraph
+from stream.snapshots.pairs import Change
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
 
@@ -98,9 +99,13 @@ def live_pairs_by_hand(file: dict[str, np.ndarray]) -> dict[tuple[int, int], int
 
 def live_pairs_of(reader: LogReader) -> dict[tuple[int, int], int]:
     """The same from the log by the live graph that lanes use, in external ids."""
-    graph = LiveGraph()
+    graph, times = LiveGraph(), np.zeros(0, np.int64)  # of the latest insert, by slot
     for snapshot in reader.snapshots:
-        graph.apply(snapshot.tau, reader.events(snapshot.tau))
+        delta = graph.apply(snapshot.tau, reader.events(snapshot.tau))
+        changed = graph.changed()
+        lives = changed.change != Change.REMOVED
+        times = np.append(times, np.zeros(graph.num_slots - len(times), np.int64))
+        times[changed.slot[lives]] = delta.t[changed.event_row[lives]]
     pairs, ids = graph.pairs(), reader.external_ids().to_numpy()
     src, dst = ids[pairs.src].tolist(), ids[pairs.dst].tolist()
-    return dict(zip(zip(src, dst, strict=True), pairs.t.tolist(), strict=True))
+    return dict(zip(zip(src, dst, strict=True), times[pairs.slot].tolist(), strict=True))

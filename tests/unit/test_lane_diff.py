@@ -5,7 +5,7 @@ import pytest
 
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.lane.diff import (
-    StoredPairs,
+    WholePairs,
     cut_segments,
     full_rows,
     pair_changes,
@@ -26,7 +26,7 @@ def stored(pairs):
     order = sorted(pairs)
     src, dst = (np.array([pair[k] for pair in order], np.int64) for k in (0, 1))
     parts = [sorted(pairs[pair][1]) for pair in order]
-    return StoredPairs(
+    return WholePairs(
         pair_keys(src, dst),
         np.array([pairs[pair][0] for pair in order], np.float32),
         np.array([p[-1] for p in parts], np.int32),
@@ -64,7 +64,7 @@ def test_an_unchanged_snapshot_stores_nothing():
 def test_a_pair_lies_with_both_owners_once_if_they_are_the_same():
     home = np.array([0, 1, 1], np.int32)
     keys = pair_keys(np.array([0, 1]), np.array([1, 2]))
-    pairs = StoredPairs.by_owner(keys, np.ones(2, np.float32), home)
+    pairs = WholePairs.by_owner(keys, np.ones(2, np.float32), home)
     assert pairs.count(2).tolist() == [1, 2]
     assert pairs.second.tolist() == [1, -1]
 

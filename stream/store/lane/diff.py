@@ -19,7 +19,7 @@ NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPairs:
+class WholePairs:
     """The live pairs of a snapshot and the parts that hold them.
 
     ``keys`` int64 (n,) ascending (``pairs.pair_keys``), ``weight`` float32 (n,), ``first`` and ``second``
@@ -32,21 +32,21 @@ class StoredPairs:
     second: Int32
 
     @classmethod
-    def empty(cls) -> "StoredPairs":
+    def empty(cls) -> "WholePairs":
         """No pairs."""
         return cls(
             np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32)
         )
 
     @classmethod
-    def by_owner(cls, keys: Int64, weight: Float32, home: Int32) -> "StoredPairs":
+    def by_owner(cls, keys: Int64, weight: Float32, home: Int32) -> "WholePairs":
         """Vertex lanes: each pair with the owners of its ends; ``home`` is int32 (num_nodes,)."""
         src, dst = split_keys(keys)
         first, second = home[src], home[dst]
         return cls(keys, weight, first, np.where(first == second, np.int32(NOWHERE), second))
 
     @classmethod
-    def by_edge(cls, keys: Int64, weight: Float32, part: Int32) -> "StoredPairs":
+    def by_edge(cls, keys: Int64, weight: Float32, part: Int32) -> "WholePairs":
         """Edge lanes: each pair with one part; ``part`` is int32 (n,)."""
         return cls(keys, weight, part, np.full(len(keys), NOWHERE, np.int32))
 
@@ -68,6 +68,13 @@ class PairChanges:
     op: Int8
     keys: Int64
     weight: Float32
+
+    @property
+    def growth(self) -> Int64:
+        """Pairs that each part has more, int64 (batches,)."""
+        total = np.concatenate([[0], np.cumsum(self.op, dtype=np.int64)])
+        growth: Int64 = np.diff(total[self.offsets])
+        return growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ def segment_width(features: int, segments: int) -> int:
     return -(-features // segments)
 
 
-def pair_changes(before: StoredPairs, after: StoredPairs, batches: int) -> PairChanges:
+def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairChanges:
     """Difference of two snapshots' stored pairs.
 
     Args:
@@ -118,7 +125,13 @@ def pair_changes(before: StoredPairs, after: StoredPairs, batches: int) -> PairC
     part, op = np.empty(total, np.int32), np.empty(total, np.int8)
     keys, weight = np.empty(total, np.int64), np.empty(total, np.float32)
     _pair_changes(*args, part, op, keys, weight)
-    order = np.argsort(part, kind="stable")
+    return by_part(part, op, keys, weight, batches)
+
+
+def by_part(part: Int32, op: Int8, keys: Int64, weight: Float32, batches: int) -> PairChanges:
+    """Order rows of pair changes, in any order, by part and key."""
+    order = np.argsort(keys)  # a key has one row a part: those need no order
+    order = order[np.argsort(part[order], kind="stable")]
     return PairChanges(_offsets(part, batches), op[order], keys[order], weight[order])
 
 
@@ -171,32 +184,44 @@ def _offsets(part: Int32, batches: int) -> Int64:
 
 
 @njit(cache=True, nogil=True)
+def pair_change(key, old, new, reweighted, w, n, part, op, keys, weight):  # type: ignore[no-untyped-def]  # compiled
+    """Rows of one pair, written from row ``n`` on (only counted where there are no outputs); the row after them.
+
+    ``old`` and ``new`` are the two parts that held and that hold it, −1 for none and the same twice for one.
+    """
+    fill = len(part) > 0
+    for i in range(2):
+        p = old[i]
+        if p < 0 or p == new[0] or p == new[1] or (i == 1 and p == old[0]):
+            continue
+        if fill:
+            part[n], op[n], keys[n], weight[n] = p, -1, key, 0
+        n += 1
+    for i in range(2):
+        p = new[i]
+        if p < 0 or (i == 1 and p == new[0]):
+            continue
+        held = p == old[0] or p == old[1]
+        if held and not reweighted:
+            continue
+        if fill:
+            part[n], op[n], keys[n], weight[n] = p, 0 if held else 1, key, w
+        n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
 def _pair_changes(bk, bw, b1, b2, ak, aw, a1, a2, part, op, keys, weight):  # type: ignore[no-untyped-def]  # compiled
     # Called twice: with empty outputs it counts, with outputs of that size it fills them.
-    fill = len(part) > 0
     i = j = n = 0
     while i < len(bk) or j < len(ak):
         was = i < len(bk) and (j == len(ak) or bk[i] <= ak[j])
         stays = j < len(ak) and (i == len(bk) or ak[j] <= bk[i])
         key = bk[i] if was else ak[j]
-        old1, old2 = (b1[i], b2[i]) if was else (np.int32(-1), np.int32(-1))
-        new1, new2 = (a1[j], a2[j]) if stays else (np.int32(-1), np.int32(-1))
+        old = (b1[i], b2[i]) if was else (np.int32(-1), np.int32(-1))
+        new = (a1[j], a2[j]) if stays else (np.int32(-1), np.int32(-1))
         w = aw[j] if stays else np.float32(0)
-        reweighted = was and stays and bw[i] != w
-        for p in (old1, old2):
-            if p >= 0 and p not in (new1, new2):
-                if fill:
-                    part[n], op[n], keys[n], weight[n] = p, -1, key, 0
-                n += 1
-        for p in (new1, new2):
-            if p < 0:
-                continue
-            held = p in (old1, old2)
-            if held and not reweighted:
-                continue
-            if fill:
-                part[n], op[n], keys[n], weight[n] = p, 0 if held else 1, key, w
-            n += 1
+        n = pair_change(key, old, new, was and stays and bw[i] != w, w, n, part, op, keys, weight)
         i += was
         j += stays
     return n

@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.store import LaneHeader, PartSummary
-from stream.partition.interface import OnlinePartitioner, PartitionError, Why, create
+from stream.partition.interface import OnlinePartitioner, Why, create
 from stream.snapshots.delta import Int32, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
-from stream.snapshots.pairs import pair_keys
 from stream.store.lane.diff import (
     SegmentChanges,
     Stored,
-    StoredPairs,
+    WholePairs,
     cut_segments,
     full_rows,
     pair_changes,
@@ -26,6 +25,7 @@ from stream.store.lane.diff import (
 )
 from stream.store.lane.placement import Placement, Transition
 from stream.store.lane.sizes import PartTotals, part_summaries
+from stream.store.lane.stored_pairs import AssignedPairs, OwnedPairs, StoredPairs
 from stream.store.log.base import groups
 
 _PLACED = pa.schema([("node", pa.int64()), ("part", pa.int32()), ("why", pa.int8())])
@@ -74,7 +74,11 @@ class LaneState:
         self.placement = Placement(header.kind, header.parts)
         self.width = segment_width(header.node_features, header.segments)
         self.batches = edge_batch_count(header)
-        self._pairs = StoredPairs.empty()
+        self._pairs: StoredPairs = (
+            OwnedPairs(header.algorithm, self.graph, self.placement)
+            if header.kind == "vertex"
+            else AssignedPairs(header.algorithm, self.graph, header.parts)
+        )
         self._totals = PartTotals(header.parts)
 
     def begin(self, base: pa.Table | None) -> None:
@@ -109,27 +113,21 @@ class LaneState:
         self._totals.before(self.placement, changed.nodes, assignment.node)
         transition = self.placement.apply(assignment.node, assignment.part, assignment.why, delta.num_nodes)
         self._totals.after(self.placement, transition, changed.nodes, self.graph)
-        before, self._pairs = self._pairs, self._stored_pairs(delta, assignment.event_part)
+        pairs = self._pairs.advance(delta, assignment, transition)
         if from_nothing:
             stored = self.whole()
         else:
             stored = Stored(
-                assignment.node,
-                assignment.part,
-                assignment.why,
-                pair_changes(before, self._pairs, self.batches),
-                self._segment_changes(transition),
+                assignment.node, assignment.part, assignment.why, pairs, self._segment_changes(transition)
             )
-        summaries = part_summaries(
-            self.header, self._totals, self._pairs.count(self.batches), stored, transition
-        )
+        summaries = part_summaries(self.header, self._totals, self._pairs.count, stored, transition)
         return LaneStep(
             delta=delta,
             stored=stored,
             event_part=assignment.event_part if self.header.kind == "edge" else None,
             parts=summaries[: self.header.parts],
             discarded=summaries[self.header.parts] if self.header.kind == "edge" else None,
-            live_pairs=len(self._pairs.keys),
+            live_pairs=self.graph.num_edges,
             seconds=seconds,
         )
 
@@ -142,7 +140,7 @@ class LaneState:
             node,
             part,
             np.where(self.placement.home[node] == part, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8),
-            pair_changes(StoredPairs.empty(), self._pairs, self.batches),
+            pair_changes(WholePairs.empty(), self._pairs.whole(), self.batches),
             segment_changes(rows, self.header.parts, self.width),
         )
 
@@ -154,51 +152,22 @@ class LaneState:
             "graph": self.graph.state(),
             "partitioner": self.partitioner.state(),
             "placement": pa.table([node, part, why], schema=_PLACED),
-            "pair_parts": pa.table([self._pairs.first], schema=_PAIR_PARTS),
+            "pair_parts": pa.table([self._pairs.state()], schema=_PAIR_PARTS),
         }
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
-        """Continue from ``tables`` of a lane with the same header; only in a fresh state."""
+        """Continue from ``tables`` of a lane with the same header; only in a fresh state.
+
+        Raises:
+            ValueError: They are of an earlier release.
+        """
         self.graph.restore(tables["graph"])
         self.partitioner.restore(tables["partitioner"])
         node, part, why = (tables["placement"][name].to_numpy() for name in _PLACED.names)
         transition = self.placement.apply(node, part, why, self.graph.num_nodes)
         nodes = np.arange(self.graph.num_nodes, dtype=np.int64)
         self._totals.after(self.placement, transition, nodes, self.graph)
-        pairs = self.graph.pairs()
-        keys = pair_keys(pairs.src, pairs.dst)
-        if self.header.kind == "vertex":
-            self._pairs = StoredPairs.by_owner(keys, pairs.weight, self.placement.home)
-        else:
-            part = tables["pair_parts"]["part"].to_numpy()
-            self._pairs = StoredPairs.by_edge(keys, pairs.weight, part)
-
-    def _stored_pairs(self, delta: SnapshotDelta, event_part: Int32 | None) -> StoredPairs:
-        pairs = self.graph.pairs()
-        keys = pair_keys(pairs.src, pairs.dst)
-        if self.header.kind == "vertex":
-            homeless = delta.live[self.placement.home[delta.live] < 0]
-            if len(homeless):
-                raise PartitionError(
-                    f"{self.header.algorithm} left {len(homeless)} live nodes of snapshot {delta.tau} without an "
-                    f"owner, such as node {homeless[0]}: it breaks the contract of vertex partitioners"
-                )
-            return StoredPairs.by_owner(keys, pairs.weight, self.placement.home)
-        if event_part is None or len(event_part) != len(delta.op):
-            found = "none" if event_part is None else len(event_part)
-            raise PartitionError(
-                f"{self.header.algorithm} gave {found} event parts for {len(delta.op)} events of snapshot "
-                f"{delta.tau}: it breaks the contract of edge partitioners"
-            )
-        changes = self.graph.changed()
-        inserted = changes.change >= 0
-        known = np.searchsorted(self._pairs.keys, keys)
-        known[known == len(self._pairs.keys)] = 0  # such a pair is new: overwritten below
-        part = self._pairs.first[known] if len(self._pairs.keys) else np.zeros(len(keys), np.int32)
-        at = np.searchsorted(keys, pair_keys(changes.src[inserted], changes.dst[inserted]))
-        chosen = event_part[changes.event_row[inserted]]
-        part[at] = np.where(chosen < 0, self.header.parts, chosen)
-        return StoredPairs.by_edge(keys, pairs.weight, part)
+        self._pairs.restore(tables["pair_parts"]["part"].to_numpy())
 
     def _segment_changes(self, transition: Transition) -> SegmentChanges:
         parts = self.header.parts

@@ -9,7 +9,7 @@ from schemas.store import FileRef, LaneHeader, LaneManifest
 from stream.snapshots.delta import Int32, Int64, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import pair_keys
-from stream.store.lane.diff import StoredPairs
+from stream.store.lane.diff import WholePairs
 from stream.store.lane.tables import read_event_parts
 from stream.store.window.held import HeldParts
 
@@ -66,7 +66,7 @@ class StoredLane:
         live = graph.pairs()
         live_keys = pair_keys(live.src, live.dst)
         if self._header.kind == "vertex":
-            expected = StoredPairs.by_owner(live_keys, live.weight, self._held.placement.home)
+            expected = WholePairs.by_owner(live_keys, live.weight, self._held.placement.home)
             both = np.sort(np.stack([expected.first, expected.second], axis=1), axis=1).ravel()
             wanted = both >= 0
             same = (

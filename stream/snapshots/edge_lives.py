@@ -1,0 +1,62 @@
+"""When pairs end that nobody deletes: edge lives, counted in intervals after the last occurrence."""
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.snapshots.arrays import Int32, Int64
+from stream.snapshots.pairs import Change, PairChanges
+
+
+class EdgeLives:
+    """Which pairs each of the last snapshots saw; with no edge life, only how many snapshots there were.
+
+    A pair that is seen again stays on the lists of before: whoever takes a list looks up when its pairs were last
+    seen. So every insert is looked at once more, when its life would end, and no pair at any other time.
+
+    Args:
+        life: Intervals a pair lives after its last occurrence; None: for ever.
+
+    Attributes:
+        number: Of the last snapshot, counted from 1.
+    """
+
+    def __init__(self, life: int | None) -> None:
+        self.life = life
+        self.number = 0
+        self._tau = 0
+        self._seen: deque[tuple[int, int, Int64]] = deque()  # τ, number and slots, oldest first
+
+    def advance(self, tau: int) -> tuple[tuple[Int64, Int32], int]:
+        """Go on to snapshot ``tau``.
+
+        Returns:
+            Slots whose pairs may end, with the number of the snapshot that saw them; and the number of this one.
+        """
+        self.number += 1
+        self._tau = tau
+        slots, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        while self.life is not None and self._seen and tau - self._seen[0][0] >= self.life:
+            _, number, seen = self._seen.popleft()
+            slots.append(seen)
+            numbers.append(np.full(len(seen), number, np.int32))
+        return (np.concatenate(slots), np.concatenate(numbers)), self.number
+
+    def saw(self, changes: PairChanges) -> None:
+        """Take note of the pairs that this snapshot inserted."""
+        if self.life is not None:
+            self._seen.append((self._tau, self.number, changes.slot[changes.change != Change.REMOVED]))
+
+    def state(self) -> dict[str, NDArray[np.int64]]:
+        """Snapshots of the lists; the lists follow from when live pairs were seen."""
+        listed = [(tau, number) for tau, number, _ in self._seen]
+        return {"lives": np.array(listed, np.int64).reshape(-1, 2), "number": np.array(self.number)}
+
+    def restore(self, state: dict[str, NDArray[np.int64]], slots: Int64, seen: Int32) -> None:
+        """Continue from a ``state`` with the slots of the live pairs and when each was last seen."""
+        self.number = int(state["number"])
+        order = np.argsort(seen, kind="stable")
+        for tau, number in state["lives"].tolist():
+            start, end = np.searchsorted(seen[order], [number, number + 1])
+            self._seen.append((tau, number, slots[order[start:end]]))

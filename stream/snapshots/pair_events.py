@@ -1,0 +1,222 @@
+"""What a snapshot's events and the end of edge lives do to the records of live pairs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from stream.snapshots.arrays import Float32, Int8, Int32, Int64
+from stream.snapshots.pair_index import (
+    DEAD,
+    HIGH,
+    LOW,
+    SEEN,
+    WEIGHT,
+    PairIndex,
+    find,
+    put,
+    slot_keys,
+    take_out,
+)
+from stream.snapshots.pairs import PairChanges, split_keys
+
+_RECORD = np.int64(0xFFFFFFFF)
+_NAMED = -2
+"""``SEEN`` of a direction that the snapshot has named, as its i-th: −2 − i, while its events are taken in."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairStep:
+    """A snapshot's effect on live pairs.
+
+    Attributes:
+        changes: On directed pairs.
+        joined: int64, records of the pairs of two nodes that are live now in some direction and were in none,
+            ascending by the lower of its directed pairs that changed.
+        parted: int64, records of those that were and are not.
+        freed: int32, records out of use; they hold their last pair until they are given back.
+        degrees: Of nodes whose number of directed pairs became 0 or ceased to be: +1 each time one came to life, −1
+            each time it ceased, as parallel arrays (node int64, change int8).
+        missing: Deletes of pairs that were not there.
+    """
+
+    changes: PairChanges
+    joined: Int64
+    parted: Int64
+    freed: Int32
+    degrees: tuple[Int64, Int8]
+    missing: int
+
+
+def apply_events(
+    index: PairIndex,
+    op: Int8,
+    src: Int64,
+    dst: Int64,
+    weight: Float32,
+    degree: Int32,
+    expiring: tuple[Int64, Int32],
+    number: int,
+) -> PairStep:
+    """Take in a snapshot.
+
+    Args:
+        index: The live pairs.
+        op: int8 (E,), 1 insert or −1 delete, in log order.
+        src: int64 (E,), ids below 2³¹.
+        dst: int64 (E,).
+        weight: float32 (E,).
+        degree: int32 (num_nodes,), directed pairs at each node, a self-loop counting once; kept up.
+        expiring: Slots whose pairs end unless they are inserted again, and the number of the snapshot that last
+            saw them, (x,) each; one that was seen since then doesn't end.
+        number: Of this snapshot, above all before it.
+    """
+    index.reserve(int((op > 0).sum()))
+    slots, seen, present, inserted, deleted, counts = _take_in(
+        op,
+        src,
+        dst,
+        index.table,
+        index.bits,
+        index.records,
+        index.free,
+        index.num_free,
+        index.used,
+        *expiring,
+    )
+    index.num_free, index.used, missing = (int(x) for x in counts)
+    keys = slot_keys(slots, index.records)
+    order = np.argsort(keys)
+    named = slots[order], seen[order], present[order], inserted[order], deleted[order]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    kept, change, row, new, old, joined, parted, freed, node, turn = _settle(
+        *named, place, weight, index.table, index.bits, index.records, index.weights, degree, number
+    )
+    changed_src, changed_dst = split_keys(keys[order][kept])
+    changes = PairChanges(changed_src, changed_dst, change, row, new, old, named[0][kept])
+    return PairStep(changes, joined, parted, freed, (node, turn), missing)
+
+
+@njit(cache=True, nogil=True)
+def _take_in(
+    op: Int8, src: Int64, dst: Int64, table: Int64, bits: int, records: Int32, free: Int32, num_free: int,
+    used: int, expiring: Int64, seen_at: Int32,
+) -> tuple[Int64, Int32, NDArray[np.bool_], Int64, Int64, Int64]:  # fmt: skip
+    """Every directed pair that the snapshot names.
+
+    Its slot, when it was seen before, whether it is live now, and the rows of its last insert and delete, −1 for
+    none; then how many records are free and used, and deletes of what was not there.
+    """
+    most = len(op) + len(expiring)
+    slots, seen = np.empty(most, np.int64), np.empty(most, np.int32)
+    present = np.empty(most, np.bool_)
+    inserted, deleted = np.full(most, -1), np.full(most, -1)
+    n = missing = 0
+    for i in range(len(expiring)):
+        record, back = expiring[i] >> 1, expiring[i] & 1
+        if records[record, SEEN + back] == seen_at[i]:
+            slots[n], seen[n], present[n] = expiring[i], seen_at[i], False
+            records[record, SEEN + back] = _NAMED - n
+            n += 1
+    for i in range(len(op)):
+        low, high = min(src[i], dst[i]), max(src[i], dst[i])
+        back = np.int64(src[i] > dst[i])
+        place = find(table, bits, records, low, high)
+        if place >= 0:
+            record = table[place] & _RECORD
+        elif op[i] > 0:
+            if num_free > 0:
+                num_free -= 1
+                record = np.int64(free[num_free])
+            else:
+                record = np.int64(used)
+                used += 1
+            records[record, LOW], records[record, HIGH] = low, high
+            records[record, SEEN], records[record, SEEN + 1] = DEAD, DEAD
+            put(table, ~place, low, high, record)
+        else:
+            missing += 1
+            continue
+        then = records[record, SEEN + back]
+        if then > _NAMED:
+            k = np.int64(n)
+            slots[k], seen[k], present[k] = 2 * record + back, then, then != DEAD
+            records[record, SEEN + back] = _NAMED - k
+            n += 1
+        else:
+            k = np.int64(_NAMED - then)
+        if op[i] > 0:
+            present[k], inserted[k] = True, i
+        else:
+            missing += not present[k]
+            present[k], deleted[k] = False, i
+    counts = np.array([num_free, used, missing])
+    return slots[:n], seen[:n], present[:n], inserted[:n], deleted[:n], counts
+
+
+@njit(cache=True, nogil=True)
+def _settle(
+    slots: Int64, seen: Int32, present: NDArray[np.bool_], inserted: Int64, deleted: Int64, place: Int64,
+    weight: Float32, table: Int64, bits: int, records: Int32, weights: Float32, degree: Int32, number: int,
+) -> tuple[Int64, Int8, Int64, Float32, Float32, Int64, Int64, Int32, Int64, Int8]:  # fmt: skip
+    """Named pairs in order of their keys: what changed, and their records brought up to date."""
+    n = len(slots)
+    kept, change, row = np.empty(n, np.int64), np.empty(n, np.int8), np.empty(n, np.int64)
+    new, old = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    joined, parted, freed = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
+    node, turn = np.empty(2 * n, np.int64), np.empty(2 * n, np.int8)
+    settled = np.zeros(n, np.bool_)  # as one direction of a record that the other has brought up to date
+    c = j = p = f = d = 0
+    for k in range(n):
+        record, back = slots[k] >> 1, slots[k] & 1
+        known = seen[k] != DEAD
+        other = records[record, SEEN + 1 - back]
+        if not settled[k] and not known and not present[k] and other <= _NAMED:
+            records[record, SEEN + back] = (
+                DEAD  # came and went: what its record becomes is for the other direction
+            )
+        elif not settled[k]:
+            other_was = other_is = other >= 0
+            if other <= _NAMED:
+                at = place[_NAMED - other]
+                settled[at] = True
+                other_was, other_is = seen[at] != DEAD, present[at]
+                records[record, SEEN + 1 - back] = number if other_is else DEAD
+            was, lives = known or other_was, present[k] or other_is
+            loop = records[record, LOW] == records[record, HIGH]
+            if lives and not was and not loop:
+                joined[j] = record
+                j += 1
+            elif was and not lives and not loop:
+                parted[p] = record
+                p += 1
+            if not lives:
+                take_out(table, bits, find(table, bits, records, records[record, LOW], records[record, HIGH]))
+                freed[f] = record
+                f += 1
+            records[record, SEEN + back] = number if present[k] else DEAD
+        if not (known or present[k]):
+            continue
+        kept[c] = k
+        change[c] = (0 if known else 1) if present[k] else -1
+        row[c] = inserted[k] if present[k] else deleted[k]
+        old[c] = weights[record, WEIGHT + back] if known else 0
+        if present[k]:
+            weights[record, WEIGHT + back] = weight[inserted[k]]
+        new[c] = weights[record, WEIGHT + back]
+        if change[c] != 0:
+            for end in range(2):
+                v = records[record, LOW + end]
+                if end == 1 and v == records[record, LOW]:
+                    continue
+                degree[v] += change[c]
+                if degree[v] == (1 if change[c] > 0 else 0):
+                    node[d], turn[d] = v, change[c]
+                    d += 1
+        c += 1
+    return (
+        kept[:c], change[:c], row[:c], new[:c], old[:c],
+        joined[:j], parted[:p], freed[:f], node[:d], turn[:d],
+    )  # fmt: skip

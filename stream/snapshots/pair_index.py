@@ -1,0 +1,193 @@
+"""Where a pair of nodes is kept: a hash table of open addresses, with one record a pair.
+
+A record holds both directions of an undirected pair and is one half of a cache line, so that an event costs one
+look into the table and one into its record. A *slot* is one direction of one record: ``2 · record`` from the lower
+node to the higher (and for self-loops), ``2 · record + 1`` back. Slots are numbers for arrays beside the records; they
+stay with their pair while it is live, and say nothing about it.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from stream.snapshots.arrays import Float32, Int32, Int64
+from stream.snapshots.pairs import KEY_BITS
+
+LOW, HIGH, AT_LOW, AT_HIGH, WEIGHT, SEEN = 0, 1, 2, 3, 4, 6
+"""Columns of a record, int32: the nodes; the place of each in the other's row; weight (a float32) and number of the
+snapshot of the last insert, of either direction."""
+
+DEAD = -1
+"""``SEEN`` of a direction that is not live."""
+
+_WORDS = 8
+_LEAST_BITS = 6
+_EMPTY = np.int64(-1)
+_HASH_BITS = 31
+_RECORD = np.int64(0xFFFFFFFF)
+_FIRST_FACTOR, _SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+class PairIndex:
+    """Records of node pairs, found by their nodes.
+
+    Attributes:
+        records: int32 (capacity, 8).
+        weights: float32 (capacity, 8), the same bytes: columns ``WEIGHT`` and ``WEIGHT + 1`` are meant.
+        table: int64 (2^bits,), hash and record of each entry, −1 where there is none.
+        bits: Its size.
+        used: Records that were ever in use: those above have never been.
+        free: int32, a stack of the records in between that are not in use.
+    """
+
+    def __init__(self) -> None:
+        self.bits = _LEAST_BITS
+        self.table: Int64 = np.full(1 << self.bits, _EMPTY)
+        self.records: Int32 = np.empty((0, _WORDS), np.int32)
+        self.weights: Float32 = self.records.view(np.float32)
+        self.used = 0
+        self.free: Int32 = np.empty(0, np.int32)
+        self.num_free = 0
+
+    @property
+    def in_use(self) -> int:
+        """Records in use."""
+        return self.used - self.num_free
+
+    def reserve(self, more: int) -> None:
+        """Have room for ``more`` pairs, at most half of the table full."""
+        fresh = max(more - self.num_free, 0)
+        if self.used + fresh > len(self.records):
+            records = np.full((self.used + fresh + len(self.records) // 2, _WORDS), DEAD, np.int32)
+            records[: self.used] = self.records[: self.used]
+            self.records, self.weights = records, records.view(np.float32)
+        if 2 * (self.in_use + more) > len(self.table):
+            while 2 * (self.in_use + more) > 1 << self.bits:
+                self.bits += 1
+            self.bits += 1  # so that the next one is twice as many pairs away
+            self.table = np.full(1 << self.bits, _EMPTY)
+            index_records(self.table, self.bits, self.records, self.used)
+
+    def give_back(self, freed: Int32) -> None:
+        """Records, taken out of the table, that may be used again."""
+        if self.num_free + len(freed) > len(self.free):
+            stack = np.empty(self.num_free + len(freed) + len(self.free) // 2, np.int32)
+            stack[: self.num_free] = self.free[: self.num_free]
+            self.free = stack
+        self.free[self.num_free : self.num_free + len(freed)] = freed
+        self.num_free += len(freed)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.table.nbytes + self.records.nbytes + self.free.nbytes
+
+
+@njit(cache=True, nogil=True, inline="always")
+def hashed(low: int, high: int) -> np.int64:
+    """31 bits of a pair (two rounds of SplitMix64's mixer)."""
+    z = (np.uint64(low) << np.uint64(32)) | np.uint64(high)
+    z = (z ^ (z >> np.uint64(30))) * _FIRST_FACTOR
+    z = (z ^ (z >> np.uint64(27))) * _SECOND_FACTOR
+    return np.int64(z >> np.uint64(64 - _HASH_BITS))
+
+
+@njit(cache=True, nogil=True)
+def find(table: Int64, bits: int, records: Int32, low: int, high: int) -> np.int64:
+    """Place of a pair in the table, or ~(the place where it would be put)."""
+    mask = (np.int64(1) << bits) - 1
+    h = hashed(low, high)
+    place = h >> (_HASH_BITS - bits)
+    while table[place] != _EMPTY:
+        if table[place] >> 32 == h:
+            record = table[place] & _RECORD
+            if records[record, LOW] == low and records[record, HIGH] == high:
+                return place
+        place = (place + 1) & mask
+    return ~place
+
+
+@njit(cache=True, nogil=True)
+def put(table: Int64, place: int, low: int, high: int, record: int) -> None:
+    """Fill a place that ``find`` gave."""
+    table[place] = (hashed(low, high) << 32) | record
+
+
+@njit(cache=True, nogil=True)
+def take_out(table: Int64, bits: int, place: int) -> None:
+    """Empty a place, and move up what stands behind it, so that no search ends too early."""
+    mask = (np.int64(1) << bits) - 1
+    hole, at = np.int64(place), np.int64(place + 1) & mask
+    while table[at] != _EMPTY:
+        wanted = (table[at] >> 32) >> (_HASH_BITS - bits)
+        if (at - wanted) & mask >= (at - hole) & mask:
+            table[hole] = table[at]
+            hole = at
+        at = (at + 1) & mask
+    table[hole] = _EMPTY
+
+
+@njit(cache=True, nogil=True)
+def index_records(table: Int64, bits: int, records: Int32, used: int) -> None:
+    """Fill an empty table with all records that have a live direction."""
+    mask = (np.int64(1) << bits) - 1
+    for record in range(used):
+        if records[record, SEEN] == DEAD and records[record, SEEN + 1] == DEAD:
+            continue
+        h = hashed(records[record, LOW], records[record, HIGH])
+        place = h >> (_HASH_BITS - bits)
+        while table[place] != _EMPTY:
+            place = (place + 1) & mask
+        table[place] = (h << 32) | record
+
+
+@njit(cache=True, nogil=True)
+def slots_of(table: Int64, bits: int, records: Int32, src: Int64, dst: Int64) -> NDArray[np.int64]:
+    """Slots of directed pairs, int64 (n,); −1 for those that are not live."""
+    out = np.empty(len(src), np.int64)
+    for i in range(len(src)):
+        low, high = min(src[i], dst[i]), max(src[i], dst[i])
+        place = find(table, bits, records, low, high)
+        out[i] = -1
+        if place >= 0:
+            record = table[place] & _RECORD
+            back = np.int64(src[i] > dst[i])
+            if records[record, SEEN + back] != DEAD:
+                out[i] = 2 * record + back
+    return out
+
+
+@njit(cache=True, nogil=True)
+def live_slots(records: Int32, used: int) -> Int64:
+    """Slots of all live directed pairs, ascending."""
+    out = np.empty(2 * used, np.int64)
+    n = 0
+    for slot in range(2 * used):
+        if records[slot >> 1, SEEN + (slot & 1)] != DEAD:
+            out[n] = slot
+            n += 1
+    return out[:n].copy()
+
+
+@njit(cache=True, nogil=True)
+def slot_keys(slots: Int64, records: Int32) -> Int64:
+    """(src, dst) keys of slots, int64 (n,)."""
+    keys = np.empty(len(slots), np.int64)
+    for i in range(len(slots)):
+        record, back = slots[i] >> 1, slots[i] & 1
+        keys[i] = np.int64(records[record, LOW + back]) << KEY_BITS | records[record, HIGH - back]
+    return keys
+
+
+@njit(cache=True, nogil=True)
+def slot_weights(slots: Int64, weights: Float32) -> Float32:
+    """Weights of slots, float32 (n,)."""
+    out = np.empty(len(slots), np.float32)
+    for i in range(len(slots)):
+        out[i] = weights[slots[i] >> 1, WEIGHT + (slots[i] & 1)]
+    return out
+
+
+def record_pairs(records: Int32, chosen: Int64) -> Int64:
+    """The nodes of records, the lower first: int64 (n, 2)."""
+    return records[chosen, LOW : HIGH + 1].astype(np.int64)
