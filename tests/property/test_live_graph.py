@@ -271,7 +271,8 @@ def test_long_rows_come_and_go_in_bounded_room(edge_life):
             graph = LiveGraph(edge_life=edge_life)
             graph.restore(state)
         delta = graph.apply(tau, event_table(rows))
-        plain_rows.apply(before, plain.pairs, plain.apply(tau, rows)[0])
+        change, _ = plain.apply(tau, rows)
+        plain_rows.apply(before, plain.pairs, change)
         assert rows_of(delta) == [plain_rows.rows.get(v, []) for v in range(graph.num_nodes)]
         assert graph.state().equals(graph.state())
         room.append(graph.nbytes)
