@@ -81,23 +81,30 @@ def written(folder: Path, content: dict[str, Any]) -> Path:
     return path
 
 
-def command(*arguments: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run freshet-stream to its end."""
+def command(
+    *arguments: str | Path, timeout_s: float = 120, secrets: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run freshet-stream to its end, with further variables in its environment."""
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
-        env=_environment(),
+        env=_environment() | (secrets or {}),
     )
 
 
-def started(*arguments: str | Path, log: Path) -> "subprocess.Popen[bytes]":
+def started(
+    *arguments: str | Path, log: Path, secrets: dict[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
     """Start freshet-stream; its standard output and error go to ``log``."""
     with log.open("ab") as output:
         return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)], stdout=output, stderr=subprocess.STDOUT, env=_environment()
+            [*COMMAND, *map(str, arguments)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment() | (secrets or {}),
         )
 
 

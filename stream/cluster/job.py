@@ -1,6 +1,7 @@
 """The stream job on a cluster: submits the pipeline, follows the log that its workers write, and ends it."""
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -51,6 +52,7 @@ class ClusterJob:
         self.totals = LogTotals(config.store)
         self._starts_by_key: dict[tuple[str, int], Start] = {}
         self._unread = 0
+        self._watch: TopicWatch | None = None
         self._begun_s: float | None = None
         self._last_commit_s: float | None = None
 
@@ -79,14 +81,11 @@ class ClusterJob:
             PartitionError: A lane's algorithm or parameters.
             OSError: The disk refuses.
         """
-        watch = TopicWatch(self._config.kafka)
-        try:
+        with ExitStack() as stack:
             while not (self._stopping or self._idle):
-                self._submit(watch)
-                if watch.lost is not None:
-                    raise watch.lost
-        finally:
-            watch.close()
+                self._submit(stack)
+                if self._watch is not None and self._watch.lost is not None:
+                    raise self._watch.lost
         if self._idle:
             self._seal()
         self.totals.refresh()
@@ -95,23 +94,29 @@ class ClusterJob:
             seconds = max(0.0, self._last_commit_s - self._begun_s)
         return Ran(counts.snapshots, counts.events, counts.refused, counts.late, seconds, self._idle)
 
-    def _submit(self, watch: TopicWatch) -> None:
+    def _submit(self, whole: ExitStack) -> None:
         """One submission, from the log's last commit until it is told to end or topics have new partitions."""
         plan = Plan.of(self._config, [])
         announce(self._config.store, plan.id)  # ends what another submission still reads, which frees the log
         try:
             with ExitStack() as stack:
-                reader = self._opened(stack)
-                plan = Plan(plan.id, plan.settings, tuple(self._starts))
+                reader, known_ids = self._opened(stack)
+                if self._watch is None:
+                    self._watch = TopicWatch(self._config.kafka, known_ids)
+                    whole.callback(self._watch.close)
+                watch = self._watch
                 watch.reading(self._starts_by_key)
+                if watch.lost is not None:
+                    return
+                plan = replace(plan, starts=tuple(self._starts), topic_ids=tuple(watch.ids.items()))
                 hold(plan.id, self._config)
                 stack.callback(release, plan.id)
                 self._follow(Submission(self._config.runner, plan), plan, reader, watch)
         finally:
             withdraw(self._config.store, plan.id)
 
-    def _opened(self, stack: ExitStack) -> PartitionReader:
-        """Check that log and lanes can be written, and find where reading begins.
+    def _opened(self, stack: ExitStack) -> tuple[PartitionReader, Mapping[str, str]]:
+        """Check that log and lanes can be written, and find where reading begins; and the topics' ids, as the log has them.
 
         Mistakes are told here and not by a worker.
         """
@@ -121,7 +126,7 @@ class ClusterJob:
             if not self._counting:
                 self.totals.begin()
                 self._counting = True
-            known = SnapshotSink(writer, config).next_offset
+            known, topic_ids = SnapshotSink(writer, config).next_offset, writer.topic_ids
             reader = PartitionReader(config.kafka, known, lambda topic, offsets: None)
             stack.callback(reader.close)
             # Where the log goes on, not where retention lets reading begin: workers count what is skipped.
@@ -132,7 +137,7 @@ class ClusterJob:
                 self._starts_by_key[key] = start if offset is None else replace(start, offset=offset)
         for lane in config.lanes:
             LaneWriter(config.store, lane).close()
-        return reader
+        return reader, topic_ids
 
     @property
     def _starts(self) -> list[Start]:

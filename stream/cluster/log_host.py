@@ -73,6 +73,7 @@ class LogHost:
         self.last_batch_s = time.monotonic()
         with ExitStack() as stack:
             self._writer = stack.enter_context(open_log(config))
+            self._writer.topic_ids = dict(plan.topic_ids)
             metrics.opened_log(self._writer.last, self._writer.totals.bytes)
             self._sink = SnapshotSink(self._writer, config, observer=metrics, beside=True)
             stack.callback(self._sink.close)

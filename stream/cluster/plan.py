@@ -27,11 +27,13 @@ class Plan:
         id: Of this submission; another one of the same configuration has another.
         settings: The configuration as JSON, secrets left out.
         starts: The topic partitions, and where each was when the job was submitted.
+        topic_ids: Kafka's ids of the topics as the log has read them, for its commits to keep.
     """
 
     id: str
     settings: str
     starts: tuple[Start, ...]
+    topic_ids: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, config: StreamConfig, starts: list[Start]) -> Self:
