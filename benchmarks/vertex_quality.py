@@ -22,16 +22,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from schemas.events import US_PER_S, Op
+from schemas.events import US_PER_S, Op, event_schema
 from schemas.store import LaneHeader
 from stream.decode.event_file import read_events
 from stream.partition import metis_library
 from stream.partition.distdy_base import REFERENCE_BYTES
-from stream.partition.interface import OnlinePartitioner
+from stream.partition.interface import OnlinePartitioner, PartitionError
 from stream.snapshots.slicing import densify, slice_events
 from stream.store.lane.state import LaneState
 from stream.synthetic import PAPER_GRAPHS, paper_snapshots
 from stream.synthetic.event_writer import write_events
+from stream.synthetic.rmat import rmat_edges
 from stream.synthetic.table2 import INTERVAL_S, PaperGraph
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -45,11 +46,13 @@ ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
     ("greedy-store", "greedy-store", {}),
     ("metis", "metis", {}),
     ("metis-layer", "metis-layer", {}),
-    ("distdy, stay", "distdy", {}),
+    ("distdy, stay", "distdy", {"reward": "stay"}),
     ("distdy, paper", "distdy", {"reward": "paper"}),
     ("byte-lp", "byte-lp", {}),
     ("byte-lp, sweeps only", "byte-lp", {"refresh": None}),
+    ("byte-lp, few moves", "byte-lp", {"refresh": None, "move_cost": 3.0}),
     ("anchor-metis", "anchor-metis", {}),
+    ("kl", "kl", {}),
 ]
 
 
@@ -112,6 +115,27 @@ def paper(name: str, snapshots: int, shrink: int = 1) -> Callable[[], Stream]:
     return lambda: generated(dataclasses.replace(graph, **sizes))
 
 
+def rmat(edges: int, **cut: int) -> Callable[[], Stream]:
+    """R-MAT over 2^18 ids, an event a microsecond."""
+
+    def load() -> Stream:
+        src, dst = rmat_edges(1 << 18, edges, np.random.default_rng(0))
+        n = len(src)
+        none = {"weight": np.ones(n, np.float32), "op": np.full(n, int(Op.INSERT), np.int8)}
+        columns = {"src": src, "dst": dst, "t": np.arange(n), **none}
+        schema = event_schema("int")
+        table = pa.Table.from_arrays(
+            [
+                pa.array(columns[f.name]).cast(f.type) if f.name in columns else pa.nulls(n, f.type)
+                for f in schema
+            ],
+            schema=schema,
+        )
+        return Stream(densify(table)[0], WIDTH, None, cut, featureless=True)
+
+    return load
+
+
 def generated(graph: PaperGraph) -> Stream:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "events.parquet"
@@ -128,6 +152,11 @@ STREAMS: dict[str, tuple[str, Callable[[], Stream | None]]] = {
         real("sx_mathoverflow", 4, interval_us=7 * DAY_S * US_PER_S),
     ),
     "slashdot": ("slashdot, 60 slices, edges live 4", real("slashdot_reply", 4, num_slices=60)),
+    "wiki50": ("jodie_wikipedia, 50 slices", real("jodie_wikipedia", num_slices=50)),
+    "email50": ("email_eu, 50 slices", real("email_eu", num_slices=50)),
+    "sx50": ("sx_mathoverflow, 50 slices", real("sx_mathoverflow", num_slices=50)),
+    "slashdot50": ("slashdot, 50 slices", real("slashdot_reply", num_slices=50)),
+    "rmat": ("R-MAT, 2 M events, 10 slices", rmat(2_000_000, num_slices=10)),
     "uni50k": ("Uni50K: a tenth of Uni500K, 20 snapshots", paper("uni500k", 20, shrink=10)),
     "uni500k": ("Uni500K, 5 snapshots", paper("uni500k", 5)),
     "ex500k": ("Ex500K, 5 snapshots", paper("ex500k", 5)),
@@ -142,12 +171,12 @@ def cpu_s() -> float:
     return time.thread_time() + used
 
 
-def measure(stream: Stream, algorithm: str, params: dict[str, Any]) -> dict[str, float]:
+def measure(stream: Stream, algorithm: str, params: dict[str, Any], parts: int) -> dict[str, float]:
     header = LaneHeader(
         lane="bench",
         algorithm=algorithm,
         kind="vertex",
-        parts=PARTS,
+        parts=parts,
         window=WINDOW,
         edge_life=stream.edge_life,
         params=params,
@@ -205,8 +234,8 @@ def foresee(partitioner: OnlinePartitioner, events: pa.Table) -> None:
         partitioner.foresee(src, dst, t, int(max(src.max(), dst.max())) + 1)  # type: ignore[attr-defined]
 
 
-def table(title: str, rows: Iterable[tuple[str, dict[str, float]]]) -> None:
-    print(f"\n{title}; K = {PARTS}, w = {WINDOW}\n", flush=True)
+def table(title: str, parts: int, rows: Iterable[tuple[str, dict[str, float]]]) -> None:
+    print(f"\n{title}; K = {parts}, w = {WINDOW}\n", flush=True)
     print(
         "| algorithm | cut % | moved % | nodes | edges | fetch MB | store MB | both MB | CPU ms, median | mean |"
     )
@@ -219,11 +248,23 @@ def table(title: str, rows: Iterable[tuple[str, dict[str, float]]]) -> None:
         )
 
 
+def rows_of(
+    stream: Stream, chosen: list[tuple[str, str, dict[str, Any]]], parts: int
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Figures of every row of the table that takes the stream."""
+    for name, algorithm, params in chosen:
+        try:
+            yield name, measure(stream, algorithm, params, parts)
+        except PartitionError as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("streams", nargs="*", help=", ".join(STREAMS))
+    parser.add_argument("--parts", type=int, default=PARTS)
     parser.add_argument("--only", nargs="*", help="rows of the table, such as byte-lp")
     args = parser.parse_args()
     if unknown := set(args.streams) - set(STREAMS):
@@ -231,14 +272,14 @@ def main() -> None:
     chosen = [row for row in ALGORITHMS if not args.only or row[0] in args.only]
     small = dataclasses.replace(PAPER_GRAPHS["10k-sparse"], nodes=300, edges=900)
     for _, algorithm, params in chosen:  # compiles the kernels
-        measure(generated(small), algorithm, params)
+        measure(generated(small), algorithm, params, args.parts)
     for key in args.streams or BY_DEFAULT:
         title, load = STREAMS[key]
         stream = load()
         if stream is None:
             print(f"\n{title}: ../shared/data is not here", file=sys.stderr)
             continue
-        table(title, ((name, measure(stream, algorithm, params)) for name, algorithm, params in chosen))
+        table(title, args.parts, rows_of(stream, chosen, args.parts))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ What the paper leaves open is decided as ``docs/partitioning.md`` says; in short
 - A snapshot's first sweep takes the nodes that the delta touched and those without a place, later ones the neighbours
   of what moved: work goes by the change. Prices of the other nodes have changed too, so when the nodes touched since
   then add up to ``sweep_all`` of the graph, one first sweep takes all of them.
-- ``reward="stay"`` pays μ to a node that stays; ``reward="paper"`` charges it, as φ is printed.
+- ``reward="stay"`` pays μ to a node that stays; ``reward="paper"`` charges it, as φ is printed, to those that the
+  first sweep takes. Who is looked at later, for a neighbour that moved, is neither paid nor charged there: charges
+  would run through the whole graph from any change.
 """
 
 import math
@@ -35,7 +37,7 @@ from stream.partition.node_arrays import grown
 from stream.partition.node_sets import Marks, union
 from stream.partition.quality import DEFAULT_FANOUT, sampled_share
 from stream.partition.vertex import VertexPartitioner
-from stream.snapshots.delta import Float64, Int32, Int64, Rows, SnapshotDelta
+from stream.snapshots.delta import Float32, Float64, Int32, Int64, Rows, SnapshotDelta
 
 _VALUE_BYTES = 4
 _SLACK = 4.0
@@ -112,11 +114,11 @@ class DistDy(VertexPartitioner):
         self._reward: Float64 = np.zeros(parts)  # μ of this snapshot for nodes that are on k
         self._least_utility = math.inf  # running minimum of U/Σa, per byte
         self._swept_since = 0  # nodes touched since the last sweep over all
-        # A row a node each: owners of this snapshot while it is placed, bytes of changed segments, chances, marks.
-        self._now: Int32 = np.empty(0, np.int32)
+        # A row a node each: what kernels know of it, bytes of its changed segments, marks.
+        self._known: Float32 = np.empty((0, 2), np.float32)
         self._extra: Int64 = np.empty(0, np.int64)
-        self._chance: Float64 = np.empty(0)
         self._ever: Marks = np.empty(0, np.bool_)
+        self._asked: Marks = np.empty(0, np.bool_)
         # Of the snapshot that is being placed: bytes a server, capacities, and C·B/N.
         self._load: Int64 = np.zeros(parts, np.int64)
         self._capacity_used: Int64 = np.zeros(parts, np.int64)
@@ -124,8 +126,8 @@ class DistDy(VertexPartitioner):
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         live, rows = int(self._held.sum()) + len(delta.entered), delta.rows
-        self._now[delta.left] = -1
-        self._chance[delta.touched] = sampled_share(rows, delta.touched, self.fanout)
+        self._known[delta.left, 0] = -1
+        self._known[delta.touched, 1] = sampled_share(rows, delta.touched, self.fanout)
         if live == 0:
             self._load = np.zeros(self.parts, np.int64)
             return np.empty(0, np.int64), np.empty(0, np.int32)
@@ -136,7 +138,7 @@ class DistDy(VertexPartitioner):
         placed, without = base_partition(
             delta.entered,
             self._owner,
-            self._now,
+            self._known,
             self._extra,
             self._bytes_if_all_stay(delta),
             full_bytes,
@@ -145,13 +147,17 @@ class DistDy(VertexPartitioner):
             most,
         )
         if without:
-            self._forget()
+            self._extra[delta.feature_nodes] = 0
+            self._is_current = False
             raise CapacityError(
                 f"distdy cannot place {without} of {live} nodes of snapshot {delta.tau}: each needs "
                 f"{full_bytes} bytes and the {self.parts} servers have {free.tolist()} bytes left of {capacity.tolist()}; "
                 "raise capacity or parts"
             )
-        self._advance_totals(rows, self._now, delta.touched, placed)
+        before = self._owner[placed]
+        self._owner[placed] = self._known[placed, 0]
+        self._totals.advance(rows, self._owner, delta.touched, placed)
+        self._owner[placed] = before
         load = start - free
         scale = full_bytes * self.batch / live  # DistDy section 3.4
         price = self._prices(
@@ -161,25 +167,25 @@ class DistDy(VertexPartitioner):
         *_, moved = refine(
             rows,
             self._first_sweep(delta, placed, live),
-            self._chance,
+            self._known,
             scale,
             self._owner,
-            self._now,
             self._extra,
             full_bytes,
             free,
             held,
-            self._reward if self.reward == "stay" else -self._reward,
+            *((self._reward, self._reward) if self.reward == "stay" else (-self._reward, 0 * self._reward)),
             (1 + log / live) * price * load.sum() / live,
             most,
             self.sweeps,
             self._marks,
             self._ever,
+            self._asked,
         )
         self._extra[delta.feature_nodes] = 0
         self._capacity_used, self._load, self._scale = capacity, start - free, scale
         changed = union(placed, moved, self._marks)
-        return changed, self._now[changed]
+        return changed, self._known[changed, 0].astype(np.int32)
 
     def _settle(self) -> None:
         """Prices and rewards of the next snapshot (DistDy Alg. 3)."""
@@ -195,11 +201,11 @@ class DistDy(VertexPartitioner):
 
     def _first_sweep(self, delta: SnapshotDelta, placed: Int64, live: int) -> Int64:
         """Nodes that the first sweep looks at, int64, ascending."""
-        touched = delta.touched[self._now[delta.touched] >= 0]
+        touched = delta.touched[self._known[delta.touched, 0] >= 0]
         self._swept_since += len(touched)
         if self._swept_since >= self.sweep_all * live:
             self._swept_since = 0
-            return np.flatnonzero(self._now >= 0)
+            return np.flatnonzero(self._known[:, 0] >= 0)
         return union(touched, placed, self._marks)
 
     def _set_extra(self, delta: SnapshotDelta) -> int:
@@ -218,19 +224,15 @@ class DistDy(VertexPartitioner):
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
-        self._now = grown(self._now, num_nodes, -1) if len(self._now) else self._owner.copy()
+        self._known = grown(self._known, num_nodes, -1)
         self._extra = grown(self._extra, num_nodes, 0)
-        self._chance = grown(self._chance, num_nodes)
         self._ever = grown(self._ever, num_nodes)
+        self._asked = grown(self._asked, num_nodes)
 
     def _begin(self, rows: Rows) -> None:
         super()._begin(rows)
-        self._chance[: self._num_nodes] = sampled_share(rows, np.arange(self._num_nodes), self.fanout)
-
-    def _forget(self) -> None:
-        """Let go of what a snapshot left half done."""
-        self._now = np.empty(0, np.int32)
-        self._extra[:] = 0
+        self._known[:, 0] = self._owner
+        self._known[:, 1] = sampled_share(rows, np.arange(self._num_nodes), self.fanout)
 
     def _most_nodes(self, live: int) -> int:
         """Nodes that a server may hold of this many."""
@@ -274,7 +276,6 @@ class DistDy(VertexPartitioner):
         self._stored, self._reward = memory["stored"], memory["reward"]
         self._least_utility = float(memory["least_utility"])
         self._swept_since = int(memory["swept_since"])
-        self._forget()
 
 
 def _capacities(capacity: int | Sequence[int] | None, parts: int) -> Int64 | None:

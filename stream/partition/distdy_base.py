@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from stream.snapshots.delta import Int32, Int64
+from stream.snapshots.delta import Float32, Int32, Int64
 
 REFERENCE_BYTES = 8
 """What a node takes in a snapshot that changes nothing of it: a reference to where its vector is."""
@@ -12,7 +12,7 @@ REFERENCE_BYTES = 8
 def base_partition(
     new: Int64,
     before: Int32,
-    owner: Int32,
+    known: Float32,
     extra: Int64,
     stay: Int64,
     full_bytes: int,
@@ -29,7 +29,7 @@ def base_partition(
     Args:
         new: int64 (m,), ascending: nodes without an owner.
         before: int32 (≥ N,) owner of each live node at the snapshot before, −1 for none.
-        owner: int32 (≥ N,), equal to ``before``; written to.
+        known: float32 (≥ N, 2), first the server of each node, as in ``before``; written to.
         extra: int64 (≥ N,) bytes of changed segments.
         stay: int64 (K,) bytes of all nodes of each server if they stay.
         full_bytes: What a node takes anywhere but where it was.
@@ -44,28 +44,28 @@ def base_partition(
     if (stay <= free).all():
         free -= stay
     else:
-        waiting = np.sort(np.concatenate([new, _keep(owner, extra, free, held)]))
-    placed = _spread(waiting, owner, full_bytes, free, held, most)
+        waiting = np.sort(np.concatenate([new, _keep(before, known, extra, free, held)]))
+    placed = _spread(waiting, known, full_bytes, free, held, most)
     if placed < len(waiting):
         return waiting, len(waiting) - placed
-    left = _shed(before, owner, extra, full_bytes, free, held, most)
+    left = _shed(before, known, extra, full_bytes, free, held, most)
     return np.concatenate([waiting, left]), 0
 
 
 @njit(cache=True, nogil=True)
-def _keep(owner: Int32, extra: Int64, free: Int64, held: Int64) -> Int64:
-    """Keep nodes in the order of their ids while their change fits; the others, int64, lose their owner."""
-    homeless = np.empty(len(owner), np.int64)
+def _keep(before: Int32, known: Float32, extra: Int64, free: Int64, held: Int64) -> Int64:
+    """Keep nodes in the order of their ids while their change fits; the others, int64, lose their server."""
+    homeless = np.empty(len(before), np.int64)
     size = 0
-    for v in range(len(owner)):
-        k = owner[v]
+    for v in range(len(before)):
+        k = before[v]
         if k < 0:
             continue
         need = REFERENCE_BYTES + extra[v]
         if need <= free[k]:
             free[k] -= need
         else:
-            owner[v] = -1
+            known[v, 0] = -1
             held[k] -= 1
             homeless[size] = v
             size += 1
@@ -73,15 +73,15 @@ def _keep(owner: Int32, extra: Int64, free: Int64, held: Int64) -> Int64:
 
 
 @njit(cache=True, nogil=True)
-def _spread(waiting: Int64, owner: Int32, full_bytes: int, free: Int64, held: Int64, most: int) -> int:
+def _spread(waiting: Int64, known: Float32, full_bytes: int, free: Int64, held: Int64, most: int) -> int:
     """Give nodes the server with most free memory, below the bound if there is one; how many found one."""
     for i in range(len(waiting)):
         k = _roomiest(free, held, full_bytes, most)
         if k < 0:
-            k = _roomiest(free, held, full_bytes, len(owner))
+            k = _roomiest(free, held, full_bytes, len(known))
         if k < 0:
             return i
-        owner[waiting[i]] = k
+        known[waiting[i], 0] = k
         free[k] -= full_bytes
         held[k] += 1
     return len(waiting)
@@ -89,7 +89,7 @@ def _spread(waiting: Int64, owner: Int32, full_bytes: int, free: Int64, held: In
 
 @njit(cache=True, nogil=True)
 def _shed(
-    before: Int32, owner: Int32, extra: Int64, full_bytes: int, free: Int64, held: Int64, most: int
+    before: Int32, known: Float32, extra: Int64, full_bytes: int, free: Int64, held: Int64, most: int
 ) -> Int64:
     """Take from servers above the bound the youngest nodes they kept; these nodes, int64."""
     over = 0
@@ -97,16 +97,16 @@ def _shed(
         over += max(held[k] - most, 0)
     left = np.empty(over, np.int64)
     size = 0
-    for v in range(len(owner) - 1, -1, -1):
+    for v in range(len(before) - 1, -1, -1):
         if size == over:
             break
-        k = owner[v]
+        k = int(known[v, 0])
         if k < 0 or held[k] <= most or k != before[v]:
             continue
         m = _roomiest(free, held, full_bytes, most)
         if m < 0:
             break
-        owner[v] = m
+        known[v, 0] = m
         free[k] += REFERENCE_BYTES + extra[v]
         free[m] -= full_bytes
         held[k] -= 1

@@ -4,39 +4,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.snapshots.delta import Int32, Int64, Rows
+from stream.snapshots.delta import Int32, Int64
 
 Marks = NDArray[np.bool_]
 """bool, a row a node; all false between two calls."""
-
-
-@njit(cache=True, nogil=True)
-def with_neighbours(rows: Rows, nodes: Int64, and_around: Int64, marks: Marks) -> Int64:
-    """``nodes``, ``and_around`` and the neighbours of the latter, int64, without repeats, in no order."""
-    most = len(nodes) + len(and_around)
-    for v in and_around:
-        most += rows.end[v] - rows.start[v]
-    found = np.empty(most, np.int64)
-    size = 0
-    for v in nodes:
-        if not marks[v]:
-            marks[v] = True
-            found[size] = v
-            size += 1
-    for v in and_around:
-        if not marks[v]:
-            marks[v] = True
-            found[size] = v
-            size += 1
-        for i in range(rows.start[v], rows.end[v]):
-            u = rows.indices[i]
-            if not marks[u]:
-                marks[u] = True
-                found[size] = u
-                size += 1
-    for i in range(size):
-        marks[found[i]] = False
-    return found[:size]
 
 
 @njit(cache=True, nogil=True)

@@ -27,31 +27,36 @@ class PairTotals:
 
     def __init__(self, parts: int, fanout: int) -> None:
         self.parts, self.fanout = parts, fanout
-        # Owner, degree and neighbours with the same owner: one cache line a node.
+        # One more than the owner, degree and neighbours with the same owner: one cache line a node.
         self._known: Int32 = np.empty((0, 3), np.int32)
         self._sums: Int64 = np.zeros(3, np.int64)
         self._by_part: Int64 = np.zeros((2, parts), np.int64)
 
-    def advance(self, rows: Rows, home: Int32, due: Int64) -> None:
-        """Take in what changed.
+    def advance(self, rows: Rows, owner: Int32, touched: Int64, placed: Int64) -> None:
+        """Take in what changed: at the cost of the rows of these nodes.
 
         Args:
             rows: The live graph.
-            home: int32 (≥ N,) owners, −1 for nodes that are not live.
-            due: int64, without repeats: all nodes whose row or owner, or whose neighbours' owners, changed.
+            owner: int32 (≥ N,), −1 for nodes that are not live.
+            touched: int64, without repeats: all nodes whose row changed.
+            placed: int64, without repeats: all nodes whose owner may have changed.
         """
-        self._known = grown(self._known, len(rows.start), 0)
-        _advance(rows, home, due, self.fanout, self._known, self._sums, self._by_part)
+        nodes = len(rows.start)
+        self._known = grown(self._known, nodes)
+        if 2 * (len(touched) + len(placed)) > nodes:
+            touched, placed = np.arange(nodes), placed[:0]
+        _move(rows, owner, placed, self.fanout, self._known, self._sums, self._by_part)
+        _count_again(rows, owner, touched, self.fanout, self._known, self._sums, self._by_part)
 
     def weight_after(self, rows: Rows, changed: Int64) -> int:
         """Weight of all pairs once these rows, int64, have been taken in."""
         return int(self._sums[_WEIGHT]) + _weight_change(rows, changed, self.fanout, self._known)
 
-    def begin(self, rows: Rows, home: Int32) -> None:
+    def begin(self, rows: Rows, owner: Int32) -> None:
         """Forget everything and take in a whole graph."""
         self._known = np.zeros((len(rows.start), 3), np.int32)
         self._sums[:], self._by_part[:] = 0, 0
-        self.advance(rows, home, np.arange(len(rows.start)))
+        self.advance(rows, owner, np.arange(len(rows.start)), np.empty(0, np.int64))
 
     @property
     def pairs(self) -> int:
@@ -99,32 +104,59 @@ def _weight_change(rows: Rows, changed: Int64, fanout: int, known: Int32) -> int
 
 
 @njit(cache=True, nogil=True)
-def _advance(
-    rows: Rows, home: Int32, due: Int64, fanout: int, known: Int32, sums: Int64, by_part: Int64
+def _move(
+    rows: Rows, owner: Int32, placed: Int64, fanout: int, known: Int32, sums: Int64, by_part: Int64
 ) -> None:
-    """Take the nodes that are due out of the sums as they were known, and in again as they are."""
-    pairs = weight = inside = np.int64(0)
-    for v in due:
-        if known[v, 0] > 0:  # parts are known as one more: 0 is none
-            was, degree, same = int(known[v, 0]) - 1, int(known[v, 1]), int(known[v, 2])
-            by_part[_ENDS, was] -= degree
-            by_part[_SAME, was] -= same
-            if degree > 0:
-                pairs -= degree
-                weight -= min(degree, fanout)
-                inside -= _share(degree, same, fanout)
-        owner = int(home[v])
-        degree, same = int(rows.end[v] - rows.start[v]), 0
-        if owner >= 0:
+    """Tell neighbours of nodes with another owner than is known, one such node after the other.
+
+    What this makes of nodes whose row changed is made good when they are counted again.
+    """
+    for v in placed:
+        was, now = known[v, 0], owner[v] + 1
+        if was == now:
+            continue
+        _add(v, -1, fanout, known, sums, by_part)
+        known[v, 0], known[v, 2] = now, 0
+        for i in range(rows.start[v], rows.end[v]):
+            u = rows.indices[i]
+            more = 0
+            if known[u, 0] == now:
+                more = 1
+                known[v, 2] += now > 0
+            elif known[u, 0] == was:
+                more = -1
+            if more != 0:
+                _add(u, -1, fanout, known, sums, by_part)
+                known[u, 2] += more
+                _add(u, 1, fanout, known, sums, by_part)
+        _add(v, 1, fanout, known, sums, by_part)
+
+
+@njit(cache=True, nogil=True)
+def _count_again(
+    rows: Rows, owner: Int32, touched: Int64, fanout: int, known: Int32, sums: Int64, by_part: Int64
+) -> None:
+    for v in touched:
+        _add(v, -1, fanout, known, sums, by_part)
+        k = owner[v]
+        degree, same = 0, 0
+        if k >= 0:
+            degree = rows.end[v] - rows.start[v]
             for i in range(rows.start[v], rows.end[v]):
-                same += home[rows.indices[i]] == owner
-            by_part[_ENDS, owner] += degree
-            by_part[_SAME, owner] += same
-            if degree > 0:
-                pairs += degree
-                weight += min(degree, fanout)
-                inside += _share(degree, same, fanout)
-        known[v, 0], known[v, 1], known[v, 2] = owner + 1, degree, same
-    sums[_PAIRS] += pairs
-    sums[_WEIGHT] += weight
-    sums[_INSIDE] += inside
+                same += owner[rows.indices[i]] == k
+        known[v, 0], known[v, 1], known[v, 2] = k + 1, degree, same
+        _add(v, 1, fanout, known, sums, by_part)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _add(v: int, sign: int, fanout: int, known: Int32, sums: Int64, by_part: Int64) -> None:
+    """Put what is known of a node into the sums, or take it out of them."""
+    if known[v, 0] == 0:
+        return
+    part, degree, same = int(known[v, 0]) - 1, int(known[v, 1]), int(known[v, 2])
+    by_part[_ENDS, part] += sign * degree
+    by_part[_SAME, part] += sign * same
+    if degree > 0:
+        sums[_PAIRS] += sign * degree
+        sums[_WEIGHT] += sign * min(degree, fanout)
+        sums[_INSIDE] += sign * _share(degree, same, fanout)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream.partition.interface import Assignment, Kind, Quality, Why
 from stream.partition.node_arrays import grown
-from stream.partition.node_sets import Marks, with_neighbours
+from stream.partition.node_sets import Marks
 from stream.partition.pair_totals import PairTotals
 from stream.partition.quality import DEFAULT_FANOUT, VertexQuality
 from stream.snapshots.delta import Int32, Int64, Rows, SnapshotDelta
@@ -73,7 +73,7 @@ class VertexPartitioner(ABC):
         new = before < 0
         self._owner[node] = part
         self._held += self._count(part) - self._count(before[~new])
-        self._advance_totals(delta.rows, self._owner, delta.touched, named)
+        self._totals.advance(delta.rows, self._owner, delta.touched, named)
         self._settle()
         moved = len(node) - int(new.sum())
         self._quality.observe(self._totals, self._held, moved)
@@ -132,8 +132,3 @@ class VertexPartitioner(ABC):
         self._num_nodes = max(num_nodes, self._num_nodes)
         self._owner = grown(self._owner, self._num_nodes, -1)
         self._marks = grown(self._marks, self._num_nodes)
-
-    def _advance_totals(self, rows: Rows, owner: Int32, touched: Int64, placed: Int64) -> None:
-        """Take into the totals rows that changed and nodes whose owner may have."""
-        due = with_neighbours(rows, touched, placed, self._marks)
-        self._totals.advance(rows, owner, due)

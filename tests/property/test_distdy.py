@@ -138,7 +138,7 @@ class PlainDistDy:
                 free[k] += c[v]
                 free[m] -= C
 
-        chance = {v: min(len(row[v]), self.f) / len(row[v]) for v in live if row[v]}
+        chance = {v: float(np.float32(min(len(row[v]), self.f) / len(row[v]))) for v in live if row[v]}
         scale = C * self.B / len(live)
 
         def weight(u, v):
@@ -169,6 +169,7 @@ class PlainDistDy:
         g = math.log(2 * self.eta) - 1
         toll = [(1 + g / len(live)) * price[k] * sum(a) / len(live) for k in range(K)]
         reward = [self.sign * x for x in self.mu]
+        later_reward = [max(x, 0.0) for x in reward]
         count = [sum(owner[v] == k for v in live) for k in range(K)]
         touched = set(delta.touched.tolist()) & set(live)
         self.touched += len(touched)
@@ -176,6 +177,7 @@ class PlainDistDy:
             due, self.touched = set(live), 0
         else:
             due = touched | {v for v in live if v not in before or before[v] != owner[v]}
+        asked = due
         for _ in range(self.M):  # Alg. 2
             later, moved = set(), 0
             for v in sorted(due):
@@ -186,7 +188,8 @@ class PlainDistDy:
 
                 def score(m, v=v, k=k, inside=inside):
                     gain = inside[m] - toll[m] * (count[m] + (m != k))
-                    return gain + reward[m] if before.get(v) == m else gain
+                    own = (reward if v in asked else later_reward)[m]
+                    return gain + own if before.get(v) == m else gain
 
                 best = k
                 for m in range(K):
@@ -199,7 +202,7 @@ class PlainDistDy:
                     count[best] += 1
                     owner[v] = best
                     moved += 1
-                    later |= set(row[v])
+                    later |= {u for u in row[v] if owner[u] != best}
             if not moved:
                 break
             due = later
@@ -323,7 +326,7 @@ def refinements(draw):
     delta = snapshot(0, n, draw(pair_lists(n)), loops=range(n))
     owners = st.lists(st.integers(0, parts - 1), min_size=n, max_size=n)
     tolls = st.lists(st.floats(0, 0.5), min_size=parts, max_size=parts)
-    chance = sampled_share(delta.rows, np.arange(n), 2)
+    chance = sampled_share(delta.rows, np.arange(n), 2).astype(np.float32).astype(np.float64)
     pairs = [
         (u, int(v))
         for u in range(n)
@@ -348,24 +351,24 @@ def refinements(draw):
 def one_sweep(case, owner, free, sweeps=1):
     delta = case["delta"]
     n = delta.num_nodes
+    known = np.stack([owner, case["chance"]], axis=1).astype(np.float32)
     made, moves, _ = refine(
         delta.rows,
         delta.live,
-        case["chance"],
+        known,
         1.0,
         np.array(case["before"], np.int32),
-        owner,
         np.full(n, 1 - REFERENCE_BYTES, np.int64),
         2,
         free,
         np.bincount(owner, minlength=case["parts"]),
-        np.array(case["reward"]),
+        *(np.array(case["reward"]),) * 2,
         np.array(case["toll"]),
         case["most"],
         sweeps,
-        np.zeros(n, np.bool_),
-        np.zeros(n, np.bool_),
+        *(np.zeros(n, np.bool_) for _ in range(3)),
     )
+    owner[:] = known[:, 0]
     return made, moves
 
 
@@ -398,12 +401,12 @@ def test_no_sweep_worsens_the_payoff_and_the_end_is_a_local_optimum(case):
 def base(before, stay_bytes, free, most):
     """Owners, free bytes and nodes without a place after Alg. 1; a whole vector is 20 bytes."""
     before, stay = np.array(before, np.int32), np.array(stay_bytes, np.int64)
-    owner, free = before.copy(), np.array(free, np.int64)
+    known, free = np.stack([before, before], axis=1).astype(np.float32), np.array(free, np.int64)
     old = before >= 0
     _, without = base_partition(
         np.flatnonzero(~old),
         before,
-        owner,
+        known,
         stay - REFERENCE_BYTES,
         np.bincount(before[old], stay[old], len(free)).astype(np.int64),
         20,
@@ -411,7 +414,7 @@ def base(before, stay_bytes, free, most):
         np.bincount(before[old], minlength=len(free)),
         most,
     )
-    return owner.tolist(), free.tolist(), without
+    return known[:, 0].tolist(), free.tolist(), without
 
 
 def test_the_base_partition_keeps_what_fits_and_spreads_the_rest():

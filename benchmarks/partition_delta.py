@@ -1,0 +1,152 @@
+"""What a small change costs a vertex partitioner, against a pass over the whole graph: python benchmarks/partition_delta.py.
+
+A graph of Table 2 of DistDy (500,000 nodes, 2.5 M pairs), then snapshots whose changed pairs have 1 % of the nodes as
+ends: half of the pairs go, half come. Per partitioner the median CPU time of an update, that of a whole pass on the
+same graph, and the quality after the last snapshot beside that of the whole passes.
+
+A whole pass is, of distdy, the update of a second partitioner on the same stream whose every first sweep takes all
+nodes; of the others, the first update of a fresh one that is given the graph as new. Quality is the cut, of load-aware
+the heaviest part's load over the mean.
+"""
+
+import argparse
+import dataclasses
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.events import log_event_schema
+from stream.partition.interface import OnlinePartitioner, create
+from stream.snapshots.delta import Int64, SnapshotDelta
+from stream.snapshots.graph import LiveGraph
+
+PARTS = 4
+PARTITIONERS = ("distdy", "load-aware", "byte-lp", "ldg", "hash")
+
+
+def events(op: int | Int64, src: Int64, dst: Int64) -> pa.Table:
+    """Edge events as a sealed snapshot has them."""
+    n = len(src)
+    columns: dict[str, Any] = {
+        "op": np.broadcast_to(np.asarray(op, np.int8), n),
+        "src": src,
+        "dst": dst,
+        "t": np.arange(n),
+        "weight": np.ones(n, np.float32),
+        "src_node": src,
+        "dst_node": dst,
+    }
+    schema = log_event_schema("int")
+    return pa.Table.from_arrays(
+        [
+            pa.array(columns[f.name]).cast(f.type) if f.name in columns else pa.nulls(n, f.type)
+            for f in schema
+        ],
+        schema=schema,
+    )
+
+
+class Changing:
+    """A random graph, uniform or with a tenth of the nodes at half of all ends, that changes by a share of its nodes."""
+
+    def __init__(self, nodes: int, pairs: int, *, hot: bool, seed: int) -> None:
+        self.nodes, self.hot, self.draws = nodes, hot, np.random.default_rng(seed)
+        keys = np.unique(self._keys(2 * pairs))
+        self.keys = self.draws.permutation(keys)[:pairs]
+
+    def _keys(self, count: int) -> Int64:
+        ends = self.draws.integers(0, self.nodes, (2, count))
+        if self.hot:
+            ends = np.where(self.draws.random((2, count)) < 0.5, ends // 10, ends)
+        low, high = ends.min(axis=0), ends.max(axis=0)
+        keys: Int64 = (low * self.nodes + high)[low != high]
+        return keys
+
+    def table(self, op: int | Int64, keys: Int64) -> pa.Table:
+        return events(op, keys // self.nodes, keys % self.nodes)
+
+    def change(self, share: float) -> pa.Table:
+        """Events of pairs that have ``share`` of the nodes as ends; half of the pairs go, half come."""
+        count = round(share * self.nodes / 4)
+        at = self.draws.choice(len(self.keys), count, replace=False)
+        gone = self.keys[at]
+        come = np.setdiff1d(self._keys(4 * count), self.keys)
+        come = self.draws.permutation(come)[:count]
+        self.keys[at] = come
+        return self.table(np.repeat([-1, 1], count), np.concatenate([gone, come]))
+
+
+def all_new(delta: SnapshotDelta) -> SnapshotDelta:
+    """The same graph to a partitioner that has seen nothing of it."""
+    return dataclasses.replace(delta, entered=delta.live, left=delta.left[:0], touched=delta.live)
+
+
+def timed(partitioner: OnlinePartitioner, delta: SnapshotDelta) -> float:
+    start = time.thread_time()
+    partitioner.update(delta)
+    return time.thread_time() - start
+
+
+def quality(partitioner: OnlinePartitioner) -> float:
+    if partitioner.name == "load-aware":
+        load = partitioner._part_load  # type: ignore[attr-defined]
+        return float(load.max() / load.mean())
+    return partitioner.quality().cut_final
+
+
+def measure(
+    name: str, nodes: int, pairs: int, snapshots: int, share: float, *, hot: bool
+) -> tuple[float, float, float, float]:
+    """Seconds of an update and of a whole pass, medians; quality by updates and by whole passes, at the end."""
+    graph, changing = LiveGraph(), Changing(nodes, pairs, hot=hot, seed=1)
+    whole_params = {"sweep_all": 0.0} if name == "distdy" else {}
+    small, whole = create(name, parts=PARTS), create(name, whole_params, parts=PARTS)
+    delta = graph.apply(0, changing.table(1, changing.keys))
+    timed(small, delta)
+    of_small, of_whole = [], [timed(whole, delta)]
+    for tau in range(1, snapshots + 1):
+        delta = graph.apply(tau, changing.change(share))
+        of_small.append(timed(small, delta))
+        if whole_params:
+            of_whole.append(timed(whole, delta))
+        elif tau > snapshots - 3:
+            whole = create(name, parts=PARTS)
+            of_whole.append(timed(whole, all_new(delta)))
+    return (
+        statistics.median(of_small),
+        statistics.median(of_whole[1:]),
+        quality(small),
+        quality(whole),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("partitioners", nargs="*", default=list(PARTITIONERS))
+    parser.add_argument("--nodes", type=int, default=500_000)
+    parser.add_argument("--pairs", type=int, default=2_500_000)
+    parser.add_argument("--snapshots", type=int, default=20)
+    parser.add_argument("--share", type=float, default=0.01, help="nodes at the ends of changed pairs")
+    args = parser.parse_args()
+    print("| partitioner | graph | update, ms | whole pass, ms | share % | quality | of whole passes |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for name in args.partitioners:
+        measure(name, 200, 600, 3, 0.1, hot=False)  # compiles the kernels
+        for hot in (False, True):
+            small, whole, reached, of_whole = measure(
+                name, args.nodes, args.pairs, args.snapshots, args.share, hot=hot
+            )
+            print(
+                f"| {name} | {'hot' if hot else 'uniform'} | {1e3 * small:.3g} | {1e3 * whole:.3g} "
+                f"| {100 * small / whole:.2g} | {reached:.4f} | {of_whole:.4f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
