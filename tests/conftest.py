@@ -1,7 +1,9 @@
 """Rules and fixtures of the whole test run."""
 
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
@@ -10,6 +12,8 @@ from secure_broker import secure  # noqa: F401  likewise
 
 pytest_plugins = ["skip_guard"]
 
+_MEMORY = Path("/dev/shm")
+
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
@@ -17,3 +21,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
     for name in [name for name in os.environ if name.startswith("FRESHET_")]:
         monkeypatch.delenv(name)
     yield monkeypatch
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where there is one."""
+    folder = _MEMORY / f"freshet-{tmp_path.name}" if _MEMORY.is_dir() else tmp_path / "scratch"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)

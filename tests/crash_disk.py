@@ -226,3 +226,32 @@ class CrashDisk:
                     self._open[inode] = os.open(entry.path, os.O_RDONLY)
         now = {i: os.pread(d, os.fstat(d).st_size, 0) for i, d in self._open.items()}
         return seen, now
+
+
+KINDS: dict[str, Callable[[Moment], Tree]] = {
+    "killed": Moment.killed,
+    "torn": Moment.torn,
+    "powerless": Moment.powerless,
+    "names first": Moment.names_first,
+    "mixed": lambda moment: moment.mixed(Random(moment.operation)),
+}
+
+
+def states(moments: list[Moment], kind: str, *, alone: bool = False) -> Iterator[tuple[Moment, Tree]]:
+    """The disks that a crash of a kind may leave, each once.
+
+    Args:
+        moments: When.
+        kind: One of ``KINDS``.
+        alone: Also those that an earlier kind leaves as well; else they are left to it.
+    """
+    seen = set()
+    for earlier, left_by in KINDS.items():
+        for moment in moments if earlier == kind or not alone else ():
+            tree = left_by(moment)
+            key = (moment.done, hash(frozenset(tree.items())))
+            if key not in seen and earlier == kind:
+                yield moment, tree
+            seen.add(key)
+        if earlier == kind:
+            return

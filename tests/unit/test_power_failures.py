@@ -1,15 +1,14 @@
 """Killed or without power before any file operation, with any write torn: what was acknowledged is there, all else can go on."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from crash_disk import CrashDisk, Moment, Tree, put
+from crash_disk import KINDS, CrashDisk, Moment, Tree, put, states
 from lane_stream import lane, lane_files, make_store, random_events
 from log_events import SECOND, event, stream_config
 
@@ -23,27 +22,10 @@ from stream.store.log.tail import tail_schema
 from stream.store.log.writer import LogWriter
 from stream.store.verify.store import verify
 
-MEMORY = Path("/dev/shm")
-KINDS: dict[str, Callable[[Moment], Tree]] = {
-    "killed": Moment.killed,
-    "torn": Moment.torn,
-    "powerless": Moment.powerless,
-    "names first": Moment.names_first,
-    "mixed": lambda moment: moment.mixed(Random(moment.operation)),
-}
 HISTORY = History(
     files=[HistoryFile(name="past.parquet", rows=0, bytes=0, checksum="")],
     until_us=0, rows=0, after=0, disorder_us=0, ends=[],
 )  # fmt: skip
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where there is one."""
-    folder = MEMORY / f"freshet-{tmp_path.name}" if MEMORY.is_dir() else tmp_path / "scratch"
-    folder.mkdir()
-    yield folder
-    shutil.rmtree(folder)
 
 
 def commits() -> list[dict[str, Any]]:
@@ -107,20 +89,6 @@ def durable_in_log(store: Path) -> int:
     except ConfigMissingError:
         return 0
     return 1 + (log.history is not None) + (0 if log.last is None else log.last.n + 1)
-
-
-def states(moments: list[Moment], kind: str) -> Iterator[tuple[Moment, Tree]]:
-    """The disks that a crash of a kind may leave, each once, without those that an earlier kind leaves as well."""
-    seen = set()
-    for earlier, left_by in KINDS.items():
-        for moment in moments:
-            tree = left_by(moment)
-            key = (moment.done, hash(frozenset(tree.items())))
-            if key not in seen and earlier == kind:
-                yield moment, tree
-            seen.add(key)
-        if earlier == kind:
-            return
 
 
 @pytest.fixture(scope="module")

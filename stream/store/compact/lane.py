@@ -87,6 +87,7 @@ def sweep_lane_index(root: Path, oldest: int, number: int, base: FileRef | None)
         number: The index; it and later ones stay.
         base: The base it names.
     """
+    sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
     remove(root / manifest_name(tau) for tau in sorted(manifest_taus(root)) if tau < oldest)
     folder = root / SNAPSHOTS
     remove(path for path in folder.iterdir() if TAU.fullmatch(path.name) and int(path.name) < oldest)

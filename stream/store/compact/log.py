@@ -109,6 +109,7 @@ def sweep_log_index(root: Path, index: LogIndex, oldest: int) -> int:
     Returns:
         How many commits were folded: those before the index's own, but for those whose rejects stay.
     """
+    sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
     folder = root / SNAPSHOTS
     remove(path for path in folder.iterdir() if TAU.fullmatch(path.name) and int(path.name) < oldest)
     stay = set(index.with_rejects)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from schemas.events import Op, id_type, node_schema
 from schemas.store import CommitRecord, LogHeader, LogIndex
-from stream.store.errors import CorruptError, StoreError
+from stream.store.errors import ConfigMissingError, CorruptError, MissingError, StoreError
 from stream.store.files.data import read_table
 from stream.store.log.base import base_schema
 from stream.store.log.index import COPIES, SnapshotRows, index_numbers, read_index
@@ -52,7 +52,10 @@ def verify_indexes(root: Path, header: LogHeader, check: Check) -> Indexed | Non
         try:
             index, rows, commit = read_index(root, number)
         except StoreError as error:
-            if path.exists():  # else it was replaced by a newer one since
+            replaced = (
+                newest is not None and is_replaced(root, number, newest.index.number) and is_gone(error)
+            )
+            if path.exists() and not replaced:  # else a newer one has taken its place
                 check.problems.append(str(error))
             continue
         check.read(root / index.snapshots.path)
@@ -61,6 +64,17 @@ def verify_indexes(root: Path, header: LogHeader, check: Check) -> Indexed | Non
         elif number // COPIES == newest.index.number // COPIES and not rows.table.equals(newest.rows.table):
             check.problems.append(f"{root / index.snapshots.path} differs from its other copy")
     return newest
+
+
+def is_replaced(root: Path, number: int, newest: int) -> bool:
+    """Whether both copies of a newer index are there, so that nobody reads this one: a sweep was cut short."""
+    copies = range(newest // COPIES * COPIES, newest // COPIES * COPIES + COPIES)
+    return number < copies[0] and all((root / index_name(copy)).exists() for copy in copies)
+
+
+def is_gone(error: StoreError) -> bool:
+    """Whether it says that something isn't there, rather than that it is damaged."""
+    return isinstance(error, ConfigMissingError | MissingError)
 
 
 def _with_ids(

@@ -24,6 +24,7 @@ from stream.store.log.base import groups
 from stream.store.log.index import index_numbers
 from stream.store.log.reader import LogReader
 from stream.store.verify.check import Check
+from stream.store.verify.index import is_gone, is_replaced
 from stream.store.verify.rebuild import StoredLane
 
 
@@ -83,15 +84,17 @@ class _Index:
 
 def _index(root: Path, header: LaneHeader, check: Check) -> _Index | None:
     """Check all indexes and their files; what the newest readable one says."""
-    newest = None
+    newest, latest = None, -1
     for number in index_numbers(root):
         check.read(root / index_name(number))
         try:
             index, rows = read_lane_index(root, header, number)
         except StoreError as error:
-            if (root / index_name(number)).exists():  # else it was replaced by a newer one since
+            replaced = newest is not None and is_replaced(root, number, latest) and is_gone(error)
+            if (root / index_name(number)).exists() and not replaced:  # else a newer one has taken its place
                 check.problems.append(str(error))
             continue
+        latest = max(latest, number)
         check.read(root / index.manifests.path)
         if newest is not None:
             continue
