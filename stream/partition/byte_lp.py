@@ -186,11 +186,11 @@ class ByteLp(VertexPartitioner):
         self._known = grown(self._known, num_nodes, -1)
         self._ever = grown(self._ever, num_nodes)
 
-    def _begin(self, rows: Rows) -> None:
-        super()._begin(rows)
+    def _begin(self, delta: SnapshotDelta) -> None:
+        super()._begin(delta)
         n = self._num_nodes
         self._known[:n, 0] = self._home
-        self._known[:n, 1] = sampled_share(rows, np.arange(n), self.fanout)
+        self._known[:n, 1] = sampled_share(delta.rows, np.arange(n), self.fanout)
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         return {"churn": np.array([self._churn, self._wait])}

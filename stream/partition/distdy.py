@@ -37,7 +37,7 @@ from stream.partition.node_arrays import grown
 from stream.partition.node_sets import Marks, union
 from stream.partition.quality import DEFAULT_FANOUT, sampled_share
 from stream.partition.vertex import VertexPartitioner
-from stream.snapshots.delta import Float32, Float64, Int32, Int64, Rows, SnapshotDelta
+from stream.snapshots.delta import Float32, Float64, Int32, Int64, SnapshotDelta
 
 _VALUE_BYTES = 4
 _SLACK = 4.0
@@ -156,7 +156,7 @@ class DistDy(VertexPartitioner):
             )
         before = self._owner[placed]
         self._owner[placed] = self._known[placed, 0]
-        self._totals.advance(rows, self._owner, delta.touched, placed)
+        self._totals.advance(delta, self._owner, placed)
         self._owner[placed] = before
         load = start - free
         scale = full_bytes * self.batch / live  # DistDy section 3.4
@@ -229,10 +229,10 @@ class DistDy(VertexPartitioner):
         self._ever = grown(self._ever, num_nodes)
         self._asked = grown(self._asked, num_nodes)
 
-    def _begin(self, rows: Rows) -> None:
-        super()._begin(rows)
+    def _begin(self, delta: SnapshotDelta) -> None:
+        super()._begin(delta)
         self._known[:, 0] = self._owner
-        self._known[:, 1] = sampled_share(rows, np.arange(self._num_nodes), self.fanout)
+        self._known[:, 1] = sampled_share(delta.rows, np.arange(self._num_nodes), self.fanout)
 
     def _most_nodes(self, live: int) -> int:
         """Nodes that a server may hold of this many."""

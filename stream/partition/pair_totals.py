@@ -4,13 +4,13 @@ import numpy as np
 from numba import njit
 
 from stream.partition.node_arrays import grown
-from stream.snapshots.delta import Int32, Int64, Rows
+from stream.snapshots.delta import Int32, Int64, Rows, SnapshotDelta
 
 FRACTION = 2**30
 """Weights are summed as whole multiples of its inverse: sums don't depend on the order, and nothing drifts."""
 
-_PAIRS, _WEIGHT, _INSIDE = range(3)
-_ENDS, _SAME = range(2)
+_PAIRS, _CROSS, _WEIGHT, _INSIDE = range(4)
+_OWNER, _DEGREE, _SAME = range(3)
 
 
 class PairTotals:
@@ -18,7 +18,8 @@ class PairTotals:
 
     A pair weighs ``min(d_u, f)/d_u + min(d_v, f)/d_v`` (DistDy section 3.4, unscaled). Its two summands are each
     counted at the node that they are of: a node adds ``min(d, f)`` to the weight, and of that the share of its
-    neighbours with its owner to what is inside. So a change costs the rows of the nodes that it concerns.
+    neighbours with its owner to what is inside. So a pair that comes or goes costs its two ends, and a node that moves
+    its row; no other row is looked at, however many nodes a snapshot touched.
 
     Args:
         parts: K.
@@ -27,46 +28,49 @@ class PairTotals:
 
     def __init__(self, parts: int, fanout: int) -> None:
         self.parts, self.fanout = parts, fanout
-        # One more than the owner, degree and neighbours with the same owner: one cache line a node.
+        # Owner and one more, degree, and neighbours with the same owner: one cache line a node.
         self._known: Int32 = np.empty((0, 3), np.int32)
-        self._sums: Int64 = np.zeros(3, np.int64)
-        self._by_part: Int64 = np.zeros((2, parts), np.int64)
+        self._sums: Int64 = np.zeros(4, np.int64)
+        self._stored: Int64 = np.zeros(parts, np.int64)
+        self._tau: int | None = None  # the snapshot whose pairs are taken in
 
-    def advance(self, rows: Rows, owner: Int32, touched: Int64, placed: Int64) -> None:
-        """Take in what changed: at the cost of the rows of these nodes.
+    def advance(self, delta: SnapshotDelta, home: Int32, placed: Int64) -> None:
+        """Take in what changed; more than once a snapshot, as owners change.
 
         Args:
-            rows: The live graph.
-            owner: int32 (≥ N,), −1 for nodes that are not live.
-            touched: int64, without repeats: all nodes whose row changed.
-            placed: int64, without repeats: all nodes whose owner may have changed.
+            delta: The snapshot.
+            home: int32 (≥ N,) owners, −1 for nodes that are not live.
+            placed: int64, nodes whose owner may have changed, those that left apart.
         """
-        nodes = len(rows.start)
-        self._known = grown(self._known, nodes)
-        if 2 * (len(touched) + len(placed)) > nodes:
-            touched, placed = np.arange(nodes), placed[:0]
-        _move(rows, owner, placed, self.fanout, self._known, self._sums, self._by_part)
-        _count_again(rows, owner, touched, self.fanout, self._known, self._sums, self._by_part)
+        self._known = grown(self._known, delta.num_nodes, 0)
+        sums = self._known, self._sums, self._stored
+        if self._tau != delta.tau:
+            _take_pairs(delta.removed, -1, self.fanout, *sums)
+            _take_pairs(delta.added, 1, self.fanout, *sums)
+            self._tau = delta.tau
+        for nodes in (delta.left, placed):
+            _take_owners(delta.rows, nodes, home, self.fanout, *sums)
 
     def weight_after(self, rows: Rows, changed: Int64) -> int:
         """Weight of all pairs once these rows, int64, have been taken in."""
         return int(self._sums[_WEIGHT]) + _weight_change(rows, changed, self.fanout, self._known)
 
-    def begin(self, rows: Rows, owner: Int32) -> None:
-        """Forget everything and take in a whole graph."""
-        self._known = np.zeros((len(rows.start), 3), np.int32)
-        self._sums[:], self._by_part[:] = 0, 0
-        self.advance(rows, owner, np.arange(len(rows.start)), np.empty(0, np.int64))
+    def begin(self, delta: SnapshotDelta, home: Int32) -> None:
+        """Forget everything and take in a whole graph, after a snapshot, under the owners of before it."""
+        self._known = np.zeros((delta.num_nodes, 3), np.int32)
+        self._sums[:], self._stored[:] = 0, 0
+        _begin(delta.rows, home, self.fanout, self._known, self._sums, self._stored)
+        self._tau = delta.tau
 
     @property
     def pairs(self) -> int:
         """Undirected live pairs without self-loops."""
-        return int(self._sums[_PAIRS]) // 2
+        return int(self._sums[_PAIRS])
 
     @property
     def cross(self) -> int:
         """Pairs with two owners."""
-        return self.pairs - int(self._by_part[_SAME].sum()) // 2
+        return int(self._sums[_CROSS])
 
     @property
     def weight(self) -> float:
@@ -81,13 +85,14 @@ class PairTotals:
     @property
     def stored(self) -> Int64:
         """Pairs with an end in each part, int64 (K,)."""
-        stored: Int64 = self._by_part[_ENDS] - self._by_part[_SAME] // 2
-        return stored
+        return self._stored.copy()
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _share(degree: int, same: int, fanout: int) -> np.int64:
     """What a node adds to the weight inside, in fractions."""
+    if degree == 0:
+        return np.int64(0)
     return np.int64(min(degree, fanout) * same / degree * FRACTION + 0.5)
 
 
@@ -97,66 +102,85 @@ def _weight_change(rows: Rows, changed: Int64, fanout: int, known: Int32) -> int
     for v in changed:
         degree: int = rows.end[v] - rows.start[v]
         more += min(degree, fanout)
-        if v < len(known) and known[v, 0] > 0:
-            degree = int(known[v, 1])
+        if v < len(known):
+            degree = int(known[v, _DEGREE])
             more -= min(degree, fanout)
     return more
 
 
 @njit(cache=True, nogil=True)
-def _move(
-    rows: Rows, owner: Int32, placed: Int64, fanout: int, known: Int32, sums: Int64, by_part: Int64
-) -> None:
-    """Tell neighbours of nodes with another owner than is known, one such node after the other.
-
-    What this makes of nodes whose row changed is made good when they are counted again.
-    """
-    for v in placed:
-        was, now = known[v, 0], owner[v] + 1
-        if was == now:
-            continue
-        _add(v, -1, fanout, known, sums, by_part)
-        known[v, 0], known[v, 2] = now, 0
-        for i in range(rows.start[v], rows.end[v]):
-            u = rows.indices[i]
-            more = 0
-            if known[u, 0] == now:
-                more = 1
-                known[v, 2] += now > 0
-            elif known[u, 0] == was:
-                more = -1
-            if more != 0:
-                _add(u, -1, fanout, known, sums, by_part)
-                known[u, 2] += more
-                _add(u, 1, fanout, known, sums, by_part)
-        _add(v, 1, fanout, known, sums, by_part)
+def _change(v: int, degree: int, same: int, fanout: int, known: Int32, sums: Int64) -> None:
+    """Change a node's degree and neighbours with its owner by so many."""
+    had, had_same = np.int64(known[v, _DEGREE]), np.int64(known[v, _SAME])
+    has, has_same = had + np.int64(degree), had_same + np.int64(same)
+    known[v, _DEGREE], known[v, _SAME] = has, has_same
+    most = np.int64(fanout)
+    sums[_WEIGHT] += np.int64(min(has, most)) - np.int64(min(had, most))
+    sums[_INSIDE] += _share(has, has_same, fanout) - _share(had, had_same, fanout)
 
 
 @njit(cache=True, nogil=True)
-def _count_again(
-    rows: Rows, owner: Int32, touched: Int64, fanout: int, known: Int32, sums: Int64, by_part: Int64
+def _take_pairs(pairs: Int64, sign: int, fanout: int, known: Int32, sums: Int64, stored: Int64) -> None:
+    """Pairs come (+1) or go (−1) between the owners that are known."""
+    for i in range(len(pairs)):
+        u, v = pairs[i, 0], pairs[i, 1]
+        a, b = known[u, _OWNER], known[v, _OWNER]
+        same = sign if a == b else 0
+        _change(u, sign, same, fanout, known, sums)
+        _change(v, sign, same, fanout, known, sums)
+        sums[_PAIRS] += sign
+        sums[_CROSS] += sign - same
+        if a > 0:
+            stored[a - 1] += sign
+        if b > 0 and b != a:
+            stored[b - 1] += sign
+
+
+@njit(cache=True, nogil=True)
+def _take_owners(
+    rows: Rows, nodes: Int64, home: Int32, fanout: int, known: Int32, sums: Int64, stored: Int64
 ) -> None:
-    for v in touched:
-        _add(v, -1, fanout, known, sums, by_part)
-        k = owner[v]
-        degree, same = 0, 0
-        if k >= 0:
-            degree = rows.end[v] - rows.start[v]
-            for i in range(rows.start[v], rows.end[v]):
-                same += owner[rows.indices[i]] == k
-        known[v, 0], known[v, 1], known[v, 2] = k + 1, degree, same
-        _add(v, 1, fanout, known, sums, by_part)
+    """Nodes get the owners of ``home``, one after the other."""
+    for v in nodes:
+        was, now = known[v, _OWNER], home[v] + 1
+        if was == now:
+            continue
+        lost = gained = 0
+        for i in range(rows.start[v], rows.end[v]):
+            u = rows.indices[i]
+            owner = known[u, _OWNER]
+            if owner == was:
+                lost += 1
+                _change(u, 0, -1, fanout, known, sums)
+            elif owner == now:
+                gained += 1
+                _change(u, 0, 1, fanout, known, sums)
+        known[v, _OWNER] = now
+        _change(v, 0, gained - lost, fanout, known, sums)
+        sums[_CROSS] += lost - gained
+        degree = rows.end[v] - rows.start[v]
+        # With another owner at the other end a pair is stored with both.
+        if was > 0:
+            stored[was - 1] -= degree - lost
+        if now > 0:
+            stored[now - 1] += degree - gained
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _add(v: int, sign: int, fanout: int, known: Int32, sums: Int64, by_part: Int64) -> None:
-    """Put what is known of a node into the sums, or take it out of them."""
-    if known[v, 0] == 0:
-        return
-    part, degree, same = int(known[v, 0]) - 1, int(known[v, 1]), int(known[v, 2])
-    by_part[_ENDS, part] += sign * degree
-    by_part[_SAME, part] += sign * same
-    if degree > 0:
-        sums[_PAIRS] += sign * degree
-        sums[_WEIGHT] += sign * min(degree, fanout)
-        sums[_INSIDE] += sign * _share(degree, same, fanout)
+@njit(cache=True, nogil=True)
+def _begin(rows: Rows, home: Int32, fanout: int, known: Int32, sums: Int64, stored: Int64) -> None:
+    for v in range(len(rows.start)):
+        known[v, _OWNER] = home[v] + 1
+    for v in range(len(rows.start)):
+        owner, same = home[v], 0
+        degree: int = rows.end[v] - rows.start[v]
+        for i in range(rows.start[v], rows.end[v]):
+            same += home[rows.indices[i]] == owner
+        _change(v, degree, same, fanout, known, sums)
+        sums[_PAIRS] += degree
+        sums[_CROSS] += degree - same
+        if owner >= 0:
+            stored[owner] += 2 * degree - same
+    sums[_PAIRS] //= 2
+    sums[_CROSS] //= 2
+    for p in range(len(stored)):
+        stored[p] //= 2

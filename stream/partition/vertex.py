@@ -12,7 +12,7 @@ from stream.partition.node_arrays import grown
 from stream.partition.node_sets import Marks
 from stream.partition.pair_totals import PairTotals
 from stream.partition.quality import DEFAULT_FANOUT, VertexQuality
-from stream.snapshots.delta import Int32, Int64, Rows, SnapshotDelta
+from stream.snapshots.delta import Int32, Int64, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
 
 
@@ -61,7 +61,7 @@ class VertexPartitioner(ABC):
         """Partition snapshot ``delta.tau``; called once a snapshot, in order."""
         self._grow(delta.num_nodes)
         if not self._is_current:
-            self._begin(delta.rows)
+            self._begin(delta)
             self._is_current = True
         self._left_from = self._owner[delta.left]
         self._held -= self._count(self._left_from)
@@ -73,7 +73,7 @@ class VertexPartitioner(ABC):
         new = before < 0
         self._owner[node] = part
         self._held += self._count(part) - self._count(before[~new])
-        self._totals.advance(delta.rows, self._owner, delta.touched, named)
+        self._totals.advance(delta, self._owner, named)
         self._settle()
         moved = len(node) - int(new.sum())
         self._quality.observe(self._totals, self._held, moved)
@@ -116,9 +116,9 @@ class VertexPartitioner(ABC):
         if memory:
             raise ValueError(f"this is not a state of {self.name}: it has {', '.join(memory)}")
 
-    def _begin(self, rows: Rows) -> None:
-        """After a restore, take in the graph as a whole; those rows that the snapshot changed come again."""
-        self._totals.begin(rows, self._owner)
+    def _begin(self, delta: SnapshotDelta) -> None:
+        """After a restore, take in the graph as a whole, as the snapshot left it, under the owners of before it."""
+        self._totals.begin(delta, self._owner)
 
     def _settle(self) -> None:  # noqa: B027  most learn nothing
         """What an algorithm learns of a snapshot once all is placed: owners, ``_held`` and ``_totals`` are those of it."""
