@@ -23,11 +23,14 @@ from numpy.typing import NDArray
 
 from schemas.events import US_PER_S
 from stream.partition.interface import Assignment, PartitionError, Quality
-from stream.partition.need_cover_homes import forget_former_homes, local_graph, place
-from stream.partition.need_cover_sharing import assign, learn, select
-from stream.partition.part_sets import in_several, placement_changes
+from stream.partition.load_lanes import LANE_PARTS, SHORT_LOADS, lanes_for
+from stream.partition.need_cover_homes import forget_former_homes, local_graph, place, slots
+from stream.partition.need_cover_nodes import REASONS, open_masks, read_nodes, send_home, write_nodes
+from stream.partition.need_cover_sharing import COPY_SLACK, assign_lanes, assign_masks, learn, select
+from stream.partition.node_arrays import grown
+from stream.partition.part_sets import in_several
 from stream.partition.quality import EdgeQuality
-from stream.snapshots.delta import Float32, Int32, Int64, SnapshotDelta
+from stream.snapshots.delta import Float32, Int8, Int32, Int64, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
 
 _LARGEST_UNIT = 1e15
@@ -80,64 +83,52 @@ class NeedCover:
         ids, first, second, indptr, neighbours, loops = local_graph(
             delta.op, delta.src, delta.dst, self._local
         )
-        n = len(ids)
-        home, was_shared = self._home[ids], self._is_shared[ids]
+        n, inserts = len(ids), len(first)
+        unit = np.float32(self._unit)
+        home, was_shared, need, at_home, other, at_other = read_nodes(
+            ids, self._home, self._is_shared, self._need, self._at_home, self._other, self._at_other, unit
+        )
         home_before = home.copy()
-        need, at_home, at_other = (x[ids] / self._unit for x in (self._need, self._at_home, self._at_other))
-        need, at_home, at_other = (x.astype(np.float32, copy=False) for x in (need, at_home, at_other))
-        other = self._other[ids]
-        placed = int(self._homes.sum()) + int((home < 0).sum())
-        inserts = len(first)
-        named = np.zeros(len(self._home), np.bool_)
-        named[ids] = True
-        unnamed = self._shared[~named[self._shared]]
-        waiting = (self._need[unnamed] / self._unit).astype(np.float32)
-        weighed = np.concatenate([need, waiting]) * np.float32(self.past_weight)
+        placed_before = int(self._homes.sum())
+        placed = placed_before + int(np.count_nonzero(home < 0))
+        unnamed = self._shared[self._local[self._shared] < 0]
+        weighed = np.concatenate([need, self._need[unnamed] / unit]) * np.float32(self.past_weight)
         everyone_was_shared = np.concatenate([was_shared, np.ones(len(unnamed), np.bool_)])
         shared = was_shared
         # First as if nothing were discarded; then with the shared nodes, and so the loads, that this leads to.
         for expected in (int(self._sizes.sum()) + inserts, 0):
             place(
-                indptr, neighbours, loops, ids, home_before, home, shared[:n], at_home, other, at_other,
-                self._sizes, self._homes, expected, placed, self.seed,
+                first, second, indptr, neighbours, loops, ids, home_before, home, shared[:n], at_home, other,
+                at_other, self._sizes, self._homes, expected, placed, self.seed,
             )  # fmt: skip
-            pick = select(indptr, neighbours, home, weighed, everyone_was_shared, budget)
+            pick = select(first, second, indptr, neighbours, home, weighed, everyone_was_shared, budget)
             shared = pick != _UNPICKED
         forget_former_homes(home_before, home, at_home, other, at_other)
-        demoted = unnamed[~shared[n:]]
-        named[demoted] = True
-        changing = np.flatnonzero(named)
-        masks_before, homes_before = self._masks[changing], self._home[changing]
+        slot = slots(home, shared[:n], self.parts)
+        masks = open_masks(ids, self._masks, home, shared[:n] & was_shared)
+        event_part = np.empty(len(delta.op), np.int32)
+        discarded = self._assign(delta.op, first, second, slot, masks, event_part)
+        learn(indptr, neighbours, home, slot, self.parts, pick, need, at_home, other, at_other)
 
-        masks = self._masks[ids]
-        masks[~(shared[:n] & was_shared)] = 0
-        _add_homes(masks, home)
-        event_part = assign(
-            delta.op, first, second, home, shared[:n], masks, self._sizes, self.seed, self._events
-        )
-        self._masks[ids], self._home[ids] = masks, home
-        sent_home = np.zeros((len(demoted), masks.shape[1]), np.uint64)
-        _add_homes(sent_home, self._home[demoted])
-        self._masks[demoted] = sent_home
-        learn(indptr, neighbours, home, pick, need, at_home, other, at_other)
-        self._need[ids], self._at_home[ids] = need * self._unit, at_home * self._unit
-        self._other[ids], self._at_other[ids] = other, at_other * self._unit
+        # Parts that were lost can only be those of shared nodes and former homes.
+        copies = int(self._placements.sum()) - placed_before + len(self._shared)
+        changes = np.empty(2 * (n + inserts) + copies, np.int64)
+        rows, moved = write_nodes(
+            ids, home, masks, need, at_home, other, at_other, unit, self._home, self._masks, self._need,
+            self._at_home, self._other, self._at_other, self._local, self._placements, changes,
+        )  # fmt: skip
+        demoted = unnamed[~shared[n:]]
+        rows = send_home(demoted, self._home, self._masks, self._placements, changes, rows)
         self._is_shared[self._shared] = False
         self._shared = np.concatenate([ids[shared[:n]], unnamed[shared[n:]]])
         self._is_shared[self._shared] = True
         self._events += len(delta.op)
-
-        node, part, why, moved = placement_changes(
-            changing,
-            homes_before,
-            self._home[changing],
-            masks_before,
-            self._masks[changing],
-            self._placements,
-        )
+        changes = np.sort(changes[:rows])
+        node, part = np.divmod(changes // REASONS, self.parts)
+        why = (changes % REASONS).astype(np.int8)
         self._quality.observe(
             inserts=inserts,
-            discarded=inserts - int((event_part >= 0).sum()),
+            discarded=discarded,
             seen=delta.num_nodes,
             shared=int(in_several(self._masks[self._shared]).sum()),
             placements=self._placements,
@@ -146,7 +137,24 @@ class NeedCover:
             moved=moved,
             live=delta.num_live,
         )
-        return Assignment(node, part, why, event_part)
+        return Assignment(node, part.astype(np.int32), why, event_part)
+
+    def _assign(
+        self,
+        op: Int8,
+        first: Int32,
+        second: Int32,
+        slot: NDArray[np.uint16],
+        masks: NDArray[np.uint64],
+        event_part: Int32,
+    ) -> int:
+        """Write the parts of a snapshot's events; discarded inserts."""
+        most = int(COPY_SLACK * (int(self._sizes.sum()) + len(first)) / self.parts)
+        graph = (first, second, slot, masks, self._sizes)
+        rule = (most, self.seed, self._events, event_part)
+        if self.parts > LANE_PARTS or len(first) > SHORT_LOADS:
+            return int(assign_masks(op, *graph, *rule))
+        return int(assign_lanes(op, *graph, *lanes_for(self._sizes), *rule))
 
     def home(self) -> Int32:
         """Home of every dense id so far, int32 (num_nodes,), −1 for nodes without edges. A view."""
@@ -193,18 +201,14 @@ class NeedCover:
         self._quality.restore(state["quality"])
 
     def _grow(self, num_nodes: int) -> None:
-        new = num_nodes - len(self._home)
-        if new <= 0:
-            return
-        self._home = np.concatenate([self._home, np.full(new, -1, np.int32)])
-        self._local = np.concatenate([self._local, np.full(new, -1, np.int32)])
-        self._other = np.concatenate([self._other, np.full(new, -1, np.int16)])
-        self._masks = np.concatenate([self._masks, np.zeros((new, self._masks.shape[1]), np.uint64)])
-        self._is_shared = np.concatenate([self._is_shared, np.zeros(new, np.bool_)])
-        nothing = np.zeros(new, np.float32)
-        self._need = np.concatenate([self._need, nothing])
-        self._at_home = np.concatenate([self._at_home, nothing])
-        self._at_other = np.concatenate([self._at_other, nothing])
+        self._home = grown(self._home, num_nodes, -1)
+        self._local = grown(self._local, num_nodes, -1)
+        self._other = grown(self._other, num_nodes, -1)
+        self._masks = grown(self._masks, num_nodes)
+        self._is_shared = grown(self._is_shared, num_nodes)
+        self._need = grown(self._need, num_nodes)
+        self._at_home = grown(self._at_home, num_nodes)
+        self._at_other = grown(self._at_other, num_nodes)
 
     def _decay(self, delta: SnapshotDelta) -> None:
         """Forward decay: an event's unit grows by e^(Δt/T), so nothing else has to shrink."""
@@ -222,8 +226,3 @@ class NeedCover:
             else:
                 self._unit /= fading
         self._latest = latest if self._latest is None else max(latest, self._latest)
-
-
-def _add_homes(masks: NDArray[np.uint64], home: Int32) -> None:
-    """Add each row's home to its parts."""
-    masks[np.arange(len(home)), home >> 6] |= np.uint64(1) << (home & 63).astype(np.uint64)

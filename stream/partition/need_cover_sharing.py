@@ -4,12 +4,23 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from stream.partition.load_lanes import (
+    LaneArray,
+    add_to_least,
+    lanes_to_loads,
+    loads_to_lanes,
+    read_lanes,
+    write_lanes,
+)
 from stream.partition.mixing import splitmix64
 from stream.snapshots.delta import Float32, Int8, Int32, Int64
 
 Bool = NDArray[np.bool_]
 Words = NDArray[np.uint64]
 Int16 = NDArray[np.int16]
+Slots = NDArray[np.uint16]
+
+_NONE = np.uint64(0)
 
 BUCKETS = 2048
 """Keys are picked from buckets, 8 an octave: a float32 without its sign and its 20 lowest bits."""
@@ -19,18 +30,15 @@ COPY_SLACK = 1.02
 
 
 @njit(cache=True, nogil=True)
-def bucket(key: Float32) -> Int32:
-    """Bucket of each key, int32, larger ones for larger keys; −1 for keys that are not positive."""
-    bits = key.view(np.int32)
-    out = np.empty(len(key), np.int32)
-    for v in range(len(key)):
-        out[v] = bits[v] >> 20 if key[v] > 0.0 else -1
-    return out
-
-
-@njit(cache=True, nogil=True)
 def select(
-    indptr: Int64, neighbours: Int32, home: Int32, need: Float32, was_shared: Bool, budget: int
+    first: Int32,
+    second: Int32,
+    indptr: Int64,
+    neighbours: Int32,
+    home: Int16,
+    need: Float32,
+    was_shared: Bool,
+    budget: int,
 ) -> Int32:
     """Step 2: share the nodes that save most, a lazy greedy cover of the edges between homes.
 
@@ -38,9 +46,11 @@ def select(
     the shared nodes come first, then by order of appearance.
 
     Args:
+        first: int32 (I,) ends of the inserts.
+        second: int32 (I,).
         indptr: int64 (n + 1,) rows of the snapshot's nodes.
         neighbours: int32.
-        home: int32 (n,).
+        home: int16 (n,).
         need: float32 (n + m,), weighed: first the snapshot's nodes, then shared nodes that it does not name.
         was_shared: bool (n + m,).
         budget: Most picks.
@@ -49,106 +59,173 @@ def select(
         The number of each node's pick, int32 (n + m,), 2³¹ − 1 for nodes that are not picked.
     """
     n = len(home)
+    cut = np.zeros(n, np.int32)
+    for k in range(len(first)):
+        one, other = np.uint64(first[k]), np.uint64(second[k])
+        between = np.int32(home[one] != home[other])
+        cut[one] += between
+        cut[other] += between
     key = need.copy()
-    for v in range(n):
-        cut = 0
-        for x in range(indptr[v], indptr[v + 1]):
-            cut += home[neighbours[x]] != home[v]
-        key[v] = need[v] + np.float32(cut)
     bits = key.view(np.int32)
-    of = bucket(key)
-    head = np.full(BUCKETS, -1, np.int32)
+    # Two lists a bucket, shared nodes and others; what comes down from a larger bucket goes before both.
+    head = np.full((BUCKETS + 1, 2), -1, np.int32)
     following = np.empty(len(key), np.int32)
-    for shared_first in (False, True):
-        for v in range(len(key) - 1, -1, -1):
-            if was_shared[v] == shared_first and of[v] >= 0:
-                following[v] = head[of[v]]
-                head[of[v]] = v
+    for v in range(len(key) - 1, -1, -1):
+        if v < n:
+            key[v] = need[v] + np.float32(cut[v])
+        b = (bits[v] >> 20) if key[v] > 0.0 else BUCKETS
+        kind = 1 - was_shared[v]
+        following[v] = head[b, kind]
+        head[b, kind] = v
     pick = np.full(len(key), 2**31 - 1, np.int32)
     picks = 0
     for b in range(BUCKETS - 1, -1, -1):
-        while head[b] >= 0 and picks < budget:
-            v = head[b]
-            head[b] = following[v]
-            if not key[v] > 0.0:
-                continue
-            now = bits[v] >> 20
-            if now < b:
-                following[v] = head[now]
-                head[now] = v
-                continue
-            pick[v] = picks
-            picks += 1
-            if v >= n:
-                continue
-            for x in range(indptr[v], indptr[v + 1]):
-                u = neighbours[x]
-                if home[u] != home[v]:
-                    key[u] -= np.float32(1.0)
+        for kind in range(2):
+            while head[b, kind] >= 0 and picks < budget:
+                v = head[b, kind]
+                head[b, kind] = following[v]
+                if not key[v] > 0.0:
+                    continue
+                now = bits[v] >> 20
+                if now < b:
+                    following[v] = head[now, 0]
+                    head[now, 0] = v
+                    continue
+                pick[v] = picks
+                picks += 1
+                if v >= n:
+                    continue
+                here = home[v]
+                for x in range(indptr[v], indptr[v + 1]):
+                    u = np.uint64(neighbours[x])
+                    key[u] -= np.float32(home[u] != here)
     return pick
 
 
 @njit(cache=True, nogil=True)
-def assign(
+def assign_lanes(
     op: Int8,
     first: Int32,
     second: Int32,
-    home: Int32,
-    shared: Bool,
+    slot: Slots,
     masks: Words,
     sizes: Int64,
+    room: LaneArray,
+    width: tuple[int, ...],
+    most: int,
     seed: int,
     drawn: int,
-) -> Int32:
-    """Step 3: a part for every insert.
+    event_part: Int32,
+) -> int:
+    """Step 3: a part for every insert, at most 64 parts.
 
     One end shared: the other's home. None: the home of both, or discarded. Both: the least loaded of the parts
-    that both are in, else of those that one is in, both below ``COPY_SLACK`` fair shares; else the least loaded.
+    that both are in, else of those that one is in, both up to ``most`` edges; else the least loaded.
 
     Args:
-        op: int8 (E,), rows other than inserts get −1.
+        op: int8 (E,), rows other than inserts get −1. At most ``SHORT_LOADS`` rows.
         first: int32 (I,) local ends of the inserts.
         second: int32 (I,).
-        home: int32 (n,).
-        shared: bool (n,).
-        masks: uint64 (n, words) the parts that each node is in; written to.
+        slot: uint16 (n,) home, P of shared nodes.
+        masks: uint64 (n, 1) the parts that each node is in; written to.
         sizes: int64 (P,) edges assigned; written to.
+        room: Of ``lanes_for``; scratch.
+        width: Of ``lanes_for``.
+        most: Edges up to which a part gets new copies.
         seed: Of the draws that break ties.
         drawn: Events before this batch.
+        event_part: int32 (E,), written: −1 for a discarded insert.
 
     Returns:
-        int32 (E,), −1 for a discarded insert.
+        Discarded inserts.
     """
     parts = len(sizes)
-    most = int(COPY_SLACK * (sizes.sum() + len(first)) / parts)
+    everywhere = ~_NONE >> np.uint64(64 - parts)
+    loads_to_lanes(sizes, room)
+    lanes = read_lanes(room, width)
+    left, light = most - sizes, _NONE
+    for p in range(parts):
+        light |= np.uint64(left[p] >= 0) << np.uint64(p)
+    flat = masks.reshape(-1)
     start = splitmix64(np.uint64(seed))
-    event_part = np.full(len(op), -1, np.int32)
-    k = 0
+    bits, bits_of = _NONE, -1
+    k, discarded = -1, 0
     for e in range(len(op)):
         if op[e] <= 0:
+            event_part[e] = -1
             continue
-        u, v = first[k], second[k]
         k += 1
-        if shared[u] and shared[v]:
+        u, v = np.uint64(first[k]), np.uint64(second[k])
+        a, b = slot[u], slot[v]
+        if min(a, b) == parts:
+            of = (drawn + e) >> 3
+            if of != bits_of:
+                bits, bits_of = splitmix64(start ^ np.uint64(of)), of
+            draw = (bits >> np.uint64(8 * ((drawn + e) & 7))) & np.uint64(63)
+            among = flat[u] & flat[v] & light
+            if among == _NONE:
+                among = (flat[u] | flat[v]) & light
+            lanes, part = add_to_least(lanes, among if among != _NONE else everywhere, draw)
+            bit = np.uint64(1) << np.uint64(part)
+            flat[u] |= bit
+            flat[v] |= bit
+        elif a == b or max(a, b) == parts:
+            bit = np.uint64(1) << np.uint64(min(a, b))
+            lanes, part = add_to_least(lanes, bit, _NONE)
+            if a != b:
+                flat[u if a == parts else v] |= bit
+        else:
+            event_part[e] = -1
+            discarded += 1
+            continue
+        event_part[e] = part
+        left[part] -= 1
+        if left[part] == -1:
+            light &= ~bit
+    write_lanes(room, lanes)
+    lanes_to_loads(room, sizes)
+    return discarded
+
+
+@njit(cache=True, nogil=True)
+def assign_masks(
+    op: Int8,
+    first: Int32,
+    second: Int32,
+    slot: Slots,
+    masks: Words,
+    sizes: Int64,
+    most: int,
+    seed: int,
+    drawn: int,
+    event_part: Int32,
+) -> int:
+    """``assign_lanes`` for any number of parts, with masks of uint64 (n, words)."""
+    parts = len(sizes)
+    start = splitmix64(np.uint64(seed))
+    k, discarded = -1, 0
+    for e in range(len(op)):
+        event_part[e] = -1
+        if op[e] <= 0:
+            continue
+        k += 1
+        u, v = first[k], second[k]
+        a, b = slot[u], slot[v]
+        if min(a, b) == parts:
             of = drawn + e
             bits = splitmix64(start ^ np.uint64(of >> 3))
             draw = np.int64((bits >> np.uint64(8 * (of & 7))) & np.uint64(63))
             part = _both_shared(masks[u], masks[v], sizes, most, draw)
-            masks[u, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
-            masks[v, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
-        elif shared[u]:
-            part = home[v]
-            masks[u, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
-        elif shared[v]:
-            part = home[u]
-            masks[v, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
-        elif home[u] == home[v]:
-            part = home[u]
+        elif a == b or max(a, b) == parts:
+            part = np.int64(min(a, b))
         else:
+            discarded += 1
             continue
+        masks[u, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
+        masks[v, part >> 6] |= np.uint64(1) << np.uint64(part & 63)
         event_part[e] = part
         sizes[part] += 1
-    return event_part
+    return discarded
 
 
 @njit(cache=True, nogil=True)
@@ -172,7 +249,9 @@ def _both_shared(a: Words, b: Words, sizes: Int64, most: int, draw: int) -> int:
 def learn(
     indptr: Int64,
     neighbours: Int32,
-    home: Int32,
+    home: Int16,
+    slot: Slots,
+    parts: int,
     pick: Int32,
     need: Float32,
     at_home: Float32,
@@ -187,29 +266,32 @@ def learn(
     Args:
         indptr: int64 (n + 1,).
         neighbours: int32.
-        home: int32 (n,).
+        home: int16 (n,).
+        slot: uint16 (n,) home, P of picked nodes.
+        parts: P.
         pick: int32, at least (n,), from ``select``.
         need: float32 (n,), written to.
         at_home: float32 (n,), written to.
         other: int16 (n,), written to.
         at_other: float32 (n,), written to.
     """
-    unpicked = 2**31 - 1
     one = np.float32(1.0)
     for v in range(len(home)):
         needed, inside, part, votes = need[v], at_home[v], other[v], at_other[v]
+        here = home[v]
         for x in range(indptr[v], indptr[v + 1]):
-            u = neighbours[x]
-            if home[u] != home[v] and pick[v] <= pick[u]:
-                needed += one
-            if pick[u] != unpicked:
-                continue
-            if home[u] == home[v]:
+            u = np.uint64(neighbours[x])
+            there = np.int64(slot[u])
+            if there == parts:
+                needed += np.float32((home[u] != here) & (pick[v] <= pick[u]))
+            elif there == here:
                 inside += one
-            elif home[u] == part:
-                votes += one
             else:
-                votes -= one
-                if votes < 0.0:
-                    part, votes = np.int16(home[u]), -votes
+                needed += one
+                if there == part:
+                    votes += one
+                else:
+                    votes -= one
+                    if votes < 0.0:
+                        part, votes = np.int16(there), -votes
         need[v], at_home[v], other[v], at_other[v] = needed, inside, part, votes

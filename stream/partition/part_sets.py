@@ -1,7 +1,12 @@
 """Sets of parts as bit masks: what changed in them, and which hold several."""
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
 from numba import njit
+from numba.core import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from stream.partition.interface import Why
@@ -11,6 +16,16 @@ _NEW, _REPLICATED = np.int8(Why.NEW), np.int8(Why.REPLICATED)
 
 Bool = NDArray[np.bool_]
 Words = NDArray[np.uint64]
+
+
+@intrinsic
+def lowest_bit(_typing: Any, word: Any) -> Any:
+    """``lowest_bit(word)``: index of the lowest bit of a uint64 that is not 0, int64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), generate
 
 
 def gains(noted: list[Int64], parts: int, placements: Int64) -> tuple[Int64, Int32, Int8]:
