@@ -37,6 +37,12 @@ def bundle(root: Path, reference: dict[str, Any]) -> dict[str, pa.ipc.RecordBatc
     return {row["name"]: pa.ipc.open_file(pa.py_buffer(row["content"])) for row in rows}
 
 
+def newest_index(root: Path) -> dict[str, Any] | None:
+    """The index with the largest number of a log or lane."""
+    numbers = [int(path.stem) for path in (root / "index").glob("*.json")]
+    return record(root / "index" / f"{max(numbers)}.json") if numbers else None
+
+
 class PlainLog:
     """``<store>/log``."""
 
@@ -44,13 +50,30 @@ class PlainLog:
         self.root = store / "log"
         self.header = record(self.root / "log.json")
         self.commits: list[dict[str, Any]] = []
-        previous = self.header["checksum"]
-        while (path := self.root / "commits" / f"{len(self.commits):016d}.json").exists():
-            commit = record(path)
-            assert (commit["n"], commit["previous"]) == (len(self.commits), previous)
-            previous = commit["checksum"]
+        self.sealed: list[dict[str, Any]] = []
+        self.index = newest_index(self.root)
+        n, previous = 0, self.header["checksum"]
+        if self.index is not None:
+            n = self.index["n"]
+            commit = self._commit(n)
+            assert commit["checksum"] == self.index["commit"]
             self.commits.append(commit)
-        self.sealed = [snapshot for commit in self.commits for snapshot in commit["sealed"]]
+            n, previous = n + 1, commit["checksum"]
+            self.sealed = [
+                _indexed(row) for row in arrow(self.root, self.index["snapshots"]).read_all().to_pylist()
+            ]
+        while self._path(n).exists():
+            commit = self._commit(n)
+            assert (commit["n"], commit["previous"]) == (n, previous)
+            self.commits.append(commit)
+            self.sealed.extend(commit["sealed"])
+            n, previous = n + 1, commit["checksum"]
+
+    def _path(self, n: int) -> Path:
+        return self.root / "commits" / f"{n:016d}.json"
+
+    def _commit(self, n: int) -> dict[str, Any]:
+        return record(self._path(n))
 
     def events(self, snapshot: dict[str, Any]) -> list[dict[str, Any]]:
         """A sealed snapshot's events in order."""
@@ -59,7 +82,12 @@ class PlainLog:
     def external_ids(self) -> list[Any]:
         """External ids by dense id."""
         ids: list[Any] = []
-        for snapshot in self.sealed:
+        covered = 0
+        if self.index is not None:
+            for file in self.index["ids"]:
+                ids.extend(arrow(self.root, file).read_all()["id"].to_pylist())
+            covered = self.index["end"] - self.index["first"]
+        for snapshot in self.sealed[covered:]:
             for row in arrow(self.root, snapshot["nodes"]).read_all().to_pylist():
                 assert row["node"] == len(ids)
                 ids.append(row["id"])
@@ -74,7 +102,9 @@ class PlainLog:
 
     def rejects(self) -> list[dict[str, Any]]:
         """All refused messages."""
-        files = [commit["rejects"] for commit in self.commits if commit["rejects"] is not None]
+        folded = [] if self.index is None else [self._commit(n) for n in self.index["with_rejects"]]
+        commits = {commit["n"]: commit for commit in [*folded, *self.commits]}
+        files = [commit["rejects"] for commit in commits.values() if commit["rejects"] is not None]
         return [row for file in files for row in arrow(self.root, file).read_all().to_pylist()]
 
     def graphs(self) -> Iterator[tuple[int, dict[Pair, float], dict[int, list[float]]]]:
@@ -82,19 +112,39 @@ class PlainLog:
         edges: dict[Pair, float] = {}
         vectors: dict[int, list[float]] = {}
         width = self.header["node_features"]
+
+        def apply(event: dict[str, Any]) -> None:
+            pair = event["src_node"], event["dst_node"]
+            if event["op"] == 1:
+                edges[pair] = event["weight"]
+            elif event["op"] == -1:
+                edges.pop(pair, None)
+            else:
+                vector = vectors.setdefault(pair[0], [0.0] * width)
+                if event["features"] is not None:
+                    start = event["feature_offset"] or 0
+                    vector[start : start + len(event["features"])] = event["features"]
+
+        if self.index is not None and self.index["base"] is not None:
+            for event in arrow(self.root, self.index["base"]).read_all().to_pylist():
+                apply(event)
         for snapshot in self.sealed:
             for event in self.events(snapshot):
-                pair = event["src_node"], event["dst_node"]
-                if event["op"] == 1:
-                    edges[pair] = event["weight"]
-                elif event["op"] == -1:
-                    edges.pop(pair, None)
-                else:
-                    vector = vectors.setdefault(pair[0], [0.0] * width)
-                    if event["features"] is not None:
-                        start = event["feature_offset"] or 0
-                        vector[start : start + len(event["features"])] = event["features"]
+                apply(event)
             yield snapshot["tau"], dict(edges), {v: list(x) for v, x in vectors.items()}
+
+
+def _indexed(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an index as a commit's ``sealed`` has it."""
+    files = {
+        what: {
+            "path": f"snapshots/{row['tau']}/{what}.arrow",
+            "bytes": row[f"{what}_bytes"],
+            "checksum": row[f"{what}_checksum"],
+        }
+        for what in ("events", "nodes")
+    }
+    return {**row, **files}
 
 
 @dataclass
@@ -127,14 +177,18 @@ class PlainLane:
         self.root = self.store / "lanes" / self.name
         self.header = record(self.root / "lane.json")
         self.manifests = []
-        previous = ""
-        for snapshot in PlainLog(self.store).sealed:
+        self.index = newest_index(self.root)
+        log = PlainLog(self.store)
+        first = 0 if log.index is None else log.index["first"]  # number of log.sealed[0]
+        begin = first if self.index is None else self.index["first"]
+        previous = None if begin else ""
+        for number, snapshot in enumerate(log.sealed, first):
             path = self.root / "commits" / f"{snapshot['tau']}.json"
-            if not path.exists():
-                break
+            if number < begin or not path.exists():
+                continue
             manifest = record(path)
-            assert manifest["sequence"] == len(self.manifests)
-            assert manifest["previous"] == previous
+            assert manifest["sequence"] == number
+            assert previous is None or manifest["previous"] == previous
             assert manifest["lane_checksum"] == self.header["checksum"]
             assert manifest["log_events_checksum"] == snapshot["events"]["checksum"]
             previous = manifest["checksum"]
@@ -143,14 +197,18 @@ class PlainLane:
     def at(self, tau: int, *, use_base: bool = True) -> PlainParts:
         """What every part holds at snapshot τ."""
         through = [manifest for manifest in self.manifests if manifest["tau"] <= tau]
-        with_base = [manifest for manifest in through if manifest["base"] is not None] if use_base else []
+        bases = {m["sequence"]: m["base"] for m in through if m["base"] is not None} if use_base else {}
+        if self.index is not None and self.index["base"] is not None:
+            bases.setdefault(self.index["first"], self.index["base"])  # there is nothing older to begin with
         batches = self.header["parts"] + (self.header["kind"] == "edge")
         parts = PlainParts({}, {}, [{} for _ in range(batches)], [{} for _ in range(self.header["parts"])])
-        first = 0
-        if with_base:
-            self._apply(parts, bundle(self.root, with_base[-1]["base"]))
-            first = with_base[-1]["sequence"] + 1
-        for manifest in through[first:]:
+        begin = -1
+        if bases:
+            begin = max(bases)
+            self._apply(parts, bundle(self.root, bases[begin]))
+        for manifest in through:
+            if manifest["sequence"] <= begin:
+                continue
             names = ("assignment", "edges", "segments")
             self._apply(parts, {name: arrow(self.root, manifest[name]) for name in names})
         return parts
