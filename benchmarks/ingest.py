@@ -161,6 +161,13 @@ def alone(bootstrap: str, topic: str, events: int, found: dict[str, Measured]) -
             found[name].add(events, lambda name=name: caught_up(name))
 
 
+def measure_lanes(bootstrap: str, events: int, found: dict[str, Measured]) -> None:
+    """Each lane alone, and each beside the log."""
+    alone(bootstrap, "arrow-lanes", events, found)
+    for name in LANES:
+        found[f"with {name}"].add(events, lambda name=name: whole(bootstrap, "arrow-lanes", events, name))
+
+
 def show(name: str, measured: Measured, against: Measured | None = None) -> None:
     """One row of the table."""
     ratio = "" if against is None else f"{measured.rate / against.rate:7.2f}x"
@@ -174,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json-events", type=int, default=1_000_000)
     parser.add_argument("--arrow-events", type=int, default=8_000_000)
-    parser.add_argument("--lane-events", type=int, default=500_000)
+    parser.add_argument("--lane-events", type=int, default=500_000, help="0: no lanes.")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     keep_memory()
@@ -185,8 +192,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, broker(Path(folder) / "kafka") as bootstrap:
         fill(bootstrap, "json-all", given.json_events)
         fill(bootstrap, "arrow-all", given.arrow_events)
-        fill(bootstrap, "arrow-lanes", given.lane_events)
-        whole(bootstrap, "arrow-lanes", given.lane_events, *LANES)  # loads what is compiled
+        fill(bootstrap, "arrow-lanes", max(given.lane_events, 1))
+        # Loads what is compiled.
+        whole(bootstrap, "arrow-lanes", max(given.lane_events, 1), *(LANES if given.lane_events else ()))
         for _ in range(given.rounds):
             found["bare json"].add(given.json_events, lambda: bare(bootstrap, "json-all", len))
             found["job json"].add(given.json_events, lambda: whole(bootstrap, "json-all", given.json_events))
@@ -194,12 +202,8 @@ def main() -> None:
             found["job arrow"].add(
                 given.arrow_events, lambda: whole(bootstrap, "arrow-all", given.arrow_events)
             )
-            alone(bootstrap, "arrow-lanes", given.lane_events, found)
-            for name in LANES:
-                found[f"with {name}"].add(
-                    given.lane_events,
-                    lambda name=name: whole(bootstrap, "arrow-lanes", given.lane_events, name),
-                )
+            if given.lane_events:
+                measure_lanes(bootstrap, given.lane_events, found)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(
         f"\n{os.cpu_count()} cores, load averages at the end {load}, {given.rounds} rounds, {time.strftime('%F')}"
@@ -211,9 +215,9 @@ def main() -> None:
     show("JSON: Kafka → validation → committed log", found["job json"], found["bare json"])
     show("Arrow, 4,096 edges a message: bare poll() and open", found["bare arrow"])
     show("Arrow: Kafka → validation → committed log, no lane", found["job arrow"], found["bare arrow"])
-    for name in LANES:
+    for name in LANES if given.lane_events else ():
         show(f"lane {name} alone, over a finished log", found[name])
-    for name in LANES:
+    for name in LANES if given.lane_events else ():
         show(f"Arrow: the log with lane {name} beside it", found[f"with {name}"])
 
 
