@@ -270,18 +270,15 @@ class SnapshotSink:
 
     def _commit(self, pending: Pending, before: OpenEvents, closed: int | None) -> _Done:
         """The commit itself, on its own thread where there is one."""
-        started = time.perf_counter()
-        seal: list[tuple[int, pa.Table]] = []
+        seal: Iterable[tuple[int, pa.Table]] = ()
         names = event_schema(self._ids).names
         min_tau = min((tau for tau in (pending.min_tau, before.min_tau) if tau is not None), default=None)
         if closed is not None and min_tau is not None and min_tau <= closed:
             runs = [*runs_of(before.rows, closed), *pending.events]
             seal = split_snapshots((run.select(names) for run in runs), closed)
-        tail = tail_rows(pending.events, closed, self._ids)
-        self._observer.commit_phase("order", time.perf_counter() - started)
         record = self._writer.commit(
             positions=pending.positions,
-            tail=tail,
+            tail=tail_rows(pending.events, closed, self._ids),
             rejects=pending.all_rejects(),
             seal=seal,
             refused=pending.refused_by_reason(),

@@ -91,7 +91,7 @@ def runs_of(rows: pa.Table, through: int) -> Iterator[Run]:
             )
 
 
-def split_snapshots(runs: Iterable[Run], through: int) -> list[tuple[int, pa.Table]]:
+def split_snapshots(runs: Iterable[Run], through: int) -> Iterator[tuple[int, pa.Table]]:
     """The snapshots up to τ = ``through``, each with its events in the log's order.
 
     That is by t, then topic name, partition, offset and row: runs of a topic partition come in order of offset and
@@ -101,14 +101,15 @@ def split_snapshots(runs: Iterable[Run], through: int) -> list[tuple[int, pa.Tab
         runs: Open events of the same columns; runs of one topic partition in order of arrival.
         through: Last τ to seal.
 
-    Returns:
-        (τ, events) for every τ that has events, ascending.
+    Yields:
+        (τ, events) for every τ that has events, ascending; each is put in order when it is asked for.
     """
     closing: defaultdict[int, list[pa.Table]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.source):
         for tau, events in run.by_snapshot(through):
             closing[tau].append(events)
-    return [(tau, _in_order(pa.concat_tables(closing.pop(tau)))) for tau in sorted(closing)]
+    for tau in sorted(closing):
+        yield tau, _in_order(pa.concat_tables(closing.pop(tau)))
 
 
 def _in_order(events: pa.Table) -> pa.Table:

@@ -1,9 +1,9 @@
 """The writer of the log: one process appends commits, each whole or not at all."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import pyarrow as pa
 
@@ -37,6 +37,8 @@ from stream.store.log.tail import (
 
 Key = tuple[str, int]
 """A topic partition: topic name and partition number."""
+
+Item = TypeVar("Item")
 
 Phase = Callable[[str, float], None]
 """Told the seconds of each phase of a commit: ``files``, ``record``, ``sweep``."""
@@ -188,7 +190,7 @@ class LogWriter:
         positions: Mapping[Key, Position] | None = None,
         tail: pa.Table | None = None,
         rejects: pa.Table | None = None,
-        seal: list[tuple[int, pa.Table]] | None = None,
+        seal: Iterable[tuple[int, pa.Table]] = (),
         refused: Mapping[str, int] | None = None,
         late: int = 0,
         in_history: int = 0,
@@ -202,7 +204,8 @@ class LogWriter:
             tail: Newly accepted events that stay open after this commit, ``tail_schema``, in order of arrival.
             rejects: Refused messages, ``REJECT_SCHEMA``.
             seal: Snapshots to seal, (τ, events in order) with at least the columns of ``event_schema``, ascending
-                in τ. They hold every open event of their τ, those of ``open_tail`` included.
+                in τ. They hold every open event of their τ, those of ``open_tail`` included. Each is taken when the
+                one before it is written, so that not all need to be in memory.
             refused: Rejects by reason since the last commit, late ones not counted.
             late: Late events since the last commit.
             in_history: Events skipped since the last commit because the log has them from its history.
@@ -219,17 +222,19 @@ class LogWriter:
         """
         if not self._usable:
             raise StoreError(f"the writer of {self._root} can't commit any more; open the log again")
-        seal = seal or []
-        closed = _closed_through(self.sealed_through, seal, sealed_through)
         crash_point("commit.begun")
         ids_before = self._dictionary.size
         n = self._chain.next_n
+        ordered = _Timed(_sealable(seal, self.sealed_through))
         started = time.perf_counter()
         try:
             with Staging(self._root) as staging:
                 sealed = [
-                    stage_snapshot(staging, self.header, self._dictionary, tau, table) for tau, table in seal
+                    stage_snapshot(staging, self.header, self._dictionary, tau, table)
+                    for tau, table in ordered
                 ]
+                through = [self.sealed_through, *(snapshot.tau for snapshot in sealed), sealed_through]
+                closed = max((tau for tau in through if tau is not None), default=None)
                 kept, added = self._stage_tail(staging, n, tail, closed)
                 rejected = None
                 if rejects is not None and rejects.num_rows:
@@ -243,7 +248,8 @@ class LogWriter:
         except BaseException:
             self._dictionary.truncate(ids_before)
             raise
-        started = self._lap("files", started)
+        self.on_phase("order", ordered.seconds)
+        started = self._lap("files", started + ordered.seconds)
         moved = {**self.positions, **(positions or {})}
         last = self._chain.last
         record = CommitRecord(
@@ -338,15 +344,33 @@ def _restored_dictionary(root: Path, header: LogHeader, chain: CommitChain) -> I
     return dictionary
 
 
-def _closed_through(before: int | None, seal: list[tuple[int, pa.Table]], asked: int | None) -> int | None:
-    through = before
+class _Timed(Generic[Item]):
+    """Iterates, and adds up how long its items were in coming."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self.seconds = 0.0
+        self._items = iter(items)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        started = time.perf_counter()
+        try:
+            return next(self._items)
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+def _sealable(seal: Iterable[tuple[int, pa.Table]], through: int | None) -> Iterator[tuple[int, pa.Table]]:
+    """The snapshots as they come, once it is certain that they may be sealed after τ = ``through``."""
     for tau, table in seal:
         if through is not None and tau <= through:
             raise ValueError(f"snapshot {tau} cannot be sealed after {through}")
         if table.num_rows == 0:
             raise ValueError(f"snapshot {tau} has no events: empty intervals have no snapshot")
         through = tau
-    return max((tau for tau in (through, asked) if tau is not None), default=None)
+        yield tau, table
 
 
 def _added(totals: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
