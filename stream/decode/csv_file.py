@@ -36,7 +36,8 @@ def csv_rows(path: Path, ids: IdKind | None, *, start: int = 0) -> tuple[Iterato
         start: Rows to leave out at the beginning.
 
     Returns:
-        Rows with the known columns, where a cell that is no number is null and its row refused; and their schema.
+        Rows with the known columns, where a cell that is no number is null and its row refused; and the schema of the
+        file, in which unknown columns are text.
 
     Raises:
         Failure: No cell of src, dst or t is a number where numbers belong: the column is another one (raised while
@@ -65,7 +66,9 @@ def csv_rows(path: Path, ids: IdKind | None, *, start: int = 0) -> tuple[Iterato
     if ids is None:
         ids = "string" if first is not None and not _are_ids_whole(first) else "int"
     schema = pa.schema([(name, _kind(name, ids)) for name in known])
-    return _typed(path, chain([] if first is None else [first], reader), schema, start), schema
+    others = [pa.field(name, pa.string()) for name in header if name not in known]
+    read = _typed(path, chain([] if first is None else [first], reader), schema, start)
+    return read, pa.schema([*schema, *others])
 
 
 def _typed(
@@ -78,7 +81,12 @@ def _typed(
             wanted = batch.slice(start)
             faults = Faults.none(wanted.num_rows)
             columns = [_parsed(field.name, wanted[field.name], field.type, faults) for field in schema]
-            yield FileRows(pa.RecordBatch.from_arrays(columns, names=schema.names), faults)
+            texts = {
+                field.name: pc.if_else(column.is_null(), wanted[field.name], None)
+                for field, column in zip(schema, columns, strict=True)
+                if column.null_count > wanted[field.name].null_count
+            }
+            yield FileRows(pa.RecordBatch.from_arrays(columns, names=schema.names), faults, texts)
         start = max(0, start - batch.num_rows)
 
 

@@ -1,7 +1,7 @@
 """Files of past events for a log: surveyed once, then read like polls of a topic partition, from any row on."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,11 +108,18 @@ def read_polls(
             some.batch.validate(full=True)
             draft = canonical(some.batch, config.ids, "s", faults=some.faults)
             check(draft, rules)
-            yield _poll(draft, key, offset, rules, until_us)
+            yield _poll(draft, some.texts, key, offset, rules, until_us)
             offset += some.batch.num_rows
 
 
-def _poll(draft: Draft, key: tuple[str, int], offset: int, rules: Rules, until_us: int) -> MicroBatch:
+def _poll(
+    draft: Draft,
+    texts: Mapping[str, pa.Array],
+    key: tuple[str, int],
+    offset: int,
+    rules: Rules,
+    until_us: int,
+) -> MicroBatch:
     rows = draft.batch.num_rows
     t = draft.batch["t"].fill_null(_LOWEST).to_numpy(zero_copy_only=False)
     kept = (t < until_us) | (t > rules.max_us)
@@ -130,13 +137,21 @@ def _poll(draft: Draft, key: tuple[str, int], offset: int, rules: Rules, until_u
         end_offset=offset + rows,
         high_watermark=offset + rows + 1,  # never idle: the file ends when its reader says so
         events=events,
-        rejects=_rejects(draft, refused[kept[refused]], key, offset),
+        rejects=_rejects(draft, texts, refused[kept[refused]], key, offset),
     )
 
 
-def _rejects(draft: Draft, rows: np.ndarray, key: tuple[str, int], offset: int) -> pa.RecordBatch:
+def _rejects(
+    draft: Draft, texts: Mapping[str, pa.Array], rows: np.ndarray, key: tuple[str, int], offset: int
+) -> pa.RecordBatch:
+    """Refused rows, each as JSON with the cells that could not be read as they stand in the file."""
     told = [draft.faults.of(int(row)) for row in rows]
-    texts = draft.batch.take(pa.array(rows, pa.int64())).to_pylist() if len(rows) else []
+    taken = pa.array(rows, pa.int64())
+    contents = draft.batch.take(taken).to_pylist() if len(rows) else []
+    for name, column in texts.items():
+        for content, cell in zip(contents, column.take(taken).to_pylist(), strict=True):
+            if cell is not None:
+                content[name] = cell
     columns = {
         "topic": [key[0]] * len(rows),
         "partition": [key[1]] * len(rows),
@@ -144,7 +159,7 @@ def _rejects(draft: Draft, rows: np.ndarray, key: tuple[str, int], offset: int) 
         "row": [None] * len(rows),
         "reason": [reason.value for reason, _ in told],
         "sentence": [sentence for _, sentence in told],
-        "raw": [json.dumps(text).encode()[:RAW_LIMIT_BYTES] for text in texts],
+        "raw": [json.dumps(content).encode()[:RAW_LIMIT_BYTES] for content in contents],
     }
     arrays = [pa.array(columns[field.name], field.type) for field in REJECT_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA)

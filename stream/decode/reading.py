@@ -1,7 +1,7 @@
 """What readers of messages hand on: rows with their places, and what became no event."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,9 @@ class FileRows:
     Attributes:
         batch: The columns that events have, of whatever types.
         faults: Rows that are refused already, because a cell could not be read.
+        texts: Such cells as they stand in the file, by column; null elsewhere, as they are in ``batch``.
     """
 
     batch: pa.RecordBatch
     faults: Faults
+    texts: Mapping[str, pa.Array] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from typing import Self
 
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S, IdKind
+from stream.decode.times import OUT_OF_RANGE_US
 
 EARLIEST_US = -62_135_596_800 * US_PER_S
 """Year 1: the earliest time that prints as a date."""
@@ -55,7 +56,7 @@ def show_time(t_us: int) -> str:
     """A time for a sentence: RFC 3339 where it has a date, else plain seconds."""
     if EARLIEST_US <= t_us <= LATEST_US:
         return (_EPOCH + timedelta(microseconds=t_us)).isoformat()[: -len("+00:00")] + "Z"
-    return f"{t_us / US_PER_S:g} s"
+    return f"{t_us / US_PER_S:g} s{' or further away' if abs(t_us) >= OUT_OF_RANGE_US else ''}"
 
 
 def shorten(value: object, limit: int = 60) -> str:

@@ -28,9 +28,15 @@ def run_command(
             raise
         if debug:
             traceback.print_exc()
-        sentence = " ".join(str(error).split()) or type(error).__name__
+        sentence = _told(error) or type(error).__name__
         print(f"error: {sentence}", file=sys.stderr)  # noqa: T201
         return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import confluent_kafka
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from streaming import fresh_topic, settings
@@ -60,6 +61,19 @@ def produce(bootstrap: str, topic: str, **options: Any) -> None:
         if transactional:
             producer.abort_transaction() if turn == 1 else producer.commit_transaction()
     producer.close()
+
+
+def test_batches_of_every_codec_of_another_client_are_read(kafka):
+    topic, sent = fresh_topic(kafka), []
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": kafka, "compression.type": codec, "linger.ms": 50}
+        )
+        for i in range(300):
+            sent.append(f"{codec}-{i}".encode() * 20)
+            producer.produce(topic, sent[-1], partition=0)
+        assert producer.flush(30) == 0
+    assert in_columns(kafka, topic, 100_000) == (list(enumerate(sent)), len(sent))
 
 
 @pytest.mark.parametrize(

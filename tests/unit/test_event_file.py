@@ -153,6 +153,7 @@ def test_csv_ids_that_are_no_numbers_are_strings(tmp_path):
             "row 1: column src has 'a', expected a number, and so it is in all rows",
         ),
         ("src,dst\n1,2\n", "column t is missing"),
+        ("src, dst, t\n1,2,3\n", "column dst is missing; found src,  dst,  t"),
         ("a,b,c\n1,2,3\n", "column src is missing; found a, b, c"),
         ("src,src,dst,t\n1,1,2,3\n", "column src stands 2 times"),
         ("src,dst,t\n1,2\n", "cannot be read: CSV parse error"),

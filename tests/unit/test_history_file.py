@@ -121,6 +121,14 @@ def test_a_csv_cell_that_is_no_number_is_its_rows_reject(tmp_path: Path) -> None
         (5, "wrong_type", "column weight has 'heavy', expected a number"),
         (6, "wrong_type", "column features has '[1, b]', expected [0.5, 1.0]"),
     ]
+    raw = [json.loads(row["raw"]) for row in rejects]
+    assert [(row["src"], row["dst"], row["t"], row["weight"], row["features"]) for row in raw] == [
+        ("x", 2, 6_000_000, 1.0, None),
+        (1, 2, "soon", 1.0, None),
+        (1, "2x", 7_000_000, 1.0, None),
+        (1, 2, 8_000_000, "heavy", None),
+        (1, 2, 9_000_000, 1.0, "[1, b]"),
+    ], "as they stand in the file"
     late = read_polls(path, config, rules, key=HISTORY, first=0, start=5, until_us=10**15)
     assert [row["offset"] for batch in late for row in batch.rejects.to_pylist()] == [5, 6]
 
