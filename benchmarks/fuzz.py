@@ -183,43 +183,47 @@ def checked(seed: int, poll: int, kinds: list[Profile], counts: Counter[str]) ->
     raw = RawBatch("fuzz", 0, int(offsets[0]), int(offsets[-1]) + 1, 1 << 40, pa.array(offsets), values)
     started = time.process_time()
     try:
-        batch = Decoder(profile.topic, profile.config).decode(raw)
+        batches = list(Decoder(profile.topic, profile.config).batches(raw))
     except Exception as error:
         raise Unsound(f"{profile.name}: {type(error).__name__}: {error}") from error
     counts["decode_us"] += round((time.process_time() - started) * 1e6)
-    count(counts, sent, offsets, batch, profile.name)
+    count(counts, sent, offsets, batches, profile.name)
 
 
 def count(
     counts: Counter[str],
     sent: list[tuple[str, bytes | None]],
     offsets: np.ndarray,
-    batch: MicroBatch,
+    batches: list[MicroBatch],
     name: str,
 ) -> None:
     """Check that every message of a poll ended somewhere, and count where."""
-    batch.events.validate(full=True)
-    batch.rejects.validate(full=True)
-    taken = set(batch.events["offset"].to_pylist())
-    refused = set(batch.rejects["offset"].to_pylist())
+    events = pa.Table.from_batches([batch.events for batch in batches])
+    rejects = pa.Table.from_batches([batch.rejects for batch in batches])
+    events.validate(full=True)
+    rejects.validate(full=True)
+    taken, refused = set(events["offset"].to_pylist()), set(rejects["offset"].to_pylist())
     tombstones = sum(message is None for _, message in sent)
-    if batch.tombstones != tombstones:
-        raise Unsound(f"{name}: {batch.tombstones} tombstones counted, {tombstones} sent")
+    counted = sum(batch.tombstones for batch in batches)
+    if counted != tombstones:
+        raise Unsound(f"{name}: {counted} tombstones counted, {tombstones} sent")
+    if [batch.end_offset for batch in batches[:-1]] != [batch.first_offset for batch in batches[1:]]:
+        raise Unsound(f"{name}: the parts of a poll leave offsets out")
     for (kind, message), offset in zip(sent, offsets.tolist(), strict=True):
         if (message is not None) != (offset in taken or offset in refused):
             raise Unsound(f"{name}: a message of kind {kind!r} ended nowhere, or in two places")
         if kind.startswith("valid") and offset in refused:
             raise Unsound(f"{name}: a message of kind {kind!r} was refused")
-    if not all(batch.rejects["sentence"].to_pylist()):
+    if not all(rejects["sentence"].to_pylist()):
         raise Unsound(f"{name}: a reject without a sentence")
     counts["messages"] += len(sent)
     counts["bytes"] += sum(len(message or b"") for _, message in sent)
     counts["tombstones"] += tombstones
     counts["taken, whole or in part"] += len(taken)
     counts["refused, whole"] += len(refused - taken)
-    counts["events"] += len(batch.events)
+    counts["events"] += len(events)
     counts.update(f"kind {name.split(',', maxsplit=1)[0]}: {kind}" for kind, _ in sent)
-    counts.update(f"reason {reason}" for reason in batch.rejects["reason"].to_pylist())
+    counts.update(f"reason {reason}" for reason in rejects["reason"].to_pylist())
 
 
 def show(told: dict[str, Any]) -> None:
