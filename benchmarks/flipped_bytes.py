@@ -1,6 +1,6 @@
 """Every byte of a small store flipped, one at a time: how many flips ``verify`` finds, and how long one look takes.
 
-Usage: python benchmarks/flipped_bytes.py [--every N]
+Usage: python benchmarks/flipped_bytes.py [--every N] [--compacted]
 """
 
 import argparse
@@ -18,9 +18,13 @@ from every_kind import files_of, make_every_kind, missed_flips
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1, help="flip every so many bytes")
-    every = parser.parse_args().every
+    parser.add_argument("--compacted", action="store_true", help="a store with indexes and dropped snapshots")
+    given = parser.parse_args()
+    every = given.every
     with tempfile.TemporaryDirectory() as folder:
-        store = make_every_kind(Path(folder), "hash", snapshots=1)
+        store = make_every_kind(
+            Path(folder), "hash", snapshots=2 if given.compacted else 1, compacted=given.compacted
+        )
         files = files_of(store)
         size = sum(path.stat().st_size for path in files)
         started = time.perf_counter()

@@ -63,6 +63,7 @@ def read_all(store: Path) -> None:
     """All that readers read: the log with its history, each lane's every snapshot from base and differences."""
     log = LogReader(store)
     _ = log.history
+    log.base()
     for snapshot in log.snapshots:
         log.events(snapshot.tau)
     log.external_ids()
@@ -88,9 +89,10 @@ def test_every_kind_of_file_is_there_and_nothing_else(whole: Path) -> None:
     assert all(lock.read_bytes() == b"" for lock in locks), "a lock given back names nobody"
 
 
-def test_flipped_bytes_are_found_wherever_they_are(tmp_path: Path) -> None:
-    store = make_every_kind(tmp_path, "hash")
-    assert list(missed_flips(store, every=101)) == []
+@pytest.mark.parametrize("compacted", [False, True])
+def test_flipped_bytes_are_found_wherever_they_are(tmp_path: Path, compacted: bool) -> None:
+    store = make_every_kind(tmp_path, "hash", compacted=compacted)
+    assert list(missed_flips(store, every=211)) == []
     assert verify(store).problems == []
 
 
@@ -153,6 +155,38 @@ def expect_told(store: Path, name: str, path: Path) -> None:
     elif (store / "log/history.json").exists():  # a reader doesn't know that there was one, verify does
         with pytest.raises(CorruptError, match=path.name):
             read_all(store)
+
+
+@pytest.mark.parametrize("damage", [truncated, missing, a_folder, of_another_store])
+def test_damage_to_what_stands_for_dropped_snapshots_is_found_and_half_of_an_index_is_enough(
+    tmp_path: Path, damage: Callable[[Path, Path], None]
+) -> None:
+    store, foreign = (
+        make_every_kind(tmp_path / str(src), *LANES, src=src, snapshots=3, compacted=True) for src in (1, 5)
+    )
+    files = [path for path in files_of(store) if path.parent.name == "index"]
+    assert len(files) == 6 + 2 * 5
+    for path in files:
+        content = path.read_bytes()
+        other = foreign / path.relative_to(store)
+        if damage is of_another_store and content == other.read_bytes():
+            continue
+        damage(path, other)
+        problems = verify(store).problems
+        if not (damage is missing and path.suffix == ".json"):  # the other copy is an index without this one
+            named = (
+                path.parent if damage is of_another_store else path
+            )  # it may be what the file names that differs
+            assert any(str(named) in problem for problem in problems), (path, problems)
+        if path.stem.isdigit():
+            read_all(store)
+        elif "lanes" not in path.parts:  # a lane's snapshot has a base of its own here
+            with pytest.raises(CorruptError, match=path.name):
+                read_all(store)
+        if path.is_dir():
+            path.rmdir()
+        path.write_bytes(content)
+    assert verify(store).problems == []
 
 
 PLACES = [

@@ -15,6 +15,7 @@ from stream.store.lane.layout import (
     COMMITS,
     INDEX,
     SNAPSHOTS,
+    STATE,
     index_base_name,
     index_name,
     index_rows_name,
@@ -91,6 +92,8 @@ def sweep_lane_index(root: Path, oldest: int, number: int, base: FileRef | None)
     remove(root / manifest_name(tau) for tau in sorted(manifest_taus(root)) if tau < oldest)
     folder = root / SNAPSHOTS
     remove(path for path in folder.iterdir() if TAU.fullmatch(path.name) and int(path.name) < oldest)
+    states = (root / STATE).glob("*.arrow")
+    remove(path for path in states if TAU.fullmatch(path.stem) and int(path.stem) < oldest)
     crash_point("compact.dropped")
     remove(replaced(root / INDEX, number, set() if base is None else {base.path}))
     for changed in (root / COMMITS, folder, root / INDEX):
