@@ -65,7 +65,13 @@ def edges_by_first_appearance(nodes: int, edges: int) -> tuple[np.ndarray, np.nd
 
 
 def deltas(src: np.ndarray, dst: np.ndarray, snapshots: int) -> Iterator[SnapshotDelta]:
-    """Snapshots of equal size over a day, without their graphs, which edge partitioners do not look at."""
+    """Snapshots of equal size over a day, without their graphs, which edge partitioners do not look at.
+
+    Args:
+        src: int64 (E,) or int32, of which a snapshot's are widened while it is used.
+        dst: Likewise.
+        snapshots: How many.
+    """
     none = np.empty(0, np.int64)
     step_us = max(int(DAY_S * 1e6) // len(src), 1)
     cuts = np.arange(snapshots + 1) * len(src) // snapshots
@@ -73,13 +79,14 @@ def deltas(src: np.ndarray, dst: np.ndarray, snapshots: int) -> Iterator[Snapsho
     for tau in range(snapshots):
         rows = slice(cuts[tau], cuts[tau + 1])
         size = rows.stop - rows.start
-        seen = max(seen, int(src[rows].max()) + 1, int(dst[rows].max()) + 1)
+        ends = src[rows].astype(np.int64, copy=False), dst[rows].astype(np.int64, copy=False)
+        seen = max(seen, int(ends[0].max()) + 1, int(ends[1].max()) + 1)
         yield delta_of(
             tau=tau,
             num_nodes=seen,
             op=np.ones(size, np.int8),
-            src=src[rows],
-            dst=dst[rows],
+            src=ends[0],
+            dst=ends[1],
             t=np.arange(rows.start, rows.stop) * step_us,
             weight=np.empty(0, np.float32),
             graph=Csr(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)),

@@ -77,8 +77,10 @@ def open_masks(ids: Int64, masks: Words, home: Int16, kept: Bool) -> Words:
         kept: bool (n,) nodes that were shared and still are: they keep their parts, others are at home only.
     """
     n, words = len(ids), masks.shape[1]
+    flat = masks.reshape(-1)
     out = np.zeros((n, words), np.uint64)
     for i in range(n):
+        prefetch(flat, words * ids[min(i + AHEAD, n - 1)])
         if kept[i]:
             for w in range(words):
                 out[i, w] = masks[ids[i], w]
@@ -91,23 +93,25 @@ def _changes(
     node: int,
     before: int,
     home: int,
-    had: Words,
-    has: Words,
+    masks: Words,
+    new_masks: Words,
+    i: int,
     placements: Int64,
     rows: Int64,
     r: int,
 ) -> int:
-    """Note what changed in a node's home and parts, from row r; the end of its rows."""
+    """Note what a node's home and parts in row i of ``new_masks`` change, from row r; the end of its rows."""
     parts = len(placements)
-    for w in range(len(had)):
-        changed = had[w] ^ has[w]
+    for w in range(masks.shape[1]):
+        had, has = masks[node, w], new_masks[i, w]
+        changed = had ^ has
         if home != before and home >> 6 == w:
             changed |= np.uint64(1) << np.uint64(home & 63)
         while changed != _NONE:
             bit = changed & (~changed + np.uint64(1))
             changed ^= bit
             part = 64 * w + lowest_bit(bit)
-            was, now = had[w] & bit != _NONE, has[w] & bit != _NONE
+            was, now = had & bit != _NONE, has & bit != _NONE
             why = _REPLICATED if now else _DEMOTED
             if part == home and home != before:
                 why = _NEW if before < 0 else _MOVED
@@ -174,7 +178,7 @@ def write_nodes(
         prefetch(local, ahead)
         v = np.uint64(ids[i])
         former = home[v]
-        r = _changes(ids[i], former, np.int32(new_home[i]), masks[v], new_masks[i], placements, rows, r)
+        r = _changes(ids[i], former, np.int32(new_home[i]), masks, new_masks, i, placements, rows, r)
         moved += former >= 0 and former != new_home[i]
         for w in range(words):
             masks[v, w] = new_masks[i, w]
@@ -186,11 +190,11 @@ def write_nodes(
 @njit(cache=True, nogil=True)
 def send_home(ids: Int64, home: Int32, masks: Words, placements: Int64, rows: Int64, r: int) -> int:
     """Take all parts but their home from these nodes; rows as of ``write_nodes`` from row r, and their end."""
-    only = np.empty(masks.shape[1], np.uint64)
+    only = np.empty((1, masks.shape[1]), np.uint64)
     for i in range(len(ids)):
         v = ids[i]
-        only[:] = _NONE
-        only[home[v] >> 6] = np.uint64(1) << np.uint64(home[v] & 63)
-        r = _changes(v, home[v], home[v], masks[v], only, placements, rows, r)
-        masks[v] = only
+        only[0, :] = _NONE
+        only[0, home[v] >> 6] = np.uint64(1) << np.uint64(home[v] & 63)
+        r = _changes(v, home[v], home[v], masks, only, 0, placements, rows, r)
+        masks[v, :] = only[0, :]
     return r
