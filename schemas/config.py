@@ -142,6 +142,11 @@ class Kafka(Section):
         ge=1,
         description="A longer message is refused, bytes; as much text of Arrow dictionaries is written out at a time.",
     )
+    max_batch_bytes: int = Field(
+        128 << 20,
+        ge=1,
+        description="A producer's batch of messages that is longer, decompressed, ends the stream, bytes.",
+    )
     max_message_rows: int = Field(
         1 << 20, ge=1, description="An Arrow message with more rows, over all its batches, is refused."
     )

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 
-def read_only(buffer: pa.Buffer | bytes, kind: type[np.generic]) -> npt.NDArray[Any]:
+def read_only(buffer: pa.Buffer | bytes | memoryview, kind: type[np.generic]) -> npt.NDArray[Any]:
     """A buffer's values in place, read-only whether or not the buffer may be written.
 
     To numba an array that can be written is of another type. Without this, the first poll whose bytes can't be (one of

@@ -121,7 +121,7 @@ class PartitionReader:
         """
         self._kafka, self._skipped = kafka, skipped
         self._consumer = open_consumer(kafka, kafka_client=in_place_client)
-        read_columns(self._consumer, kafka.max_poll_records)
+        read_columns(self._consumer, kafka.max_poll_records, kafka.max_batch_bytes)
         self._waiting: dict[TopicPartition, RawBatch] = {}
         self.stop = threading.Event()
         self.first_poll_s: float | None = None

@@ -14,11 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
-from kafka.errors import CorruptRecordError
+from kafka.errors import CorruptRecordError, KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from numba import njit
 
 from stream.decode.buffers import read_only
+from stream.kafka.compression import DamagedError, TooLongError, decompressed
 
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
@@ -26,7 +27,14 @@ Int64 = npt.NDArray[np.int64]
 COLUMNAR_MAGIC = 2
 """The format of record batches that the kernel reads, Kafka's since 0.11; older ones are read by the client."""
 
+BATCH_BYTES = 128 << 20
+"""Default of ``kafka.max_batch_bytes``."""
+
 _TORN = -1
+
+
+class BatchTooLongError(KafkaError):  # type: ignore[misc]  # the client has no types
+    """A record batch is longer than the configuration allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ def joined(parts: list[Records]) -> Records:
     )
 
 
-def read_columns(consumer: KafkaConsumer, limit: int) -> None:
+def read_columns(consumer: KafkaConsumer, limit: int, batch_bytes: int = BATCH_BYTES) -> None:
     """Have a consumer's ``poll`` bring columns.
 
     Each value of the dictionary that ``poll`` returns is then a list of ``Records`` of up to ``limit`` messages, holes
@@ -77,15 +85,17 @@ def read_columns(consumer: KafkaConsumer, limit: int) -> None:
     Args:
         consumer: A consumer without deserializers.
         limit: Messages of one ``Records`` at most.
+        batch_bytes: A record batch that is longer, decompressed, is an error of ``poll``; a ``Records`` that has as many
+            bytes gets no further batch.
     """
-    consumer._fetcher.PartitionRecords = partial(_ColumnarRecords, limit)
+    consumer._fetcher.PartitionRecords = partial(_ColumnarRecords, limit, batch_bytes)
 
 
 class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the client has no types
     """What the client's fetcher keeps of one answer for one partition, handed out in columns."""
 
-    def __init__(self, limit: int, *arguments: Any, **options: Any) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, batch_bytes: int, *arguments: Any, **options: Any) -> None:
+        self._limit, self._batch_bytes = limit, batch_bytes
         super().__init__(*arguments, **options)
 
     def _maybe_skip_record(self, record: Any) -> bool:
@@ -94,15 +104,21 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
     def _unpack_records(self, tp: Any, records: Any, *deserializers: Any) -> Iterator[Records]:
         """Runs of messages; the position behind each is set when it is handed out."""
         waiting: list[Records] = []
-        count = 0
+        count = held_bytes = 0
         for batch in iter(records.next_batch, None):
             waiting.append(self._read(batch))
             count += len(waiting[-1])
+            held_bytes += waiting[-1].values.nbytes
             while count > self._limit:
                 first, rest = joined(waiting).split(self._limit)
                 self.next_fetch_offset = first.end_offset
                 yield first
-                waiting, count = [rest], len(rest)
+                waiting, count, held_bytes = [rest], len(rest), rest.values.nbytes
+            if held_bytes >= self._batch_bytes:
+                whole = joined(waiting)
+                self.next_fetch_offset = whole.end_offset
+                yield whole
+                waiting, count, held_bytes = [], 0, 0
         self.drain()
         if waiting:
             last = joined(waiting)
@@ -117,7 +133,7 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
             if batch.magic < COLUMNAR_MAGIC:
                 found = _one_by_one(batch, self.check_crcs)
             elif self._is_for_readers(batch):
-                found = _columns(batch)
+                found = _columns(batch, self._batch_bytes)
             else:
                 found = Records.none(batch.next_offset)
         except CorruptRecordError as error:
@@ -126,6 +142,14 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
             raise CorruptRecordError(
                 f"the record batch at offset {batch.base_offset} of topic {tp.topic} partition {tp.partition} is "
                 f"damaged: {error.args[0]}"
+            ) from error
+        except TooLongError as error:
+            self.drain()
+            tp = self.topic_partition
+            raise BatchTooLongError(
+                f"the record batch at offset {batch.base_offset} of topic {tp.topic} partition {tp.partition} has more "
+                f"than {self._batch_bytes} bytes once it is decompressed: raise config key kafka.max_batch_bytes if the "
+                "machine has the memory, and have its producer send smaller batches"
             ) from error
         before = int(np.searchsorted(found.offsets.to_numpy(), self.fetch_offset))
         return Records(found.offsets[before:], found.values[before:], found.end_offset) if before else found
@@ -152,10 +176,14 @@ def _one_by_one(batch: Any, check_crcs: bool) -> Records:
     return Records(offsets, values, singles[-1].offset + 1)
 
 
-def _columns(batch: Any) -> Records:
-    iter(batch)  # decompresses
-    data = read_only(batch._buffer, np.uint8)[batch._pos :]  # a bytearray where it was compressed
-    offsets, values = parse(data, batch.records_count, batch.base_offset)
+def _columns(batch: Any, limit: int) -> Records:
+    data = memoryview(batch._buffer)[batch._pos :]
+    if batch.compression_type:
+        try:
+            data = memoryview(decompressed(batch.compression_type, data, limit))
+        except DamagedError as error:
+            raise CorruptRecordError(str(error)) from error
+    offsets, values = parse(read_only(data, np.uint8), batch.records_count, batch.base_offset)
     return Records(offsets, values, batch.next_offset)
 
 

@@ -12,10 +12,10 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
-from stream.kafka.records import _ColumnarRecords, parse
+from stream.kafka.records import BATCH_BYTES, BatchTooLongError, _ColumnarRecords, parse
 
 TP = TopicPartition("edges", 3)
-NONE, GZIP = 0, 1
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 texts = st.binary(max_size=300)
 messages = st.lists(
     st.tuples(
@@ -57,19 +57,20 @@ def pairs(records):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(messages, st.sampled_from([NONE, GZIP])), min_size=1, max_size=4),
+    st.lists(st.tuples(messages, st.sampled_from([NONE, GZIP, SNAPPY, LZ4, ZSTD])), min_size=1, max_size=4),
     st.integers(0, 2**40),
     st.integers(0, 30),
     st.integers(1, 15),
     st.sampled_from([2, 2, 2, 1]),
+    st.sampled_from([20_000, BATCH_BYTES]),
 )
-def test_columns_hold_what_the_client_reads_one_by_one(batches, first, skip, limit, magic):
+def test_columns_hold_what_the_client_reads_one_by_one(batches, first, skip, limit, magic, batch_bytes):
     data, at = b"", first
     for content, compression in batches:
         more, at = batch(content, at, magic=magic, compression=compression)
         data += more
     plain, plain_end = taken(Fetcher.PartitionRecords(first + skip, TP, MemoryRecords(data)), 1000)
-    part = _ColumnarRecords(limit, first + skip, TP, MemoryRecords(data))
+    part = _ColumnarRecords(limit, batch_bytes, first + skip, TP, MemoryRecords(data))
     pieces, end = taken(part, 1)
     assert [pair for piece, _ in pieces for pair in pairs(piece)] == [(r.offset, r.value) for r, _ in plain]
     assert end == plain_end
@@ -99,7 +100,40 @@ def test_torn_records_are_refused_and_never_read_beyond_their_bytes(content, dat
 def test_a_batch_with_another_checksum_is_named_and_not_read_for_ever():
     good, end = batch([(None, b"a", [], 0, 0)], 0)
     bad, _ = batch([(None, b"b", [], 0, 0)], end)
-    part = _ColumnarRecords(10, 0, TP, MemoryRecords(good + bad[:-1] + b"\x7f"))
+    part = _ColumnarRecords(10, BATCH_BYTES, 0, TP, MemoryRecords(good + bad[:-1] + b"\x7f"))
     with pytest.raises(CorruptRecordError, match="offset 1 of topic edges partition 3 is damaged"):
         part.take(1)
     assert not part
+
+
+@pytest.mark.parametrize("compression", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_a_batch_that_is_too_long_once_it_is_decompressed_is_named(compression):
+    data, _ = batch([(None, b"x" * 5_000, [], 0, 0)], 7, compression=compression)
+    assert len(data) < 1_000
+    part = _ColumnarRecords(10, 5_000, 7, TP, MemoryRecords(data))
+    with pytest.raises(
+        BatchTooLongError, match=r"offset 7 of topic edges partition 3 .* kafka\.max_batch_bytes"
+    ):
+        part.take(1)
+    assert not part
+    (whole,) = _ColumnarRecords(10, 5_100, 7, TP, MemoryRecords(data)).take(1)
+    assert pairs(whole) == [(7, b"x" * 5_000)]
+
+
+def test_batches_are_put_together_up_to_so_many_bytes():
+    data, at = b"", 0
+    for _ in range(6):
+        more, at = batch([(None, b"x" * 400, [], 0, 0)], at)
+        data += more
+    pieces, end = taken(_ColumnarRecords(100, 1_000, 0, TP, MemoryRecords(data)), 1)
+    assert [len(piece) for piece, _ in pieces] == [3, 3]
+    assert end == 6
+
+
+def test_a_batch_that_cannot_be_decompressed_is_damaged():
+    data, _ = batch([(None, b"x" * 500, [], 0, 0)], 0, compression=ZSTD)
+    torn = data[:61] + b"\0" * (len(data) - 61)
+    part = _ColumnarRecords(10, BATCH_BYTES, 0, TP, MemoryRecords(torn))
+    part.check_crcs = False  # a producer's own bytes, with a checksum that fits
+    with pytest.raises(CorruptRecordError, match="is damaged: it can't be decompressed"):
+        part.take(1)

@@ -1,0 +1,100 @@
+"""Record batches decompressed up to a limit: a few kilobytes may stand for gigabytes."""
+
+import struct
+import zlib
+from typing import cast
+
+import lz4.frame
+import snappy
+import zstandard
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+"""Kafka's numbers of the codecs."""
+
+_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = 16
+_BLOCK = struct.Struct(">i")
+
+
+class DamagedError(ValueError):
+    """The bytes are not what their codec makes; the text is fit for users."""
+
+
+class TooLongError(ValueError):
+    """There is more than the limit."""
+
+
+def decompressed(codec: int, data: memoryview, limit: int) -> bytes:
+    """What was compressed, if it is no longer than ``limit`` bytes; no more than that is ever made.
+
+    Raises:
+        TooLongError: It is longer.
+        DamagedError: The bytes are damaged, or the codec is unknown.
+    """
+    try:
+        return _READERS[codec](data, limit)
+    except KeyError:
+        raise DamagedError(f"its codec has number {codec}, which Kafka doesn't have") from None
+    except (zlib.error, zstandard.ZstdError, RuntimeError, struct.error, snappy.UncompressError) as error:
+        raise DamagedError(f"it can't be decompressed ({' '.join(str(error).split())})") from error
+
+
+def _gzip(data: memoryview, limit: int) -> bytes:
+    found, left = b"", bytes(data)
+    while left:  # one member after the other
+        reader = zlib.decompressobj(wbits=31)
+        found += _within(reader.decompress(left, limit + 1 - len(found)), limit - len(found))
+        if not reader.eof:
+            raise DamagedError("it can't be decompressed (its end is missing)")
+        left = reader.unused_data
+    return found
+
+
+def _snappy(data: memoryview, limit: int) -> bytes:
+    """One block, or the blocks that the Java library writes: a header, then each with its length before it."""
+    if data[: len(_XERIAL)] != _XERIAL:
+        return _snappy_block(data, limit)
+    blocks: list[bytes] = []
+    at, left = _XERIAL_HEADER, limit
+    while at < len(data):
+        (size,) = _BLOCK.unpack_from(data, at)
+        at += _BLOCK.size
+        if not 0 <= size <= len(data) - at:
+            raise DamagedError("it can't be decompressed (a block points outside it)")
+        blocks.append(_snappy_block(data[at : at + size], left))
+        at, left = at + size, left - len(blocks[-1])
+    return b"".join(blocks)
+
+
+def _snappy_block(block: memoryview, limit: int) -> bytes:
+    length = shift = 0
+    for byte in block[:5]:  # its length stands before it, as a varint
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if length > limit:
+        raise TooLongError
+    return cast(bytes, snappy.decompress(bytes(block)))
+
+
+def _lz4(data: memoryview, limit: int) -> bytes:
+    reader = lz4.frame.LZ4FrameDecompressor()
+    found = _within(cast(bytes, reader.decompress(bytes(data), max_length=limit + 1)), limit)
+    if not reader.eof:
+        raise DamagedError("it can't be decompressed (its end is missing)")
+    return found
+
+
+def _zstd(data: memoryview, limit: int) -> bytes:
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        return _within(reader.read(limit + 1), limit)
+
+
+def _within(found: bytes, limit: int) -> bytes:
+    if len(found) > limit:
+        raise TooLongError
+    return found
+
+
+_READERS = {GZIP: _gzip, SNAPPY: _snappy, LZ4: _lz4, ZSTD: _zstd}
