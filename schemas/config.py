@@ -280,7 +280,10 @@ class Lane(Section):
     )
     seed: int = Field(0, ge=0, description="Seed of the partitioner's draws.")
     base_every: int = Field(
-        64, ge=1, description="Full state is written every so many snapshots; may be changed at any time."
+        64,
+        ge=1,
+        description="Snapshots between bases, which have all that parts hold; one waits for events on a quarter of the "
+        "live pairs. May be changed at any time.",
     )
     params: dict[str, Any] = Field(
         default_factory=dict, description="Parameters of the algorithm, such as {hubs: 0.05}."

@@ -5,6 +5,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from stream.snapshots.delta import Csr, Float32, Int32, Int64
+from stream.snapshots.distinct import distinct
 from stream.snapshots.pair_index import SEEN, WEIGHT, find
 from stream.snapshots.pairs import KEY_BITS
 from stream.snapshots.rows import Rows
@@ -34,7 +35,7 @@ def advance_adjacency(
         records: Likewise.
         weights: Likewise.
     """
-    entries = np.unique(np.concatenate([changed, _swap(changed)]))
+    entries = distinct(changed, _swap(changed))
     present, combined = _combine(entries, table, bits, records, weights)
     arrays = before.indptr, before.indices, before.weights
     return Csr(*_advance(*arrays, num_nodes, entries, present, combined))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from schemas.events import Op
 from stream.snapshots.adjacency import advance_adjacency, sorted_rows, worth_advancing
 from stream.snapshots.delta import Csr, Int8, Int64, SnapshotDelta
+from stream.snapshots.distinct import distinct
 from stream.snapshots.edge_lives import EdgeLives
 from stream.snapshots.graph_state import dump, dump_arrays, load
 from stream.snapshots.growing import Growing
@@ -118,7 +119,7 @@ class LiveGraph:
             dst=dst,
             t=t,
             weight=weight,
-            touched=np.unique(np.concatenate([changed.src, changed.dst, self._segment_changes.nodes])),
+            touched=distinct(changed.src, changed.dst, self._segment_changes.nodes),
             feature_nodes=self._segment_changes.nodes,
             changed_segments=self._segment_changes.changed.sum(axis=1, dtype=np.int32),
             num_live=self.num_live,

@@ -142,6 +142,7 @@ def _load(
         for k in range(length[v]):
             if neighbours[at] > v:
                 records[used, LOW], records[used, HIGH], records[used, AT_LOW] = v, neighbours[at], k
+                records[used, SEEN], records[used, SEEN + 1] = DEAD, DEAD
                 put(table, ~find(table, bits, records, v, neighbours[at]), v, neighbours[at], used)
                 for back in range(2):
                     if directions[used] >> back & 1:
@@ -161,6 +162,7 @@ def _load(
             at += 1
     for v in loops:
         records[used, LOW], records[used, HIGH] = v, v
+        records[used, SEEN + 1] = DEAD
         put(table, ~find(table, bits, records, v, v), v, v, used)
         weights[used, WEIGHT], records[used, SEEN] = weight[n], seen[n]
         slots[n] = 2 * np.int64(used)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from schemas.events import Op
 from stream.snapshots.delta import Float32, Int64
+from stream.snapshots.distinct import distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class NodeFeatures:
             return nothing
         node = rows["src_node"].to_numpy()
         start, offsets, values = self._vectors(rows)
-        nodes = np.unique(node)
+        nodes = distinct(node)
         before = self.values[nodes]
         _write(self.values, node, start, offsets, values)
         differs = before.view(np.uint32) != self.values[nodes].view(np.uint32)

@@ -58,7 +58,7 @@ class PairIndex:
         """Have room for ``more`` pairs, at most half of the table full."""
         fresh = max(more - self.num_free, 0)
         if self.used + fresh > len(self.records):
-            records = np.full((self.used + fresh + len(self.records) // 2, _WORDS), DEAD, np.int32)
+            records = np.empty((self.used + fresh + len(self.records) // 2, _WORDS), np.int32)
             records[: self.used] = self.records[: self.used]
             self.records, self.weights = records, records.view(np.float32)
         if 2 * (self.in_use + more) > len(self.table):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from schemas.store import LaneKind
 from stream.partition.interface import Why
 from stream.snapshots.delta import Int8, Int32, Int64
+from stream.snapshots.growing import Growing
 
 Words = NDArray[np.uint64]
 
@@ -46,9 +47,17 @@ class Placement:
     def __init__(self, kind: LaneKind, parts: int) -> None:
         self.kind = kind
         self.parts = parts
-        self.home: Int32 = np.empty(0, np.int32)
-        words = 0 if kind == "vertex" else -(-parts // 64)
-        self._masks: Words = np.zeros((0, words), np.uint64)
+        self._homes = Growing(-1, np.int32)
+        self._sets = Growing(0, np.uint64, (0 if kind == "vertex" else -(-parts // 64),))
+
+    @property
+    def home(self) -> Int32:
+        """Home of every dense id, int32 (num_nodes,), −1 for none: a view, for one snapshot."""
+        return self._homes.values
+
+    @property
+    def _masks(self) -> Words:
+        return self._sets.values
 
     def apply(self, node: Int64, part: Int32, why: Int8, num_nodes: int) -> Transition:
         """Advance by one snapshot's changes.
@@ -62,8 +71,10 @@ class Placement:
         Returns:
             What began and ended; O(n), never O(num_nodes) but for growing.
         """
-        self._grow(num_nodes)
-        rehomed, first = np.unique(node, return_index=True)
+        self._homes.grow(num_nodes)
+        self._sets.grow(num_nodes)
+        first = np.flatnonzero(np.diff(node, prepend=-1))
+        rehomed = node[first]
         former = self.home[rehomed]
         if self.kind == "vertex":
             chosen = part[first]
@@ -108,13 +119,7 @@ class Placement:
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        return self.home.nbytes + self._masks.nbytes
-
-    def _grow(self, num_nodes: int) -> None:
-        new = num_nodes - len(self.home)
-        if new > 0:
-            self.home = np.concatenate([self.home, np.full(new, -1, np.int32)])
-            self._masks = np.concatenate([self._masks, np.zeros((new, self._masks.shape[1]), np.uint64)])
+        return self._homes.nbytes + self._sets.nbytes
 
 
 @njit(cache=True, nogil=True)

@@ -5,11 +5,12 @@ lengths have those). A node whose features are all zeros takes no feature bytes 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.store import LaneHeader, PartSummary
 from stream.snapshots.delta import Int64
+from stream.snapshots.distinct import distinct
 from stream.snapshots.graph import LiveGraph
+from stream.snapshots.growing import Growing
 from stream.store.lane.diff import Stored, segment_width
 from stream.store.lane.placement import Placement, Transition
 
@@ -34,27 +35,26 @@ class PartTotals:
         self.nodes: Int64 = np.zeros(parts, np.int64)
         self.featured: Int64 = np.zeros(parts, np.int64)
         self._parts = parts
-        self._has_features: NDArray[np.bool_] = np.empty(0, np.bool_)
+        self._has_features = Growing(False, np.bool_)
         self._affected: Int64 = np.empty(0, np.int64)
 
     def before(self, placement: Placement, described: Int64, assigned: Int64) -> None:
         """Take out the nodes that a snapshot is about to change: newly ``described`` or ``assigned`` ones."""
-        self._affected = np.union1d(described, assigned)
+        self._affected = distinct(described, assigned)
         known = self._affected[self._affected < len(placement.home)]
         self._count(placement, known, -1)
 
     def after(self, placement: Placement, transition: Transition, described: Int64, graph: LiveGraph) -> None:
         """Put them back as they are now; ``described`` nodes have new features."""
-        more = len(placement.home) - len(self._has_features)
-        self._has_features = np.concatenate([self._has_features, np.zeros(more, np.bool_)])
-        self._has_features[described] = graph.features(described).any(axis=1)
-        affected = np.union1d(self._affected, np.union1d(transition.entered_node, described))
+        has_features = self._has_features.grow(len(placement.home))
+        has_features[described] = graph.features(described).any(axis=1)
+        affected = distinct(self._affected, transition.entered_node, described)
         self._count(placement, affected, 1)
 
     def _count(self, placement: Placement, nodes: Int64, sign: int) -> None:
         node, part = placement.parts_of(nodes)
         self.nodes += sign * np.bincount(part, minlength=self._parts)
-        self.featured += sign * np.bincount(part[self._has_features[node]], minlength=self._parts)
+        self.featured += sign * np.bincount(part[self._has_features.values[node]], minlength=self._parts)
 
 
 def part_summaries(

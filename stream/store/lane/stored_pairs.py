@@ -99,8 +99,8 @@ class OwnedPairs:
 
     def _refuse_homeless(self, delta: SnapshotDelta, transition: Transition) -> None:
         home = self._placement.home
-        asked = np.union1d(delta.entered, transition.rehomed)
-        homeless = asked[home[asked] < 0]
+        asked = np.concatenate([delta.entered, transition.rehomed])
+        homeless = np.unique(asked[home[asked] < 0])
         homeless = homeless[self._graph.is_live(homeless)]
         if len(homeless):
             raise PartitionError(

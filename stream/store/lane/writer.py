@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ from stream.store.lane.layout import (
     state_name,
 )
 from stream.store.lane.reader import LaneReader, manifest_taus
+from stream.store.lane.sizes import VALUE
 from stream.store.lane.state import LaneState, LaneStep
 from stream.store.lane.tables import (
     assignment_batches,
@@ -50,9 +51,15 @@ from stream.store.log.reader import LogReader
 LaneObserver = Callable[[LaneManifest], None]
 """Told every manifest right after its commit."""
 
-STATE_SHARE = 4
-"""State is written once the edge events since the last one are this fraction of the live pairs: writing it costs
-a constant factor of the changes, and so does replaying the log from the newest one."""
+STATE_SHARE = 2
+"""State is written once the events since the last one are this fraction of what it holds, pairs or as many bytes of
+feature vectors: writing it costs a constant factor of the changes, and so does replaying the log from the newest one."""
+
+BASE_SHARE = 4
+"""A base that is due waits until the events since the last one are this fraction of the live pairs: then writing it
+costs a constant factor of the changes, and reading what came since the last one never more than reading that."""
+
+_STATE_PAIR_BYTES = 16
 
 KEPT_STATES = 2
 _STATE = re.compile(r"-?\d+\.arrow")
@@ -103,6 +110,7 @@ class LaneWriter:
         self._observer = observer
         self._base_every = lane.base_every
         self._open = True
+        self._counted: dict[str, tuple[int, int]] = {}  # snapshots looked at, events since one with the file
         make_folders(self.root)
         self._lock = FolderLock(self.root, self.writer_id)
         try:
@@ -188,7 +196,7 @@ class LaneWriter:
         sequence = len(self.manifests)
         crash_point("commit.begun")
         with Staging(self.root) as staging:
-            files = self._stage(staging, state, step, sequence)
+            files = self._stage(staging, state, step, sequence, snapshot.num_events)
             staging.finish()
         record = LaneManifest(
             lane=self.header.lane,
@@ -199,7 +207,7 @@ class LaneWriter:
             log_events_checksum=snapshot.events.checksum,
             num_nodes=snapshot.num_nodes,
             num_events=snapshot.num_events,
-            live_nodes=len(step.delta.live),
+            live_nodes=step.delta.num_live,
             live_edges=step.live_pairs,
             **files,
             parts=step.parts,
@@ -222,7 +230,7 @@ class LaneWriter:
             self._observer(self.manifests[-1])
 
     def _stage(
-        self, staging: Staging, state: LaneState, step: LaneStep, sequence: int
+        self, staging: Staging, state: LaneState, step: LaneStep, sequence: int, num_events: int
     ) -> dict[str, FileRef | None]:
         tau = step.delta.tau
         files: dict[str, FileRef | None] = {
@@ -233,20 +241,35 @@ class LaneWriter:
             files["event_parts"] = staging.add_table(
                 data_name(tau, "event_parts"), event_part_batches(step.event_part)
             )
-        if sequence and sequence % self._base_every == 0:
+        if sequence and sequence % self._base_every == 0 and self._base_is_worth_it(step, num_events):
             whole = bundle_batches(stored_batches(state.whole(), state.width))
             files["base"] = staging.add_table(data_name(tau, "base"), whole)
-        if not self.manifests or self._state_is_due(step):
+        if not self.manifests or self._state_is_due(step, num_events):
             files["state"] = staging.add_table(state_name(tau), bundle_batches(state.tables()))
         return files
 
-    def _state_is_due(self, step: LaneStep) -> bool:
-        events = len(step.delta.op)
-        for manifest in reversed(self.manifests):
-            if manifest.state is not None:
-                break
-            events += manifest.num_events
-        return events * STATE_SHARE >= step.live_pairs
+    def _state_is_due(self, step: LaneStep, num_events: int) -> bool:
+        vectors = step.delta.num_nodes * self.header.node_features * VALUE // _STATE_PAIR_BYTES
+        return (self._since("state") + num_events) * STATE_SHARE >= step.live_pairs + vectors
+
+    def _base_is_worth_it(self, step: LaneStep, num_events: int) -> bool:
+        return (self._since("base") + num_events) * BASE_SHARE >= step.live_pairs
+
+    def _since(self, file: Literal["state", "base"]) -> int:
+        """Events of the snapshots after the newest one that has this file."""
+        done = len(self.manifests)
+        if file in self._counted:
+            known, events = self._counted[file]
+            for manifest in self.manifests[known:]:
+                events = 0 if getattr(manifest, file) is not None else events + manifest.num_events
+        else:
+            events = 0
+            for manifest in reversed(self.manifests):
+                if getattr(manifest, file) is not None:
+                    break
+                events += manifest.num_events
+        self._counted[file] = done, events
+        return events
 
     def _restored(self) -> LaneState:
         """The state after the lane's last snapshot."""
