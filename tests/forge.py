@@ -14,16 +14,26 @@ def refit(store: Path) -> None:
     log = store / "log"
     link = json.loads((log / "log.json").read_text())["checksum"]
     events: dict[int, str] = {}
+    commits: dict[int, str] = {}
     for path in sorted((log / "commits").glob("*.json")):
-        content = json.loads(path.read_text()) | {"previous": link}
-        link = _refitted(log, path, content)
+        content = json.loads(path.read_text())
+        if path.stem == f"{0:016d}" or commits:  # else those before it were folded into an index
+            content["previous"] = link
+        commits[content["n"]] = link = _refitted(log, path, content)
         events |= {snapshot["tau"]: snapshot["events"]["checksum"] for snapshot in content["sealed"]}
+    for path in (log / "index").glob("*.json"):
+        content = json.loads(path.read_text())
+        _refitted(log, path, content | {"commit": commits[content["n"]]})
     for lane in sorted((store / "lanes").glob("*")):
         link, header = "", json.loads((lane / "lane.json").read_text())["checksum"]
         for path in sorted((lane / "commits").glob("*.json"), key=lambda path: int(path.stem)):
-            content = json.loads(path.read_text()) | {"previous": link, "lane_checksum": header}
-            content["log_events_checksum"] = events[content["tau"]]
+            content = json.loads(path.read_text()) | {"lane_checksum": header}
+            if content["sequence"] == 0 or link:
+                content["previous"] = link
+            content["log_events_checksum"] = events.get(content["tau"], content["log_events_checksum"])
             link = _refitted(lane, path, content)
+        for path in (lane / "index").glob("*.json"):
+            _refitted(lane, path, json.loads(path.read_text()) | {"lane_checksum": header})
 
 
 def reforged(path: Path, **changes: Any) -> None:

@@ -130,11 +130,16 @@ def read_store(store: Path, samples: int) -> dict[str, int]:
     return found
 
 
-def main(folder: Path, samples: int = 60) -> None:
+def main(folder: Path, samples: int = 25) -> None:
     store = make_every_kind(folder / "store", *LANES)
-    assert verify(store).ok  # and all kernels are loaded
+    compacted = make_every_kind(folder / "compacted", *LANES, snapshots=3, compacted=True)
+    assert verify(store).ok and verify(compacted).ok  # and all kernels are loaded
     limit_memory()
-    print(json.dumps(read_alone(folder) | read_bombs(folder) | read_store(store, samples)))
+    found = read_alone(folder) | read_bombs(folder)
+    for each in (store, compacted):
+        for what, count in read_store(each, samples).items():
+            found[what] = found.get(what, 0) + count
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

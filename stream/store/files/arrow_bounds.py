@@ -59,12 +59,17 @@ def require_whole(batch: pa.RecordBatch | pa.Table) -> None:
             raise pa.ArrowInvalid(f"column {field.name} has {column.null_count} nulls, it must have none")
 
 
-def column_names(schema: pa.Schema) -> str:
-    """The columns of a schema for a sentence; a damaged one may have names that aren't text."""
-    try:
-        return ", ".join(schema.names)
-    except UnicodeDecodeError:
-        return "with names that are no text"
+def open_bounded(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
+    """Open an Arrow IPC file that nobody vouches for, checked as ``require_bounded`` does.
+
+    Raises:
+        ValueError: It isn't one, asks for too much memory, or has columns whose names are no text.
+        OSError: It isn't one.
+    """
+    require_bounded(buffer)
+    reader = pa.ipc.open_file(buffer)
+    _ = reader.schema.names  # decodes them
+    return reader
 
 
 def _record_batches(data: "_Flat") -> Iterator[tuple[int, int]]:

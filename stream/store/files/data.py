@@ -13,7 +13,7 @@ import xxhash
 
 from schemas.store import FileRef
 from stream.store.errors import CorruptError, MissingError
-from stream.store.files.arrow_bounds import column_names, require_bounded, require_whole
+from stream.store.files.arrow_bounds import open_bounded, require_whole
 from stream.store.files.crash import crash_point
 from stream.store.files.paths import TEMPORARY, inside, make_folders, remove_empty, sync_file, sync_folder
 from stream.store.files.records import put_record, read_record
@@ -184,9 +184,7 @@ def open_table(root: Path, reference: FileRef, *, verify: bool = True) -> pa.ipc
             raise CorruptError(
                 f"{path} does not match the checksum {reference.checksum} of its record{_REMEDY}"
             )
-        if verify:
-            require_bounded(buffer)
-        return pa.ipc.open_file(buffer)
+        return open_bounded(buffer) if verify else pa.ipc.open_file(buffer)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(f"{path} is not an Arrow file: {' '.join(str(error).split())}{_REMEDY}") from error
 
@@ -208,7 +206,7 @@ def read_table(
     reader = open_table(root, reference, verify=verify)
     if schema is not None and not reader.schema.equals(schema):
         raise CorruptError(
-            f"{root / reference.path} has the columns {column_names(reader.schema)} of another schema, "
+            f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
             f"expected {', '.join(schema.names)}{_REMEDY}"
         )
     try:

@@ -13,7 +13,7 @@ from schemas.store import FileRef
 from stream.snapshots.delta import Float32, Int8, Int32, Int64
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.errors import CorruptError
-from stream.store.files.arrow_bounds import column_names, require_bounded, require_whole
+from stream.store.files.arrow_bounds import open_bounded, require_whole
 from stream.store.files.data import open_table
 from stream.store.lane.diff import PairChanges, SegmentChanges
 
@@ -161,8 +161,7 @@ def open_bundle(root: Path, reference: FileRef) -> dict[str, pa.ipc.RecordBatchF
         for k in range(reader.num_record_batches):
             row = _batch(reader, k, root, reference)
             content = row.column("content")[0].as_buffer()
-            require_bounded(content)
-            tables[row.column("name")[0].as_py()] = pa.ipc.open_file(content)
+            tables[row.column("name")[0].as_py()] = open_bounded(content)
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         raise _damaged(root, reference, error) from error
     return tables
@@ -312,7 +311,7 @@ def _expect_schema(
 ) -> None:
     if not reader.schema.equals(schema):
         raise CorruptError(
-            f"{root / reference.path} has the columns {column_names(reader.schema)} of another schema, "
+            f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
             f"expected {', '.join(schema.names)}"
         )
 
