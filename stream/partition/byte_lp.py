@@ -1,7 +1,7 @@
 """byte-lp: label propagation that counts bytes, fetched ones against moved ones; and METIS tied to where nodes were.
 
 A node is worth to a part what trainers fetch less if it is there: uses·(min(d, f)/d of either end) vectors a neighbour,
-the edge weights of DistDy section 3.4. Moving it costs ``move_cost`` vectors.
+the edge weights of DistDy section 3.4, and ``pair_cost`` for the pair itself. Moving it costs ``move_cost`` vectors.
 """
 
 import math
@@ -48,8 +48,10 @@ class ByteLp(VertexPartitioner):
 
     Args:
         move_cost: m, what a move costs, in vectors.
+        pair_cost: What a cut pair costs a use beside the vectors, in vectors: both parts keep and read it.
         uses: How often a snapshot is trained on; None: ``window`` times.
         tie: Weight that holds a node to its part in METIS, in vectors.
+        tries: Partitions that METIS makes each time, to take the best.
         refresh: Events a live pair between two runs of METIS; None: only on the first snapshot.
         fanout: f, neighbours that a trainer samples a node.
         shared: parts, seed and window of all vertex partitioners.
@@ -60,15 +62,22 @@ class ByteLp(VertexPartitioner):
     def __init__(
         self,
         *,
-        move_cost: float = 0.2,
+        move_cost: float = 0.3,
+        pair_cost: float = 0.5,
         uses: float | None = None,
-        tie: float = 2.0,
+        tie: float = 3.0,
+        tries: int = 4,
         refresh: float | None = 1.0,
         fanout: int = DEFAULT_FANOUT,
         **shared: Any,
     ) -> None:
         super().__init__(fanout=fanout, **shared)
-        for value, of in ((move_cost, "move_cost"), (tie, "tie"), (refresh or 0.0, "refresh")):
+        for value, of in (
+            (move_cost, "move_cost"),
+            (pair_cost, "pair_cost"),
+            (tie, "tie"),
+            (refresh or 0.0, "refresh"),
+        ):
             if not value >= 0:
                 raise PartitionError(f"{self.name} takes {of} ≥ 0, found {value}")
         if uses is not None and not uses > 0:
@@ -77,7 +86,10 @@ class ByteLp(VertexPartitioner):
             )
         if fanout < 1:
             raise PartitionError(f"{self.name} takes fanout ≥ 1, found {fanout}")
-        self.move_cost, self.tie, self.fanout = move_cost, tie, fanout
+        if not 1 <= tries <= 100:
+            raise PartitionError(f"{self.name} takes tries from 1 to 100, found {tries}")
+        self.move_cost, self.pair_cost, self.fanout = move_cost, pair_cost, fanout
+        self.tie, self.tries = tie, tries
         self.uses = float(self.window if uses is None else uses)
         self.refresh = math.inf if refresh is None else refresh
         # Events a live pair: until the next METIS, since the last one.
@@ -90,12 +102,12 @@ class ByteLp(VertexPartitioner):
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         rows, known = delta.rows, self._known
         known[delta.left, 0] = -1
-        known[delta.touched, 1] = sampled_share(rows, delta.touched, self.fanout)
-        weight = self._totals.weight_after(rows, delta.touched)
+        known[delta.touched, 1] = self._halves(rows, delta.touched)
+        weight = self._totals.weight_after(rows, delta.touched) + self.pair_cost * delta.num_pairs
         live = int(self._held.sum()) + len(delta.entered)
         if not self._held.any():
             self._churn = 0.0
-            part = metis_of_live(delta, self.parts, self.seed)
+            part = metis_of_live(delta, self.parts, self.seed, self.tries)
             known[delta.live, 0] = part
             self._improve(rows, known, self._count(part), delta.live, live, weight)
             return delta.live, known[delta.live, 0].astype(np.int32)
@@ -120,7 +132,7 @@ class ByteLp(VertexPartitioner):
         if of_tied < of_swept:
             self._known = tied
 
-    def _tied(self, delta: SnapshotDelta, live: int, weight: int) -> Float32:
+    def _tied(self, delta: SnapshotDelta, live: int, weight: float) -> Float32:
         """Parts by METIS with every old node tied to its part of before, swept; known as ``_known``."""
         starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
         n, own, before = live, self._known[delta.live, 1].astype(np.float64), self._home[delta.live]
@@ -136,6 +148,7 @@ class ByteLp(VertexPartitioner):
             self.parts,
             self.seed,
             node_weights=np.concatenate([np.ones(n, np.int64), np.zeros(self.parts, np.int64)]),
+            tries=self.tries,
             edge_weights=_whole(np.concatenate([pair_weight, np.full(2 * len(old), self.tie)])[order]),
         )
         part = relabel(before, found[:n], self.parts)
@@ -145,7 +158,7 @@ class ByteLp(VertexPartitioner):
         return known
 
     def _improve(
-        self, rows: Rows, known: Float32, count: Int64, dirty: Int64, live: int, weight: int
+        self, rows: Rows, known: Float32, count: Int64, dirty: Int64, live: int, weight: float
     ) -> Int64:
         """Sweep from the dirty nodes, then bring every part within its capacity.
 
@@ -155,7 +168,7 @@ class ByteLp(VertexPartitioner):
             count: int64 (K,) nodes a part; written to.
             dirty: int64, ascending.
             live: n.
-            weight: Σ min(d, f): what a node samples, all together.
+            weight: What all pairs cost a use if they are cut.
 
         Returns:
             Nodes that changed, int64, without repeats.
@@ -171,7 +184,7 @@ class ByteLp(VertexPartitioner):
             count,
             dirty,
             self.move_cost,
-            # A part of n/K nodes costs what the mean node is worth; every pair is worth something to both ends.
+            # A part of n/K nodes costs what the mean node is worth; every pair is worth that to both ends.
             2 * self.uses * weight / live * self.parts / live,
             capacity,
             _SWEEPS,
@@ -180,6 +193,10 @@ class ByteLp(VertexPartitioner):
         )
         out = shed(rows, known[: self._num_nodes], self.uses, self._owner, count, self.move_cost, capacity)
         return union(changed, out, self._marks)
+
+    def _halves(self, rows: Rows, nodes: Int64) -> Float64:
+        """What each of these nodes adds to the cost of its pairs."""
+        return sampled_share(rows, nodes, self.fanout) + self.pair_cost / 2
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
@@ -190,7 +207,7 @@ class ByteLp(VertexPartitioner):
         super()._begin(delta)
         n = self._num_nodes
         self._known[:n, 0] = self._home
-        self._known[:n, 1] = sampled_share(delta.rows, np.arange(n), self.fanout)
+        self._known[:n, 1] = self._halves(delta.rows, np.arange(n))
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         return {"churn": np.array([self._churn, self._wait])}

@@ -19,10 +19,10 @@ NEW_NODE_SLACK = 1.05
 """Nodes that a part may hold over the mean before new nodes go elsewhere."""
 
 
-def metis_of_live(delta: SnapshotDelta, parts: int, seed: int) -> Int32:
-    """METIS on a snapshot's live graph: int32, one a live node."""
+def metis_of_live(delta: SnapshotDelta, parts: int, seed: int, tries: int = 1) -> Int32:
+    """METIS on a snapshot's live graph, the best of some tries: int32, one a live node."""
     starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
-    return metis(starts, neighbours, parts, seed)
+    return metis(starts, neighbours, parts, seed, tries=tries)
 
 
 class _NewToNeighbours(VertexPartitioner):

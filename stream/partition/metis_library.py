@@ -103,6 +103,7 @@ def metis(
     *,
     node_weights: Int64 | None = None,
     edge_weights: Int64 | None = None,
+    tries: int = 1,
 ) -> Int32:
     """Partition an undirected graph by METIS; the same arguments give the same parts.
 
@@ -113,6 +114,7 @@ def metis(
         seed: Any non-negative number; METIS takes its remainder by 2³¹.
         node_weights: int64 (n,), not negative; all 1 where not given.
         edge_weights: int64 (entries,), at least 1, alike in both directions.
+        tries: Partitions that METIS makes, to take the best.
 
     Returns:
         Part of each node, int32 (n,) in [0, K).
@@ -133,6 +135,7 @@ def metis(
             parts,
             seed % _SEEDS,
             parts <= _RECURSIVE_PARTS,
+            tries,
             node_weights is not None,
             edge_weights is not None,
         ],

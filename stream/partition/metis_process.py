@@ -4,7 +4,7 @@ METIS draws from one generator a process, takes over its SIGTERM and SIGABRT whi
 standard output, and its binding holds the interpreter for the whole run. So it has a process of its own, which
 ``stream.partition.metis_library`` starts and asks; nothing but numpy and pymetis is imported here.
 
-A request is int64 ``[nodes, entries, parts, seed, recursive, node weights?, edge weights?]``, then int64 arrays:
+A request is int64 ``[nodes, entries, parts, seed, recursive, tries, node weights?, edge weights?]``, then int64 arrays:
 row starts (nodes + 1), neighbours (entries), node weights (nodes) and edge weights (entries) where the header
 has a 1. The answer is int64 ``[0]`` and the parts (nodes), or ``[n]`` and n bytes of text: what METIS could not do.
 """
@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-HEADER = 7
+HEADER = 8
 
 
 def receive(stream: BinaryIO, count: int) -> NDArray[np.int64] | None:
@@ -36,7 +36,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     import pymetis
 
     while (header := receive(requests, HEADER)) is not None:
-        nodes, entries, parts, seed, recursive, has_node_weights, has_edge_weights = header.tolist()
+        nodes, entries, parts, seed, recursive, tries, has_node_weights, has_edge_weights = header.tolist()
         starts, neighbours = receive(requests, nodes + 1), receive(requests, entries)
         node_weights = receive(requests, nodes) if has_node_weights else None
         edge_weights = receive(requests, entries) if has_edge_weights else None
@@ -49,7 +49,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
                 vweights=node_weights,
                 eweights=edge_weights,
                 recursive=bool(recursive),
-                options=pymetis.Options(seed=seed),
+                options=pymetis.Options(seed=seed, ncuts=tries),
             )
         except (RuntimeError, MemoryError) as error:
             text = f"METIS: {error}".encode()

@@ -214,6 +214,8 @@ def test_two_cliques_are_told_apart_and_a_node_that_changes_sides_follows():
     ("params", "message"),
     [
         ({"move_cost": -1.0}, "byte-lp takes move_cost ≥ 0, found -1.0"),
+        ({"pair_cost": -1.0}, "byte-lp takes pair_cost ≥ 0, found -1.0"),
+        ({"tries": 0}, "byte-lp takes tries from 1 to 100, found 0"),
         ({"refresh": -1.0}, "byte-lp takes refresh ≥ 0, found -1.0"),
         ({"uses": 0.0}, "byte-lp takes uses > 0, trainings on a snapshot, or null, found 0.0"),
         ({"fanout": 0}, "byte-lp takes fanout ≥ 1, found 0"),
