@@ -7,8 +7,10 @@ from stream.commands.compact import compact
 from stream.commands.config import config
 from stream.commands.inspect import inspect
 from stream.commands.partition import partition
+from stream.commands.plan import plan
 from stream.commands.replay import replay
 from stream.commands.run import run
+from stream.commands.savings import savings
 from stream.commands.schema import schema
 from stream.commands.synth import synth
 from stream.commands.verify import verify
@@ -21,5 +23,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, backfill, replay, inspect, verify, compact, partition, synth, schema, config):
+for command in (
+    run,
+    backfill,
+    replay,
+    inspect,
+    verify,
+    compact,
+    plan,
+    partition,
+    savings,
+    synth,
+    schema,
+    config,
+):
     app.command()(command)

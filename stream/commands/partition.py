@@ -101,7 +101,7 @@ def partition(
     from stream.partition.interface import PartitionError
 
     def body() -> None:
-        params = _parameters(param or [])
+        params = parameters(param or [])
         if mode == "two-pass" and params.get("rule") == "need":
             raise Failure("--mode two-pass is the paper's rule: leave rule=need out, or take --mode online")
         options = {"hubs": hubs, "time_constant": time_constant}
@@ -244,7 +244,8 @@ def _writable(option: str, path: Path) -> Path:
     return path
 
 
-def _parameters(pairs: list[str]) -> dict[str, Any]:
+def parameters(pairs: list[str]) -> dict[str, Any]:
+    """Parameters given as name=value, values in YAML."""
     import yaml
 
     params: dict[str, Any] = {}

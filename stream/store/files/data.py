@@ -32,6 +32,10 @@ __all__ = [
 SYNC_THREADS = 8
 """Threads that sync the files of one commit: file systems group concurrent fsyncs."""
 
+_PLAIN = pa.ipc.IpcWriteOptions()
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+"""Level 1 takes a third of the time of level 3, and on sorted ids and changed features gives nearly the same."""
+
 Write = Callable[[Any], None]
 """Writes a file's content to the ``pyarrow.NativeFile`` it is given."""
 
@@ -76,12 +80,21 @@ class Staging:
         crash_point("file.written")
         return FileRef(path=relative, bytes=size, checksum=checksum(temporary))
 
-    def add_table(self, relative: str, table: pa.Table | list[pa.RecordBatch]) -> FileRef:
-        """Write a table, or a list of record batches of one schema, as an Arrow IPC file."""
+    def add_table(
+        self, relative: str, table: pa.Table | list[pa.RecordBatch], *, compressed: bool = False
+    ) -> FileRef:
+        """Write a table, or a list of record batches of one schema, as an Arrow IPC file.
+
+        Args:
+            relative: Path under the root.
+            table: What to write.
+            compressed: Buffers in zstd: for files that are read once, not mapped for long.
+        """
         schema = table.schema if isinstance(table, pa.Table) else table[0].schema
+        options = _COMPRESSED if compressed else _PLAIN
 
         def write(sink: BinaryIO) -> None:
-            with pa.ipc.new_file(sink, schema) as writer:
+            with pa.ipc.new_file(sink, schema, options=options) as writer:
                 for batch in table.to_batches() if isinstance(table, pa.Table) else table:
                     writer.write_batch(batch)
 

@@ -234,18 +234,20 @@ class LaneWriter:
     ) -> dict[str, FileRef | None]:
         tau = step.delta.tau
         files: dict[str, FileRef | None] = {
-            name: staging.add_table(data_name(tau, name), batches)
+            name: staging.add_table(data_name(tau, name), batches, compressed=True)
             for name, batches in stored_batches(step.stored, state.width).items()
         }
         if step.event_part is not None:
             files["event_parts"] = staging.add_table(
-                data_name(tau, "event_parts"), event_part_batches(step.event_part)
+                data_name(tau, "event_parts"), event_part_batches(step.event_part), compressed=True
             )
         if sequence and sequence % self._base_every == 0 and self._base_is_worth_it(step, num_events):
             whole = bundle_batches(stored_batches(state.whole(), state.width))
-            files["base"] = staging.add_table(data_name(tau, "base"), whole)
+            files["base"] = staging.add_table(data_name(tau, "base"), whole, compressed=True)
         if not self.manifests or self._state_is_due(step, num_events):
-            files["state"] = staging.add_table(state_name(tau), bundle_batches(state.tables()))
+            files["state"] = staging.add_table(
+                state_name(tau), bundle_batches(state.tables()), compressed=True
+            )
         return files
 
     def _state_is_due(self, step: LaneStep, num_events: int) -> bool:

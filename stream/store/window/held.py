@@ -105,7 +105,6 @@ class HeldParts:
             pairs.fold(manifest.sequence, always=True)
             start = end
         start = 0
-        segments = np.arange(self._header.segments, dtype=np.int32)
         for part, (features, rows) in enumerate(
             zip(self.features, changes.segment_rows.tolist(), strict=True)
         ):
@@ -113,11 +112,7 @@ class HeldParts:
             entered = transition.entered_node[transition.entered_part == part]
             left = transition.left_node[transition.left_part == part]
             cleared = np.union1d(entered, left)
-            zeros = np.zeros((len(cleared) * len(segments), features.width), np.float32)
-            features.write(
-                0, np.repeat(cleared, len(segments)), np.tile(segments, len(cleared)), zeros,
-                manifest.num_nodes, undo=False,
-            )  # fmt: skip
+            features.clear(0, cleared[features.holds(cleared)], undo=False)
             features.write(
                 0, changes.segment_node[start:end], changes.segment[start:end],
                 changes.values[start:end, : features.width], manifest.num_nodes, undo=False,

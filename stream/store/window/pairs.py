@@ -18,14 +18,31 @@ _FOLD_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
+    """Changes of one snapshot: keys that go, then keys that come, then keys with a new weight, each ascending."""
+
     sequence: int
-    op: Int8
     keys: Int64
-    weight: Float32
+    weight: Float32  # of those that come or have a new one
+    gone: int
+    come: int
+
+    @classmethod
+    def of(cls, sequence: int, op: Int8, keys: Int64, weight: Float32) -> "_Changes":
+        kinds = [np.flatnonzero(op == kind) for kind in (-1, 1, 0)]
+        rows = np.concatenate([kind[np.argsort(keys[kind], kind="stable")] for kind in kinds])
+        gone, come, _ = (len(kind) for kind in kinds)
+        return cls(sequence, keys[rows], weight[rows[gone:]], gone, come)
+
+    def columns(self) -> tuple[Int64, Int8, Float32]:
+        """Keys, op and weight of all rows."""
+        op = np.zeros(len(self.keys), np.int8)
+        op[: self.gone] = -1
+        op[self.gone : self.gone + self.come] = 1
+        return self.keys, op, np.concatenate([np.zeros(self.gone, np.float32), self.weight])
 
     @property
     def nbytes(self) -> int:
-        return self.op.nbytes + self.keys.nbytes + self.weight.nbytes
+        return self.keys.nbytes + self.weight.nbytes
 
 
 class PairWindow:
@@ -34,7 +51,7 @@ class PairWindow:
     def __init__(self) -> None:
         self._keys: Int64 = np.empty(0, np.int64)
         self._weight: Float32 = np.empty(0, np.float32)
-        self._copies: Int8 = np.empty(0, np.int8)  # parts of the view that store the pair: 1 or 2
+        self._twice: Int64 = np.empty(0, np.int64)  # keys that two parts of the view store, ascending
         self._changes: list[_Changes] = []
 
     def append(self, sequence: int, op: Int8, keys: Int64, weight: Float32) -> None:
@@ -46,14 +63,14 @@ class PairWindow:
             keys: int64 (m,), in any order.
             weight: float32 (m,), of op ≥ 0.
         """
-        order = np.argsort(keys, kind="stable")
-        self._changes.append(_Changes(sequence, op[order], keys[order], weight[order]))
+        self._changes.append(_Changes.of(sequence, op, keys, weight))
 
     def fold(self, sequence: int, *, always: bool = False) -> None:
         """Let go of snapshots before ``sequence``, now or when it is worth it."""
         past = [changes for changes in self._changes if changes.sequence <= sequence]
         if always or sum(len(changes.keys) for changes in past) * _FOLD_SHARE > len(self._keys):
-            self._keys, self._weight, self._copies = self._merged(past)
+            self._keys, self._weight, copies = self._merged(past)
+            self._twice = self._keys[copies > 1]
             self._changes = self._changes[len(past) :]
 
     def at(self, sequence: int) -> tuple[Int64, Float32]:
@@ -69,27 +86,28 @@ class PairWindow:
         """Keys of the pairs that snapshot ``sequence`` changed, int64, ascending, not distinct."""
         for changes in self._changes:
             if changes.sequence == sequence:
-                return changes.keys
+                return np.sort(changes.keys)
         return np.empty(0, np.int64)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        table = self._keys.nbytes + self._weight.nbytes + self._copies.nbytes
+        table = self._keys.nbytes + self._weight.nbytes + self._twice.nbytes
         return table + sum(changes.nbytes for changes in self._changes)
 
     def _merged(self, changes: list[_Changes]) -> tuple[Int64, Float32, Int8]:
+        copies = np.ones(len(self._keys), np.int8)
+        copies[np.searchsorted(self._keys, self._twice)] = 2
         if not changes:
-            return self._keys, self._weight, self._copies
-        if len(changes) == 1:
-            op, keys, weight = changes[0].op, changes[0].keys, changes[0].weight
-        else:
-            keys = np.concatenate([c.keys for c in changes])
-            order = np.argsort(keys, kind="stable")  # equal keys stay in order of time
-            keys = keys[order]
-            op = np.concatenate([c.op for c in changes])[order]
-            weight = np.concatenate([c.weight for c in changes])[order]
-        merged: tuple[Int64, Float32, Int8] = _merge(self._keys, self._weight, self._copies, keys, op, weight)
+            return self._keys, self._weight, copies
+        rows = [change.columns() for change in changes]
+        keys = np.concatenate([keys for keys, _, _ in rows])
+        order = np.argsort(keys, kind="stable")  # equal keys stay in order of time
+        op = np.concatenate([op for _, op, _ in rows])[order]
+        weight = np.concatenate([weight for _, _, weight in rows])[order]
+        merged: tuple[Int64, Float32, Int8] = _merge(
+            self._keys, self._weight, copies, keys[order], op, weight
+        )
         return merged
 
 

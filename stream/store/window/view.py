@@ -32,6 +32,15 @@ class PairDelta:
     added_dst: Int64
 
 
+@dataclass(frozen=True, slots=True)
+class HeldBytes:
+    """Bytes that a window holds: feature versions, pairs, and homes of all nodes."""
+
+    features: int
+    pairs: int
+    placement: int
+
+
 @dataclass(slots=True)
 class _Snapshot:
     """One snapshot of the window: its manifest, what its homes replaced, and what was built on demand."""
@@ -216,6 +225,15 @@ class WindowView:
                 total += snapshot.events.memory_bytes
         return total
 
+    def held_bytes(self) -> HeldBytes:
+        """Bytes held of the window's snapshots, index structures included; what was built on demand is left out."""
+        rehomed = sum(s.rehomed.nbytes + s.former_home.nbytes for s in self._snapshots)
+        return HeldBytes(
+            features=self._features.memory_bytes,
+            pairs=self._pairs.memory_bytes,
+            placement=self._placement.memory_bytes + rehomed,
+        )
+
     def _reset(self) -> None:
         header = self.lane.header
         self._snapshots: list[_Snapshot] = []
@@ -267,12 +285,13 @@ class WindowView:
         rows = changes.segment_node * segments + changes.segment
         rows, first = np.unique(rows, return_index=True)  # parts that share a node store equal values
         values = changes.values[first]
-        # A node that enters a part brings its vector from zeros on; one that left all of these parts is zeros.
-        entered = transition.entered_node[self._selected[transition.entered_part]]
-        left = transition.left_node[self._selected[transition.left_part]]
-        left = left[~self._placement.in_any(self._selected, left)]
-        anew = np.unique(np.concatenate([entered, left]))
-        anew = anew[self._features.holds(anew)]
+        # A node that left all of these parts is zeros; one that enters a part brings its vector from zeros on.
+        left = np.unique(transition.left_node[self._selected[transition.left_part]])
+        self._features.clear(
+            manifest.sequence, left[~self._placement.in_any(self._selected, left)], undo=undo
+        )
+        entered = np.unique(transition.entered_node[self._selected[transition.entered_part]])
+        anew = entered[self._features.holds(entered)]
         cleared = np.setdiff1d((anew[:, None] * segments + np.arange(segments)).ravel(), rows)
         if len(cleared):
             rows = np.concatenate([rows, cleared])

@@ -1,0 +1,87 @@
+"""``freshet-stream savings``: what additive storage saves on a file."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stream.service.output import Debug, Json, finish, notes, print_json, print_table
+from stream.store.errors import StoreError
+
+
+def savings(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Parquet or CSV with columns src, dst, t (seconds), optionally op, features."),
+    ],
+    algorithm: Annotated[str, typer.Option("--algorithm", help="Partitioner of the lane.")] = "distdy",
+    parts: Annotated[int, typer.Option("--parts", min=1, help="K, the number of parts.")] = 4,
+    snapshots: Annotated[
+        int, typer.Option("--snapshots", min=1, help="N: the file's span in so many snapshots.")
+    ] = 10,
+    window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that are held.")] = 4,
+    segments: Annotated[
+        int, typer.Option("--segments", min=1, help="S, slices of a feature vector that are stored apart.")
+    ] = 4,
+    features: Annotated[
+        int, typer.Option("--features", min=0, help="F: binary features to make up where the file has none.")
+    ] = 0,
+    change: Annotated[
+        float,
+        typer.Option(
+            "--change", min=0, max=1, help="Share of nodes whose made-up features change a snapshot."
+        ),
+    ] = 0.3,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="A parameter of the algorithm, as reward=stay; repeatable."),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Same file, arguments and seed: same bytes.")
+    ] = 0,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure what a lane of a file takes, in memory and on the disk, beside every snapshot stored whole.
+
+    Example: freshet-stream savings events.parquet --features 128 --snapshots 10 --window 4 --parts 4 --json
+    """
+    from stream.partition.interface import PartitionError
+
+    def body() -> None:
+        from stream.commands.partition import parameters
+        from stream.commands.progress import Display
+        from stream.decode.event_file import read_events
+        from stream.partition.interface import create
+        from stream.store.savings import measure
+
+        params: dict[str, Any] = parameters(param or [])
+        create(
+            algorithm, params, parts=parts, seed=seed, window=window
+        )  # what is wrong is said before the file is read
+        read = read_events(file)
+        if read.node_features and features:
+            notes.print(f"{file} has features of its own: --features changes nothing", highlight=False)
+        done = (0, 0)
+
+        def report(finished: int, of: int) -> None:
+            nonlocal done
+            done = (finished, of)
+
+        with Display(lambda: f"stored {done[0]} of {done[1]} snapshots"):
+            found = measure(
+                read,
+                algorithm=algorithm,
+                parts=parts,
+                snapshots=snapshots,
+                window=window,
+                segments=segments,
+                features=features,
+                change=change,
+                params=params,
+                seed=seed,
+                progress=report,
+            )
+        print_json(found) if json else print_table(f"Savings on {file}", found)
+
+    finish(body, StoreError, PartitionError, debug=debug)

@@ -1,0 +1,161 @@
+"""What a store will take: disk, files, memory and the time to open it, from the stream's rates, before anyone is surprised.
+
+Every constant is the width of a column that is written or held (``docs/store-format.md``), or was measured and says so; a
+test compares the formulae with a store.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+
+DAY_S = 86_400.0
+
+EVENT_BYTES = 1 + 8 + 8 + 8 + 4 + 4 + 4 + 4 + 4 + 8 + 8 + 6 / 8
+"""A row of ``events.arrow`` without features: op, src, dst, t, weight, offsets of features and event_id, feature_offset,
+label, both dense ids, and the bits of nullable columns."""
+ID_BYTES = 8 + 8
+"""A row of ``nodes.arrow`` with an int64 id; string ids take 12 and their text."""
+TAIL_BYTES = EVENT_BYTES - 16 + 2 + 4 + 8 + 8
+"""An open event: without dense ids, with topic, partition, offset and τ."""
+VALUE_BYTES = 4
+PAIR_BITS_A_BYTE = 7.0
+"""A pair change of a lane on the disk after zstd: 1 + log2(nodes) / 7 of its 21 bytes, measured on random pairs."""
+SEGMENT_INDEX_BYTES = 3.0
+"""Node and segment beside a segment's values, after zstd: measured 2 to 3 of 12 bytes."""
+FILE_BYTES = 4096.0
+"""What a small file takes beyond its rows: header, schema and footer in Arrow, rounded up to the disk's blocks."""
+RECORD_BYTES = 4096.0
+"""A commit or a manifest of up to some tens of parts."""
+
+COMMIT_S = 10.0
+"""The stream commits at least so often (``snapshots.commit_interval_s``)."""
+BASE_EVERY = 64
+
+LIVE_PAIR_BYTES = 8 + 4 + 8 + 8 + 2 * 8 + 4 + 8
+"""A live pair in a lane's memory: key, weight, time, snapshot; two entries of the adjacency; parts; work beside them."""
+NODE_BYTES = 64 + 2 * 8 + 4 + 32
+"""A node in the stream's memory: the dictionary's slots, degrees, homes and what a partitioner remembers."""
+WINDOW_PAIR_BYTES = 8 + 4 + 8
+"""A pair in a trainer's window: key and weight, and its entry in an adjacency that is built on demand."""
+
+INDEXED_SNAPSHOT_S = 1.5e-6
+COMMIT_READ_S = 1.2e-4
+OPEN_S = 0.02
+"""Seconds to open: a row of an index, a commit made since the newest index, and the rest; measured on one core."""
+UNINDEXED = 1024
+"""An index is written once so many commits came after the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What comes in, and what is made of it.
+
+    Attributes:
+        rate: Events a second.
+        nodes: Distinct nodes, all told.
+        features: F, width of node features.
+        interval_s: Length of a snapshot.
+        lanes: Lanes that follow.
+        changed: Share of the nodes that get a new vector in a snapshot.
+        repeated: Share of the events whose pair is live already.
+        window: w, snapshots that trainers hold.
+        keep_days: Days of log and lanes that are kept.
+    """
+
+    rate: float
+    nodes: int
+    features: int
+    interval_s: float
+    lanes: int = 1
+    changed: float = 0.3
+    repeated: float = 0.0
+    window: int = 4
+    keep_days: float = 365.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What that takes; bytes are of the disk or of memory, never of both.
+
+    Attributes:
+        snapshots_a_day: Sealed a day.
+        log_bytes_a_day: Files of sealed snapshots, and commits.
+        lane_bytes_a_day: Files of all lanes, bases included, states not.
+        disk_bytes_a_day: Both.
+        files_a_day: Files that stay after compaction.
+        kept_bytes: On the disk once ``keep_days`` have passed; then it grows no more.
+        kept_files: Likewise.
+        open_tail_bytes: On the disk, events of the snapshot that is open.
+        live_pairs: Pairs that are live after ``keep_days`` without a delete, or with an edge life of so long.
+        stream_memory_bytes: The stream process: dictionary, live graph and features of every lane.
+        trainer_memory_bytes: A window of one trainer that holds all parts.
+        open_s: Opening the store, compacted, after ``keep_days``.
+    """
+
+    snapshots_a_day: float
+    log_bytes_a_day: float
+    lane_bytes_a_day: float
+    disk_bytes_a_day: float
+    files_a_day: float
+    kept_bytes: float
+    kept_files: float
+    open_tail_bytes: float
+    live_pairs: float
+    stream_memory_bytes: float
+    trainer_memory_bytes: float
+    open_s: float
+
+    def figures(self) -> dict[str, float]:
+        """By name: whole numbers but for seconds."""
+        return {name: value if name.endswith("_s") else round(value) for name, value in asdict(self).items()}
+
+
+def plan(stream: Stream) -> Plan:
+    """Work out what a stream takes.
+
+    With n = DAY / interval snapshots a day, E = rate · interval events and V = changed · nodes new vectors a snapshot:
+    log a day = n · ((E + V) · event + V · F · 4 + 2 files + a record); a lane a day = n · (2 · E · (1 − repeated) · pair
+    + V · (F · 4 + index) + 3 files + a record) + n / 64 bases of the live pairs, each in two parts, and all vectors.
+
+    Args:
+        stream: What comes in.
+
+    Returns:
+        What it takes: an estimate for planning, tested to lie near a real store's size.
+    """
+    per_day = DAY_S / stream.interval_s
+    events = stream.rate * stream.interval_s
+    vectors = stream.changed * stream.nodes if stream.features else 0.0
+    vector_bytes = stream.features * VALUE_BYTES
+    log_snapshot = (events + vectors) * EVENT_BYTES + vectors * vector_bytes + 2 * FILE_BYTES + RECORD_BYTES
+    log_day = per_day * log_snapshot
+
+    pair_bytes = 1 + math.log2(max(2, stream.nodes)) / PAIR_BITS_A_BYTE
+    new_pairs = events * (1 - stream.repeated)
+    live_pairs = min(new_pairs * per_day * stream.keep_days, float(stream.nodes) ** 2)
+    base = 2 * live_pairs * pair_bytes + stream.nodes * (vector_bytes + SEGMENT_INDEX_BYTES)
+    lane_snapshot = (
+        2 * new_pairs * pair_bytes
+        + vectors * (vector_bytes + 4 * SEGMENT_INDEX_BYTES)
+        + 3 * FILE_BYTES
+        + RECORD_BYTES
+    )
+    lane_day = stream.lanes * per_day * (lane_snapshot + base / BASE_EVERY)
+    files = per_day * (2 + stream.lanes * (4 + 1 / BASE_EVERY))
+    snapshots = per_day * stream.keep_days
+    features = stream.nodes * vector_bytes
+    window = WINDOW_PAIR_BYTES * (live_pairs + 2 * new_pairs * (stream.window - 1))
+    return Plan(
+        snapshots_a_day=per_day,
+        log_bytes_a_day=log_day,
+        lane_bytes_a_day=lane_day,
+        disk_bytes_a_day=log_day + lane_day,
+        files_a_day=files,
+        kept_bytes=(log_day + lane_day) * stream.keep_days + stream.nodes * ID_BYTES,
+        kept_files=files * stream.keep_days,
+        open_tail_bytes=(events + vectors) * TAIL_BYTES + vectors * vector_bytes,
+        live_pairs=live_pairs,
+        stream_memory_bytes=stream.nodes * NODE_BYTES
+        + stream.lanes * (live_pairs * LIVE_PAIR_BYTES + features),
+        trainer_memory_bytes=window + features + vectors * vector_bytes * (stream.window - 1),
+        open_s=OPEN_S + snapshots * INDEXED_SNAPSHOT_S + min(UNINDEXED, snapshots) * COMMIT_READ_S,
+    )
