@@ -1,0 +1,272 @@
+"""The store beside the plainest way to do the same: python benchmarks/store.py [commit] [read] [advance] [open].
+
+commit: one snapshot of edges and changed feature rows, committed to the log, beside writing its tables with pyarrow and an
+fsync each. read: features of random nodes at any snapshot of a window, beside NumPy's gather from that snapshot's whole array.
+advance: moving a window on by the same change on graphs of growing size. open: a compacted store with many snapshots, in a
+process of its own. Interleaved, medians.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.config import Lane
+from schemas.events import event_schema, log_event_schema
+from schemas.store import LaneManifest, LogHeader
+from stream.store.compact.store import compact
+from stream.store.files import data, records
+from stream.store.files.records import canonical, seal_record
+from stream.store.from_file import build_store
+from stream.store.lane.layout import lane_folder, manifest_name
+from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
+from stream.store.window.feature_versions import FeatureVersions
+from stream.store.window.view import WindowView
+
+EDGES, ROWS, FEATURES, NODES = 1_000_000, 100_000, 128, 500_000
+REPEATS = 7
+OPENED = """
+import json, sys, time
+from stream.store.lane.reader import LaneReader
+from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
+store = sys.argv[1]
+begun = time.perf_counter(); log = LogReader(store); log_s = time.perf_counter() - begun
+begun = time.perf_counter(); lane = LaneReader(store, "lane"); lane_s = time.perf_counter() - begun
+begun = time.perf_counter(); LogWriter.open(store, log.header).close(); writer_s = time.perf_counter() - begun
+print(json.dumps([len(log.snapshots), len(lane.manifests), log_s, lane_s, writer_s]))
+"""
+
+
+def edge_events(rng: np.random.Generator, count: int, nodes: int, start: int, span: int) -> pa.Table:
+    return _table(
+        {
+            "op": np.ones(count, np.int8),
+            "src": rng.integers(0, nodes, count),
+            "dst": rng.integers(0, nodes, count),
+            "t": start + np.sort(rng.integers(0, span, count)),
+            "weight": np.ones(count, np.float32),
+        },
+        count,
+    )
+
+
+def node_events(rng: np.random.Generator, nodes: np.ndarray, start: int) -> pa.Table:
+    count = len(nodes)
+    values = pa.array(rng.standard_normal(count * FEATURES).astype(np.float32))
+    columns = {
+        "op": np.zeros(count, np.int8),
+        "src": nodes,
+        "t": np.full(count, start),
+        "weight": np.ones(count, np.float32),
+        "features": pa.ListArray.from_arrays(
+            pa.array(np.arange(count + 1, dtype=np.int32) * FEATURES), values
+        ),
+    }
+    return _table(columns, count)
+
+
+def _table(columns: dict[str, object], count: int) -> pa.Table:
+    schema = event_schema("int")
+    arrays = [
+        pa.array(columns[f.name]).cast(f.type) if f.name in columns else pa.nulls(count, f.type)
+        for f in schema
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def timed(body: Callable[..., object], *args: object, **named: object) -> float:
+    begun = time.perf_counter()
+    body(*args, **named)
+    return time.perf_counter() - begun
+
+
+def gather(whole: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    return whole[ids]
+
+
+def bench_commit() -> None:
+    rng = np.random.default_rng(0)
+    span = 1_000_000
+    ours, plain, sizes = [], [], []
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        root = Path(folder)
+        header = LogHeader(graph="g", interval_us=span, ids="int", node_features=FEATURES)
+        log = LogWriter.open(root / "store", header)
+        for tau in range(REPEATS + 1):
+            start = tau * span
+            described = node_events(rng, rng.choice(NODES, ROWS, replace=False), start)
+            table = pa.concat_tables([described, edge_events(rng, EDGES, NODES, start, span)])
+            seconds = timed(log.commit, seal=[(tau, table)])
+            reader = LogReader(root / "store")
+            sealed = reader.snapshots[-1]
+            written = [reader.events(tau), reader.nodes(tau)]
+            copies = [_copy(table) for table in written]
+            beside = timed(_write_plainly, root / f"plain-{tau}", copies)
+            if tau:  # the first compiles, and brings most of the ids
+                ours.append(seconds)
+                plain.append(beside)
+                sizes.append(sealed.events.bytes + sealed.nodes.bytes)
+        log.close()
+    assert written[0].schema == log_event_schema("int")
+    print(f"commit of {EDGES:,} edges and {ROWS:,} vectors of {FEATURES}: {median(sizes) / 1e6:.0f} MB")
+    ratios = [a / b for a, b in zip(ours, plain, strict=True)]
+    print(f"  log {median(ours):.3f} s, pyarrow and fsync {median(plain):.3f} s, ratio {median(ratios):.2f}")
+
+
+def _copy(table: pa.Table) -> pa.Table:
+    """The same table in memory: reading the mapped file isn't what is timed."""
+    everything = pa.array(np.arange(len(table)))
+    columns = [pa.concat_arrays(column.chunks).take(everything) for column in table.columns]
+    return pa.table(columns, schema=table.schema)
+
+
+def _write_plainly(folder: Path, tables: list[pa.Table]) -> None:
+    folder.mkdir()
+    for number, table in enumerate(tables):
+        path = folder / f"{number}.arrow"
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def bench_read(nodes: int = 300_000, window: int = 4, ids: int = 10_000) -> None:
+    rng = np.random.default_rng(0)
+    segments = 4
+    versions = FeatureVersions(FEATURES, segments)
+    everything = np.arange(nodes, dtype=np.int64)
+    whole = [rng.standard_normal((nodes, FEATURES)).astype(np.float32)]
+    _write(versions, 0, everything, whole[0], nodes, undo=False)
+    for sequence in range(1, window):
+        changed = np.sort(rng.choice(nodes, nodes * 3 // 10, replace=False))
+        after = whole[-1].copy()
+        after[changed] = rng.standard_normal((len(changed), FEATURES)).astype(np.float32)
+        _write(versions, sequence, changed, after[changed], nodes, undo=True)
+        whole.append(after)
+    print(f"features of {ids:,} of {nodes:,} nodes at random, F = {FEATURES}, 30 % changed a snapshot")
+    for sequence in range(window - 1, -1, -1):
+        ours, plain = [], []
+        for _ in range(60):
+            chosen = rng.integers(0, nodes, ids)
+            ours.append(timed(versions.read, chosen, sequence))
+            chosen = rng.integers(0, nodes, ids)
+            plain.append(timed(gather, whole[sequence], chosen))
+        chosen = rng.integers(0, nodes, ids)
+        assert np.array_equal(versions.read(chosen, sequence), whole[sequence][chosen])
+        print(
+            f"  {window - 1 - sequence} snapshots back: {1e3 * median(ours):.2f} ms, NumPy {1e3 * median(plain):.2f} ms: "
+            f"{100 * median(plain) / median(ours):.0f} % of its speed"
+        )
+
+
+def _write(
+    versions: FeatureVersions, sequence: int, nodes: np.ndarray, rows: np.ndarray, count: int, *, undo: bool
+) -> None:
+    segments = versions.segments
+    values = rows.reshape(len(nodes) * segments, versions.width)
+    segment = np.tile(np.arange(segments, dtype=np.int32), len(nodes))
+    versions.write(sequence, np.repeat(nodes, segments), segment, values, count, undo=undo)
+
+
+def bench_advance(changes: int = 20_000, snapshots: int = 12, window: int = 4) -> None:
+    print(f"advancing a window of {window} by {changes:,} edges and {changes // 10:,} vectors")
+    for edges in (250_000, 500_000, 1_000_000, 2_000_000):
+        rng = np.random.default_rng(0)
+        nodes, span = edges // 5, 1_000_000
+        tables = [node_events(rng, np.arange(nodes), 0), edge_events(rng, edges, nodes, 0, span)]
+        for tau in range(1, snapshots):
+            described = rng.choice(nodes, changes // 10, replace=False)
+            tables += [
+                node_events(rng, described, tau * span),
+                edge_events(rng, changes, nodes, tau * span, span),
+            ]
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            lane = Lane(name="lane", algorithm="hash", parts=4)
+            build_store(
+                pa.concat_tables(tables), folder, interval_us=span, lanes=[lane], node_features=FEATURES
+            )
+            reader = LaneReader(folder, "lane")
+            view = WindowView(reader, window)
+            seconds = [timed(view.advance, m) for m in reader.manifests]
+        print(f"  |E| = {edges:>9,}: {1e3 * median(seconds[window:]):.1f} ms")
+
+
+def bench_open(snapshots: int) -> None:
+    """The log is written as ever, but without waiting for the disk; the lane's manifests are its first one again and again."""
+    span, rng = 1_000_000, np.random.default_rng(0)
+    sync = (data.sync_file, data.sync_folder, records.sync_file, records.sync_folder)
+    nothing = lambda path: None  # noqa: E731
+    data.sync_file = data.sync_folder = records.sync_file = records.sync_folder = nothing
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        header = LogHeader(graph="g", interval_us=span, ids="int")
+        with LogWriter.open(folder, header) as log:
+            for first in range(0, snapshots, 1000):
+                seal = [
+                    (tau, edge_events(rng, 3, 100_000, tau * span, span))
+                    for tau in range(first, min(first + 1000, snapshots))
+                ]
+                log.commit(seal=seal)
+        with LaneWriter(folder, Lane(name="lane", algorithm="hash", parts=4)) as writer:
+            done = iter([False])
+            writer.catch_up(stop=lambda: next(done, True))
+        _repeat_manifest(Path(folder), snapshots)
+        data.sync_file, data.sync_folder, records.sync_file, records.sync_folder = sync
+        before = _opened(folder)
+        compact(folder, always=True)
+        after = [_opened(folder) for _ in range(3)]
+    print(f"opening a store of {snapshots:,} snapshots")
+    for name, found in (("from the records", before), *(("compacted", found) for found in after)):
+        _, _, log_s, lane_s, writer_s = found
+        print(
+            f"  {name}: log {log_s:.2f} s, lane with its log {lane_s:.2f} s, log for writing {writer_s:.2f} s"
+        )
+
+
+def _repeat_manifest(store: Path, snapshots: int) -> None:
+    reader, root = LaneReader(store, "lane"), lane_folder(store, "lane")
+    manifest: LaneManifest = reader.manifests[0]
+    for sealed in LogReader(store).snapshots[1:]:
+        manifest = seal_record(
+            manifest.model_copy(
+                update={
+                    "tau": sealed.tau,
+                    "sequence": manifest.sequence + 1,
+                    "previous": manifest.checksum,
+                    "log_events_checksum": sealed.events.checksum,
+                    "num_nodes": sealed.num_nodes,
+                    "state": None,
+                }
+            )
+        )
+        (root / manifest_name(sealed.tau)).write_bytes(canonical(manifest.model_dump(mode="json")))
+
+
+def _opened(store: str) -> list[float]:
+    done = subprocess.run([sys.executable, "-c", OPENED, store], capture_output=True, text=True, check=True)
+    found: list[float] = json.loads(done.stdout)
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", choices=["commit", "read", "advance", "open"])
+    parser.add_argument("--snapshots", type=int, default=100_000, help="Of the store that is opened.")
+    options = parser.parse_args()
+    for what in options.what or ("commit", "read", "advance", "open"):
+        {"commit": bench_commit, "read": bench_read, "advance": bench_advance}.get(
+            what, lambda: bench_open(options.snapshots)
+        )()
