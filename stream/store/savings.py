@@ -19,10 +19,14 @@ from schemas.store import LaneManifest, LogHeader
 from stream.decode.event_file import EventFile
 from stream.snapshots.delta import Int64
 from stream.store.errors import StoreError
+from stream.store.files.data import COMPRESSED
+from stream.store.lane.diff import segment_width
 from stream.store.lane.index import disk_bytes
 from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import LaneWriter
+from stream.store.lane.tables import BUNDLE_SCHEMA, bundle_batches
+from stream.store.lane.writer import LaneWriter, stored_batches
 from stream.store.log.writer import LogWriter
+from stream.store.window.held import HeldParts
 from stream.store.window.view import WindowView
 
 NODE_BYTES = 4
@@ -100,7 +104,7 @@ def measure(
     lane = Lane.model_validate(
         {
             "name": "lane", "algorithm": algorithm, "parts": parts, "window": window, "seed": seed,
-            "base_every": 1, "params": params or {},
+            "params": params or {},
         }
     )  # fmt: skip
     folder = Path(tempfile.mkdtemp(prefix="freshet-savings-"))
@@ -134,7 +138,7 @@ def _measured(lane: LaneReader, window: int) -> dict[str, float | int | str]:
             additive.other += held.placement
         for past in manifests[max(0, manifest.sequence + 1 - window) : manifest.sequence + 1]:
             _add_whole(full, past, lane.header.node_features)
-    disk, disk_full = _on_disk(manifests)
+    disk, disk_full = _on_disk(lane)
     moved = [m.quality.moved_share for m in manifests[-1:]]
     return {
         "snapshots": len(manifests),
@@ -159,11 +163,20 @@ def _add_whole(full: _Bytes, manifest: LaneManifest, features: int) -> None:
     full.other += nodes * NODE_BYTES
 
 
-def _on_disk(manifests: list[LaneManifest]) -> tuple[int, int]:
-    """Files of the differences, and of every snapshot as a base: the first has none, for it is one itself."""
-    added = [disk_bytes(m) - (m.base.bytes if m.base else 0) for m in manifests]
-    whole = [m.base.bytes if m.base is not None else added[0] for m in manifests]
-    return sum(added), sum(whole)
+def _on_disk(lane: LaneReader) -> tuple[int, int]:
+    """Bytes of the files of the differences, and of every snapshot as a base: compressed alike."""
+    width = segment_width(lane.header.node_features, lane.header.segments)
+    held = HeldParts(lane.root, lane.header)
+    added = whole = 0
+    for manifest in lane.manifests:
+        held.advance(manifest)
+        added += disk_bytes(manifest) - (manifest.base.bytes if manifest.base else 0)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, BUNDLE_SCHEMA, options=COMPRESSED) as writer:
+            for batch in bundle_batches(stored_batches(held.whole(manifest.sequence), width)):
+                writer.write_batch(batch)
+        whole += sink.getvalue().size
+    return added, whole
 
 
 def _saving(additive: int, full: int) -> float:

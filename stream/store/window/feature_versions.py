@@ -188,33 +188,28 @@ def _write(slots, segment, values, bounds, table, head, number, undo):  # type: 
 
 @njit(cache=True, nogil=True)
 def _read(slots, bound, bounds, table, head, first, segment, back, values, out):  # type: ignore[no-untyped-def]  # compiled
-    # Each value is copied once, from the oldest version after the snapshot or from the table. Loops over single values
-    # become vector moves; slices of rows would be made one by one and take thirty times as long.
-    source = np.empty(len(bounds) - 1, np.int64)
+    # First which row each segment comes from: the oldest version after the snapshot, or the table; then all copies, none
+    # waiting for another. Loops over single values become vector moves; slices would be made one by one.
+    segments = len(bounds) - 1
+    source = np.full((len(slots), segments), -1, np.int64)
     bound = max(bound, first)
+    for i in range(len(slots)):
+        entry = head[slots[i]] if slots[i] >= 0 else np.int64(-1)
+        while entry >= bound:
+            source[i, segment[entry - first]] = entry - first
+            if back[entry - first] == 0:
+                break
+            entry -= back[entry - first]
     for i in range(len(slots)):
         slot = slots[i]
         if slot < 0:
             for j in range(out.shape[1]):
                 out[i, j] = 0
             continue
-        entry = head[slot]
-        if entry < bound:
-            for j in range(out.shape[1]):
-                out[i, j] = table[slot, j]
-            continue
-        for k in range(len(source)):
-            source[k] = -1
-        while entry >= bound:
-            source[segment[entry - first]] = entry - first
-            if back[entry - first] == 0:
-                break
-            entry -= back[entry - first]
-        for s in range(len(source)):
-            row, start, end = source[s], bounds[s], bounds[s + 1]
-            if row < 0:
-                for j in range(start, end):
-                    out[i, j] = table[slot, j]
-            else:
-                for j in range(end - start):
+        for j in range(out.shape[1]):
+            out[i, j] = table[slot, j]
+        for s in range(segments):
+            row, start = source[i, s], bounds[s]
+            if row >= 0:
+                for j in range(bounds[s + 1] - start):
                     out[i, start + j] = values[row, j]
