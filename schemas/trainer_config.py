@@ -55,15 +55,22 @@ class TrainerConfig(Service):
         "distdy", description="Lane to train on; evaluate: the algorithm that partitions the file."
     )
     parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one a rank.")
-    model: str = Field("sage-linear", description="A model: freshet-trainer models lists them.")
+    model: str = Field(
+        "sage-linear",
+        description="A model: freshet-trainer models lists them; event models, such as tgn-history, need strategy sequential.",
+    )
     model_params: dict[str, Any] = Field(
         default_factory=dict, description="The model's own parameters, such as {hidden: 64}."
     )
-    strategy: str = Field("vertex", description="How ranks share the work.")
+    strategy: str = Field(
+        "vertex", description="How ranks share the work: vertex, or sequential for event models on one rank."
+    )
     strategy_params: dict[str, Any] = Field(
         default_factory=dict, description="The strategy's own parameters."
     )
-    window: int = Field(4, ge=1, description="w: snapshots the model looks back.")
+    window: int = Field(
+        4, ge=1, description="w: snapshots a snapshot model looks back; event models remember by themselves."
+    )
     checkpoint: str = Field("./checkpoints", description="Folder of checkpoints.")
     checkpoint_every: int = Field(1, ge=1, description="Snapshots between checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")

@@ -14,6 +14,9 @@ from trainer.data.history import Encounter
 from trainer.data.walks import SCALES_S, STEPS, WIDTH, WalkSketches, walk_width
 from trainer.models.interface import ModelShape, create_model
 from trainer.models.memory.model import MemoryModel
+from trainer.models.memory.updaters import Gated
+from trainer.nn.temporal_attention import TemporalAttention
+from trainer.nn.time_encoding import CosineTime
 from trainer.strategies.memory_stream import MemoryStream
 
 NODES, FEATURES = 7, 2
@@ -240,6 +243,7 @@ def test_products_of_sketches_count_walks_in_expectation() -> None:
         ({"time": "linear"}, "time must be one of cosine, log, found 'linear'"),
         ({"aggregator": "max"}, "aggregator must be one of last, mean, found 'max'"),
         ({"how": "oldest"}, "how must be one of recent, uniform, found 'oldest'"),
+        ({"moment": "never"}, "moment must be one of event, batch, found 'never'"),
         ({"layers": 0}, "layers must be at least 1, found 0"),
         ({"updater": "lstm"}, "updater"),
     ],
@@ -247,3 +251,46 @@ def test_products_of_sketches_count_walks_in_expectation() -> None:
 def test_tgn_says_what_it_cannot_be(params: dict, message: str) -> None:
     with pytest.raises(Failure, match=message):
         create_model("tgn", ModelShape(0, 1), params)
+
+
+def test_the_gradient_of_cosine_time_is_that_of_its_formula() -> None:
+    torch.manual_seed(0)
+    encoder = CosineTime(7).double()
+    for shape in ((), (5,), (4, 3)):
+        seconds = torch.rand(shape, dtype=torch.float64) * 3
+        plain = torch.cos(seconds.unsqueeze(-1) * encoder.frequency + encoder.phase)
+        weights = torch.rand(plain.shape, dtype=torch.float64)
+        expected = torch.autograd.grad((plain * weights).sum(), list(encoder.parameters()))
+        found = torch.autograd.grad((encoder(seconds) * weights).sum(), list(encoder.parameters()))
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_half_precision_is_for_training_only_and_close() -> None:
+    cell = Gated(9, 4)
+    message, state = (torch.randn(5, 6), torch.randn(5, 3)), torch.randn(5, 4)
+    exact = cell(message, state)
+    torch.testing.assert_close(exact, torch.nn.GRUCell.forward(cell, torch.cat(message, dim=1), state))
+    cell.products = torch.bfloat16
+    halved = cell.train()(message, state)
+    assert halved.dtype == torch.float32 and not torch.equal(halved, exact)
+    torch.testing.assert_close(halved, exact, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(cell.eval()(message, state), exact)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_gradient_of_attention_is_that_of_its_formula(dropped: bool) -> None:
+    torch.manual_seed(0)
+    attention = TemporalAttention(6, 2, 3, heads=2, dropout=0.5).double().train(dropped)
+    own = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    now = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    context = torch.randn(4, 5, 11, dtype=torch.float64, requires_grad=True)
+    there = torch.arange(5) < torch.tensor([5, 3, 1, 0])[:, None]
+
+    def embed(*inputs: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)  # the same weights are dropped each time
+        return attention(*inputs, there)
+
+    assert torch.autograd.gradcheck(embed, (own, now, context))
+    (by_context,) = torch.autograd.grad(embed(own, now, context).sum(), context)
+    assert (by_context[~there] == 0).all(), "what isn't there has no influence"

@@ -1,5 +1,7 @@
 """Multi-head attention of a node over its temporal neighbours (TGAT section 3, TGN equations 8 to 11)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -46,11 +48,37 @@ class TemporalAttention(nn.Module):
         query = self.query(torch.cat([own, now.expand(rows, -1)], dim=1)).view(rows, self.heads, each)
         key = self.key.weight.view(self.heads, each, -1)
         asked = torch.einsum("rhe,hec->rhc", query, key)
-        scores = torch.bmm(asked, context.transpose(1, 2)) / each**0.5
-        absent = ~there.unsqueeze(1)
-        weights = torch.softmax(scores.masked_fill(absent, -1e9), dim=2).masked_fill(absent, 0.0)
-        gathered = torch.bmm(self.dropout(weights), context)
+        kept = self.dropout(there.to(own.dtype).unsqueeze(1).expand(-1, self.heads, -1))
+        gathered = _Gather.apply(asked, context, there.unsqueeze(1), kept, each**-0.5)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         value = self.value.weight.view(self.heads, each, -1)
         attended = torch.einsum("rhc,hec->rhe", gathered, value).reshape(rows, width)
         embedded: Tensor = self.merge(torch.cat([attended, own], dim=1))
         return embedded
+
+
+class _Gather(torch.autograd.Function):
+    """Σ_k w_k c_k with w = softmax(q·c · scale), dropped out; its gradient makes that of c in one batched product.
+
+    ``kept`` (R, H, K) has what a weight is multiplied with: 0 where there is no neighbour or it is dropped.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, asked: Tensor, context: Tensor, there: Tensor, kept: Tensor, scale: float
+    ) -> Tensor:
+        scores = torch.bmm(asked, context.transpose(1, 2)).mul_(scale).masked_fill_(~there, -1e9)
+        weights = torch.softmax(scores, dim=2)
+        ctx.save_for_backward(asked, context, kept, weights)
+        ctx.scale = scale
+        return torch.bmm(weights * kept, context)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        asked, context, kept, weights = ctx.saved_tensors
+        by_weight = torch.bmm(gradients[0], context.transpose(1, 2)).mul_(kept)
+        by_score = weights * (by_weight - (by_weight * weights).sum(dim=2, keepdim=True)) * ctx.scale
+        by_context = torch.bmm(
+            torch.cat([by_score, weights * kept], dim=1).transpose(1, 2),
+            torch.cat([asked, gradients[0]], dim=1),
+        )
+        return torch.bmm(by_score, context), by_context, None, None, None

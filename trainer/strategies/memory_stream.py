@@ -48,12 +48,17 @@ class MemoryStream:
         self._group = group
         self._sampler = TemporalSampler(feed.graph, model.neighbours, model.how, model.seed)
 
-    def deliver_before(self, before_us: int) -> None:
-        """Deliver all events of the feed that are strictly earlier than a time."""
+    def deliver_before(self, before_us: int, group: int | None = None) -> None:
+        """Deliver all events of the feed that are strictly earlier than a time.
+
+        Args:
+            before_us: Microseconds.
+            group: Events delivered at once; None: as the stream was made with.
+        """
         end = self.position + int(np.searchsorted(self._feed.time_us[self.position :], before_us))
         self.mailbox.reserve(self._feed.graph.num_nodes)
         while self.position < end:
-            self._deliver(self.position, min(self.position + self._group, end))
+            self._deliver(self.position, min(self.position + (group or self._group), end))
 
     def embed(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
         """Embeddings of nodes at times, with gradient to the model.
@@ -118,12 +123,12 @@ class MemoryStream:
         ends = np.stack([src, dst], axis=1).ravel()  # two mails an event, the source's first
         times: Int64 = np.repeat(time_us, 2)
         nodes, (place,) = self._sampler.distinct(ends)
-        self.model.eval()
         before = int(time_us[0])
         if self.model.source == "memory":
             own = self._states(nodes)[torch.from_numpy(place).to(self._device)]
             told = own
         else:
+            self.model.eval()
             states, hops = self._look(ends, times, before, self.model.mail_layers)
             told = self.model.tell(states, hops)
             own = (

@@ -47,6 +47,9 @@ def pooled(states: Tensor, place: Tensor, there: Tensor) -> Tensor:
 class Message(nn.Module):
     """[own ‖ other ‖ e ‖ φ(Δt)], or the same without ``own``; concatenation, as TGN's identity message.
 
+    It stays in two parts: what was put into the mail, which has no gradient, and φ(Δt), which may have one. So the
+    updater's backward pass is spared the gradient of the larger part.
+
     Args:
         memory: d.
         edges: Of e.
@@ -60,7 +63,7 @@ class Message(nn.Module):
         self._own = own
         self.width = (2 if own else 1) * memory + edges + time.width
 
-    def forward(self, mail: Mail) -> Tensor:
-        """(n, width)."""
+    def forward(self, mail: Mail) -> tuple[Tensor, Tensor]:
+        """(n, width − time) and (n, time)."""
         parts = [mail.own] if self._own else []
-        return torch.cat([*parts, mail.other, mail.edge, self.time(mail.gap_s)], dim=1)
+        return torch.cat([*parts, mail.other, mail.edge], dim=1), self.time(mail.gap_s)

@@ -17,6 +17,8 @@ from trainer.nn.time_encoding import TIME_ENCODERS
 EVENT_INPUTS = 4
 """Edge inputs beside the event's features: weight, label, whether it has one, and which end the node was."""
 
+MOMENTS = ("event", "batch")
+
 EmbeddingName = Literal["identity", "projection", "attention"]
 
 
@@ -42,6 +44,8 @@ class MemoryModel(Model):
         layers: Of attention.
         heads: Of attention.
         dropout: Of attention weights.
+        moment: When a node is embedded: at the time of each ``event`` it is asked about, or once a ``batch``, at its
+            first time: a third of the work at 200 events, and less in larger batches.
         roles: Whether an edge input says which end of the event a node was.
         history: Whether the decoder sees encounters of the pair.
         walks: Whether the decoder sees counts of temporal walks between the two.
@@ -67,6 +71,7 @@ class MemoryModel(Model):
         layers: int,
         heads: int,
         dropout: float,
+        moment: str,
         roles: bool,
         history: bool,
         walks: bool,
@@ -79,6 +84,7 @@ class MemoryModel(Model):
             ("updater", updater, UPDATERS),
             ("embedding", embedding, ("identity", "projection", "attention")),
             ("how", how, HOWS),
+            ("moment", moment, MOMENTS),
         ):
             if value not in known:
                 raise ValueError(f"{key} must be one of {', '.join(known)}, found {value!r}")
@@ -91,6 +97,7 @@ class MemoryModel(Model):
         self.neighbours = neighbours
         self.how: How = how
         self.roles = roles
+        self.once_a_batch = moment == "batch"
         self.seed = shape.seed
         self.source = message
         self.walks = walks

@@ -20,6 +20,7 @@ class Jodie(MemoryModel):
         time_width: int = 100,
         time: str = "cosine",
         aggregator: str = "last",
+        moment: str = "event",
         roles: bool = False,
         history: bool = False,
         walks: bool = False,
@@ -27,7 +28,7 @@ class Jodie(MemoryModel):
         super().__init__(
             shape, memory=memory, time_width=time_width, time=time, message="memory", own=False,
             aggregator=aggregator, updater="rnn", embedding="projection", neighbours=1, how="recent", layers=1,
-            heads=1, dropout=0.0, roles=roles, history=history, walks=walks,
+            heads=1, dropout=0.0, moment=moment, roles=roles, history=history, walks=walks,
         )  # fmt: skip
 
 
@@ -47,6 +48,7 @@ class DyRep(MemoryModel):
         aggregator: str = "last",
         neighbours: int = 10,
         how: str = "recent",
+        moment: str = "event",
         roles: bool = False,
         history: bool = False,
         walks: bool = False,
@@ -54,7 +56,7 @@ class DyRep(MemoryModel):
         super().__init__(
             shape, memory=memory, time_width=time_width, time=time, message="neighbourhood", own=False,
             aggregator=aggregator, updater="rnn", embedding="identity", neighbours=neighbours, how=how,  # type: ignore[arg-type]  # checked there
-            layers=1, heads=1, dropout=0.0, roles=roles, history=history, walks=walks,
+            layers=1, heads=1, dropout=0.0, moment=moment, roles=roles, history=history, walks=walks,
         )  # fmt: skip
 
 
@@ -77,6 +79,7 @@ class Tgn(MemoryModel):
         layers: int = 1,
         heads: int = 2,
         dropout: float = 0.1,
+        moment: str = "event",
         roles: bool = False,
         history: bool = False,
         walks: bool = False,
@@ -84,7 +87,7 @@ class Tgn(MemoryModel):
         super().__init__(
             shape, memory=memory, time_width=time_width, time=time, message="memory", own=True,
             aggregator=aggregator, updater="gru", embedding="attention", neighbours=neighbours, how=how,  # type: ignore[arg-type]  # checked there
-            layers=layers, heads=heads, dropout=dropout, roles=roles, history=history, walks=walks,
+            layers=layers, heads=heads, dropout=dropout, moment=moment, roles=roles, history=history, walks=walks,
         )  # fmt: skip
 
 
@@ -107,6 +110,7 @@ class Tige(MemoryModel):
         layers: int = 1,
         heads: int = 2,
         dropout: float = 0.1,
+        moment: str = "event",
         roles: bool = False,
         history: bool = False,
         walks: bool = False,
@@ -114,7 +118,7 @@ class Tige(MemoryModel):
         super().__init__(
             shape, memory=memory, time_width=time_width, time=time, message="embedding", own=True,
             aggregator=aggregator, updater="gru", embedding="attention", neighbours=neighbours, how=how,  # type: ignore[arg-type]  # checked there
-            layers=layers, heads=heads, dropout=dropout, roles=roles, history=history, walks=walks,
+            layers=layers, heads=heads, dropout=dropout, moment=moment, roles=roles, history=history, walks=walks,
         )  # fmt: skip
 
 
@@ -137,12 +141,13 @@ class TgnHistory(Tgn):
         layers: int = 1,
         heads: int = 2,
         dropout: float = 0.1,
+        moment: str = "batch",
         roles: bool = True,
         history: bool = True,
         walks: bool = True,
     ) -> None:
         super().__init__(
             shape, memory=memory, time_width=time_width, time=time, aggregator=aggregator,
-            neighbours=neighbours, how=how, layers=layers, heads=heads, dropout=dropout, roles=roles,
+            neighbours=neighbours, how=how, layers=layers, heads=heads, dropout=dropout, moment=moment, roles=roles,
             history=history, walks=walks,
         )  # fmt: skip
