@@ -6,6 +6,8 @@ same run and in turns, what it takes to hand over the whole: merging sorted colu
 advanced by the change, and all pairs compared with those of before (a lane's work before it went by difference, without its
 partitioner and quality).
 
+*Window*: ``WindowView.advance`` over the same stream in a lane ``hash``, a window of 4 snapshots.
+
 *Lane*: ``LaneWriter.catch_up`` over a finished log, files and fsync included.
 
 Figures are CPU time (of the thread for steps, of the process for lanes), medians; compilation is left out.
@@ -28,8 +30,10 @@ from stream.snapshots.delta import Int64
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.from_file import build_store
 from stream.store.lane.diff import WholePairs, pair_changes
+from stream.store.lane.reader import LaneReader
 from stream.store.lane.state import LaneState
 from stream.store.lane.writer import LaneWriter
+from stream.store.window.view import WindowView
 from stream.synthetic.rmat import rmat_edges
 
 KINDS = ("hash", "random", "ldg", "load-aware", "distdy", "hdrf", "powergraph-greedy", "sep")
@@ -118,6 +122,30 @@ def steps(kind: str, pairs: int) -> tuple[float, float]:
     return lane, handed
 
 
+def window(pairs: int) -> float:
+    """Median seconds in which a trainer's window of 4 goes on by a snapshot of the same stream."""
+    half, span = CHANGES // 2, max(pairs, CHANGES)
+    src, dst = distinct_pairs(max(1 << int(np.log2(pairs / 8)), 1024), pairs + half * STEPS)
+    rows, op, t = [np.arange(pairs)], [np.ones(pairs, np.int8)], [np.arange(pairs)]
+    for k in range(STEPS):
+        rows.append(np.concatenate([np.arange(half) + pairs + k * half, np.arange(half) + k * half]))
+        op.append(np.repeat(np.array([1, -1], np.int8), half))
+        t.append((k + 1) * span + np.arange(CHANGES))
+    chosen, took = np.concatenate(rows), []
+    table = snapshot(event_schema("int"), np.concatenate(op), src[chosen], dst[chosen])
+    at = table.schema.get_field_index("t")
+    table = table.set_column(at, table.schema.field(at), pa.array(np.concatenate(t)))
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        lane = Lane(name="hash", algorithm="hash", parts=PARTS)
+        store = build_store(table, Path(folder) / "store", interval_us=span, lanes=[lane])
+        view = WindowView(LaneReader(store, "hash"), 4)
+        for manifest in view.lane.manifests:
+            start = time.thread_time()
+            view.advance(manifest)
+            took.append(time.thread_time() - start)
+    return statistics.median(took[4:])
+
+
 def lanes(kinds: list[str], events: int, rounds: int) -> dict[str, list[float]]:
     """CPU seconds of catching up with a log, by kind and round."""
     src, dst = rmat_edges(1 << 17, events, np.random.default_rng(1))
@@ -149,13 +177,14 @@ def main() -> None:
     for kind in arguments.step_kinds:
         steps(kind, 20_000)
     print(f"step of {CHANGES:,} events, ms: lane / handing over the whole / times")
-    print("live pairs  " + "".join(f"{kind:>22}" for kind in arguments.step_kinds))
+    print("live pairs  " + "".join(f"{kind:>22}" for kind in arguments.step_kinds) + "  window of 4: advance")
     for pairs in map(int, arguments.pairs):
         cells = []
         for kind in arguments.step_kinds:
             lane, handed = steps(kind, pairs)
             cells.append(f"{1e3 * lane:8.1f} /{1e3 * handed:6.0f} /{handed / lane:4.0f}")
-        print(f"{pairs:10,}  " + "".join(f"{cell:>22}" for cell in cells), flush=True)
+        print(f"{pairs:10,}  " + "".join(f"{cell:>22}" for cell in cells), end="", flush=True)
+        print(f"{1e3 * window(pairs):22.1f}", flush=True)
     if arguments.events:
         events = int(arguments.events)
         print(f"lane over a log of {events:,} inserts, snapshots of {CHANGES:,}, a core")
