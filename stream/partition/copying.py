@@ -56,8 +56,9 @@ class CopyingPartitioner:
         if self.greedy:
             self._count(delta.op, delta.src, delta.dst)
         event_part = np.empty(len(delta.op), np.int32)
+        room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
         noted = [
-            self._assign(delta, slice(begin, begin + _CHUNK), event_part)
+            self._assign(delta, slice(begin, begin + _CHUNK), event_part, room)
             for begin in range(0, len(delta.op), _CHUNK)
         ]
         self._events += len(delta.op)
@@ -123,12 +124,11 @@ class CopyingPartitioner:
         self._events, self._shared = (int(x) for x in state["events"])
         self._quality.restore(state["quality"])
 
-    def _assign(self, delta: SnapshotDelta, rows: slice, event_part: Int32) -> Int64:
+    def _assign(self, delta: SnapshotDelta, rows: slice, event_part: Int32, room: Int64) -> Int64:
         """Assign these rows' inserts; what nodes gained by it, as ``gains`` takes it."""
         events = delta.op[rows], delta.src[rows], delta.dst[rows]
-        gained = np.empty(2 * len(events[0]), np.int64)
         rule = (self.greedy, self.balance_weight, self.seed, self._events + rows.start)
-        out = (event_part[rows], gained)
+        out = (event_part[rows], room)
         if self.parts > LANE_PARTS:
             found, shared = assign_masks(
                 *events, self._records, self._counts, self._home, self._sizes, *rule, *out
@@ -140,7 +140,7 @@ class CopyingPartitioner:
                 *events, self._records, counts, self._home, self._sizes, *lanes, *rule, *out
             )
         self._shared += shared
-        return gained[: int(found)]
+        return room[: int(found)].copy()
 
     def _count(self, op: Int8, src: Int64, dst: Int64) -> None:
         """Add a snapshot's inserts to the edges that are not yet assigned."""

@@ -1,9 +1,13 @@
 """Arrays with a row for each dense id, which grow with the stream."""
 
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
+
+_ROOMS: WeakValueDictionary[int, NDArray[Any]] = WeakValueDictionary()
+"""What ``grown`` made, by ``id``: an array may be a view of anything, and only into these may it grow."""
 
 
 def grown(array: NDArray[Any], rows: int, fill: int = 0) -> NDArray[Any]:
@@ -21,11 +25,10 @@ def grown(array: NDArray[Any], rows: int, fill: int = 0) -> NDArray[Any]:
     if rows <= have:
         return array
     room = array.base
-    if not isinstance(room, np.ndarray) or room.shape[1:] != array.shape[1:] or room.dtype != array.dtype:
-        room = array
-    if len(room) < rows:
+    if room is None or _ROOMS.get(id(room)) is not room or len(room) < rows:
         room = np.zeros((max(rows, 2 * have), *array.shape[1:]), array.dtype)
         room[:have] = array
+        _ROOMS[id(room)] = room
     if fill:
         room[have:rows] = fill
     return room[:rows]

@@ -122,8 +122,9 @@ class TwoPassSep:
                 self._hub = hub
         left = self._send_home(leaving)
         event_part = np.empty(len(delta.op), np.int32)
+        room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
         noted = [
-            self._assign(delta, slice(begin, begin + _CHUNK), hub, event_part)
+            self._assign(delta, slice(begin, begin + _CHUNK), hub, event_part, room)
             for begin in range(0, len(delta.op), _CHUNK)
         ]
         self._events += len(delta.op)
@@ -147,12 +148,13 @@ class TwoPassSep:
         )
         return Assignment(node, part, why, event_part)
 
-    def _assign(self, delta: SnapshotDelta, rows: slice, hub: NDArray[np.bool_], event_part: Int32) -> Int64:
+    def _assign(
+        self, delta: SnapshotDelta, rows: slice, hub: NDArray[np.bool_], event_part: Int32, room: Int64
+    ) -> Int64:
         """Assign these rows' inserts; what nodes gained by it, as ``gains`` takes it."""
         events = delta.op[rows], delta.src[rows], delta.dst[rows]
-        gained = np.empty(2 * len(events[0]), np.int64)
         rule = (self.balance_weight, self.seed, self._events + rows.start)
-        out = (event_part[rows], gained)
+        out = (event_part[rows], room)
         if self._marked:
             marks, lanes = self._masks.reshape(-1), lanes_for(self._sizes)
             found, shared = assign_lanes(
@@ -163,7 +165,7 @@ class TwoPassSep:
                 *events, self._masks, hub, self._centrality, self._home, self._sizes, *rule, *out
             )
         self._shared += shared
-        return gained[: int(found)]
+        return room[: int(found)].copy()
 
     def _sets(self, rows: Any = slice(None)) -> NDArray[np.uint64]:
         """Parts of these nodes, uint64 (n, words): a copy, without the hub's bit."""
