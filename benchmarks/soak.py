@@ -19,7 +19,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ TOPIC, DEAD = "soak", "soak.dead"
 PARTITIONS, NODES, INTERVAL_S = 4, 2_000, 60
 CHUNK_EVENTS = 20_000
 EVENTS_A_SNAPSHOT = 1_000_000
-MOST_UNREAD = {"json": 2_000_000, "arrow": 2_000}
-"""Messages: far below what retention keeps, far above what a poll takes."""
+MOST_AHEAD = {"json": 3_000_000, "arrow": 8_000_000}
+"""Events sent and not yet in the log: below what retention keeps, far above what a poll takes."""
 RETENTION = {
     "log.retention.bytes": str(512 << 20), "log.segment.bytes": str(64 << 20),
     "log.retention.check.interval.ms": "5000", "log.segment.delete.delay.ms": "1000",
@@ -90,9 +90,8 @@ def soak(folder: Path, bootstrap: str, arguments: argparse.Namespace) -> dict[st
     settings = client_settings(Kafka(bootstrap=bootstrap, topics=[Topic(name=TOPIC)]))
     ensure_topic(settings, bootstrap, TOPIC, PARTITIONS)
     context = multiprocessing.get_context("spawn")
-    go = context.Event()
-    go.set()
-    producer = context.Process(target=produce, args=(bootstrap, arguments.format, go), daemon=True)
+    allowed = context.Value("q", MOST_AHEAD[arguments.format])
+    producer = context.Process(target=produce, args=(bootstrap, arguments.format, allowed), daemon=True)
     producer.start()
     log = folder / "job.log"
     with log.open("wb") as output:
@@ -102,7 +101,7 @@ def soak(folder: Path, bootstrap: str, arguments: argparse.Namespace) -> dict[st
             stdout=subprocess.PIPE, stderr=output,
         )  # fmt: skip
     try:
-        samples = watch(job, log, go, producer, arguments)
+        samples = watch(job, log, allowed, producer, arguments)
     finally:
         producer.kill()
         job.send_signal(signal.SIGTERM)
@@ -127,7 +126,7 @@ def accounted(store: Path) -> dict[str, Any]:
 
 
 def watch(
-    job: "subprocess.Popen[bytes]", log: Path, go: Any, producer: Any, arguments: argparse.Namespace
+    job: "subprocess.Popen[bytes]", log: Path, allowed: Any, producer: Any, arguments: argparse.Namespace
 ) -> Samples:
     """Sample once a second, and hold the producer back where the job is far behind."""
     samples, address = Samples(), address_of(job, log)
@@ -136,11 +135,16 @@ def watch(
         try:
             series = scraped(address)
         except OSError as error:
-            raise SystemExit(f"the job's metrics: {error}; its log:\n{log.read_text()[-4000:]}") from error
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(5)
+            ended = f"exit code {job.returncode}"
+            raise SystemExit(f"no metrics ({error}), {ended}; log:\n{log.read_text()[-4000:]}") from error
         if job.poll() is not None or not producer.is_alive():
             raise SystemExit(f"job or producer ended early:\n{log.read_text()[-4000:]}")
         unread = series.get("freshet_stream_consumer_lag_messages", 0.0)
-        go.set() if unread < MOST_UNREAD[arguments.format] else go.clear()
+        taken = sum(series.get(f"freshet_stream_{kind}_total", 0.0) for kind in ("events", "refused"))
+        # By what is in the log, not by lag: nobody knows that while the job connects anew.
+        allowed.value = int(taken) + MOST_AHEAD[arguments.format]
         anonymous, mapped = memory_mib(job.pid)
         samples.seconds.append(elapsed)
         samples.anonymous_mib.append(anonymous)
@@ -214,17 +218,20 @@ def show(told: dict[str, Any]) -> None:
     print(f"  slope {told['slope_mib_a_minute']:+.2f} MiB a minute ({low:+.2f} to {high:+.2f}): {verdict}")
 
 
-def produce(bootstrap: str, message_format: str, go: Any) -> None:
-    """Fill the topic as fast as it goes while ``go`` is set; event time moves on with the events."""
+def produce(bootstrap: str, message_format: str, allowed: Any) -> None:
+    """Fill the topic as fast as it goes up to the events ``allowed``; event time moves on with the events."""
     producer = Producer({
         "bootstrap.servers": bootstrap, "linger.ms": 20, "batch.num.messages": 20_000,
         "queue.buffering.max.messages": 1_000_000, "enable.idempotence": True,
+        "queue.buffering.max.kbytes": 64 << 10,  # what is sent yet once it is held back: far less than retention keeps
     })  # fmt: skip
     rng = np.random.default_rng(1)
     step_us = INTERVAL_S * 1_000_000 // (EVENTS_A_SNAPSHOT // CHUNK_EVENTS)
-    start_us = 1_100_000_000_000_000
+    start_us, sent = 1_100_000_000_000_000, 0
     while True:
-        go.wait()
+        while sent >= allowed.value:
+            time.sleep(0.02)
+        sent += CHUNK_EVENTS
         batch = chunk(rng, start_us, step_us)
         start_us += step_us
         if message_format == "json":
