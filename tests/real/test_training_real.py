@@ -61,3 +61,13 @@ def test_evaluate_shows_the_known_floors_and_beats_recency(name: str, tmp_path: 
     assert result["recency_ap"] == pytest.approx(recency_ap, abs=0.01)
     assert result["ap"] > result["recency_ap"]
     assert 0.5 < result["inductive_ap"] < 1
+
+
+def test_the_recommended_event_model_is_far_above_recency_and_resumes_its_best_epoch(tmp_path: Path) -> None:
+    result = trainer(
+        tmp_path, "evaluate", "--data", str(real_file("bitcoin_otc.parquet")),
+        lane="hash", model="tgn-history", strategy="sequential", optimisation={"epochs": 2, "batch_size": 200},
+    )  # fmt: skip
+    assert result["recency_ap"] == pytest.approx(FLOORS["bitcoin_otc"][1], abs=0.01)
+    assert result["ap"] > 0.88
+    assert result["inductive_ap"] > 0.85 and result["transductive_ap"] > 0.85
