@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from schemas.events import log_event_schema
 from stream.partition.interface import OnlinePartitioner, create
-from stream.snapshots.delta import Int64, SnapshotDelta
+from stream.snapshots.delta import Int64, SnapshotDelta, delta_of
 from stream.snapshots.graph import LiveGraph
 
 PARTS = 4
+DERIVED = ("num_live", "num_pairs", "entered", "left", "added", "removed", "view")
 PARTITIONERS: dict[str, tuple[str, dict[str, Any]]] = {
     "distdy, stay": ("distdy", {"reward": "stay"}),
     "distdy, paper": ("distdy", {}),
@@ -87,7 +88,12 @@ class Changing:
 
 def all_new(delta: SnapshotDelta) -> SnapshotDelta:
     """The same graph to a partitioner that has seen nothing of it."""
-    return dataclasses.replace(delta, entered=delta.live, left=delta.left[:0], touched=delta.live)
+    given = {
+        field.name: getattr(delta, field.name)
+        for field in dataclasses.fields(delta)
+        if field.name not in DERIVED
+    }
+    return delta_of(graph=delta.graph, live=delta.live, **{**given, "touched": delta.live})
 
 
 def timed(partitioner: OnlinePartitioner, delta: SnapshotDelta) -> float:

@@ -63,7 +63,7 @@ class ByteLp(VertexPartitioner):
         self,
         *,
         move_cost: float = 0.3,
-        pair_cost: float = 0.5,
+        pair_cost: float = 1.0,
         uses: float | None = None,
         tie: float = 3.0,
         tries: int = 4,

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stream.partition.interface import Assignment, Kind, Quality, Why
+from stream.partition.interface import Assignment, Kind, PartitionError, Quality, Why
 from stream.partition.node_arrays import grown
 from stream.partition.node_sets import Marks
 from stream.partition.pair_totals import PairTotals
@@ -98,14 +98,24 @@ class VertexPartitioner(ABC):
         return pack({"home": self._home, "quality": self._quality.state(), **self._memory()})
 
     def restore(self, table: pa.Table) -> None:
-        """Continue from a ``state()``."""
+        """Continue from a ``state()``.
+
+        Raises:
+            PartitionError: The state lacks something: it is of a release before this shape.
+        """
         arrays = unpack(table)
         self._owner = arrays.pop("home")
         self._num_nodes = len(self._owner)
         self._is_current = self._num_nodes == 0
         self._held = self._count(self._owner[self._owner >= 0])
         self._quality.restore(arrays.pop("quality"))
-        self._remember(arrays)
+        try:
+            self._remember(arrays)
+        except KeyError as missing:
+            raise PartitionError(
+                f"this is not a state of {self.name} as of this release, it has no {missing.args[0]}; remove the lane's "
+                "folder and let the stream job build it anew"
+            ) from missing
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         """State of the algorithm besides owners and quality."""
