@@ -62,7 +62,7 @@ def open_events() -> pa.Table:
 
 
 def overwritten(content: bytes) -> Iterator[bytes]:
-    for at in range(0, len(content) - 8, 4):
+    for at in range(0, len(content) - 8, 8):
         for form, value in VALUES:
             yield content[:at] + struct.pack(form, value) + content[at + struct.calcsize(form) :]
 
@@ -130,7 +130,7 @@ def read_store(store: Path, samples: int) -> dict[str, int]:
     return found
 
 
-def main(folder: Path, samples: int = 25) -> None:
+def main(folder: Path, samples: int = 15) -> None:
     store = make_every_kind(folder / "store", *LANES)
     compacted = make_every_kind(folder / "compacted", *LANES, snapshots=3, compacted=True)
     assert verify(store).ok and verify(compacted).ok  # and all kernels are loaded

@@ -37,8 +37,8 @@ def test_no_number_in_a_file_makes_a_reader_allocate_without_bound(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["bombs refused"] == 2
-    assert found["refused"] > 2_000
-    assert found["store refused"] > 10
+    assert found["refused"] > 1_000
+    assert found["store refused"] > 5
 
 
 def test_ordinary_compression_is_no_bomb_and_a_bomb_is_told_by_its_size() -> None:
