@@ -10,6 +10,7 @@ from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, notes, print_json, print_table
 
 if TYPE_CHECKING:
+    from stream.decode.event_file import EventFile
     from stream.partition.comparison import Compared
     from stream.partition.offline import OfflineResult
 
@@ -22,7 +23,9 @@ _LONGEST_INTERVAL_S = 9e12
 def partition(
     file: Annotated[
         Path,
-        typer.Argument(help="Parquet or CSV with columns src, dst, t (seconds), optionally op, features."),
+        typer.Argument(
+            help="Parquet or CSV with columns src, dst, t (seconds), optionally op, features; or a store's folder."
+        ),
     ],
     algorithm: Annotated[
         str,
@@ -79,6 +82,14 @@ def partition(
             "--plot", help="With all: the PNG to write. Default: FILE's name with -partitioners.png, here."
         ),
     ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="MOMENT",
+            help="Of a store: events up to this snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800).",
+        ),
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -99,6 +110,7 @@ def partition(
         raise typer.BadParameter("--plot goes with --algorithm all")
 
     from stream.partition.interface import PartitionError
+    from stream.store.errors import StoreError
 
     def body() -> None:
         params = parameters(param or [])
@@ -111,7 +123,9 @@ def partition(
             }
             title = f"{file.name} in {parts} parts"
             picture = _writable("--plot", plot or Path(f"{file.stem}-partitioners.png"))
-            compared = _compare(file, parts, interval, snapshots, params, mode=mode, window=window, seed=seed)
+            compared = _compare(
+                file, parts, interval, snapshots, params, mode=mode, window=window, seed=seed, as_of=as_of
+            )
             draw_comparison(title, compared, picture)
             if json:
                 print_json({**comparison(compared), "plot": str(picture)})
@@ -122,7 +136,17 @@ def partition(
         if out is not None:
             _writable("--out", out)
         result = _partition(
-            file, algorithm, parts, interval, snapshots, params, options, mode=mode, window=window, seed=seed
+            file,
+            algorithm,
+            parts,
+            interval,
+            snapshots,
+            params,
+            options,
+            mode=mode,
+            window=window,
+            seed=seed,
+            as_of=as_of,
         )
         if out is not None:
             import pyarrow.parquet as pq
@@ -134,7 +158,7 @@ def partition(
         shown = {key: value for key, value in result.figures.items() if key != "snapshot_seconds"}
         print_table(f"{file.name} by {algorithm}", shown)
 
-    finish(body, PartitionError, debug=debug)
+    finish(body, PartitionError, StoreError, debug=debug)
 
 
 def _compare(
@@ -147,16 +171,16 @@ def _compare(
     mode: Literal["online", "two-pass"],
     window: int,
     seed: int,
+    as_of: str | None,
 ) -> "list[Compared]":
     from schemas.events import US_PER_S
     from stream.commands.progress import Display
-    from stream.decode.event_file import read_events
     from stream.partition.comparison import compare
     from stream.partition.interface import PartitionError
 
     if parts < 1:  # said before the file is read
         raise PartitionError(f"partitioners need at least one part, found parts = {parts}")
-    read = read_events(file)
+    read = _events(file, as_of)
     if read.events.num_rows == 0:
         raise Failure(f"{file} has no events")
     running, done = "", 0
@@ -197,10 +221,10 @@ def _partition(
     mode: Literal["online", "two-pass"],
     window: int,
     seed: int,
+    as_of: str | None,
 ) -> "OfflineResult":
     from schemas.events import US_PER_S
     from stream.commands.progress import Display
-    from stream.decode.event_file import read_events
     from stream.partition.interface import create
     from stream.partition.offline import accepted_params, partition_events
 
@@ -212,7 +236,7 @@ def _partition(
             params.setdefault(name, value)
     # What is wrong is said before the file is read.
     create(algorithm, params, parts=parts, seed=seed, window=window)
-    read = read_events(file)
+    read = _events(file, as_of)
     if read.events.num_rows == 0:
         raise Failure(f"{file} has no events")
     done = 0
@@ -235,6 +259,19 @@ def _partition(
             params=params,
             progress=report,
         )
+
+
+def _events(file: Path, as_of: str | None) -> "EventFile":
+    """The events of a file, or of a store up to a moment."""
+    from stream.decode.event_file import read_events
+    from stream.store.as_of import AsOf
+    from stream.store.store_events import store_events
+
+    if file.is_dir():
+        return store_events(file, None if as_of is None else AsOf.parse(as_of))
+    if as_of is not None:
+        raise Failure(f"--as-of is for a store's folder, {file} is a file")
+    return read_events(file)
 
 
 def _writable(option: str, path: Path) -> Path:

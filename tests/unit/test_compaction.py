@@ -3,9 +3,10 @@
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from compacted import EVENTS, SNAPSHOTS, catch_up, grown, log_content, seal, seen
-from lane_stream import lane, lane_files
+from lane_stream import SECOND, lane, lane_files
 
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
@@ -256,3 +257,17 @@ def test_a_store_can_be_described_as_of_an_earlier_moment(whole, short):
     with pytest.raises(RetainedError, match=f"can start from {FIRST}"):
         inspect(short, AsOf.parse("9"))
     assert inspect(short, AsOf.parse("16"))["live_edges"] == inspect(whole, AsOf.parse("16"))["live_edges"]
+
+
+def test_offline_commands_take_a_stores_events_as_of_a_moment(whole, short):
+    from stream.store.as_of import AsOf
+    from stream.store.store_events import store_events
+
+    upto = store_events(whole, AsOf(tau=9))
+    assert upto.events.equals(EVENTS.filter(pa.array(EVENTS["t"].to_numpy() < 10 * SECOND)))
+    assert store_events(whole).events.equals(EVENTS)
+    kept = EVENTS.filter(pa.array(EVENTS["t"].to_numpy() >= FIRST * SECOND))
+    found = store_events(short).events
+    assert found.slice(len(found) - len(kept)).equals(kept)
+    with pytest.raises(RetainedError):
+        store_events(short, AsOf(tau=9))
