@@ -14,6 +14,7 @@ Figures are CPU time (of the thread for steps, of the process for lanes), median
 """
 
 import argparse
+import functools
 import statistics
 import tempfile
 import time
@@ -27,6 +28,7 @@ from schemas.events import event_schema, log_event_schema
 from schemas.store import LaneHeader
 from stream.partition.interface import algorithms
 from stream.snapshots.delta import Int64
+from stream.snapshots.distinct import distinct
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.from_file import build_store
 from stream.store.lane.diff import WholePairs, pair_changes
@@ -43,13 +45,14 @@ CHANGES = 10_000
 STEPS, WARM = 16, 3
 
 
+@functools.cache
 def distinct_pairs(nodes: int, count: int) -> tuple[Int64, Int64]:
     """Directed pairs of R-MAT, each once, in a drawn order."""
     draws = np.random.default_rng(0)
     keys = np.empty(0, np.int64)
     while len(keys) < count:
         src, dst = rmat_edges(nodes, 2 * (count - len(keys)) + 1000, draws)
-        keys = np.union1d(keys, pair_keys(src.astype(np.int64), dst.astype(np.int64)))
+        keys = distinct(keys, pair_keys(src.astype(np.int64), dst.astype(np.int64)))
     return split_keys(draws.permutation(keys)[:count])
 
 
