@@ -154,13 +154,16 @@ def _from_log(log: LogReader, number: int) -> SnapshotGraph:
         graph.apply(snapshot.tau, log.events(snapshot.tau))
     last = log.snapshots[number]
     pairs = graph.pairs()
+    features = np.zeros((last.num_nodes, header.node_features), np.float32)
+    known = min(last.num_nodes, graph.num_nodes)  # no kept event need name the newest ids
+    features[:known] = graph.features(np.arange(known, dtype=np.int64))
     return SnapshotGraph(
         tau=last.tau,
         ids=log.external_ids()[: last.num_nodes],
         src=pairs.src,
         dst=pairs.dst,
         weight=pairs.weight.copy(),
-        features=graph.features(np.arange(last.num_nodes, dtype=np.int64)),
+        features=features,
     )
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from compacted import EVENTS, SNAPSHOTS, catch_up, grown, log_content, seal, seen
-from lane_stream import SECOND, lane, lane_files
+from lane_stream import SECOND, lane, lane_files, random_events
 
+from schemas.events import event_schema
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, RetainedError
+from stream.store.graph import read_graph
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
@@ -145,7 +147,46 @@ def test_a_lane_that_lags_keeps_what_it_needs(tmp_path):
     assert done.first <= 8
     catch_up(store, lane("hash"))
     assert verify(store).problems == []
-    assert compact(store, Keep(snapshots=4), always=True).first == SNAPSHOTS - 4
+    first = compact(store, Keep(snapshots=4), always=True).first
+    assert first is not None
+    assert 8 < first <= SNAPSHOTS - 4  # from the older of the two newest states on
+
+
+def test_a_lane_whose_states_are_old_keeps_them_and_what_it_replays(tmp_path):
+    """Many live pairs and few events a snapshot: no state is due for long, and without one a lane can't go on."""
+    many = random_events(snapshots=1, a_snapshot=2000, nodes=200)
+    few = random_events(seed=1, a_snapshot=3, snapshots=SNAPSHOTS)
+    later = few.filter(pa.array(few["t"].to_numpy() >= SECOND))
+    seal(tmp_path, 0, 10, pa.concat_tables([many, later]))
+    catch_up(tmp_path, lane("hash"))
+    assert compact(tmp_path, Keep(snapshots=4), always=True).held_by == ["hash"]
+    seal(tmp_path, 10, SNAPSHOTS, later)
+    catch_up(tmp_path, lane("hash"))
+    assert verify(tmp_path).problems == []
+    assert len(LaneReader(tmp_path, "hash").manifests) == SNAPSHOTS
+
+
+def test_nodes_that_nothing_kept_names_are_in_the_graph(tmp_path):
+    """Their edges were deleted in snapshots that are gone: no live pair and no kept event has their ids."""
+    rows = [(1, node, node + 1, 0) for node in range(9)] + [(-1, node, node + 1, 1) for node in range(9)]
+    rows += [(1, 0, 1, k) for k in range(2, 6)]
+    columns = {
+        "op": [row[0] for row in rows],
+        "src": [row[1] for row in rows],
+        "dst": [row[2] for row in rows],
+    }
+    columns |= {"t": [row[3] * SECOND for row in rows], "weight": [1.0] * len(rows)}
+    empty = [None] * len(rows)
+    events = pa.table(
+        {n: columns.get(n, empty) for n in event_schema("int").names}, schema=event_schema("int")
+    )
+    seal(tmp_path, 0, 6, events)
+    before = read_graph(tmp_path)
+    compact(tmp_path, Keep(snapshots=2), always=True)
+    after = read_graph(tmp_path)
+    assert after.num_nodes == before.num_nodes == 10
+    assert (after.features == before.features).all()
+    assert (after.src.tolist(), after.dst.tolist()) == ([0], [1])
 
 
 def test_no_rule_goes_below_the_window_that_trainers_look_back(tmp_path):

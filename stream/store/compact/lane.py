@@ -28,14 +28,14 @@ from stream.store.log.index import COPIES
 from stream.store.window.held import HeldParts
 
 
-def needed_from(lane: LaneReader) -> int:
-    """Number of the first snapshot of the log that a lane still needs.
+def droppable_before(lane: LaneReader) -> int:
+    """Number up to which a lane's snapshots may go: it goes on from its newest states, and replays what came after.
 
-    It goes on from either of its newest states, and its own snapshots are checked against the log's.
+    Returns:
+        The snapshot of the older of the two states that are kept; without a state, the oldest snapshot.
     """
     states = newest_states(lane.manifests)
-    going_on = states[-1].sequence + 1 if states else lane.manifests.first
-    return min(going_on, lane.manifests.first)
+    return states[-1].sequence if states else lane.manifests.first
 
 
 def index_lane(lane: LaneReader, first: int) -> None:

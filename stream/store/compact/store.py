@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stream.store.compact.index_files import is_complete
-from stream.store.compact.lane import index_lane, needed_from, sweep_lane_index
+from stream.store.compact.lane import droppable_before, index_lane, sweep_lane_index
 from stream.store.compact.log import Freed, index_log, sweep_log_index
 from stream.store.compact.retention import Keep, is_due
 from stream.store.errors import ConfigMissingError
@@ -150,8 +150,8 @@ def _compact(
         _index_lane(lane, wanted, done, always=always)
     bound = wanted
     for lane in lanes:
-        if (needed := needed_from(lane)) < wanted:
-            bound = min(bound, needed)
+        if lane.manifests.first < wanted:  # its snapshots are checked against the log's
+            bound = min(bound, lane.manifests.first)
             done.held_by.append(lane.header.lane)
     index, first, last = log.index, log.snapshots.first, log.last
     assert last is not None, "a log with a snapshot has a commit"
@@ -171,7 +171,7 @@ def _index_lane(lane: LaneReader, wanted: int, done: Compacted, *, always: bool)
     manifests, index = lane.manifests, lane.index
     if not manifests:
         return
-    first = min(wanted, len(manifests) - 1)
+    first = min(wanted, len(manifests) - 1, droppable_before(lane))
     due = first > manifests.first and is_due(manifests.first, first, len(manifests))
     many = len(manifests) - 1 - (-1 if index is None else index.sequence) >= INDEX_EVERY
     if always or due or many or (index is not None and not is_complete(index.number)):
