@@ -19,6 +19,7 @@ def compact(
         typer.Option(
             "--keep-time",
             min=0,
+            max=1e11,
             metavar="SECONDS",
             help="Keep snapshots that end within so many seconds before the newest one's end.",
         ),

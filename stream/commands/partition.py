@@ -181,8 +181,6 @@ def _compare(
     if parts < 1:  # said before the file is read
         raise PartitionError(f"partitioners need at least one part, found parts = {parts}")
     read = _events(file, as_of)
-    if read.events.num_rows == 0:
-        raise Failure(f"{file} has no events")
     running, done = "", 0
 
     def begun(name: str) -> None:
@@ -237,8 +235,6 @@ def _partition(
     # What is wrong is said before the file is read.
     create(algorithm, params, parts=parts, seed=seed, window=window)
     read = _events(file, as_of)
-    if read.events.num_rows == 0:
-        raise Failure(f"{file} has no events")
     done = 0
 
     def report(events: int) -> None:
@@ -268,10 +264,15 @@ def _events(file: Path, as_of: str | None) -> "EventFile":
     from stream.store.store_events import store_events
 
     if file.is_dir():
-        return store_events(file, None if as_of is None else AsOf.parse(as_of))
-    if as_of is not None:
-        raise Failure(f"--as-of is for a store's folder, {file} is a file")
-    return read_events(file)
+        read = store_events(file, None if as_of is None else AsOf.parse(as_of))
+    elif as_of is not None:
+        raise Failure(f"--as-of is for a store's folder, {file} is none")
+    else:
+        read = read_events(file)
+    if read.events.num_rows == 0:
+        when = "" if as_of is None else f" as of {as_of}: freshet-stream inspect shows its first snapshot"
+        raise Failure(f"{file} has no events{when}")
+    return read
 
 
 def _writable(option: str, path: Path) -> Path:

@@ -9,20 +9,26 @@ from stream.store.errors import StoreError
 
 
 def plan(
-    rate: Annotated[float, typer.Option("--rate", min=0, help="Events a second.")],
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Distinct nodes, all told.")],
-    interval: Annotated[float, typer.Option("--interval", min=1e-6, help="Length of a snapshot in seconds.")],
-    features: Annotated[int, typer.Option("--features", min=0, help="F, width of node features.")] = 0,
-    lanes: Annotated[int, typer.Option("--lanes", min=0, help="Lanes that follow the log.")] = 1,
+    rate: Annotated[float, typer.Option("--rate", min=0, max=1e12, help="Events a second.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=2**31 - 1, help="Distinct nodes, all told.")],
+    interval: Annotated[
+        float, typer.Option("--interval", min=1e-6, max=1e11, help="Length of a snapshot in seconds.")
+    ],
+    features: Annotated[
+        int, typer.Option("--features", min=0, max=1_000_000, help="F, width of node features.")
+    ] = 0,
+    lanes: Annotated[int, typer.Option("--lanes", min=0, max=4096, help="Lanes that follow the log.")] = 1,
     changed: Annotated[
         float, typer.Option("--changed", min=0, max=1, help="Share of nodes with a new vector in a snapshot.")
     ] = 0.3,
     repeated: Annotated[
         float, typer.Option("--repeated", min=0, max=1, help="Share of events whose pair is live already.")
     ] = 0.0,
-    window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that trainers hold.")] = 4,
+    window: Annotated[
+        int, typer.Option("--window", min=1, max=1_000_000, help="w, snapshots that trainers hold.")
+    ] = 4,
     keep_days: Annotated[
-        float, typer.Option("--keep-days", min=0, help="Days that retention keeps.")
+        float, typer.Option("--keep-days", min=0, max=1_000_000, help="Days that retention keeps.")
     ] = 365.0,
     json: Json = False,
     debug: Debug = False,

@@ -15,13 +15,16 @@ def savings(
         typer.Argument(help="Parquet or CSV with columns src, dst, t (seconds), optionally op, features."),
     ],
     algorithm: Annotated[str, typer.Option("--algorithm", help="Partitioner of the lane.")] = "distdy",
-    parts: Annotated[int, typer.Option("--parts", min=1, help="K, the number of parts.")] = 4,
+    parts: Annotated[int, typer.Option("--parts", min=1, max=4096, help="K, the number of parts.")] = 4,
     snapshots: Annotated[
         int, typer.Option("--snapshots", min=1, help="N: the file's span in so many snapshots.")
     ] = 10,
     window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that are held.")] = 4,
     segments: Annotated[
-        int, typer.Option("--segments", min=1, help="S, slices of a feature vector that are stored apart.")
+        int,
+        typer.Option(
+            "--segments", min=1, max=1024, help="S, slices of a feature vector that are stored apart."
+        ),
     ] = 4,
     features: Annotated[
         int, typer.Option("--features", min=0, help="F: binary features to make up where the file has none.")

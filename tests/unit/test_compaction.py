@@ -220,7 +220,9 @@ def test_beside_the_job_only_an_eighth_at_a_time_goes(whole, tmp_path):
 def test_removing_a_lane_frees_its_space(whole, tmp_path):
     store = copy(whole, tmp_path)
     taken = sum(path.stat().st_size for path in (store / "lanes" / "sep").rglob("*") if path.is_file())
-    done = compact(store, remove=["sep"])
+    with pytest.raises(ConfigMissingError, match="no lane 'typo'"):
+        compact(store, remove=["sep", "typo"])  # said before anything is gone
+    done = compact(store, remove=["sep", "sep"])
     assert (done.removed, done.freed_bytes) == (["sep"], taken)
     assert sorted(path.name for path in (store / "lanes").iterdir()) == ["distdy", "hash"]
     with pytest.raises(ConfigMissingError, match="no lane 'sep'"):

@@ -83,6 +83,9 @@ def compact(
     lock = FolderLock(log_folder(store), new_writer_id(), COMPACTION)
     try:
         before = stored_bytes(store) if always or remove else 0
+        remove = dict.fromkeys(remove)
+        for name in remove:  # before the first is gone
+            require_lane(store, name)
         for name in remove:
             remove_lane(store, name)
             done.removed.append(name)
@@ -103,10 +106,7 @@ def remove_lane(store: str | Path, name: str) -> None:
         ConfigMissingError: There is no such lane.
         LaneBusyError: A process writes it.
     """
-    if name not in lane_names(store):
-        raise ConfigMissingError(
-            f"{store} has no lane {name!r} to remove; it has {', '.join(lane_names(store)) or 'none'}"
-        )
+    require_lane(store, name)
     folder = lane_folder(store, name)
     lock = FolderLock(folder, new_writer_id())
     try:
@@ -117,6 +117,18 @@ def remove_lane(store: str | Path, name: str) -> None:
         remove_all([gone])
     finally:
         lock.release()
+
+
+def require_lane(store: str | Path, name: str) -> None:
+    """See that a lane that is to be removed is there.
+
+    Raises:
+        ConfigMissingError: There is no such lane.
+    """
+    if name not in lane_names(store):
+        raise ConfigMissingError(
+            f"{store} has no lane {name!r} to remove; it has {', '.join(lane_names(store)) or 'none'}"
+        )
 
 
 def stored_bytes(store: str | Path) -> int:

@@ -1,0 +1,39 @@
+"""Options beyond what a command can work with: wrong usage, exit code 2, and never a traceback."""
+
+import pytest
+from lane_stream import make_store
+from typer.testing import CliRunner
+
+from stream.cli import app
+
+PLAN = ["plan", "--rate", "5", "--nodes", "10", "--interval", "1"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(
+            [*PLAN, option, value]
+            for option, value in (("--rate", "inf"), ("--rate", "nan"), ("--interval", "inf"))
+        ),
+        [*PLAN, "--keep-days", "inf"],
+        [*PLAN, "--nodes", "1" + "0" * 400],
+        ["compact", "store", "--keep-time", "inf"],
+        ["compact", "store", "--keep-snapshots", "0"],
+        ["savings", "file.csv", "--parts", "100000"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_out_of_bounds_are_wrong_usage(arguments):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "Invalid value" in result.output
+
+
+def test_a_moment_before_the_first_event_is_named(tmp_path):
+    store = make_store(tmp_path / "store")
+    result = CliRunner().invoke(
+        app, ["partition", str(store), "--algorithm", "hash", "--parts", "2", "--as-of", "1969-01-01"]
+    )
+    assert result.exit_code == 1
+    assert "no events as of 1969-01-01" in result.stderr
