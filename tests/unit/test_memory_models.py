@@ -17,6 +17,7 @@ from trainer.models.memory.model import MemoryModel
 from trainer.models.memory.updaters import Gated
 from trainer.nn.temporal_attention import TemporalAttention
 from trainer.nn.time_encoding import CosineTime
+from trainer.strategies.mailbox import Mailbox
 from trainer.strategies.memory_stream import MemoryStream
 
 NODES, FEATURES = 7, 2
@@ -238,14 +239,23 @@ def test_products_of_sketches_count_walks_in_expectation() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"memory": 0}, "memory must be at least 1, found 0"),
+        ({"memory": 0}, "memory must be in 1 … 4096, found 0"),
+        ({"memory": 10**8}, "memory must be in 1 … 4096, found 100000000"),
+        ({"neighbours": 100_000}, "neighbours must be in 1 … 1000, found 100000"),
+        ({"dropout": 2}, "dropout must be at least 0 and below 1, found 2"),
         ({"heads": 4, "memory": 6}, "heads must divide the memory's width 6, found 4"),
         ({"time": "linear"}, "time must be one of cosine, log, found 'linear'"),
         ({"aggregator": "max"}, "aggregator must be one of last, mean, found 'max'"),
         ({"how": "oldest"}, "how must be one of recent, uniform, found 'oldest'"),
         ({"moment": "never"}, "moment must be one of event, batch, found 'never'"),
-        ({"layers": 0}, "layers must be at least 1, found 0"),
-        ({"updater": "lstm"}, "updater"),
+        ({"layers": 0}, "layers must be in 1 … 4, found 0"),
+        ({"updater": "lstm"}, "unknown parameter 'updater'; expected one of memory, time_width, time, "),
+        ({"memory": "ten"}, "model_params of tgn: memory must be a whole number, found 'ten'"),
+        ({"memory": 10.5}, "memory must be a whole number, found 10.5"),
+        ({"memory": True}, "memory must be a whole number, found True"),
+        ({"dropout": "1e-1"}, "dropout must be a number, found '1e-1'"),
+        ({"history": 1}, "history must be true or false, found 1"),
+        ({"time": ["log"]}, "time must be a word, found"),
     ],
 )
 def test_tgn_says_what_it_cannot_be(params: dict, message: str) -> None:
@@ -294,3 +304,31 @@ def test_the_gradient_of_attention_is_that_of_its_formula(dropped: bool) -> None
     assert torch.autograd.gradcheck(embed, (own, now, context))
     (by_context,) = torch.autograd.grad(embed(own, now, context).sum(), context)
     assert (by_context[~there] == 0).all(), "what isn't there has no influence"
+
+
+@pytest.mark.parametrize("name", [*WHAT, "tgn-history"])
+def test_one_hostile_event_does_not_poison_the_memory(name: str) -> None:
+    """Features and weights near the largest float32: sums of a few overflow, and NaN would be passed on for ever."""
+    columns = happenings(60)
+    columns.features[20] = np.float32([3e38, -3e38] * FEATURES)[:FEATURES]
+    columns.weight[21] = np.float32(-3e38)
+    feed = EventFeed(FEATURES)
+    feed.append(columns, NODES)
+    stream = MemoryStream(small(name), feed, torch.device("cpu"), 5)
+    after = int(feed.time_us[-1]) + 1
+    stream.deliver_before(after)
+    assert bool(torch.isfinite(stream.mailbox.mail).all())
+    embedded = stream.embed_all(np.arange(NODES), np.full(NODES, after), after)
+    assert bool(torch.isfinite(embedded).all())
+
+
+def test_a_mail_that_is_no_number_is_empty_and_a_large_one_cut() -> None:
+    mailbox = Mailbox(1, 1, torch.float32, torch.device("cpu"), None)
+    mailbox.reserve(2)
+    mailbox.put(
+        np.arange(2),
+        torch.tensor([[1.0, torch.nan, torch.inf], [-torch.inf, 2.0, 3e30]]),
+        np.ones(2, np.int64),
+    )
+    assert mailbox.mail[:2].tolist() == [[1.0, 0.0, 1e6], [-1e6, 2.0, 1e6]]
+    assert mailbox.age_us(np.array([0]), np.array([0])).tolist() == [0]  # asked about a time before its event

@@ -74,3 +74,23 @@ def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_
     assert not any(subset in ("inductive", "historical") for _, subset, _ in figures)
     assert not any(metric == "mrr" for metric, _, _ in figures)
     np.testing.assert_array_equal(join([one, one]).positive, np.concatenate([table, table]))
+
+
+def test_scores_that_are_no_numbers_have_no_figure_and_the_others_keep_theirs() -> None:
+    """Sorted, NaN stands last and equals nothing: a broken model would come out as perfect."""
+    sound = np.tile(np.array([[2.0], [0.0], [2.0]]), (1, 4))
+    broken, ranks = sound.copy(), np.ones((3, 4))
+    broken[1, 0] = ranks[1, 0] = np.nan
+    predictions = Predictions(broken, sound - 1, np.array([True, False, False]), sound, broken - 1, ranks)
+    figures = predictions.figures()
+    of_the_model = {key[:2] for key in figures if key[2] == "model"}
+    assert of_the_model == {("ap", "inductive"), ("auc", "inductive")}
+    assert {
+        ("ap", "all", "recency"),
+        ("mrr", "all", "recency"),
+        ("ap", "historical", "random"),
+    } <= figures.keys()
+
+
+def test_a_positive_that_is_no_number_has_no_rank() -> None:
+    assert np.isnan(ranks_among(np.array([np.nan]), np.array([[1.0, 2.0]]))).all()

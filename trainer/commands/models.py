@@ -1,6 +1,7 @@
 """``freshet-trainer models``: what can be trained, and how."""
 
-from inspect import Parameter, cleandoc, signature
+import json as json_text
+from inspect import cleandoc
 from typing import Any
 
 from rich.console import Console
@@ -41,9 +42,9 @@ def models(json: Json = False) -> None:
         return
     show = Console(highlight=False)
     for entry in listed["models"]:
-        _describe(show, entry, f"a {entry['kind']}-based model, for {' or '.join(entry['strategies'])}")
+        _describe(show, entry, f"model on {entry['kind']}s, for strategy {' or '.join(entry['strategies'])}")
     for entry in listed["strategies"]:
-        _describe(show, entry, f"a strategy, for {entry['trains']}-based models")
+        _describe(show, entry, f"strategy, for models on {entry['trains']}s")
 
 
 def _describe(show: Console, entry: dict[str, Any], what: str) -> None:
@@ -52,13 +53,17 @@ def _describe(show: Console, entry: dict[str, Any], what: str) -> None:
 
 
 def _about(kind: Any) -> dict[str, Any]:
-    params = {
-        name: parameter.default
-        for name, parameter in signature(kind).parameters.items()
-        if parameter.kind is Parameter.KEYWORD_ONLY
+    from trainer.parameters import parameters_of
+
+    return {
+        "params": parameters_of(kind),
+        "summary": cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " "),
     }
-    return {"params": params, "summary": cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " ")}
 
 
 def _inline(params: dict[str, Any]) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in params.items())
+    """As a configuration takes them."""
+    shown = {
+        name: value if isinstance(value, str) else json_text.dumps(value) for name, value in params.items()
+    }
+    return "{" + ", ".join(f"{name}: {value}" for name, value in shown.items()) + "}"

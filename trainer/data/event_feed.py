@@ -12,6 +12,9 @@ from trainer.data.temporal_graph import TemporalGraph
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 
+LARGEST_FEATURE = 1e6
+"""Features are cut off there: larger ones overflow in a model's sums, and would say nothing more."""
+
 CARRIED = 3
 """Columns of ``EventFeed.carried`` before the event's features: weight, label, whether there is a label."""
 
@@ -29,7 +32,7 @@ class EventFeed:
         dst: int32 (events,).
         time_us: int64 (events,), visible times, never decreasing.
         carried: float32 (events, CARRIED + features): sign · log(1 + |weight|), the same of the label (0 without
-            one), whether there is a label, features.
+            one), whether there is a label, features up to ``LARGEST_FEATURE``.
         graph: Their interactions by node.
     """
 
@@ -83,7 +86,7 @@ class EventFeed:
             self._carried[new, column] = np.sign(values) * np.log1p(np.abs(values))
         self._carried[new, CARRIED - 1] = events.has_label[inserts]
         if events.features is not None:
-            self._carried[new, CARRIED:] = events.features[inserts]
+            self._carried[new, CARRIED:] = events.features[inserts].clip(-LARGEST_FEATURE, LARGEST_FEATURE)
         self.graph.append(events.src[inserts], events.dst[inserts], events.visible_t[inserts], num_nodes)
         self._size = end
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from stream.service.failure import Failure
 from trainer.nn.csr_graph import CSRGraph
+from trainer.parameters import check_parameters
 
 Kind = Literal["snapshot", "event"]
 
@@ -137,6 +138,7 @@ def create_model(name: str, shape: ModelShape, params: dict[str, Any]) -> Model:
     known = models()
     if name not in known:
         raise Failure(f"unknown model {name!r}; expected one of {', '.join(sorted(known))}")
+    check_parameters(known[name], params, f"model_params of {name}")
     try:
         return known[name](shape, **params)
     except (TypeError, ValueError) as error:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 
@@ -13,6 +14,8 @@ from trainer.ranks import Ranks
 from trainer.scoring.floors import edgebank, recency
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
 from trainer.strategies.interface import Strategy
+
+log = structlog.get_logger()
 
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -34,7 +37,7 @@ class Predictions:
         fresh: bool (n,): an end of the event was new.
         historical_positive: float64 (h, 4), events for which a historical negative could be drawn.
         historical_negative: float64 (h, 4).
-        ranks: float64 (r, 4), ranks of ranked events among their candidates, 1 is best.
+        ranks: float64 (r, 4), ranks of ranked events among their candidates, 1 is best; NaN where a score is none.
     """
 
     positive: Float64
@@ -58,8 +61,8 @@ class Predictions:
                 pair = positive[:, column], negative[:, column]
                 found["ap", subset, scorer] = batched(average_precision, *pair)
                 found["auc", subset, scorer] = batched(area_under_roc, *pair)
-            if len(self.ranks):
-                rank = self.ranks[:, column]
+            rank = self.ranks[:, column]
+            if len(rank) and not np.isnan(rank).any():
                 found["mrr", "all", scorer] = float((1 / rank).mean())
                 found["hits_at_10", "all", scorer] = float((rank <= 10).mean())
         return {key: value for key, value in found.items() if value is not None}
@@ -116,6 +119,12 @@ def predict(
     ranked = ranked[:: examples.num_candidates]
     candidates = candidates.reshape(len(ranked), examples.num_candidates, len(SCORERS))
     true = positive[np.searchsorted(event, ranked)]
+    true[np.isnan(candidates).any(axis=1)] = np.nan  # among scores that are no numbers there is no rank
+    broken = sum(int(np.isnan(scores[:, 0]).sum()) for scores in (positive, negative, historical))
+    if broken:
+        log.warning(
+            "the model's scores are not numbers; its figures are left out", tau=examples.tau, scores=broken
+        )
     return Predictions(
         positive=positive,
         negative=negative,

@@ -43,11 +43,11 @@ def ranks_among(positive: Scores, candidates: NDArray[np.floating]) -> NDArray[n
         candidates: (P, M) scores of its negatives; NaN marks a candidate that doesn't count.
 
     Returns:
-        float64 (P,) in [1, M + 1].
+        float64 (P,) in [1, M + 1]; NaN for a positive that is NaN.
     """
     above = (candidates > positive[:, None]).sum(axis=1)
     equal = (candidates == positive[:, None]).sum(axis=1)
-    ranks: NDArray[np.float64] = 1.0 + above + equal / 2.0
+    ranks: NDArray[np.float64] = np.where(np.isnan(positive), np.nan, 1.0 + above + equal / 2.0)
     return ranks
 
 
@@ -61,9 +61,9 @@ def batched(figure_of: Figure, positive: Scores, negative: Scores, batch: int = 
         batch: Events a batch.
 
     Returns:
-        None without events: a figure that cannot be computed is absent.
+        None without events, or where a score is not a number: a figure that cannot be computed is absent.
     """
-    if not len(positive):
+    if not len(positive) or np.isnan(positive).any() or np.isnan(negative).any():
         return None
     total = 0.0
     for begin in range(0, len(positive), batch):

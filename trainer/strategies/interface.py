@@ -15,6 +15,7 @@ from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Queries
 from trainer.data.graph_window import GraphWindow
 from trainer.models.interface import Kind, Model, models
+from trainer.parameters import check_parameters
 from trainer.ranks import Ranks
 
 
@@ -132,6 +133,7 @@ def create_strategy(name: str, params: dict[str, Any], model: str) -> Strategy:
     known = strategies()
     if name not in known:
         raise Failure(f"unknown strategy {name!r}; expected one of {', '.join(sorted(known))}")
+    check_parameters(known[name], params, f"strategy_params of {name}")
     try:
         strategy = known[name](**params)
     except (TypeError, ValueError) as error:

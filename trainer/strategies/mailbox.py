@@ -15,6 +15,9 @@ Int64 = NDArray[np.int64]
 
 NEVER = -1
 
+LARGEST_MAIL = 1e6
+"""Mails are cut off there, and what is no number is zero: one hostile event must not be passed on for ever."""
+
 
 @dataclass(slots=True)
 class _Journal:
@@ -79,7 +82,8 @@ class Mailbox:
             time_us: int64 (n,), of the latest event of each.
         """
         self._keep(nodes)
-        self.mail[torch.from_numpy(nodes).to(self.mail.device)] = mails
+        sound = mails.nan_to_num(0.0).clamp(-LARGEST_MAIL, LARGEST_MAIL)
+        self.mail[torch.from_numpy(nodes).to(self.mail.device)] = sound
         former = self.event_us[nodes]
         self.former_us[nodes] = np.where(former == NEVER, time_us, former)
         self.event_us[nodes] = time_us
@@ -104,14 +108,14 @@ class Mailbox:
         )
 
     def age_us(self, nodes: Int64, time_us: Int64) -> Int64:
-        """Microseconds from each node's latest event to a time; 0 without one."""
+        """Microseconds from each node's latest event to a time; 0 without one, or if that was later."""
         inside = nodes < len(self.event_us)
         last = (
             np.where(inside, self.event_us[np.where(inside, nodes, 0)], NEVER)
             if len(self.event_us)
             else NEVER
         )
-        return np.where(last == NEVER, 0, time_us - last)
+        return np.where(last == NEVER, 0, np.maximum(time_us - last, 0))
 
     def mark(self) -> None:
         """From here on, remember what is overwritten, until ``back`` or ``forget``."""

@@ -19,6 +19,9 @@ EVENT_INPUTS = 4
 
 MOMENTS = ("event", "batch")
 
+LARGEST = {"memory": 4096, "time_width": 4096, "neighbours": 1000, "layers": 4, "heads": 64}
+"""What a step's tables can hold: they grow with the product of these, ``neighbours`` to the power of ``layers``."""
+
 EmbeddingName = Literal["identity", "projection", "attention"]
 
 
@@ -88,9 +91,17 @@ class MemoryModel(Model):
         ):
             if value not in known:
                 raise ValueError(f"{key} must be one of {', '.join(known)}, found {value!r}")
-        for key, number in (("memory", memory), ("time_width", time_width), ("neighbours", neighbours)):
-            if number < 1:
-                raise ValueError(f"{key} must be at least 1, found {number}")
+        for key, number in (
+            ("memory", memory),
+            ("time_width", time_width),
+            ("neighbours", neighbours),
+            ("layers", layers),
+            ("heads", heads),
+        ):
+            if not 1 <= number <= LARGEST[key]:
+                raise ValueError(f"{key} must be in 1 … {LARGEST[key]}, found {number}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, found {dropout}")
         self.width = memory
         self.edge_features = shape.edge_features
         self.edges = shape.edge_features + EVENT_INPUTS
