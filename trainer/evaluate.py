@@ -35,6 +35,12 @@ log = structlog.get_logger()
 RANKED = 2000
 """Test events that are ranked among candidates, about as many in every snapshot: each costs 50 predictions."""
 
+WARMED = 32
+"""Events of a snapshot that are used before seconds are counted."""
+
+NONE = -1.0
+"""In the place of a figure that cannot be computed, where ranks agree on one."""
+
 TABLE = {
     "ap": ("ap", "all", "model"),
     "auc": ("auc", "all", "model"),
@@ -70,6 +76,9 @@ def evaluate(
         On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more
         than one seed, and ``runs``, one entry a seed. A figure that cannot be computed is absent. Elsewhere None.
     """
+    # before a large file is partitioned: what is wrong with the configuration
+    create_strategy(config.strategy, config.strategy_params, config.model)
+    create_model(config.model, ModelShape(0, config.window), config.model_params)
     folder = ranks.text_from_first(tempfile.mkdtemp(prefix="freshet-evaluate-") if ranks.rank == 0 else "")
     parts = config.parts or ranks.size
     try:
@@ -87,6 +96,11 @@ def evaluate(
             shutil.rmtree(folder, ignore_errors=True)
     if ranks.rank != 0:
         return None
+    if not any("random_ap" in run for run in runs):
+        log.warning(
+            "no score: negatives are other destinations, and the training events have fewer than two",
+            data=str(data),
+        )
     return {
         "model": config.model,
         "strategy": config.strategy,
@@ -136,16 +150,20 @@ class _Run:
 
     def figures(self) -> dict[str, Any]:
         """Train, pick, test; figures of the test, seconds an epoch and peak memory of this rank."""
-        best, chosen, seconds = -1.0, 0, []
+        best, chosen, seconds = NONE, 0, []
         weights, state = self._copy()
+        self._warm_up()
+        self.model.load_state_dict(weights)
+        self.strategy.restore(state)
         for epoch in range(self.config.optimisation.epochs):
             began = time.perf_counter()
             validation, loss = self._epoch(epoch)
             seconds.append(time.perf_counter() - began)
             ap = self._agree(validation, "ap")
             if self.ranks.rank == 0:
-                log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, validation_ap=ap)
-            if ap > best:
+                told = {} if ap == NONE else {"validation_ap": ap}
+                log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, **told)
+            if ap > best or best == NONE:  # without a figure to pick by, the last epoch
                 best, chosen = ap, epoch
                 weights, state = self._copy()
         self.model.load_state_dict(weights)
@@ -154,11 +172,29 @@ class _Run:
         return {
             "seed": self.seed,
             **{name: test[key] for name, key in TABLE.items() if key in test},
-            "validation_ap": best,
+            **({} if best == NONE else {"validation_ap": best}),
             "best_epoch": chosen,
             "epoch_s": sum(seconds) / len(seconds),
             "peak_mib": _peak_mib(),
         }
+
+    def _warm_up(self) -> None:
+        """Use on a few events of the first snapshots what is compiled at its first use; random numbers stay.
+
+        Whoever calls undoes it. Snapshots after the first have something to look back at.
+        """
+        devices = [self.ranks.device] if self.ranks.device.type == "cuda" else []
+        warmed = 0
+        with torch.random.fork_rng(devices):
+            for examples, t in self._snapshots(self.split.train_until_us, 0):
+                few = self.split.train(t) & (np.arange(len(t)) < WARMED)
+                if few.any():
+                    asked = examples.of_events(few)
+                    predict(self.strategy, self.model, None, asked.only_random(), self.ranks)
+                    self.strategy.train(asked, 0)
+                    warmed += 1
+                if warmed == 3:
+                    return
 
     def _copy(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Weights, and what goes with them: a memory replayed through other weights is another memory."""
@@ -210,8 +246,8 @@ class _Run:
             yield examples, examples.inserts.visible_us
 
     def _agree(self, figures: Figures, metric: str) -> float:
-        """Rank 0's figure, on every rank; −1 where there is none."""
-        own = figures.get((metric, "all", "model"), -1.0) if self.ranks.rank == 0 else 0.0
+        """Rank 0's figure, on every rank; ``NONE`` where there is none."""
+        own = figures.get((metric, "all", "model"), NONE) if self.ranks.rank == 0 else 0.0
         return self.ranks.total([own])[0]
 
 

@@ -17,6 +17,8 @@ import torch.distributed.nn.functional  # its defaults keep the group that exist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from stream.service.failure import Failure
+
 Device = Literal["auto", "cpu", "cuda"]
 TIMEOUT_S = 600.0
 """A peer that doesn't answer for so long is taken for dead."""
@@ -45,7 +47,11 @@ class Ranks:
         Each attempt has its own key space: after a killed rank torchrun starts all again on the same store, and
         keys of the former attempt would let the new one meet dead peers.
         """
-        use_cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+        if device == "cuda" and not torch.cuda.is_available():
+            raise Failure(
+                "key device: cuda is asked for, but torch finds no CUDA device here; say auto or cpu"
+            )
+        use_cuda = device != "cpu" and torch.cuda.is_available()
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         place = (
             torch.device("cuda", local_rank % torch.cuda.device_count()) if use_cuda else torch.device("cpu")

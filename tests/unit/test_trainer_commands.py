@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from trainer_streams import make_lane, meetings
 from typer.testing import CliRunner
 
 from schemas.events import US_PER_S
+from stream.service.failure import Failure
 from trainer.cli import app
 from trainer.data.split import parse_shares, split_by_time
 
@@ -111,6 +113,14 @@ def test_evaluate_prints_its_keys_with_means_and_spread_over_seeds(tmp_path: Pat
         ({"model": "tgn2"}, [], "unknown model 'tgn2'; expected one of"),
         ({}, ["--split", "0.5,0.5"], "--split must be three numbers like 0.7,0.15,0.15, found '0.5,0.5'"),
         ({}, ["--split", "0.5,0.5,0.5"], "add up to 1"),
+        ({}, ["--split", "nan,0.5,0.5"], "add up to 1"),
+        ({"strategy": "pac"}, [], "unknown strategy 'pac'; expected one of"),
+        ({"strategy": "sequential"}, [], "but model sage-linear is snapshot-based"),
+        (
+            {"strategy_params": {"group": 3}},
+            [],
+            "strategy_params of vertex: unknown parameter 'group'; expected",
+        ),
     ],
 )
 @pytest.mark.usefixtures("clean_environment")
@@ -120,6 +130,49 @@ def test_evaluate_refuses_in_a_sentence(keys: dict, extra: list[str], sentence: 
     assert code == 1
     assert sentence in error
     assert "Traceback" not in error
+
+
+EVENT_MODEL = {
+    "model": "tige",
+    "strategy": "sequential",
+    "model_params": {"memory": 8, "time_width": 8},
+    "optimisation": {"epochs": 1, "batch_size": 50},
+    "interval_s": 1.0,
+}
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_what_is_wrong_with_the_configuration_is_told_before_the_file_is_read(tmp_path: Path) -> None:
+    file = write(tmp_path, **{**EVENT_MODEL, "model_params": {"memory": 0}})
+    code, _, error = invoke("evaluate", "--config", file, "--data", str(tmp_path / "there is none.parquet"))
+    assert (code, "memory must be in 1 … 4096" in error) == (1, True)
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_what_cannot_be_computed_is_absent_and_the_reason_is_told(tmp_path: Path) -> None:
+    """One destination: there is nothing that did not happen."""
+    file, data = write(tmp_path, **EVENT_MODEL), tmp_path / "one.parquet"
+    pq.write_table(pa.table({"src": [1, 2, 3] * 20, "dst": [0] * 60, "t": [*range(60)]}), data)
+    with capture_logs() as logs:
+        code, result, _ = invoke("evaluate", "--config", file, "--data", str(data))
+    assert code == 0
+    assert not {"ap", "mrr", "recency_ap"} & result.keys()
+    assert "validation_ap" not in result["runs"][0]
+    assert any("fewer than two" in line["event"] for line in logs)
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_compilation_is_not_part_of_an_epoch_and_warming_up_changes_no_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, data = write(tmp_path, **EVENT_MODEL), event_file(tmp_path)
+    _, warm, _ = invoke("evaluate", "--config", file, "--data", data)
+    monkeypatch.setattr("trainer.evaluate._Run._warm_up", lambda _: None)
+    _, cold, _ = invoke("evaluate", "--config", file, "--data", data)
+    clock = ("epoch_s", "peak_mib", "runs")
+    assert {key: warm[key] for key in warm if key not in clock} == {
+        key: cold[key] for key in cold if key not in clock
+    }
 
 
 @pytest.mark.usefixtures("clean_environment")
@@ -162,3 +215,5 @@ def test_splits_keep_equal_times_together() -> None:
     split = split_by_time(t, parse_shares("0.5,0.2,0.3"))
     parts = [t[part(t)].tolist() for part in (split.train, split.validate, split.test)]
     assert parts == [[0, 1, 1, 1, 2], [3, 3], [4, 5, 6]]
+    with pytest.raises(Failure, match="all 3 insert events have one time"):
+        split_by_time(np.ones(3, np.int64), parse_shares("0.5,0.2,0.3"))

@@ -45,7 +45,7 @@ def parse_shares(text: str) -> tuple[float, float, float]:
         train, validate, test = (float(part) for part in text.split(","))
     except ValueError as error:
         raise Failure(f"--split must be three numbers like 0.7,0.15,0.15, found {text!r}") from error
-    if min(train, validate, test) <= 0 or abs(train + validate + test - 1) > 1e-6:
+    if not (min(train, validate, test) > 0 and abs(train + validate + test - 1) <= 1e-6):  # NaN is neither
         raise Failure(f"--split must be three numbers above 0 that add up to 1, found {text!r}")
     return train, validate, test
 
@@ -62,6 +62,11 @@ def split_by_time(t: Int64, shares: tuple[float, float, float]) -> Split:
     """
     if not len(t):
         raise Failure("the file has no insert events to evaluate on")
+    if t.min() == t.max():
+        raise Failure(
+            f"all {len(t)} insert events have one time: what comes first and what is predicted cannot be told apart; "
+            "evaluate needs events of at least three times"
+        )
     borders = np.quantile(t, [shares[0], shares[0] + shares[1]])
     split = Split(float(borders[0]), float(borders[1]))
     counts = [int(part(t).sum()) for part in (split.train, split.validate, split.test)]
