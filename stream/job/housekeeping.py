@@ -35,11 +35,6 @@ class Housekeeping:
         self._work = Background("housekeeping", self._look, retry_s=PAUSE_S, on_retry=retried)
         self._started = False
 
-    @property
-    def error(self) -> str | None:
-        """Why the last look failed; None while all is well."""
-        return self._work.error
-
     def wake(self) -> None:
         """Something was committed: look, unless that was done a moment ago."""
         now = time.monotonic()

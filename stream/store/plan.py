@@ -26,8 +26,6 @@ FILE_BYTES = 4096.0
 RECORD_BYTES = 4096.0
 """A commit or a manifest of up to some tens of parts."""
 
-COMMIT_S = 10.0
-"""The stream commits at least so often (``snapshots.commit_every_s``)."""
 BASE_EVERY = 64
 
 LIVE_PAIR_BYTES = 8 + 4 + 8 + 8 + 2 * 8 + 4 + 8
