@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, notes, print_json, print_table
 from stream.store.errors import StoreError
 
@@ -63,6 +64,8 @@ def savings(
             algorithm, params, parts=parts, seed=seed, window=window
         )  # what is wrong is said before the file is read
         read = read_events(file)
+        if read.events.num_rows == 0:
+            raise Failure(f"{file} has no events")
         if read.node_features and features:
             notes.print(f"{file} has features of its own: --features changes nothing", highlight=False)
         done = (0, 0)

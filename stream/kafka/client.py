@@ -88,7 +88,7 @@ def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
             f"{doing}: the topic doesn't exist at {bootstrap}; create it or correct its name"
         ) from error
     except KafkaError as error:
-        raise Failure(f"{doing}: {_told(error)} at {bootstrap}") from error
+        raise Failure(f"{doing} at {bootstrap}: {_told(error)}") from error
 
 
 def _told(error: KafkaError) -> str:

@@ -149,7 +149,8 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
             raise BatchTooLongError(
                 f"the record batch at offset {batch.base_offset} of topic {tp.topic} partition {tp.partition} has more "
                 f"than {self._batch_bytes} bytes once it is decompressed: raise config key kafka.max_batch_bytes if the "
-                "machine has the memory, and have its producer send smaller batches"
+                "machine has the memory; or to go on without it, have Kafka delete the records up to the next batch and "
+                "set kafka.on_gap: skip"
             ) from error
         before = int(np.searchsorted(found.offsets.to_numpy(), self.fetch_offset))
         return Records(found.offsets[before:], found.values[before:], found.end_offset) if before else found

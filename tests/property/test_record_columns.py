@@ -12,7 +12,9 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
-from stream.kafka.records import BATCH_BYTES, BatchTooLongError, _ColumnarRecords, parse
+from stream.kafka.client import kafka_failures
+from stream.kafka.records import BATCH_BYTES, _ColumnarRecords, parse
+from stream.service.failure import Failure
 
 TP = TopicPartition("edges", 3)
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -111,9 +113,9 @@ def test_a_batch_that_is_too_long_once_it_is_decompressed_is_named(compression):
     data, _ = batch([(None, b"x" * 5_000, [], 0, 0)], 7, compression=compression)
     assert len(data) < 1_000
     part = _ColumnarRecords(10, 5_000, 7, TP, MemoryRecords(data))
-    with pytest.raises(
-        BatchTooLongError, match=r"offset 7 of topic edges partition 3 .* kafka\.max_batch_bytes"
-    ):
+    told = r"reading from Kafka at host:9092: BatchTooLongError: the record batch at offset 7 of topic edges partition 3 .* "
+    told += r"kafka\.max_batch_bytes .* kafka\.on_gap: skip$"
+    with pytest.raises(Failure, match=told), kafka_failures("host:9092", "reading from Kafka"):
         part.take(1)
     assert not part
     (whole,) = _ColumnarRecords(10, 5_100, 7, TP, MemoryRecords(data)).take(1)

@@ -37,3 +37,11 @@ def test_a_moment_before_the_first_event_is_named(tmp_path):
     )
     assert result.exit_code == 1
     assert "no events as of 1969-01-01" in result.stderr
+
+
+def test_a_file_without_events_is_named(tmp_path):
+    file = tmp_path / "none.csv"
+    file.write_text("src,dst,t\n")
+    result = CliRunner().invoke(app, ["savings", str(file), "--algorithm", "hash"])
+    assert result.exit_code == 1
+    assert f"{file} has no events" in result.stderr.replace("\n", "")
