@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from schemas.store import LaneManifest, SealedSnapshot
 from stream.snapshots.delta import Float32, Int32, Int64
 from stream.snapshots.graph import LiveGraph
 from stream.store.as_of import AsOf
 from stream.store.errors import RetainedError
+from stream.store.files.numbered import Numbered
 from stream.store.lane.reader import LaneReader
 from stream.store.log.base import groups
 from stream.store.log.reader import LogReader
@@ -128,20 +130,27 @@ def read_graph(store: str | Path, *, lane: str | None = None, as_of: AsOf | None
     """
     if lane is None:
         log = LogReader(store)
-        return _from_log(log, _number(log, as_of, len(log.snapshots)))
+        return _from_log(log, _number(log, as_of, log.snapshots, str(store)))
     reader = LaneReader(store, lane)
-    return _from_lane(reader, _number(reader.log, as_of, len(reader.manifests)))
+    return _from_lane(reader, _number(reader.log, as_of, reader.manifests, f"lane {lane} of {store}"))
 
 
-def _number(log: LogReader, as_of: AsOf | None, end: int) -> int:
-    """The number of the snapshot asked for, of those before ``end``."""
+def _number(
+    log: LogReader, as_of: AsOf | None, kept: Numbered[SealedSnapshot] | Numbered[LaneManifest], of: str
+) -> int:
+    """The number of the snapshot asked for, of those that are kept."""
+    first, end = kept.first, len(kept)
     number = end - 1 if as_of is None else log.as_of(tau=as_of.tau, t_us=as_of.t_us)
-    if number is None or not 0 <= number < end:
-        raise RetainedError(
-            f"{log.root.parent} has no snapshot of that time or before; it has "
-            f"{f'{log.snapshots[log.snapshots.first].tau} to {log.snapshots[end - 1].tau}' if end else 'none yet'}"
-        )
-    return number
+    if number is not None and first <= number < end:
+        return number
+    has = (
+        f"it has {log.snapshots[first].tau} to {log.snapshots[end - 1].tau}"
+        if end > first
+        else "it has none yet"
+    )
+    if number is not None and number >= end > first:
+        raise RetainedError(f"{of} has not come to snapshot {log.snapshots[number].tau}; {has}")
+    raise RetainedError(f"{of} has no snapshot of that time or before; {has}")
 
 
 def _from_log(log: LogReader, number: int) -> SnapshotGraph:

@@ -9,6 +9,7 @@ from compacted import EVENTS, SNAPSHOTS, catch_up, grown, log_content, seal, see
 from lane_stream import SECOND, lane, lane_files, random_events
 
 from schemas.events import event_schema
+from stream.store.as_of import AsOf
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, RetainedError
@@ -189,6 +190,13 @@ def test_nodes_that_nothing_kept_names_are_in_the_graph(tmp_path):
     assert (after.src.tolist(), after.dst.tolist()) == ([0], [1])
 
 
+def test_a_lane_that_lags_says_how_far_it_has_come(tmp_path):
+    store = grown(tmp_path, lane("hash"), end=4)
+    seal(store, 4, 6)
+    with pytest.raises(RetainedError, match=r"lane hash of .* has not come to snapshot 5; it has 0 to 3"):
+        read_graph(store, lane="hash", as_of=AsOf(tau=5))
+
+
 def test_no_rule_goes_below_the_window_that_trainers_look_back(tmp_path):
     store = grown(tmp_path, lane("hash", window=7))
     assert compact(store, Keep(snapshots=1), always=True).first == SNAPSHOTS - 7
@@ -287,7 +295,6 @@ def test_two_compactions_at_once_are_one_too_many(whole, tmp_path):
 
 
 def test_a_store_can_be_described_as_of_an_earlier_moment(whole, short):
-    from stream.store.as_of import AsOf
 
     assert EVENTS["t"][0].as_py() >= 0
     earlier = inspect(whole, AsOf.parse("9"))
@@ -303,7 +310,6 @@ def test_a_store_can_be_described_as_of_an_earlier_moment(whole, short):
 
 
 def test_offline_commands_take_a_stores_events_as_of_a_moment(whole, short):
-    from stream.store.as_of import AsOf
     from stream.store.store_events import store_events
 
     upto = store_events(whole, AsOf(tau=9))
