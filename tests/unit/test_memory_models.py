@@ -13,6 +13,7 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.history import Encounter
 from trainer.data.walks import SCALES_S, STEPS, WIDTH, WalkSketches, walk_width
 from trainer.models.interface import ModelShape, create_model
+from trainer.models.memory.embeddings import Hop, Identity, TimeProjection
 from trainer.models.memory.model import MemoryModel
 from trainer.models.memory.updaters import Gated
 from trainer.nn.temporal_attention import TemporalAttention
@@ -332,3 +333,23 @@ def test_a_mail_that_is_no_number_is_empty_and_a_large_one_cut() -> None:
     )
     assert mailbox.mail[:2].tolist() == [[1.0, 0.0, 1e6], [-1e6, 2.0, 1e6]]
     assert mailbox.age_us(np.array([0]), np.array([0])).tolist() == [0]  # asked about a time before its event
+
+
+@pytest.mark.parametrize("embedding", [Identity(), TimeProjection(64)], ids=["identity", "projection"])
+def test_gradients_of_many_rows_of_few_nodes_are_the_same_in_every_run(embedding: torch.nn.Module) -> None:
+    """Two runs of one seed must agree: what is added up by several threads is added up in one order."""
+    rng = torch.Generator().manual_seed(0)
+    own = torch.randint(0, 3, (20_000,), generator=rng)
+    none, gap_s = torch.empty(0), torch.rand(20_000, generator=rng) * 1e6
+    weights = torch.randn(20_000, 64, generator=rng)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = []
+        for _ in range(5):
+            states = torch.ones(3, 64, requires_grad=True)
+            (embedding(states, [Hop(own, none, none, none, none, gap_s)]) * weights).sum().backward()
+            found.append(states.grad)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(grad, found[0]) for grad in found[1:])

@@ -20,6 +20,7 @@ from trainer.data.examples import Examples, Queries
 from trainer.data.graph_window import GraphWindow
 from trainer.models.interface import Kind, Model
 from trainer.models.memory.model import MemoryModel
+from trainer.nn.rows import rows
 from trainer.ranks import Ranks
 from trainer.strategies.interface import StepReport, register
 from trainer.strategies.memory_stream import ROWS_AT_ONCE, MemoryStream
@@ -249,8 +250,8 @@ def _logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int)
     device = z.device
     at_src, at_dst = (torch.from_numpy(half).to(device) for half in np.split(place, 2))
     return stream.model.score(
-        torch.nn.functional.embedding(at_src, z),
-        torch.nn.functional.embedding(at_dst, z),
+        rows(z, at_src),
+        rows(z, at_dst),
         torch.from_numpy(queries.encounters[here]).to(device),
         stream.walk_features(src, dst, time_us),
     )

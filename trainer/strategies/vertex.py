@@ -20,6 +20,7 @@ from trainer.data.graph_window import GraphWindow
 from trainer.data.past import STRIDE, Past, PastBuilder
 from trainer.data.remote import InputRows
 from trainer.models.interface import Kind, Model, NodeInputs, SnapshotModel
+from trainer.nn.rows import rows
 from trainer.ranks import Ranks
 from trainer.strategies.interface import StepReport, register
 from trainer.strategies.structural import structural_embeddings
@@ -174,8 +175,8 @@ class VertexStrategy:
         nodes = np.unique(np.concatenate([src, dst]))
         z = self._embed(self._model, self._past, nodes, draw)
         logits = self._model.score(
-            z[self._places(nodes, src)],
-            z[self._places(nodes, dst)],
+            rows(z, self._places(nodes, src)),
+            rows(z, self._places(nodes, dst)),
             torch.from_numpy(encounters).to(self._ranks.device),
         )
         truth = torch.zeros_like(logits)

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from trainer.nn.rows import rows
 from trainer.nn.time_encoding import TimeEncoder
 
 Source = Literal["memory", "neighbourhood", "embedding"]
@@ -40,7 +41,7 @@ def pooled(states: Tensor, place: Tensor, there: Tensor) -> Tensor:
     Returns:
         (R, d), zeros where there is no neighbour.
     """
-    neighbours = nn.functional.embedding(place, torch.sigmoid(states))
+    neighbours = rows(torch.sigmoid(states), place)
     return neighbours.masked_fill(~there.unsqueeze(2), 0.0).amax(dim=1)
 
 
