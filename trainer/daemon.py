@@ -9,6 +9,7 @@ import numpy as np
 import structlog
 import torch
 
+from schemas.events import US_PER_S
 from schemas.store import LaneManifest
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
@@ -65,6 +66,8 @@ class Trainer:
         own_parts = [part for part in range(lane.header.parts) if part % ranks.size == ranks.rank]
         # one more than the model's window: the newest snapshot is what the ones before it have to predict
         self.window = WindowView(lane, config.window + 1, own_parts)
+        self.window_s = config.window * header.interval_us / US_PER_S
+        """How long the floor EdgeBank with a window remembers a pair."""
         self.history = History()
         self.known_nodes = 0
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
@@ -82,7 +85,9 @@ class Trainer:
         with phases("prepare"):
             examples = self._examples(manifest)
         with phases("score"):
-            predictions = predict(self.strategy, self.model, self.floor, examples, self.ranks)
+            predictions = predict(
+                self.strategy, self.model, self.floor, examples, self.ranks, window_s=self.window_s
+            )
         with phases("train"):
             report = self._learn(examples)
         if self.config.export_embeddings:

@@ -51,6 +51,7 @@ TABLE = {
     "historical_ap": ("ap", "historical", "model"),
     "random_ap": ("ap", "all", "random"),
     "edgebank_ap": ("ap", "all", "edgebank"),
+    "edgebank_window_ap": ("ap", "all", "edgebank_window"),
     "recency_ap": ("ap", "all", "recency"),
 }
 
@@ -140,6 +141,8 @@ class _Run:
         self.strategy.setup(self.model, lane.header, ranks, config.optimisation, seed)
         trained = split.train(inserts.visible_us)
         tested = np.unique(inserts.visible_us[split.test(inserts.visible_us)] // lane.header.interval_us)
+        self.test_span_s = (int(inserts.visible_us.max()) - split.validate_until_us) / US_PER_S
+        """EdgeBank's window is as long as the test, as its authors have it."""
         self.sampling = Sampling(
             seed,
             ranked_events=-(-RANKED // len(tested)),
@@ -215,7 +218,14 @@ class _Run:
 
     def _test(self) -> Figures:
         found = [
-            predict(self.strategy, self.model, self.floor, examples.of_events(self.split.test(t)), self.ranks)
+            predict(
+                self.strategy,
+                self.model,
+                self.floor,
+                examples.of_events(self.split.test(t)),
+                self.ranks,
+                window_s=self.test_span_s,
+            )
             for examples, t in self._snapshots(float("inf"), self.config.optimisation.epochs)
             if self.split.test(t).any()
         ]

@@ -20,7 +20,17 @@ from trainer.shutdown import Shutdown, rank_dies_with_launcher
 
 log = structlog.get_logger()
 
-SCORES = ("ap", "auc", "mrr", "hits_at_10", "inductive_ap", "random_ap", "edgebank_ap", "recency_ap")
+SCORES = (
+    "ap",
+    "auc",
+    "mrr",
+    "hits_at_10",
+    "inductive_ap",
+    "random_ap",
+    "edgebank_ap",
+    "edgebank_window_ap",
+    "recency_ap",
+)
 
 
 def train(config: TrainerConfig, *, until_idle_s: float | None, began: float) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ RUNNER = CliRunner()
 RUN_KEYS = {"snapshots", "steps", "events", "loss", "ap", "auc", "mrr", "seconds", "checkpoint"}
 EVALUATE_KEYS = {
     "model", "strategy", "ranks", "epochs", "ap", "auc", "mrr", "inductive_ap", "random_ap", "edgebank_ap",
-    "recency_ap", "seeds", "epoch_s", "peak_mib",
+    "edgebank_window_ap", "recency_ap", "seeds", "epoch_s", "peak_mib",
 }  # fmt: skip
 
 

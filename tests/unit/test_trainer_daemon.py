@@ -173,7 +173,7 @@ def test_the_scores_file_has_what_its_description_says(tmp_path: Path) -> None:
     line = ScoreFile(config.checkpoint).lines()[-1]
     assert {
         "sequence", "tau", "events", "scored", "trained", "excluded", "steps", "seconds", "t_max", "lag",
-        "wall_time", "loss", "ap", "auc", "mrr", "hits_at_10", "random_ap", "edgebank_ap", "recency_ap",
+        "wall_time", "loss", "ap", "auc", "mrr", "hits_at_10", "random_ap", "edgebank_ap", "edgebank_window_ap", "recency_ap",
         "transductive_ap", "historical_ap",
     } <= line.keys()  # fmt: skip
     assert line["seconds"].keys() == {"advance", "prepare", "score", "train"}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from trainer.data.history import Encounter
-from trainer.scoring.floors import edgebank, recency
-from trainer.scoring.predictions import Predictions, join
+from trainer.scoring.floors import edgebank, edgebank_window, recency
+from trainer.scoring.predictions import SCORERS, Predictions, join
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
 
 
@@ -62,11 +62,13 @@ def test_recency_puts_seen_pairs_above_unseen_ones_and_recent_above_old() -> Non
     scores = recency(np.stack(order))
     assert (np.diff(scores) < 0).all()
     assert edgebank(np.stack(order)).tolist() == [1, 1, 0, 0, 0]
+    assert edgebank_window(np.stack(order), 4_999_999).tolist() == [1, 0, 0, 0, 0]
+    assert edgebank_window(np.stack(order), 5_000_000).tolist() == [1, 1, 0, 0, 0]
 
 
 def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_order() -> None:
     rng = np.random.default_rng(0)
-    table = rng.random((6, 4))
+    table = rng.random((6, len(SCORERS)))
     one = Predictions(table, 1 - table, np.zeros(6, np.bool_), table[:0], table[:0], table[:0])
     figures = one.figures()
     assert ("ap", "all", "model") in figures
@@ -78,8 +80,8 @@ def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_
 
 def test_scores_that_are_no_numbers_have_no_figure_and_the_others_keep_theirs() -> None:
     """Sorted, NaN stands last and equals nothing: a broken model would come out as perfect."""
-    sound = np.tile(np.array([[2.0], [0.0], [2.0]]), (1, 4))
-    broken, ranks = sound.copy(), np.ones((3, 4))
+    sound = np.tile(np.array([[2.0], [0.0], [2.0]]), (1, len(SCORERS)))
+    broken, ranks = sound.copy(), np.ones((3, len(SCORERS)))
     broken[1, 0] = ranks[1, 0] = np.nan
     predictions = Predictions(broken, sound - 1, np.array([True, False, False]), sound, broken - 1, ranks)
     figures = predictions.figures()

@@ -22,6 +22,19 @@ def edgebank(encounters: Float32) -> Float32:
     return (encounters[:, Encounter.PAIR_COUNT] > 0).astype(np.float32)
 
 
+def edgebank_window(encounters: Float32, window_s: float) -> Float32:
+    """EdgeBank with a time window (Poursafaei et al. 2022): 1 for a directed pair seen within the last seconds, else 0.
+
+    Args:
+        encounters: float32 (Q, len(Encounter)).
+        window_s: Seconds back from each query's own time.
+
+    Returns:
+        float32 (Q,).
+    """
+    return (encounters[:, Encounter.PAIR_AGE] <= window_s).astype(np.float32)
+
+
 def recency(encounters: Float32) -> NDArray[np.float64]:
     """Recency: rank by the pair's last time, else by the destination's last time.
 

@@ -1,5 +1,6 @@
 """Predictions of a model and of the floors, side by side, and the figures made of them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from trainer.data.examples import Examples
 from trainer.models.interface import Model
 from trainer.ranks import Ranks
-from trainer.scoring.floors import edgebank, recency
+from trainer.scoring.floors import edgebank, edgebank_window, recency
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
 from trainer.strategies.interface import Strategy
 
@@ -20,7 +21,7 @@ log = structlog.get_logger()
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-SCORERS = ("model", "random", "edgebank", "recency")
+SCORERS = ("model", "random", "edgebank", "edgebank_window", "recency")
 """Columns of scores; ``random`` is a model with random weights, never trained."""
 
 Figures = dict[tuple[str, str, str], float]
@@ -32,12 +33,12 @@ class Predictions:
     """Scores of n events and their negatives, in log order; every score table has a column a scorer.
 
     Attributes:
-        positive: float64 (n, 4).
-        negative: float64 (n, 4), the random negative of each event.
+        positive: float64 (n, 5).
+        negative: float64 (n, 5), the random negative of each event.
         fresh: bool (n,): an end of the event was new.
-        historical_positive: float64 (h, 4), events for which a historical negative could be drawn.
-        historical_negative: float64 (h, 4).
-        ranks: float64 (r, 4), ranks of ranked events among their candidates, 1 is best; NaN where a score is none.
+        historical_positive: float64 (h, 5), events for which a historical negative could be drawn.
+        historical_negative: float64 (h, 5).
+        ranks: float64 (r, 5), ranks of ranked events among their candidates, 1 is best; NaN where a score is none.
     """
 
     positive: Float64
@@ -75,7 +76,13 @@ def join(parts: Sequence[Predictions]) -> Predictions:
 
 
 def predict(
-    strategy: Strategy, model: Model, floor: Model | None, examples: Examples, ranks: Ranks
+    strategy: Strategy,
+    model: Model,
+    floor: Model | None,
+    examples: Examples,
+    ranks: Ranks,
+    *,
+    window_s: float = math.inf,
 ) -> Predictions | None:
     """Predict a snapshot's events before they are learned; a collective.
 
@@ -85,6 +92,7 @@ def predict(
         floor: The same model with random weights; None: its column is zeros, in passes that only look at the model.
         examples: This rank's; late events are left out, their time of appearance is not that of the stream.
         ranks: All ranks.
+        window_s: Of the floor that remembers pairs for so many seconds.
 
     Returns:
         On rank 0: predictions of all ranks. Elsewhere None.
@@ -103,6 +111,7 @@ def predict(
                     learned,
                     drawn,
                     edgebank(queries.encounters),
+                    edgebank_window(queries.encounters, window_s),
                     recency(queries.encounters),
                 ],
                 axis=1,
