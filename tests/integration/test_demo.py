@@ -16,6 +16,8 @@ DEMO = ROOT / "deploy" / "demo" / "orchestrate.py"
 
 
 def start(out: Path, *options: str) -> subprocess.Popen[str]:
+    # A shell has its background jobs ignore SIGINT, and what they start inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
     return subprocess.Popen(
         [sys.executable, str(DEMO), "--out", str(out), *options],
