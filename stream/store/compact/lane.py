@@ -29,13 +29,13 @@ from stream.store.window.held import HeldParts
 
 
 def droppable_before(lane: LaneReader) -> int:
-    """Number up to which a lane's snapshots may go: it goes on from its newest states, and replays what came after.
+    """Number up to which a lane's snapshots may go: it goes on from its newest state, and replays what came after.
 
     Returns:
-        The snapshot of the older of the two states that are kept; without a state, the oldest snapshot.
+        The snapshot of the newest state; without a state, the oldest snapshot.
     """
     states = newest_states(lane.manifests)
-    return states[-1].sequence if states else lane.manifests.first
+    return states[0].sequence if states else lane.manifests.first
 
 
 def index_lane(lane: LaneReader, first: int) -> None:

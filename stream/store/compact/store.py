@@ -37,7 +37,7 @@ class Compacted:
         indexed: Names of what got a new index: ``log`` and lanes.
         removed: Lanes that were removed.
         held_by: Lanes that still need older snapshots than the rules would keep: they lag, or their newest states do.
-        freed_bytes: By how much the store's files shrank.
+        freed_bytes: By how much the store's files shrank; below 0 where new indexes weigh more than what went.
     """
 
     dropped: int = 0
