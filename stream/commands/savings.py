@@ -20,7 +20,9 @@ def savings(
     snapshots: Annotated[
         int, typer.Option("--snapshots", min=1, help="N: the file's span in so many snapshots.")
     ] = 10,
-    window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that are held.")] = 4,
+    window: Annotated[
+        int, typer.Option("--window", min=1, max=1_000_000, help="w, snapshots that are held.")
+    ] = 4,
     segments: Annotated[
         int,
         typer.Option(

@@ -1,5 +1,6 @@
 """``freshet-stream synth``: write a synthetic event file."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -69,8 +70,8 @@ def synth(
         raise typer.BadParameter("--span, --rate and --shape go with --nodes and --edges")
     if span is not None and rate is not None:
         raise typer.BadParameter("give --span or --rate, not both")
-    if any(value is not None and not value > 0 for value in (span, rate)):
-        raise typer.BadParameter("--span and --rate must be positive")
+    if any(value is not None and not 0 < value < math.inf for value in (span, rate)):
+        raise typer.BadParameter("--span and --rate must be positive and finite")
 
     def body() -> None:
         tables: Iterable[pa.Table]

@@ -21,6 +21,8 @@ PLAN = ["plan", "--rate", "5", "--nodes", "10", "--interval", "1"]
         ["compact", "store", "--keep-time", "inf"],
         ["compact", "store", "--keep-snapshots", "0"],
         ["savings", "file.csv", "--parts", "100000"],
+        ["savings", "file.csv", "--window", "1" + "0" * 20],
+        ["synth", "--nodes", "9", "--edges", "9", "--out", "file.csv", "--span", "inf"],
     ],
     ids=" ".join,
 )
