@@ -2,10 +2,11 @@
 
 A real broker, a producer process that keeps the topic full without running away from retention, and ``freshet-stream run``
 as its users start it: short cycles (the local pipeline is renewed many times), snapshots of a few seconds, a lane, dead
-letters, one message in a thousand refused. Memory is the resident set of the job and its children, sampled every second,
-split as Linux has it into anonymous memory (what a leak would grow) and mapped files (the open tail, which the kernel can
-drop). The slope is Theil and Sen's through the samples after the warm-up, with its 95 % interval: memory goes up and down by
-hundreds of MiB with every commit. Flat is a slope that may be none, and a last third at most 5 % above the first.
+letters, retention, one message in a thousand refused. Memory is the resident set of the job and its children, sampled
+every second, split as Linux has it into anonymous memory (what a leak would grow) and mapped files (the open tail, which
+the kernel can drop). The slope is Theil and Sen's through the samples after the warm-up, with its 95 % interval: memory
+goes up and down by hundreds of MiB with every commit. Flat is a slope that may be none, and a last third at most 5 % above
+the first.
 """
 
 import argparse
@@ -44,6 +45,8 @@ TOPIC, DEAD = "soak", "soak.dead"
 PARTITIONS, NODES, INTERVAL_S = 4, 2_000, 60
 CHUNK_EVENTS = 20_000
 EVENTS_A_SNAPSHOT = 1_000_000
+KEPT = 60
+"""Snapshots: some 4 GB of log. Without retention a quarter of an hour at full rate takes tens."""
 MOST_AHEAD = {"json": 3_000_000, "arrow": 8_000_000}
 """Events sent and not yet in the log: below what retention keeps, far above what a poll takes."""
 RETENTION = {
@@ -115,7 +118,7 @@ def accounted(store: Path) -> dict[str, Any]:
     last = reader.last
     assert last is not None
     read = sum(position.next for position in last.positions)
-    events = sum(snapshot.num_events for snapshot in reader.snapshots) + last.tail_events
+    events = reader.totals.events + last.tail_events
     refused = sum(last.refused.values())
     return {
         "messages_read": read,
@@ -274,6 +277,7 @@ def configured(folder: Path, bootstrap: str, arguments: argparse.Namespace) -> P
         },
         "snapshots": {"interval_s": INTERVAL_S, "commit_every_s": 5},
         "lanes": [{"name": "hash", "algorithm": "hash", "parts": 4, "edge_life": 8}],
+        "retention": {"snapshots": KEPT},
         "metrics": {"port": 0},
         "cycle_s": arguments.cycle,
     }  # fmt: skip
