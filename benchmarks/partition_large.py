@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from partition_speed import PARTS, Clock, ceiling, deltas, edges_by_first_appearance, partitioner
 
-from stream.partition.prefetch import AHEAD, prefetch
+from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.synthetic.rmat import A, B, C
 
 PIECE = 1 << 22

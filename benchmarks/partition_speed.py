@@ -19,8 +19,8 @@ from numba import njit
 
 from stream.partition import copying, two_pass
 from stream.partition.interface import OnlinePartitioner, create
-from stream.partition.prefetch import AHEAD, prefetch
 from stream.snapshots.delta import Csr, SnapshotDelta, delta_of
+from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.synthetic.rmat import rmat_edges
 
 SNAPSHOTS = 50

@@ -22,8 +22,8 @@ from stream.partition.load_lanes import (
     write_lanes,
 )
 from stream.partition.mixing import splitmix64
-from stream.partition.prefetch import AHEAD, prefetch
 from stream.snapshots.delta import Int8, Int32, Int64
+from stream.snapshots.prefetch import AHEAD, prefetch
 
 Words = NDArray[np.uint64]
 Counts = NDArray[np.uint32]

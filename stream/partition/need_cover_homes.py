@@ -10,8 +10,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from stream.partition.mixing import mixed_part
-from stream.partition.prefetch import AHEAD, prefetch
 from stream.snapshots.delta import Float32, Int8, Int32, Int64
+from stream.snapshots.prefetch import AHEAD, prefetch
 
 Bool = NDArray[np.bool_]
 Int16 = NDArray[np.int16]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from stream.partition.interface import Why
 from stream.partition.part_sets import lowest_bit
-from stream.partition.prefetch import AHEAD, prefetch
 from stream.snapshots.delta import Float32, Int32, Int64
+from stream.snapshots.prefetch import AHEAD, prefetch
 
 Bool = NDArray[np.bool_]
 Words = NDArray[np.uint64]

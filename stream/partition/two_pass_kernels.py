@@ -19,8 +19,8 @@ from stream.partition.load_lanes import (
     write_lanes,
 )
 from stream.partition.mixing import splitmix64
-from stream.partition.prefetch import AHEAD, prefetch
 from stream.snapshots.delta import Float64, Int8, Int32, Int64
+from stream.snapshots.prefetch import AHEAD, prefetch
 
 Bool = NDArray[np.bool_]
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from schemas.events import IdKind
 from stream.snapshots.delta import Int64
+from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.snapshots.string_dictionary import StringDictionary
 
 _FIRST_SLOTS = 1 << 10
@@ -131,13 +132,19 @@ def _empty_slots(count: int) -> Int64:
 
 
 @njit(cache=True, nogil=True)
-def _find(slots: Int64, key: np.int64) -> np.int64:
-    """Slot of ``key``, or the free slot where it belongs."""
-    mask = np.uint64(len(slots) - 1)
+def _home(slots: Int64, key: np.int64) -> np.uint64:
+    """Slot at which the search for ``key`` begins."""
     mixed = np.uint64(key)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finaliser
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    slot = (mixed ^ (mixed >> np.uint64(31))) & mask
+    return (mixed ^ (mixed >> np.uint64(31))) & np.uint64(len(slots) - 1)
+
+
+@njit(cache=True, nogil=True)
+def _find(slots: Int64, key: np.int64) -> np.int64:
+    """Slot of ``key``, or the free slot where it belongs."""
+    mask = np.uint64(len(slots) - 1)
+    slot = _home(slots, key)
     while slots[slot, 1] != -1 and slots[slot, 0] != key:
         slot = (slot + np.uint64(1)) & mask
     return np.int64(slot)
@@ -156,7 +163,11 @@ def _encode(
     dense_dst: Int64,
 ) -> tuple[int, int]:
     """Densify rows from ``row`` on, until done or fewer than two ids fit; returns (next row, size)."""
+    lines = slots.reshape(-1)
     while row < len(src) and size + 2 <= len(ids):
+        ahead = min(row + AHEAD, len(src) - 1)
+        prefetch(lines, 2 * _home(slots, src[ahead]))
+        prefetch(lines, 2 * _home(slots, dst[ahead]))
         slot = _find(slots, src[row])
         if slots[slot, 1] == -1:
             slots[slot, 0], slots[slot, 1], ids[size] = src[row], size, src[row]

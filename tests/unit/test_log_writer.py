@@ -19,8 +19,8 @@ from schemas.store import LogHeader, Position
 from stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
 from stream.store.files.crash import CRASH_POINTS, arm
 from stream.store.log import writer as log_writer
+from stream.store.log.canonical import canonical_batches
 from stream.store.log.reader import LogReader
-from stream.store.log.sealed import canonical_batches
 from stream.store.log.tail import FAN_IN, absorbed_from, tail_schema
 from stream.store.log.writer import LogWriter
 from stream.store.verify.log import verify_log
@@ -336,6 +336,37 @@ def test_bytes_of_a_snapshot_do_not_depend_on_what_follows_it_in_memory() -> Non
     for start in (0, 8):
         alone = pa.Table.from_pylist(long.slice(start, 13).to_pylist(), schema=long.schema)
         assert ipc(long.slice(start, 13)) == ipc(alone)
+
+
+def test_bytes_of_a_snapshot_do_not_depend_on_how_its_columns_came_together() -> None:
+    """Chunks, values under nulls, a child that begins late and bitmaps with set bits after the end: all the same bytes."""
+    kind = pa.list_(pa.float32())
+    wanted = [None, [1.0, 2.0], [], None, [3.0]]
+    ends = pa.array([0, 2, 4, 4, 7, 8], pa.int32())  # the nulls have values
+    hidden = pa.ListArray.from_arrays(
+        ends, pa.array([9, 9, 1, 2, 9, 9, 9, 3], pa.float32()), mask=pa.array([v is None for v in wanted])
+    )
+    late = pa.ListArray.from_arrays(
+        pa.array([2, 2, 4, 4, 4, 5], pa.int32()),
+        pa.array([9, 9, 1, 2, 3, 9], pa.float32()),
+        mask=pa.array([v is None for v in wanted]),
+    )
+    chunks = [pa.array(wanted[:3], kind), pa.array(wanted[3:], kind)]
+    numbers = [1, None, 3, None, 5]
+    loose = pa.Array.from_buffers(
+        pa.int64(), 5, [pa.py_buffer(b"\xf5"), pa.py_buffer(np.array([1, 77, 3, 77, 5, 99]))]
+    )
+    assert loose.to_pylist() == numbers
+    clean = pa.table({"l": pa.array(wanted, kind), "n": pa.array(numbers, pa.int64())})
+    for lists in (hidden, late, pa.chunked_array(chunks)):
+        assert ipc(pa.table({"l": lists, "n": loose})) == ipc(clean)
+    text = pa.table({"s": ["a", "bc", "d"]})
+    beyond = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.py_buffer(np.array([1, 2, 4, 5, 6], np.int32)), pa.py_buffer(b"xabcdy")]
+    )
+    assert ipc(pa.table({"s": beyond})) == ipc(text)
+    nothing = pa.chunked_array([pa.nulls(2, kind), pa.array([[1.0]], kind)])
+    assert ipc(pa.table({"l": nothing})) == ipc(pa.table({"l": pa.array([None, None, [1.0]], kind)}))
 
 
 def ipc(table: pa.Table) -> bytes:

@@ -15,6 +15,7 @@ from stream.store.files.paths import sync_folder
 from stream.store.files.records import put_record, read_record
 from stream.store.files.sweep import TAU, remove
 from stream.store.log.base import fold
+from stream.store.log.canonical import canonical_batches
 from stream.store.log.commits import numbers
 from stream.store.log.index import COPIES, snapshot_rows
 from stream.store.log.layout import (
@@ -30,7 +31,7 @@ from stream.store.log.layout import (
     rejects_name,
 )
 from stream.store.log.reader import LogReader
-from stream.store.log.sealed import batch_rows, canonical_batches
+from stream.store.log.sealed import batch_rows
 from stream.store.log.tail import absorbed_from
 
 _IDS = re.compile(r".*/ids-(\d+)-(\d+)\.arrow")

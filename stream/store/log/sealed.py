@@ -1,15 +1,21 @@
 """Sealed snapshots as files: the same events give the same bytes, however they reached the writer."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pyarrow as pa
 
 from schemas.events import MAX_ID_BYTES, Op, event_schema, log_event_schema, node_schema
 from schemas.store import LogHeader, SealedSnapshot
+from stream.snapshots.delta import Int64
 from stream.snapshots.dictionary import IdDictionary
 from stream.store.files.data import Staging
+from stream.store.log.canonical import canonical_batches
 from stream.store.log.layout import events_name, nodes_name
 
 MAX_BATCH_ROWS = 1 << 22
+_BESIDE_ROWS = 1 << 16
+"""Snapshots of so many events have their dense ids looked up on one core and their columns gathered on another."""
 _MAX_INDEX = (1 << 31) - 1
 
 
@@ -28,76 +34,51 @@ def stage_snapshot(
     Returns:
         The snapshot as its commit records it.
     """
-    first_new = dictionary.size
-    src_node, dst_node = dictionary.encode(table["src"], table["dst"])
-    events = table.select(event_schema(header.ids).names)
-    events = events.append_column("src_node", pa.array(src_node)).append_column(
-        "dst_node", pa.array(dst_node)
-    )
-    events = events.cast(log_event_schema(header.ids))
+    first_new, rows = dictionary.size, batch_rows(header)
+    schema = event_schema(header.ids)
+    events = table.select(schema.names).cast(schema)
+    if len(events) < _BESIDE_ROWS:
+        src_node, dst_node = dictionary.encode(table["src"], table["dst"])
+        given = canonical_batches(events, rows)
+    else:  # both work without Python's lock
+        with ThreadPoolExecutor(1) as beside:
+            coming = beside.submit(canonical_batches, events, rows)
+            src_node, dst_node = dictionary.encode(table["src"], table["dst"])
+            given = coming.result()
     nodes = pa.table(
         [pa.array(np.arange(first_new, dictionary.size)), dictionary.ids(first_new)],
         schema=node_schema(header.ids),
     )
-    ops = events["op"].to_numpy()
-    times = events["t"].to_numpy()
+    ops = [batch.column("op").to_numpy() for batch in given]
+    times = [batch.column("t").to_numpy() for batch in given]
+    start = tau * header.interval_us
     return SealedSnapshot(
         tau=tau,
-        events=staging.add_table(events_name(tau), canonical_batches(events, batch_rows(header))),
-        nodes=staging.add_table(nodes_name(tau), canonical_batches(nodes, batch_rows(header))),
+        events=staging.add_table(events_name(tau), _with_nodes(given, header, src_node, dst_node)),
+        nodes=staging.add_table(nodes_name(tau), canonical_batches(nodes, rows)),
         num_events=len(events),
-        num_inserts=int(np.count_nonzero(ops == Op.INSERT)),
-        num_deletes=int(np.count_nonzero(ops == Op.DELETE)),
-        num_late=int(np.count_nonzero(times < tau * header.interval_us)),
+        num_inserts=sum(int(np.count_nonzero(op == Op.INSERT)) for op in ops),
+        num_deletes=sum(int(np.count_nonzero(op == Op.DELETE)) for op in ops),
+        num_late=sum(int(np.count_nonzero(t < start)) for t in times),
         num_nodes=dictionary.size,
-        max_t_us=int(times.max()),
+        max_t_us=max(int(t.max()) for t in times),
     )
+
+
+def _with_nodes(
+    given: list[pa.RecordBatch], header: LogHeader, src_node: Int64, dst_node: Int64
+) -> list[pa.RecordBatch]:
+    batches, end = [], 0
+    for batch in given:
+        start, end = end, end + len(batch)
+        nodes = [pa.array(column[start:end]) for column in (src_node, dst_node)]
+        batches.append(
+            pa.RecordBatch.from_arrays([*batch.columns, *nodes], schema=log_event_schema(header.ids))
+        )
+    return batches
 
 
 def batch_rows(header: LogHeader) -> int:
     """Rows of a record batch, so that no Arrow array of 32-bit offsets overflows: one batch in all but huge snapshots."""
     width = max(header.node_features, header.edge_features, MAX_ID_BYTES)
     return min(MAX_BATCH_ROWS, _MAX_INDEX // width)
-
-
-def canonical_batches(table: pa.Table, rows: int) -> list[pa.RecordBatch]:
-    """A table in record batches whose bytes depend on its values alone.
-
-    Arrow leaves open what lies under a null, in the last bits of a validity bitmap that was sliced and after the
-    end of a sliced buffer; here the first two are zero (or nothing) and there is no third.
-
-    Args:
-        table: Any table.
-        rows: Rows of every batch but the last.
-
-    Returns:
-        At least one batch.
-    """
-    starts = range(0, max(len(table), 1), rows)
-    return [_canonical_batch(table.slice(start, rows)) for start in starts]
-
-
-def _canonical_batch(piece: pa.Table) -> pa.RecordBatch:
-    everything = pa.array(np.arange(len(piece)))
-    columns = [
-        pa.nulls(len(column), column.type)
-        if column.null_count == len(column)
-        # New buffers of just the right length: those of a slice are written with some bytes after its end.
-        else one
-        if _is_canonical(one := _one(column))
-        else one.take(everything)
-        for column in piece.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=piece.schema)
-
-
-def _is_canonical(column: pa.Array) -> bool:
-    """Whether a column of numbers is its buffer from end to end, with nothing under it or after it."""
-    kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or column.null_count or column.offset:
-        return False
-    return bool(column.buffers()[1].size == len(column) * kind.bit_width // 8)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
