@@ -151,9 +151,18 @@ def _write_plainly(folder: Path, tables: list[pa.Table]) -> None:
         os.close(descriptor)
 
 
-def bench_read(nodes: int = 300_000, window: int = 4, ids: int = 10_000) -> None:
+def bench_read() -> None:
+    for nodes, window, segments, changed_segments in (
+        (300_000, 4, 4, 4),
+        (100_000, 12, 4, 4),
+        (100_000, 12, 4, 1),
+    ):
+        _read_window(nodes, window, segments, changed_segments)
+
+
+def _read_window(nodes: int, window: int, segments: int, changed_segments: int, ids: int = 10_000) -> None:
+    """30 % of the nodes change in a snapshot, each in some of its segments."""
     rng = np.random.default_rng(0)
-    segments = 4
     versions = FeatureVersions(FEATURES, segments)
     everything = np.arange(nodes, dtype=np.int64)
     whole = [rng.standard_normal((nodes, FEATURES)).astype(np.float32)]
@@ -161,10 +170,16 @@ def bench_read(nodes: int = 300_000, window: int = 4, ids: int = 10_000) -> None
     for sequence in range(1, window):
         changed = np.sort(rng.choice(nodes, nodes * 3 // 10, replace=False))
         after = whole[-1].copy()
-        after[changed] = rng.standard_normal((len(changed), FEATURES)).astype(np.float32)
+        drawn = rng.standard_normal((len(changed), segments, FEATURES // segments)).astype(np.float32)
+        kept = np.argsort(rng.random((len(changed), segments)), axis=1) >= changed_segments
+        drawn[kept] = after[changed].reshape(drawn.shape)[kept]
+        after[changed] = drawn.reshape(len(changed), FEATURES)
         _write(versions, sequence, changed, after[changed], nodes, undo=True)
         whole.append(after)
-    print(f"features of {ids:,} of {nodes:,} nodes at random, F = {FEATURES}, 30 % changed a snapshot")
+    print(
+        f"features of {ids:,} of {nodes:,} nodes at random, F = {FEATURES}, 30 % changed a snapshot, "
+        f"{changed_segments} of {segments} segments each"
+    )
     for sequence in range(window - 1, -1, -1):
         ours, plain = [], []
         for _ in range(60):

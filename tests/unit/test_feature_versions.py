@@ -9,7 +9,7 @@ from stream.store.window.feature_versions import FeatureVersions
 NODES = 12
 
 
-@pytest.mark.parametrize(("features", "segments"), [(1, 1), (5, 3), (4, 8), (6, 2)])
+@pytest.mark.parametrize(("features", "segments"), [(1, 1), (5, 3), (4, 8), (6, 2), (80, 70)])
 @pytest.mark.parametrize("window", [1, 2, 5])
 def test_any_node_reads_as_it_was_at_any_snapshot_of_the_window(features, segments, window):
     rng = np.random.default_rng(features * 10 + window)
