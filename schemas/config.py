@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from schemas.events import IdKind
 from schemas.fields import Fields, IdPrefix, OpName
 from schemas.section import Section
+from schemas.store_address import Store
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 """A graph's or lane's name: it becomes a folder, so no separators and no leading dot."""
@@ -350,7 +351,7 @@ class StreamConfig(Service):
     )
 
     graph: Name = Field(description="Name of the graph: a label of every metric.")
-    store: str = Field(min_length=1, description="Folder of the store.")
+    store: Store = Field(min_length=1, description="Folder of the store, or its address: s3://bucket/prefix.")
     kafka: Kafka
     snapshots: Snapshots
     time_bounds: tuple[float, float | None] | None = Field(
@@ -387,8 +388,6 @@ class StreamConfig(Service):
                 raise ValueError(
                     f"kafka.topics: id_prefix of topic {topic.name} makes ids text: set ids to string, found int"
                 )
-        if "://" in self.store:
-            raise ValueError(f"store must be a folder of this machine, found the address {self.store!r}")
         names = [lane.name for lane in self.lanes]
         if len(set(names)) < len(names):
             raise ValueError(f"lanes must have distinct names, found {names}")

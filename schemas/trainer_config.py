@@ -7,6 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from schemas.config import Metrics, Name, Service
 from schemas.section import Section
+from schemas.store_address import Store
 
 
 class Optimisation(Section):
@@ -50,7 +51,9 @@ class TrainerConfig(Service):
         hide_input_in_errors=True,
     )
 
-    store: str | None = Field(None, description="Folder of the store; evaluate needs none.")
+    store: Store | None = Field(
+        None, description="Folder of the store, or its address: s3://bucket/prefix; evaluate needs none."
+    )
     lane: Name = Field(
         "distdy", description="Lane to train on; evaluate: the algorithm that partitions the file."
     )

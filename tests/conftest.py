@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests
+from s3_server import s3  # noqa: F401  likewise
 from secure_broker import secure  # noqa: F401  likewise
 
 pytest_plugins = ["skip_guard"]

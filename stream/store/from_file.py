@@ -13,6 +13,7 @@ from stream.decode.event_file import EventFile, read_events
 from stream.store.errors import MismatchError
 from stream.store.lane.writer import LaneObserver, LaneWriter
 from stream.store.log.writer import LogWriter
+from stream.store.places.place import Place, place_of
 
 SNAPSHOTS_A_COMMIT = 1024
 """Commit records stay small, whatever the number of snapshots."""
@@ -20,7 +21,7 @@ SNAPSHOTS_A_COMMIT = 1024
 
 def build_store(
     source: str | Path | EventFile | pa.Table,
-    store: str | Path,
+    store: str | Place,
     *,
     interval_us: int | None = None,
     lanes: Sequence[Lane] = (),
@@ -29,7 +30,7 @@ def build_store(
     edge_features: int | None = None,
     segments: int = 4,
     observer: LaneObserver | None = None,
-) -> Path:
+) -> Place:
     """Write a log with all events of a file, every snapshot sealed, and bring its lanes up to date.
 
     Events are ordered by time, equal times stay in file order.
@@ -83,7 +84,7 @@ def build_store(
     for lane in lanes:
         with LaneWriter(store, lane, observer=observer) as writer:
             writer.catch_up()
-    return Path(store)
+    return place_of(store)
 
 
 def _hundredth(events: pa.Table) -> int:

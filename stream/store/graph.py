@@ -2,7 +2,6 @@
 
 import importlib
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from stream.store.files.numbered import Numbered
 from stream.store.lane.reader import LaneReader
 from stream.store.log.base import groups
 from stream.store.log.reader import LogReader
+from stream.store.places.place import Place
 from stream.store.window.view import WindowView
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class SnapshotGraph:
         )
 
 
-def read_graph(store: str | Path, *, lane: str | None = None, as_of: AsOf | None = None) -> SnapshotGraph:
+def read_graph(store: str | Place, *, lane: str | None = None, as_of: AsOf | None = None) -> SnapshotGraph:
     """The live graph of a store after one of its snapshots.
 
     Args:

@@ -1,6 +1,5 @@
 """What a store holds, in numbers: its log, and every lane beside what full snapshots would take."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,12 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.history import rows_read
 from stream.store.log.index import LogTotals
 from stream.store.log.reader import LogReader
+from stream.store.places.place import Place
 
 _CHUNK_EVENTS = 1 << 22
 
 
-def inspect(store: str | Path, as_of: AsOf | None = None) -> dict[str, Any]:
+def inspect(store: str | Place, as_of: AsOf | None = None) -> dict[str, Any]:
     """Describe a store, as of its newest commits or of an earlier moment.
 
     Args:
@@ -124,7 +124,7 @@ def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
     }
 
 
-def _disk_bytes(folder: Path) -> int:
+def _disk_bytes(folder: Place) -> int:
     total = 0
     for path in folder.rglob("*"):
         try:

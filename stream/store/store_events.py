@@ -8,9 +8,10 @@ from schemas.events import event_schema
 from stream.decode.event_file import EventFile
 from stream.store.as_of import AsOf
 from stream.store.log.reader import LogReader
+from stream.store.places.place import Place
 
 
-def store_events(store: str | Path, as_of: AsOf | None = None) -> EventFile:
+def store_events(store: str | Place, as_of: AsOf | None = None) -> EventFile:
     """Sealed events of a store's log in order, up to a moment.
 
     Args:
@@ -35,7 +36,7 @@ def store_events(store: str | Path, as_of: AsOf | None = None) -> EventFile:
     tables = [schema.empty_table()] + ([] if base is None else [base.select(schema.names)])
     tables += [log.events(snapshot.tau).select(schema.names) for snapshot in log.snapshots[:end]]
     return EventFile(
-        path=Path(store),
+        path=Path(str(store)),
         events=pa.concat_tables(tables),
         ids=log.header.ids,
         node_features=log.header.node_features,

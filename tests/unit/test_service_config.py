@@ -80,7 +80,7 @@ def test_the_smallest_configurations_of_the_contract_load(tmp_path: Path) -> Non
         ("  dead=  sasl_password: p\n  sasl_password_file: f\n  dead", ["sasl_password or sasl_password_file, not"]),
         ("port: 0=port: 70000", ["metrics.port", "65535", "70000"]),
         ("edges.dead=edges", ["kafka", "dead_letters", "topic that is not read", "'edges'"]),
-        ("store: ./store=store: s3://bucket/x", ["store must be a folder of this machine", "s3://bucket/x"]),
+        ("store: ./store=store: gs://bucket/x", ["store", "s3://bucket/prefix", "gs://"]),
         ("store: ./store=store: ''", ["store", "at least 1 character"]),
         ("name: edges,=name: bad topic!,", ["kafka.topics.0.name", "bad topic!"]),
         ("interval_s: 86400=interval_s: .inf", ["snapshots.interval_s", "finite"]),

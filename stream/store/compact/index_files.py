@@ -1,18 +1,18 @@
 """The files of an index folder: which of them a newer index has replaced."""
 
 import re
-from pathlib import Path
 
-from stream.store.files.paths import TEMPORARY
+from stream.store.files.paths import TEMPORARY, plain
 from stream.store.log.index import COPIES
+from stream.store.places.place import Place
 
 _NUMBERED = re.compile(r"(\d+)\.(json|arrow)")
-_NAMED = re.compile(r"(ids|base)-[\d-]+\.arrow")
+_NAMED = re.compile(r"(ids|base)-[\d-]+\.arrow")  # both without the token that names have in a bucket
 
 
-def next_number(folder: Path) -> int:
+def next_number(folder: Place) -> int:
     """Number of the first copy of the next index: even, so that an odd one tells that both copies are there."""
-    numbers = [int(found[1]) for path in folder.glob("*") if (found := _NUMBERED.fullmatch(path.name))]
+    numbers = [int(found[1]) for path in folder.glob("*") if (found := _NUMBERED.fullmatch(plain(path.name)))]
     return (max(numbers, default=-1) + COPIES) // COPIES * COPIES
 
 
@@ -21,7 +21,7 @@ def is_complete(number: int) -> bool:
     return number % COPIES == COPIES - 1
 
 
-def replaced(folder: Path, number: int, named: set[str]) -> list[Path]:
+def replaced(folder: Place, number: int, named: set[str]) -> list[Place]:
     """Files of a log's or lane's index folder that nobody needs once an index is there.
 
     Args:
@@ -33,15 +33,15 @@ def replaced(folder: Path, number: int, named: set[str]) -> list[Path]:
         Indexes before it, records first so that none ever names a file that is gone; then their files, and what a
         compaction that was cut off left behind. Files that Freshet would not write are left alone.
     """
-    records: list[Path] = []
-    files: list[Path] = []
+    records: list[Place] = []
+    files: list[Place] = []
     for path in folder.iterdir():
-        found = _NUMBERED.fullmatch(path.name)
+        found = _NUMBERED.fullmatch(plain(path.name))
         if found is not None:
             if int(found[1]) < number:
                 (records if found[2] == "json" else files).append(path)
         elif (
-            _NAMED.fullmatch(path.name) and f"{folder.name}/{path.name}" not in named
+            _NAMED.fullmatch(plain(path.name)) and f"{folder.name}/{path.name}" not in named
         ) or path.name.endswith(TEMPORARY):
             files.append(path)
     return [*records, *files]

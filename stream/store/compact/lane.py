@@ -1,14 +1,12 @@
 """A lane's part of compaction: an index over its manifests, a full state where it begins, and older snapshots gone."""
 
-from pathlib import Path
-
 from schemas.store import FileRef, LaneIndex, LaneManifest
 from stream.store.compact.index_files import next_number, replaced
 from stream.store.files.crash import crash_point
-from stream.store.files.data import Staging
+from stream.store.files.data import Staging, stage
 from stream.store.files.paths import sync_folder
 from stream.store.files.records import put_record
-from stream.store.files.sweep import TAU, remove
+from stream.store.files.sweep import number_in, outdated, remove
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import manifest_rows
 from stream.store.lane.layout import (
@@ -25,6 +23,7 @@ from stream.store.lane.reader import LaneReader, manifest_taus
 from stream.store.lane.tables import bundle_batches
 from stream.store.lane.writer import newest_states, stored_batches
 from stream.store.log.index import COPIES
+from stream.store.places.place import Place
 from stream.store.window.held import HeldParts
 
 
@@ -57,7 +56,7 @@ def index_lane(lane: LaneReader, first: int) -> None:
     first = max(manifests.first, min(first, len(manifests) - 1))
     number = next_number(root / INDEX)
     kept = manifests[first:]
-    with Staging(root) as staging:
+    with stage(root) as staging:
         base = lane.index.base if lane.index is not None and lane.index.first == first else None
         if first > manifests.first:
             base = _stage_base(staging, lane, first)
@@ -79,7 +78,7 @@ def index_lane(lane: LaneReader, first: int) -> None:
     sweep_lane_index(root, kept[0].tau, number, base)
 
 
-def sweep_lane_index(root: Path, oldest: int, number: int, base: FileRef | None) -> None:
+def sweep_lane_index(root: Place, oldest: int, number: int, base: FileRef | None) -> None:
     """Remove what an index of a lane made superfluous, and what a compaction that was cut off left behind.
 
     Args:
@@ -91,11 +90,11 @@ def sweep_lane_index(root: Path, oldest: int, number: int, base: FileRef | None)
     sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
     remove(root / manifest_name(tau) for tau in sorted(manifest_taus(root)) if tau < oldest)
     folder = root / SNAPSHOTS
-    remove(path for path in folder.iterdir() if TAU.fullmatch(path.name) and int(path.name) < oldest)
-    states = (root / STATE).glob("*.arrow")
-    remove(path for path in states if TAU.fullmatch(path.stem) and int(path.stem) < oldest)
+    for entries in (folder.iterdir(), (root / STATE).glob("*.arrow")):
+        remove(path for path in entries if (tau := number_in(path.name)) is not None and tau < oldest)
     crash_point("compact.dropped")
-    remove(replaced(root / INDEX, number, set() if base is None else {base.path}))
+    left = replaced(root / INDEX, number, set() if base is None else {base.path})
+    remove(outdated(left, root / index_name(number)))
     for changed in (root / COMMITS, folder, root / INDEX):
         sync_folder(changed)
 

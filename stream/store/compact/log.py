@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -10,10 +9,10 @@ from schemas.events import node_schema
 from schemas.store import CommitRecord, Dropped, FileRef, LogIndex
 from stream.store.compact.index_files import next_number, replaced
 from stream.store.files.crash import crash_point
-from stream.store.files.data import Staging
-from stream.store.files.paths import sync_folder
+from stream.store.files.data import Staging, stage
+from stream.store.files.paths import plain, sync_folder
 from stream.store.files.records import put_record, read_record
-from stream.store.files.sweep import TAU, remove
+from stream.store.files.sweep import number_in, outdated, remove
 from stream.store.log.base import fold
 from stream.store.log.canonical import canonical_batches
 from stream.store.log.commits import numbers
@@ -28,11 +27,11 @@ from stream.store.log.layout import (
     index_name,
     index_rows_name,
     log_base_name,
-    rejects_name,
 )
 from stream.store.log.reader import LogReader
 from stream.store.log.sealed import batch_rows
 from stream.store.log.tail import absorbed_from
+from stream.store.places.place import Place
 
 _IDS = re.compile(r".*/ids-(\d+)-(\d+)\.arrow")
 
@@ -70,7 +69,7 @@ def index_log(log: LogReader, first: int) -> Freed:
         inserts=log.dropped.inserts + sum(s.num_inserts for s in gone),
         deletes=log.dropped.deletes + sum(s.num_deletes for s in gone),
     )
-    with Staging(root) as staging:
+    with stage(root) as staging:
         ids = _stage_ids(staging, log, before.ids if before is not None else [])
         base = before.base if before is not None else None
         if gone:
@@ -99,7 +98,7 @@ def index_log(log: LogReader, first: int) -> Freed:
     return Freed(len(gone), folded)
 
 
-def sweep_log_index(root: Path, index: LogIndex, oldest: int) -> int:
+def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> int:
     """Remove what an index made superfluous, and what a compaction that was cut off left behind.
 
     Args:
@@ -112,15 +111,17 @@ def sweep_log_index(root: Path, index: LogIndex, oldest: int) -> int:
     """
     sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
     folder = root / SNAPSHOTS
-    remove(path for path in folder.iterdir() if TAU.fullmatch(path.name) and int(path.name) < oldest)
+    remove(path for path in folder.iterdir() if (tau := number_in(path.name)) is not None and tau < oldest)
     stay = set(index.with_rejects)
     folded = sorted(n for n in numbers(root) if n < index.n and n not in stay)
     remove(root / commit_name(n) for n in folded)
-    rejects = [root / rejects_name(n) for n in folded]
-    remove(rejects)
+    if (root / REJECTS).is_dir():
+        gone = set(folded)
+        remove(path for path in (root / REJECTS).iterdir() if number_in(path.name) in gone)
     crash_point("compact.dropped")
     named = {reference.path for reference in (*index.ids, *([index.base] if index.base else []))}
-    remove(replaced(root / INDEX, index.number - COPIES + 1, named))
+    number = index.number - COPIES + 1
+    remove(outdated(replaced(root / INDEX, number, named), root / index_name(number)))
     for changed in (COMMITS, SNAPSHOTS, INDEX, *([REJECTS] if (root / REJECTS).is_dir() else [])):
         sync_folder(root / changed)
     return len(folded)
@@ -144,7 +145,7 @@ def _stage_ids(staging: Staging, log: LogReader, before: list[FileRef]) -> list[
 
 
 def _range(reference: FileRef) -> tuple[int, int]:
-    found = _IDS.fullmatch(reference.path)
+    found = _IDS.fullmatch(plain(reference.path))
     assert found is not None, f"{reference.path} is no name of a file of ids"
     return int(found[1]), int(found[2])
 
@@ -155,7 +156,7 @@ def _stage_base(staging: Staging, log: LogReader, first: int) -> FileRef:
     return staging.add_table(log_base_name(first), canonical_batches(base, batch_rows(log.header)))
 
 
-def _with_rejects(root: Path, log: LogReader, first: int, oldest: int) -> list[int]:
+def _with_rejects(root: Place, log: LogReader, first: int, oldest: int) -> list[int]:
     """Commits whose rejects stay: all, until snapshots are dropped; then those as old go if they are published."""
     assert log.last is not None
     if first == 0:

@@ -10,7 +10,7 @@ from stream.store.compact.log import Freed, index_log, sweep_log_index
 from stream.store.compact.retention import Keep, is_due
 from stream.store.errors import ConfigMissingError
 from stream.store.files.crash import crash_point
-from stream.store.files.lock import COMPACTION, FolderLock, new_writer_id
+from stream.store.files.lock import COMPACTION, lock_folder, new_writer_id
 from stream.store.files.paths import sync_folder
 from stream.store.files.sweep import remove as remove_all
 from stream.store.lane.layout import FOLDER, REMOVED, lane_folder, lane_names
@@ -18,6 +18,8 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.index import COPIES
 from stream.store.log.layout import log_folder
 from stream.store.log.reader import LogReader
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place, place_of
 
 INDEX_EVERY = 1024
 """An index is due once so many records came after it: a reader that opens the store reads those one by one."""
@@ -50,7 +52,7 @@ class Compacted:
 
 
 def compact(
-    store: str | Path,
+    store: str | Place,
     keep: Keep = ALL,
     *,
     always: bool = False,
@@ -80,7 +82,7 @@ def compact(
     """
     done = Compacted()
     log = LogReader(store)
-    lock = FolderLock(log_folder(store), new_writer_id(), COMPACTION)
+    lock = lock_folder(log_folder(store), new_writer_id(), COMPACTION)
     try:
         before = stored_bytes(store) if always or remove else 0
         remove = dict.fromkeys(remove)
@@ -89,7 +91,8 @@ def compact(
         for name in remove:
             remove_lane(store, name)
             done.removed.append(name)
-        remove_all((Path(store) / FOLDER).glob(f"*{REMOVED}"))
+        for mark in (place_of(store) / FOLDER).glob(f"*{REMOVED}"):
+            _remove_marked(mark)
         _compact(store, log, keep, done, always=always, stop=stop)
         log.refresh()
         done.first = log.snapshots[log.snapshots.first].tau if log.snapshots else None
@@ -99,7 +102,7 @@ def compact(
     return done
 
 
-def remove_lane(store: str | Path, name: str) -> None:
+def remove_lane(store: str | Place, name: str) -> None:
     """Remove a lane with all its files: it is gone at once, its files a moment later.
 
     Raises:
@@ -108,18 +111,29 @@ def remove_lane(store: str | Path, name: str) -> None:
     """
     require_lane(store, name)
     folder = lane_folder(store, name)
-    lock = FolderLock(folder, new_writer_id())
+    lock = lock_folder(folder, new_writer_id())
     try:
-        gone = folder.with_name(folder.name + REMOVED)
-        folder.rename(gone)
-        sync_folder(folder.parent)
+        gone: Place
+        if isinstance(folder, Path):
+            gone = folder.rename(folder.with_name(folder.name + REMOVED))
+            sync_folder(folder.parent)
+        else:
+            gone = folder.with_name(folder.name + REMOVED)
+            gone.put(b"")
         crash_point("compact.removing")
-        remove_all([gone])
+        _remove_marked(gone)
     finally:
         lock.release()
 
 
-def require_lane(store: str | Path, name: str) -> None:
+def _remove_marked(mark: Place) -> None:
+    """Remove a lane that has got its other name; in a bucket, the lane that the mark beside it means, the mark last."""
+    if isinstance(mark, ObjectPath):
+        remove_all([mark.with_name(mark.name.removesuffix(REMOVED))])
+    remove_all([mark])
+
+
+def require_lane(store: str | Place, name: str) -> None:
     """See that a lane that is to be removed is there.
 
     Raises:
@@ -131,10 +145,10 @@ def require_lane(store: str | Path, name: str) -> None:
         )
 
 
-def stored_bytes(store: str | Path) -> int:
+def stored_bytes(store: str | Place) -> int:
     """Length of all files of a store."""
     total = 0
-    for path in Path(store).rglob("*"):
+    for path in place_of(store).rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
         except FileNotFoundError:
@@ -143,7 +157,7 @@ def stored_bytes(store: str | Path) -> int:
 
 
 def _compact(
-    store: str | Path,
+    store: str | Place,
     log: LogReader,
     keep: Keep,
     done: Compacted,

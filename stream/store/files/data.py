@@ -17,6 +17,9 @@ from stream.store.files.arrow_bounds import open_bounded, require_whole
 from stream.store.files.crash import crash_point
 from stream.store.files.paths import TEMPORARY, inside, make_folders, remove_empty, sync_file, sync_folder
 from stream.store.files.records import put_record, read_record
+from stream.store.places.cache import cache_of
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place
 
 __all__ = [
     "Staging",
@@ -25,6 +28,7 @@ __all__ = [
     "put_record",
     "read_record",
     "read_table",
+    "stage",
     "write_file",
     "write_table",
 ]
@@ -130,6 +134,20 @@ class Staging:
             self.discard()
 
 
+def stage(root: Place, token: str | None = None) -> Staging:
+    """The data files of one commit of a log or lane, to be used as a context manager.
+
+    Args:
+        root: Folder of the log or lane.
+        token: In a bucket, part of the files' names; None: a new one, empty: none, for files that no record names.
+    """
+    if isinstance(root, ObjectPath):
+        from stream.store.files.object_staging import ObjectStaging
+
+        return ObjectStaging(root, token)
+    return Staging(root)
+
+
 def _each(sync: Callable[[Path], None], paths: list[Path]) -> None:
     if len(paths) <= 2:
         for path in paths:
@@ -139,21 +157,21 @@ def _each(sync: Callable[[Path], None], paths: list[Path]) -> None:
         list(pool.map(sync, paths))
 
 
-def write_file(root: Path, relative: str, write: Write) -> FileRef:
+def write_file(root: Place, relative: str, write: Write) -> FileRef:
     """Write one durable file: temporary name, fsync, rename, fsync of the folder.
 
     Raises:
         OSError: The disk refuses; nothing is left behind.
     """
-    with Staging(root) as staging:
+    with stage(root, token="") as staging:
         reference = staging.add(relative, write)
         staging.finish()
     return reference
 
 
-def write_table(root: Path, relative: str, table: pa.Table | list[pa.RecordBatch]) -> FileRef:
+def write_table(root: Place, relative: str, table: pa.Table | list[pa.RecordBatch]) -> FileRef:
     """Write a table, or record batches of one schema, as one durable Arrow IPC file."""
-    with Staging(root) as staging:
+    with stage(root, token="") as staging:
         reference = staging.add_table(relative, table)
         staging.finish()
     return reference
@@ -169,8 +187,8 @@ def checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def open_table(root: Path, reference: FileRef, *, verify: bool = True) -> pa.ipc.RecordBatchFileReader:
-    """Open an Arrow IPC file of the store, memory-mapped.
+def open_table(root: Place, reference: FileRef, *, verify: bool = True) -> pa.ipc.RecordBatchFileReader:
+    """Open an Arrow IPC file of the store, memory-mapped; one in a bucket is fetched into the cache first.
 
     Args:
         root: Folder of the log or lane.
@@ -183,27 +201,53 @@ def open_table(root: Path, reference: FileRef, *, verify: bool = True) -> pa.ipc
     Raises:
         CorruptError: Missing, of another length or checksum, not an Arrow file, or one that asks for far more memory
             than it has bytes; the message names the file.
+        OSError: A bucket or the cache's disk refuses.
     """
-    path = inside(root, reference.path)
+    place = inside(root, reference.path)
+    if isinstance(place, Path):
+        return _open(place, place, reference, verify)
+    cache = cache_of(place)
+    for again in (True, False):
+        try:
+            path = cache.fetched(place, reference.bytes, reference.checksum)
+        except FileNotFoundError:
+            raise _missing(place) from None
+        try:
+            return _open(path, place, reference, verify)
+        except CorruptError:
+            # Evicted by another process this moment, or the copy is damaged: what lies in the bucket decides.
+            if not again or (not cache.forget(place, reference.checksum) and path.exists()):
+                raise
+    raise AssertionError("the second try returns or raises")
+
+
+def _open(path: Path, place: Place, reference: FileRef, verify: bool) -> pa.ipc.RecordBatchFileReader:
+    """Open a file of this machine that is, or is a copy of, the one at a place of the store."""
     try:
         found = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
-        raise MissingError(f"{path} is missing, though a record names it{_REMEDY}") from None
+        raise _missing(place) from None
     if found != reference.bytes:
-        raise CorruptError(f"{path} has {found} bytes, its record says {reference.bytes}{_REMEDY}")
+        raise CorruptError(f"{place} has {found} bytes, its record says {reference.bytes}{_REMEDY}")
     try:
         buffer = pa.memory_map(str(path)).read_buffer()
         if verify and xxhash.xxh64_hexdigest(buffer) != reference.checksum:
             raise CorruptError(
-                f"{path} does not match the checksum {reference.checksum} of its record{_REMEDY}"
+                f"{place} does not match the checksum {reference.checksum} of its record{_REMEDY}"
             )
         return open_bounded(buffer) if verify else pa.ipc.open_file(buffer)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptError(f"{path} is not an Arrow file: {' '.join(str(error).split())}{_REMEDY}") from error
+        raise CorruptError(
+            f"{place} is not an Arrow file: {' '.join(str(error).split())}{_REMEDY}"
+        ) from error
+
+
+def _missing(place: Place) -> MissingError:
+    return MissingError(f"{place} is missing, though a record names it{_REMEDY}")
 
 
 def read_table(
-    root: Path, reference: FileRef, *, schema: pa.Schema | None = None, verify: bool = True
+    root: Place, reference: FileRef, *, schema: pa.Schema | None = None, verify: bool = True
 ) -> pa.Table:
     """The whole table of a file of the store, memory-mapped and zero-copy.
 

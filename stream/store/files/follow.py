@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 from stream.store.files.numbered import Numbered
-from stream.store.files.watch import POLL_S, FolderWatch
+from stream.store.files.watch import FolderWatch
+from stream.store.places.place import Place
 
 T = TypeVar("T")
 
 
 def follow(
-    folder: Path,
+    folder: Place,
     refreshed: Callable[[], Numbered[T]],
     first: int,
     *,
@@ -41,7 +41,7 @@ def follow(
                 waiting_since = time.monotonic()
             if stop is not None and stop():
                 return
-            left = POLL_S if timeout_s is None else timeout_s - (time.monotonic() - waiting_since)
+            left = watch.poll_s if timeout_s is None else timeout_s - (time.monotonic() - waiting_since)
             if left <= 0:
                 return
             watch.wait(left)

@@ -1,17 +1,17 @@
 """Headers: what a configuration has to agree with from the first commit on; until then they follow it."""
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import TypeVar
 
 from schemas.store import Record
 from stream.store.errors import CorruptError, MismatchError
 from stream.store.files.records import put_record, read_record, seal_record
+from stream.store.places.place import Place
 
 R = TypeVar("R", bound=Record)
 
 
-def put_or_agree(path: Path, wanted: R, what: str, *, begun: bool, changeable: Collection[str] = ()) -> R:
+def put_or_agree(path: Place, wanted: R, what: str, *, begun: bool, changeable: Collection[str] = ()) -> R:
     """Write a header, or check that the one there says the same; the caller has the folder's lock.
 
     A header that no commit was made under yet binds nothing: it is replaced, so that a first start that failed
@@ -44,7 +44,7 @@ def put_or_agree(path: Path, wanted: R, what: str, *, begun: bool, changeable: C
     return found
 
 
-def require_agreement(path: Path, found: R, wanted: R, what: str, changeable: Collection[str] = ()) -> None:
+def require_agreement(path: Place, found: R, wanted: R, what: str, changeable: Collection[str] = ()) -> None:
     """Check that a header which a commit was made under says what the configuration asks for.
 
     Raises:
@@ -59,7 +59,7 @@ def require_agreement(path: Path, found: R, wanted: R, what: str, changeable: Co
             )
 
 
-def lost_header(path: Path) -> CorruptError:
+def lost_header(path: Place) -> CorruptError:
     """What to say where there are commits and their header is gone: a new one would not be theirs."""
     return CorruptError(
         f"{path} is missing, though there are commits under it; freshet-stream verify lists all damage, restore the file "

@@ -7,6 +7,9 @@ import socket
 from pathlib import Path
 
 from stream.store.errors import LaneBusyError
+from stream.store.places.lease import Lease
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place
 
 NAME = "lock"
 COMPACTION = "compaction.lock"
@@ -23,6 +26,9 @@ class FolderLock:
 
     The lock is the kernel's (flock on a file of the folder); the file's text only says who holds it.
     """
+
+    why_both = "locks don't work on this file system; put the store on a local disk, or run one stream job"
+    """What to say where another writer was there all the same."""
 
     def __init__(self, folder: Path, writer_id: str, name: str = NAME) -> None:
         """Take the lock.
@@ -52,6 +58,9 @@ class FolderLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
 
+    def require(self) -> None:
+        """Check that the lock is still held: a kernel takes none away."""
+
     def release(self) -> None:
         """Give the lock back, and with it the word of who holds it; doing so twice is harmless."""
         if self._descriptor is not None:
@@ -62,3 +71,23 @@ class FolderLock:
         assert self._descriptor is not None
         os.close(self._descriptor)
         self._descriptor = None
+
+
+Lock = FolderLock | Lease
+
+
+def lock_folder(folder: Place, writer_id: str, name: str = NAME) -> Lock:
+    """Take the exclusive right to write into a folder of a log or lane: the kernel's lock, or in a bucket a lease.
+
+    Args:
+        folder: An existing folder.
+        writer_id: Who takes it.
+        name: The lock's file: there is one for commits, and one for compaction.
+
+    Raises:
+        LaneBusyError: Another writer holds it; the message names both.
+        OSError: The disk or the bucket refuses.
+    """
+    if isinstance(folder, ObjectPath):
+        return Lease(folder, writer_id, name, _DOING.get(name, "written"))
+    return FolderLock(folder, writer_id, name)

@@ -1,19 +1,58 @@
-"""Paths inside a store: names that cannot leave their folder, and folders whose entries are durable."""
+"""Paths inside a store: names that cannot leave their folder, and folders whose entries are durable.
+
+In a bucket folders need no making, and what was put is durable: what makes or syncs a folder does nothing there.
+"""
 
 import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import overload
 
 from stream.store.errors import CorruptError
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place
 
 _STEP = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,255}")
 TEMPORARY = ".tmp"
 """Suffix of files that are being written; no record ever names one."""
 
+_TOKEN = re.compile(r"_[0-9a-f]{12}(?=[./]|$)")
+"""What a data file's name has in a bucket beside the plain one, so that no two writers ever use the same."""
 
-def inside(root: Path, relative: str) -> Path:
+
+def with_token(relative: str, token: str) -> str:
+    """A data file's path with a token of its commit: ``tail/3_<token>.arrow``, ``snapshots/7_<token>/events.arrow``."""
+    folder, step, *rest = relative.split("/")
+    name, dot, suffix = (step, "", "") if rest else step.rpartition(".")
+    return "/".join([folder, f"{name}_{token}{dot}{suffix}", *rest])
+
+
+def token_of(relative: str) -> str:
+    """The token in a data file's path; empty where it has none."""
+    found = _TOKEN.search(relative) if "_" in relative else None
+    return found[0][1:] if found else ""
+
+
+def plain(relative: str) -> str:
+    """A data file's path, or a step of it, without the token."""
+    return _TOKEN.sub("", relative, count=1) if "_" in relative else relative
+
+
+@overload
+def inside(root: Path, relative: str) -> Path: ...
+
+
+@overload
+def inside(root: ObjectPath, relative: str) -> ObjectPath: ...
+
+
+@overload
+def inside(root: Place, relative: str) -> Place: ...
+
+
+def inside(root: Place, relative: str) -> Place:
     """The file ``relative`` of the folder ``root``.
 
     Args:
@@ -29,6 +68,8 @@ def inside(root: Path, relative: str) -> Path:
             f"the path {relative!r} in a record of {root} isn't a plain path inside the store; "
             "the record is damaged or not from Freshet"
         )
+    if isinstance(root, ObjectPath):
+        return root / relative
     path = root.joinpath(*steps)
     if _has_link(str(root), steps):
         real_root = os.path.realpath(root)
@@ -47,7 +88,7 @@ def _has_link(path: str, steps: list[str]) -> bool:
     return False
 
 
-def require_own_folders(root: Path, names: Iterable[str]) -> None:
+def require_own_folders(root: Place, names: Iterable[str]) -> None:
     """Check that the folders of a log or lane lie in it, before anything in them is removed.
 
     Raises:
@@ -61,7 +102,7 @@ def require_own_folders(root: Path, names: Iterable[str]) -> None:
             )
 
 
-def make_folders(folder: Path) -> list[Path]:
+def make_folders(folder: Place) -> list[Path]:
     """Create a folder and its missing parents; if one of them can't be, none of them stays.
 
     Returns:
@@ -70,6 +111,8 @@ def make_folders(folder: Path) -> list[Path]:
     Raises:
         OSError: The disk refuses.
     """
+    if isinstance(folder, ObjectPath):
+        return []
     missing = []
     step = folder
     while not step.exists():
@@ -93,12 +136,14 @@ def remove_empty(folders: list[Path]) -> None:
             folder.rmdir()
 
 
-def settle(folder: Path) -> None:
+def settle(folder: Place) -> None:
     """Make durable what a folder holds and that it is there, up to the file system's root.
 
     For a writer that goes on where another may have been killed between making a folder or a name and syncing it: what
     is built on it must not outlive it.
     """
+    if isinstance(folder, ObjectPath):
+        return
     for step in (folder.absolute(), *folder.absolute().parents):
         try:
             sync_folder(step)
@@ -117,8 +162,10 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: Place) -> None:
     """Force a folder's entries (new names, renames) to the disk."""
+    if isinstance(folder, ObjectPath):
+        return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -13,6 +13,8 @@ from schemas.store import FORMAT_VERSION, Record
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
 from stream.store.files.crash import crash_point
 from stream.store.files.paths import TEMPORARY, make_folders, sync_file, sync_folder
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place
 
 R = TypeVar("R", bound=Record)
 
@@ -35,14 +37,15 @@ def seal_record(record: R) -> R:
     return record.model_copy(update={"checksum": checksum_of(record.model_dump(mode="json"))})
 
 
-def put_record(path: Path, record: R, *, replace: bool = False) -> R:
+def put_record(path: Place, record: R, *, replace: bool = False) -> R:
     """Write a record under a name that isn't taken: whole, durable, and never over another one.
 
     1. canonical JSON under a temporary name, fsync;
     2. hard link to the final name, which fails if that exists;
     3. fsync of the folder, and the temporary name goes.
 
-    A crash leaves either the whole record or a temporary file that nobody reads.
+    A crash leaves either the whole record or a temporary file that nobody reads. In a bucket one conditional put does all
+    three; where its answer is lost it is repeated, and the record that it finds is taken for its own if it is the same.
 
     Args:
         path: Where it goes.
@@ -58,6 +61,12 @@ def put_record(path: Path, record: R, *, replace: bool = False) -> R:
         OSError: The disk refuses (full, read-only).
     """
     record = seal_record(record)
+    if isinstance(path, ObjectPath):
+        crash_point("record.written")
+        content = canonical(record.model_dump(mode="json"))
+        path.change(content) if replace else path.put_new(content)
+        crash_point("record.named")
+        return record
     made = make_folders(path.parent)
     temporary = path.with_name(path.name + TEMPORARY)
     try:
@@ -88,7 +97,7 @@ def _name_once(temporary: Path, path: Path) -> None:
         temporary.rename(path)
 
 
-def read_record(path: Path, kind: type[R]) -> R:
+def read_record(path: Place, kind: type[R]) -> R:
     """Read a record and check that every byte is what was written.
 
     Raises:

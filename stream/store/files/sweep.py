@@ -2,27 +2,85 @@
 
 import re
 import shutil
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator
 
-from stream.store.files.paths import TEMPORARY
+from stream.store.files.paths import TEMPORARY, plain
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place
 
 NUMBERED = re.compile(r"\d+\.arrow")
 TAU = re.compile(r"-?\d+")
 
+REMOVED_AT_ONCE = 1000
+"""Objects that one request removes."""
 
-def unnamed(folder: Path, named: set[str], ours: re.Pattern[str]) -> list[Path]:
+
+def number_in(name: str) -> int | None:
+    """The number that the name of a file or folder is made of, with a token or not; None: it isn't one."""
+    found = plain(name).removesuffix(".arrow")
+    return int(found) if TAU.fullmatch(found) else None
+
+
+def unnamed(folder: Place, named: set[str], ours: re.Pattern[str]) -> list[Place]:
     """Entries of a folder that Freshet would write (their names match ``ours``) and no record names."""
     if not folder.is_dir():
         return []
     entries = [path for path in folder.iterdir() if path.name not in named]
-    return [path for path in entries if ours.fullmatch(path.name.removesuffix(TEMPORARY))]
+    return [path for path in entries if ours.fullmatch(plain(path.name.removesuffix(TEMPORARY)))]
 
 
-def remove(paths: Iterable[Path]) -> None:
-    """Remove files, and folders with all that is in them; what another process removes meanwhile is fine."""
+def superseded(
+    folder: Place, kept: Collection[int], named: Callable[[int], str], ours: re.Pattern[str]
+) -> list[Place]:
+    """As ``unnamed``, of a folder with one entry a number: in a bucket a writer that was shut out may have left a second.
+
+    Args:
+        folder: The folder.
+        kept: Numbers whose entries some record names.
+        named: Gives the name of a number's entry; only asked where there are several.
+        ours: What Freshet's names look like, without token.
+    """
+    there: dict[int, list[Place]] = {}
+    left = []
+    for path in unnamed(folder, set(), ours):
+        number = number_in(path.name)
+        if number is not None and number in kept:
+            there.setdefault(number, []).append(path)
+        else:
+            left.append(path)
+    for number, paths in there.items():
+        if len(paths) > 1:
+            left.extend(path for path in paths if path.name != named(number))
+    return left
+
+
+def outdated(paths: Iterable[Place], record: Place) -> Iterator[Place]:
+    """Of entries that no record names, those that may be swept: on a local disk all, for the folder's lock keeps others out.
+
+    In a bucket, files that were put before a record, by the service's clock: whoever put them without naming them until then
+    was shut out when the record took its name. What is younger may be of a writer that has taken over.
+
+    Args:
+        paths: Entries.
+        record: The newest record that was looked at before they were listed.
+    """
+    if not isinstance(record, ObjectPath):
+        yield from paths
+        return
+    before_s = record.stat().st_mtime
     for path in paths:
-        if path.is_dir() and not path.is_symlink():
+        assert isinstance(path, ObjectPath), "a folder's entries lie where its records do"
+        files = [path] if path.listed is not None else list(path.rglob("*"))
+        yield from (file for file in files if file.stat().st_mtime < before_s)
+
+
+def remove(paths: Iterable[Place]) -> None:
+    """Remove files, and folders with all that is in them; what another process removes meanwhile is fine."""
+    objects: list[ObjectPath] = []
+    for path in paths:
+        if isinstance(path, ObjectPath):
+            objects.extend([path] if path.listed is not None else [path, *path.rglob("*")])
+        elif path.is_dir() and not path.is_symlink():
             while path.exists():
                 try:
                     shutil.rmtree(path)
@@ -30,3 +88,6 @@ def remove(paths: Iterable[Path]) -> None:
                     continue  # swept by two at once: a writer that starts, and compaction
         else:
             path.unlink(missing_ok=True)
+    for start in range(0, len(objects), REMOVED_AT_ONCE):
+        some = objects[start : start + REMOVED_AT_ONCE]
+        some[0].bucket.remove([path.key for path in some])

@@ -1,29 +1,37 @@
 """Waiting for a folder to change: inotify where there is one, polling everywhere."""
 
 import threading
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place
+
 POLL_S = 0.25
 """Longest wait for one look: covers network file systems, whose changes by other hosts inotify doesn't see."""
+
+BUCKET_POLL_S = 1.0
+"""The same for a bucket, where every look costs requests."""
 
 
 class FolderWatch(FileSystemEventHandler):
     """Wakes a reader when a file gets a new name in a folder.
 
-    Where the folder can't be watched (no inotify, its limits reached), ``wait`` just polls.
+    Where the folder can't be watched (a bucket, no inotify, its limits reached), ``wait`` just polls.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Place) -> None:
         """Begin to watch an existing folder."""
         self._changed = threading.Event()
         self._observer = Observer()
         self._observer.daemon = True
-        self.polling = False
+        self.polling = isinstance(folder, ObjectPath)
+        self.poll_s = BUCKET_POLL_S if self.polling else POLL_S
+        if self.polling:
+            return
         try:
             self._observer.schedule(self, str(folder), recursive=False)
             self._observer.start()
@@ -38,9 +46,9 @@ class FolderWatch(FileSystemEventHandler):
         """A new name, by rename."""
         self._changed.set()
 
-    def wait(self, timeout_s: float = POLL_S) -> None:
+    def wait(self, timeout_s: float = BUCKET_POLL_S) -> None:
         """Return at the next change, at once if there was one since the last call, or after a while."""
-        self._changed.wait(min(timeout_s, POLL_S))
+        self._changed.wait(min(timeout_s, self.poll_s))
         self._changed.clear()
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ where older snapshots were dropped it names the full state at the oldest kept on
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from stream.store.files.data import read_table
 from stream.store.files.records import read_record
 from stream.store.lane.layout import index_name, manifest_name
 from stream.store.log.index import index_numbers
+from stream.store.places.place import Place
 
 INDEX_SCHEMA: Final = pa.schema(
     [
@@ -34,7 +34,7 @@ INDEX_SCHEMA: Final = pa.schema(
 class ManifestRows:
     """The rows of an index: manifests, read one by one as they are asked for."""
 
-    def __init__(self, root: Path, first: int, table: pa.Table) -> None:
+    def __init__(self, root: Place, first: int, table: pa.Table) -> None:
         self.first = first
         self.table = table.combine_chunks()
         self.taus = np.asarray(self.table["tau"])
@@ -114,7 +114,7 @@ def manifest_rows(manifests: list[LaneManifest]) -> pa.Table:
     return pa.table(columns, schema=INDEX_SCHEMA)
 
 
-def newest_index(root: Path, header: LaneHeader, after: int = -1) -> tuple[LaneIndex, ManifestRows] | None:
+def newest_index(root: Place, header: LaneHeader, after: int = -1) -> tuple[LaneIndex, ManifestRows] | None:
     """The newest index of a lane that can be read; None: there is none.
 
     Args:
@@ -136,7 +136,7 @@ def newest_index(root: Path, header: LaneHeader, after: int = -1) -> tuple[LaneI
             return None
 
 
-def read_lane_index(root: Path, header: LaneHeader, number: int) -> tuple[LaneIndex, ManifestRows]:
+def read_lane_index(root: Place, header: LaneHeader, number: int) -> tuple[LaneIndex, ManifestRows]:
     """An index of a lane with its rows.
 
     Raises:

@@ -1,6 +1,8 @@
 """Where a lane keeps what: the file names of ``docs/store-format.md``."""
 
-from pathlib import Path
+from stream.store.errors import LaneBusyError
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place, place_of
 
 FOLDER = "lanes"
 HEADER = "lane.json"
@@ -9,18 +11,34 @@ SNAPSHOTS = "snapshots"
 STATE = "state"
 INDEX = "index"
 REMOVED = ".removed"
-"""A lane's folder gets this suffix before it is removed file by file."""
+"""A lane's folder gets this suffix before it is removed file by file; in a bucket, an empty file beside it has that name."""
 
 
-def lane_folder(store: str | Path, lane: str) -> Path:
+def lane_folder(store: str | Place, lane: str) -> Place:
     """Folder of a lane."""
-    return Path(store) / FOLDER / lane
+    return place_of(store) / FOLDER / lane
 
 
-def lane_names(store: str | Path) -> list[str]:
+def lane_names(store: str | Place) -> list[str]:
     """Lanes that a store has, by name; one whose header isn't written yet, or that is being removed, doesn't count."""
-    names = (path.parent.name for path in (Path(store) / FOLDER).glob(f"*/{HEADER}"))
+    folder = place_of(store) / FOLDER
+    names = {path.parent.name for path in folder.glob(f"*/{HEADER}")}
+    if isinstance(folder, ObjectPath):  # which can't be renamed: a mark beside it says that it goes
+        names -= {path.name.removesuffix(REMOVED) for path in folder.glob(f"*{REMOVED}")}
     return sorted(name for name in names if not name.endswith(REMOVED))
+
+
+def require_not_removed(folder: Place) -> None:
+    """Check that no lane of this name is being removed, in a bucket, where the folder itself can't be moved away at once.
+
+    Raises:
+        LaneBusyError: One is.
+    """
+    mark = folder.with_name(folder.name + REMOVED)
+    if isinstance(mark, ObjectPath) and mark.exists():
+        raise LaneBusyError(
+            f"{folder} is being removed: run freshet-stream compact on the store, which ends that, or choose another name"
+        )
 
 
 def manifest_name(tau: int) -> str:

@@ -1,7 +1,6 @@
 """The reader of a lane: its snapshots in order, while another process writes."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 from schemas.store import FileRef, LaneHeader, LaneIndex, LaneManifest
@@ -17,6 +16,7 @@ from stream.store.lane.layout import COMMITS, HEADER, lane_folder, lane_names, m
 from stream.store.lane.state import edge_batch_count
 from stream.store.lane.tables import LaneChanges, Selection, read_base, read_changes, read_event_parts
 from stream.store.log.reader import LogReader
+from stream.store.places.place import Place
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class LaneReader:
         rows: Its rows.
     """
 
-    def __init__(self, store: str | Path, lane: str) -> None:
+    def __init__(self, store: str | Place, lane: str) -> None:
         """Open a lane of a store.
 
         Raises:
@@ -245,7 +245,7 @@ def selection(header: LaneHeader, manifest: LaneManifest, parts: list[int], *, d
 
 
 def check_successor(
-    path: Path,
+    path: Place,
     manifest: LaneManifest,
     header: LaneHeader,
     before: list[LaneManifest],
@@ -277,7 +277,7 @@ def check_successor(
             f"{path} says it is number {manifest.sequence} after {manifest.previous or 'nothing'}, "
             f"expected number {sequence} after {previous or 'nothing'}{remedy}"
         )
-    if path.name != Path(manifest_name(manifest.tau)).name:
+    if not manifest_name(manifest.tau).endswith(f"/{path.name}"):
         raise CorruptError(f"{path} is the manifest of snapshot {manifest.tau}{remedy}")
     if manifest.log_events_checksum != events_checksum:
         raise CorruptError(
@@ -286,7 +286,7 @@ def check_successor(
         )
 
 
-def manifest_taus(root: Path) -> set[int]:
+def manifest_taus(root: Place) -> set[int]:
     """Snapshots whose manifests lie in a lane's folder."""
     names = (path.stem for path in (root / COMMITS).glob("*.json"))
     return {int(name) for name in names if name.lstrip("-").isdigit()}

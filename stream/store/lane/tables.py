@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from stream.store.errors import CorruptError
 from stream.store.files.arrow_bounds import open_bounded, require_whole
 from stream.store.files.data import open_table
 from stream.store.lane.diff import PairChanges, SegmentChanges
+from stream.store.places.place import Place
 
 ASSIGNMENT_SCHEMA = pa.schema(
     [
@@ -148,7 +148,7 @@ def bundle_batches(tables: Mapping[str, pa.Table | list[pa.RecordBatch]]) -> lis
     return batches
 
 
-def open_bundle(root: Path, reference: FileRef) -> dict[str, pa.ipc.RecordBatchFileReader]:
+def open_bundle(root: Place, reference: FileRef) -> dict[str, pa.ipc.RecordBatchFileReader]:
     """Readers of the tables of a bundle by name, views of the mapped file.
 
     Raises:
@@ -167,7 +167,7 @@ def open_bundle(root: Path, reference: FileRef) -> dict[str, pa.ipc.RecordBatchF
     return tables
 
 
-def read_bundle(root: Path, reference: FileRef) -> dict[str, pa.Table]:
+def read_bundle(root: Place, reference: FileRef) -> dict[str, pa.Table]:
     """The tables of a bundle by name, all of numbers and lists of them.
 
     Raises:
@@ -187,7 +187,7 @@ def read_bundle(root: Path, reference: FileRef) -> dict[str, pa.Table]:
     return tables
 
 
-def read_changes(root: Path, files: tuple[FileRef, FileRef, FileRef], selection: Selection) -> LaneChanges:
+def read_changes(root: Place, files: tuple[FileRef, FileRef, FileRef], selection: Selection) -> LaneChanges:
     """The files of a lane snapshot, for some parts.
 
     Args:
@@ -201,7 +201,7 @@ def read_changes(root: Path, files: tuple[FileRef, FileRef, FileRef], selection:
     return _changes(root, [(open_table(root, reference), reference) for reference in files], selection)
 
 
-def read_base(root: Path, base: FileRef, selection: Selection) -> LaneChanges:
+def read_base(root: Place, base: FileRef, selection: Selection) -> LaneChanges:
     """A base: the same as ``read_changes``, from nothing to the whole state at a snapshot."""
     tables = open_bundle(root, base)
     missing = {"assignment", "edges", "segments"} - tables.keys()
@@ -212,7 +212,7 @@ def read_base(root: Path, base: FileRef, selection: Selection) -> LaneChanges:
     return _changes(root, [(tables[name], base) for name in ("assignment", "edges", "segments")], selection)
 
 
-def read_event_parts(root: Path, reference: FileRef) -> Int32:
+def read_event_parts(root: Place, reference: FileRef) -> Int32:
     """The part of every edge event of a snapshot: int32, −1 discarded or a delete; a view of the file."""
     reader = open_table(root, reference)
     _expect_schema(reader, EVENT_PARTS_SCHEMA, root, reference)
@@ -221,7 +221,7 @@ def read_event_parts(root: Path, reference: FileRef) -> Int32:
 
 
 def _changes(
-    root: Path, readers: list[tuple[pa.ipc.RecordBatchFileReader, FileRef]], selection: Selection
+    root: Place, readers: list[tuple[pa.ipc.RecordBatchFileReader, FileRef]], selection: Selection
 ) -> LaneChanges:
     segments = segments_schema(selection.width)
     schemas = (ASSIGNMENT_SCHEMA, EDGES_SCHEMA, segments)
@@ -266,7 +266,7 @@ def _changes(
 
 
 def _columns(
-    reader: pa.ipc.RecordBatchFileReader, wanted: Sequence[int], schema: pa.Schema, root: Path, file: FileRef
+    reader: pa.ipc.RecordBatchFileReader, wanted: Sequence[int], schema: pa.Schema, root: Place, file: FileRef
 ) -> tuple[list[Any], Int64]:
     """The wanted batches' columns, one after the other, and how many rows each batch has."""
     batches = [_batch(reader, k, root, file) for k in wanted]
@@ -283,7 +283,7 @@ def _columns(
 
 
 def _expect_range(
-    values: NDArray[np.signedinteger], what: str, low: int, end: int, root: Path, file: FileRef
+    values: NDArray[np.signedinteger], what: str, low: int, end: int, root: Place, file: FileRef
 ) -> None:
     if len(values) and (values.min() < low or values.max() >= end):
         wrong = values.min() if values.min() < low else values.max()
@@ -297,7 +297,7 @@ def _by_part(whole: pa.RecordBatch, offsets: Int64) -> list[pa.RecordBatch]:
     ]
 
 
-def _batch(reader: pa.ipc.RecordBatchFileReader, k: int, root: Path, reference: FileRef) -> pa.RecordBatch:
+def _batch(reader: pa.ipc.RecordBatchFileReader, k: int, root: Place, reference: FileRef) -> pa.RecordBatch:
     try:
         batch = reader.get_batch(k)
         require_whole(batch)
@@ -307,7 +307,7 @@ def _batch(reader: pa.ipc.RecordBatchFileReader, k: int, root: Path, reference: 
 
 
 def _expect_schema(
-    reader: pa.ipc.RecordBatchFileReader, schema: pa.Schema, root: Path, reference: FileRef
+    reader: pa.ipc.RecordBatchFileReader, schema: pa.Schema, root: Place, reference: FileRef
 ) -> None:
     if not reader.schema.equals(schema):
         raise CorruptError(
@@ -316,5 +316,5 @@ def _expect_schema(
         )
 
 
-def _damaged(root: Path, reference: FileRef, error: Exception) -> CorruptError:
+def _damaged(root: Place, reference: FileRef, error: Exception) -> CorruptError:
     return CorruptError(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")

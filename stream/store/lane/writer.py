@@ -15,12 +15,12 @@ from schemas.store import FileRef, LaneHeader, LaneManifest, LogHeader, QualityR
 from stream.partition.interface import Quality, algorithms, create
 from stream.store.errors import CorruptError, LaneBusyError, StoreError
 from stream.store.files.crash import crash_point
-from stream.store.files.data import Staging, put_record
+from stream.store.files.data import Staging, put_record, read_record, stage
 from stream.store.files.headers import put_or_agree
-from stream.store.files.lock import FolderLock, new_writer_id
+from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
 from stream.store.files.paths import TEMPORARY, make_folders, require_own_folders, settle, sync_folder
-from stream.store.files.sweep import TAU, remove, unnamed
+from stream.store.files.sweep import TAU, outdated, remove, superseded, unnamed
 from stream.store.lane.diff import Stored
 from stream.store.lane.index import LaneTotals
 from stream.store.lane.layout import (
@@ -31,6 +31,7 @@ from stream.store.lane.layout import (
     data_name,
     lane_folder,
     manifest_name,
+    require_not_removed,
     state_name,
 )
 from stream.store.lane.reader import LaneReader, manifest_taus
@@ -47,6 +48,7 @@ from stream.store.lane.tables import (
 from stream.store.log.layout import COMMITS as LOG_COMMITS
 from stream.store.log.layout import log_folder
 from stream.store.log.reader import LogReader
+from stream.store.places.place import Place
 
 LaneObserver = Callable[[LaneManifest], None]
 """Told every manifest right after its commit."""
@@ -80,7 +82,7 @@ class LaneWriter:
 
     def __init__(
         self,
-        store: str | Path,
+        store: str | Place,
         lane: Lane,
         *,
         observer: LaneObserver | None = None,
@@ -111,8 +113,9 @@ class LaneWriter:
         self._base_every = lane.base_every
         self._open = True
         self._counted: dict[str, tuple[int, int]] = {}  # snapshots looked at, events since one with the file
+        require_not_removed(self.root)
         make_folders(self.root)
-        self._lock = FolderLock(self.root, self.writer_id)
+        self._lock = lock_folder(self.root, self.writer_id)
         try:
             make_folders(self.root / COMMITS)
             settle(self.root / COMMITS)
@@ -121,7 +124,11 @@ class LaneWriter:
                 self.root / HEADER, wanted, "a lane", begun=begun, changeable={"base_every"}
             )
             self._reader = LaneReader(store, lane.name)
-            sweep_lane(self.root, self._reader)
+            self._swept = isinstance(
+                self.root, Path
+            )  # in a bucket only the first manifest shuts out a former writer
+            if self._swept:
+                sweep_lane(self.root, self._reader)
             self._state: LaneState | None = self._restored()
         except BaseException:
             self._lock.release()
@@ -194,8 +201,9 @@ class LaneWriter:
         step = state.advance(tau, self._reader.log.events(tau), from_nothing=begins)
         last = self.manifests[-1] if self.manifests else None
         sequence = len(self.manifests)
+        self._lock.require()
         crash_point("commit.begun")
-        with Staging(self.root) as staging:
+        with stage(self.root) as staging:
             files = self._stage(staging, state, step, sequence, snapshot.num_events)
             staging.finish()
         record = LaneManifest(
@@ -219,12 +227,15 @@ class LaneWriter:
             put_record(self.root / manifest_name(tau), record)
         except FileExistsError:
             raise LaneBusyError(
-                f"{self.root / manifest_name(tau)} was made while {self.writer_id} held the lane's lock: locks don't "
-                "work on this file system; put the store on a local disk, or run one stream job"
+                f"{self.root / manifest_name(tau)} was made while {self.writer_id} held the lane's lock: "
+                f"{self._lock.why_both}"
             ) from None
         self._reader.refresh()
-        for path in old_states(self.root, self.manifests):
-            path.unlink()
+        if self._swept:
+            remove(outdated(old_states(self.root, self.manifests), self.root / manifest_name(tau)))
+        else:
+            sweep_lane(self.root, self._reader)
+            self._swept = True
         crash_point("commit.done")
         if self._observer is not None:
             self._observer(self.manifests[-1])
@@ -334,18 +345,21 @@ def quality_record(quality: Quality, seconds: float) -> QualityRecord:
     )
 
 
-def sweep_lane(root: Path, reader: LaneReader) -> None:
+def sweep_lane(root: Place, reader: LaneReader) -> None:
     """Remove what a crash left behind: files that no manifest names; only a writer with the lock may."""
     require_own_folders(root, (COMMITS, SNAPSHOTS, STATE))
-    named = {str(tau) for tau in reader.taus}
-    remove(
-        [
-            *unnamed(root / SNAPSHOTS, named, TAU),
-            *old_states(root, reader.manifests),
-            *root.glob(f"*{TEMPORARY}"),
-            *(root / COMMITS).glob(f"*{TEMPORARY}"),
-        ]
-    )
+
+    def folder(tau: int) -> str:
+        return read_record(root / manifest_name(tau), LaneManifest).assignment.path.split("/")[1]
+
+    left = [
+        *superseded(root / SNAPSHOTS, reader.taus, folder, TAU),
+        *old_states(root, reader.manifests),
+        *root.glob(f"*{TEMPORARY}"),
+        *(root / COMMITS).glob(f"*{TEMPORARY}"),
+    ]
+    newest = reader.manifests[-1].tau if reader.manifests else 0
+    remove(outdated(left, root / manifest_name(newest)))
 
 
 def newest_states(manifests: Numbered[LaneManifest]) -> list[LaneManifest]:
@@ -353,9 +367,9 @@ def newest_states(manifests: Numbered[LaneManifest]) -> list[LaneManifest]:
     return list(islice((manifest for manifest in reversed(manifests) if manifest.state), KEPT_STATES))
 
 
-def old_states(root: Path, manifests: Numbered[LaneManifest]) -> list[Path]:
+def old_states(root: Place, manifests: Numbered[LaneManifest]) -> list[Place]:
     """Files of the state folder other than the newest two states."""
-    kept = {Path(manifest.state.path).name for manifest in newest_states(manifests) if manifest.state}
+    kept = {manifest.state.path.rpartition("/")[2] for manifest in newest_states(manifests) if manifest.state}
     return unnamed(root / STATE, kept, _STATE)
 
 

@@ -1,7 +1,6 @@
 """The chain of commit records: from the newest index on, each bound to the one before by its checksum."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from schemas.store import CommitRecord, LogHeader, LogIndex, SealedSnapshot
 from stream.store.errors import ConfigMissingError, CorruptError
@@ -9,6 +8,7 @@ from stream.store.files.data import read_record
 from stream.store.files.numbered import Numbered
 from stream.store.log.index import LogTotals, SnapshotRows, newest_index
 from stream.store.log.layout import COMMITS, commit_name
+from stream.store.places.place import Place
 
 
 class CommitChain:
@@ -17,7 +17,7 @@ class CommitChain:
     ``refresh`` reads what is new, so a follower's cost is that of the new commits.
     """
 
-    def __init__(self, root: Path, header: LogHeader, *, indexed: bool = True) -> None:
+    def __init__(self, root: Place, header: LogHeader, *, indexed: bool = True) -> None:
         """Begin after the newest index, or before commit 0.
 
         Args:
@@ -59,11 +59,11 @@ class CommitChain:
         """
         new: list[CommitRecord] = []
         while True:
-            while (path := self._root / commit_name(self.next_n)).exists():
+            while True:
                 try:
-                    record = read_record(path, CommitRecord)
+                    record = read_record(self._root / commit_name(self.next_n), CommitRecord)
                 except ConfigMissingError:
-                    break  # folded into an index this very moment
+                    break  # not made yet, or folded into an index
                 self.add(record)
                 new.append(record)
             if not self._jump():
@@ -143,8 +143,8 @@ class CommitChain:
         self.totals = rows.totals(index.dropped)
 
 
-def numbers(root: Path) -> Iterator[int]:
+def numbers(root: Place) -> Iterator[int]:
     """Numbers of all commit records that lie in the log, in no order."""
     for path in (root / COMMITS).glob("*.json"):
-        if path.stem.isdigit() and path.name == Path(commit_name(int(path.stem))).name:
+        if path.stem.isdigit() and commit_name(int(path.stem)).endswith(f"/{path.name}"):
             yield int(path.stem)

@@ -11,12 +11,13 @@ from stream.snapshots.event_time import Key
 from stream.store.errors import StoreError
 from stream.store.files.records import put_record, read_record
 from stream.store.log.layout import HISTORY
+from stream.store.places.place import Place
 
 ENDS_BYTES = 1 << 20
 """So much of either end of a file is what it is known by: Parquet's footer, at its end, changes with any content."""
 
 
-def read_history(root: Path) -> History | None:
+def read_history(root: Place) -> History | None:
     """What a log begins with; None: with Kafka.
 
     Args:
@@ -29,7 +30,7 @@ def read_history(root: Path) -> History | None:
     return read_record(path, History) if path.exists() else None
 
 
-def put_history(root: Path, history: History) -> History:
+def put_history(root: Place, history: History) -> History:
     """Write the record; one that nothing was read under yet is replaced.
 
     Raises:

@@ -5,8 +5,7 @@ copies hold what they said.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +13,10 @@ import pyarrow as pa
 from schemas.store import CommitRecord, Dropped, FileRef, LogIndex, SealedSnapshot
 from stream.store.errors import CorruptError, StoreError
 from stream.store.files.data import read_table
+from stream.store.files.paths import token_of
 from stream.store.files.records import read_record
 from stream.store.log.layout import INDEX, commit_name, events_name, index_name, nodes_name
+from stream.store.places.place import Place
 
 COPIES: Final = 2
 """Each index is written twice, for once commits were folded into it nothing else says what they said."""
@@ -34,6 +35,9 @@ INDEX_SCHEMA: Final = pa.schema(
     ]
 )
 """Columns of the rows of an index, a sealed snapshot each; names and places of its files follow from τ."""
+
+NAMED_SCHEMA: Final = INDEX_SCHEMA.append(pa.field("token", pa.string(), nullable=False))
+"""The same of a log whose files have, or had, their place in a bucket: names follow from τ and token."""
 
 
 @dataclass(slots=True)
@@ -91,14 +95,16 @@ class SnapshotRows:
     def load(self, number: int) -> SealedSnapshot:
         """The sealed snapshot of a number."""
         row = self.table.slice(number - self.first, 1).to_pylist()[0]
-        tau = row["tau"]
+        tau, token = row["tau"], row.get("token", "")
         return SealedSnapshot(
             tau=tau,
             events=FileRef(
-                path=events_name(tau), bytes=row.pop("events_bytes"), checksum=row.pop("events_checksum")
+                path=events_name(tau, token),
+                bytes=row.pop("events_bytes"),
+                checksum=row.pop("events_checksum"),
             ),
             nodes=FileRef(
-                path=nodes_name(tau), bytes=row.pop("nodes_bytes"), checksum=row.pop("nodes_checksum")
+                path=nodes_name(tau, token), bytes=row.pop("nodes_bytes"), checksum=row.pop("nodes_checksum")
             ),
             **{name: row[name] for name in INDEX_SCHEMA.names if name in row and name != "tau"},
         )
@@ -106,29 +112,29 @@ class SnapshotRows:
 
 def snapshot_rows(snapshots: list[SealedSnapshot]) -> pa.Table:
     """Sealed snapshots as rows of an index."""
-    columns = {
+    columns: dict[str, list[Any]] = {
         "events_bytes": [s.events.bytes for s in snapshots],
         "events_checksum": [s.events.checksum for s in snapshots],
         "nodes_bytes": [s.nodes.bytes for s in snapshots],
         "nodes_checksum": [s.nodes.checksum for s in snapshots],
+        "token": [token_of(s.events.path) for s in snapshots],
     }
+    schema = NAMED_SCHEMA if any(map(bool, columns["token"])) else INDEX_SCHEMA
     arrays = [
-        columns[name] if name in columns else [getattr(s, name) for s in snapshots]
-        for name in INDEX_SCHEMA.names
+        columns[name] if name in columns else [getattr(s, name) for s in snapshots] for name in schema.names
     ]
     return pa.table(
-        [pa.array(array, kind.type) for array, kind in zip(arrays, INDEX_SCHEMA, strict=True)],
-        schema=INDEX_SCHEMA,
+        [pa.array(array, kind.type) for array, kind in zip(arrays, schema, strict=True)], schema=schema
     )
 
 
-def index_numbers(root: Path) -> list[int]:
+def index_numbers(root: Place) -> list[int]:
     """Numbers of the indexes that lie in a log or lane, newest first; ``root`` is its folder."""
     stems = (path.stem for path in (root / INDEX).glob("*.json"))
     return sorted((int(stem) for stem in stems if stem.isdigit()), reverse=True)
 
 
-def read_index(root: Path, number: int) -> tuple[LogIndex, SnapshotRows, CommitRecord]:
+def read_index(root: Place, number: int) -> tuple[LogIndex, SnapshotRows, CommitRecord]:
     """An index with its rows, and the commit that it stands for.
 
     Args:
@@ -141,7 +147,13 @@ def read_index(root: Path, number: int) -> tuple[LogIndex, SnapshotRows, CommitR
     path = root / index_name(number)
     index = read_record(path, LogIndex)
     commit = read_record(root / commit_name(index.n), CommitRecord)
-    rows = SnapshotRows(index.first, read_table(root, index.snapshots, schema=INDEX_SCHEMA))
+    table = read_table(root, index.snapshots)
+    if not (table.schema.equals(INDEX_SCHEMA) or table.schema.equals(NAMED_SCHEMA)):
+        raise CorruptError(
+            f"{root / index.snapshots.path} has the columns {', '.join(table.schema.names)} of another schema, expected "
+            f"{', '.join(INDEX_SCHEMA.names)}; freshet-stream verify lists all damage, restore the file from a copy"
+        )
+    rows = SnapshotRows(index.first, table)
     if (index.number, index.commit) != (number, commit.checksum):
         raise CorruptError(f"{path} is the index of another log or commit than {root / commit_name(index.n)}")
     if len(rows) != index.end - index.first or not len(rows):
@@ -151,7 +163,7 @@ def read_index(root: Path, number: int) -> tuple[LogIndex, SnapshotRows, CommitR
     return index, rows, commit
 
 
-def newest_index(root: Path, after: int = -1) -> tuple[LogIndex, SnapshotRows, CommitRecord] | None:
+def newest_index(root: Place, after: int = -1) -> tuple[LogIndex, SnapshotRows, CommitRecord] | None:
     """The newest index that can be read; None: there is none, and the commits have to be read from the first on.
 
     Args:

@@ -1,6 +1,7 @@
 """Where the log keeps what: the file names of ``docs/store-format.md``."""
 
-from pathlib import Path
+from stream.store.files.paths import with_token
+from stream.store.places.place import Place, place_of
 
 FOLDER = "log"
 HEADER = "log.json"
@@ -12,9 +13,9 @@ SNAPSHOTS = "snapshots"
 INDEX = "index"
 
 
-def log_folder(store: str | Path) -> Path:
+def log_folder(store: str | Place) -> Place:
     """Folder of a store's log."""
-    return Path(store) / FOLDER
+    return place_of(store) / FOLDER
 
 
 def commit_name(n: int) -> str:
@@ -32,14 +33,18 @@ def rejects_name(n: int) -> str:
     return f"{REJECTS}/{n}.arrow"
 
 
-def events_name(tau: int) -> str:
-    """Path of a sealed snapshot's events."""
-    return f"{SNAPSHOTS}/{tau}/events.arrow"
+def events_name(tau: int, token: str = "") -> str:
+    """Path of a sealed snapshot's events; ``token``: what it has in a bucket."""
+    return _named(f"{SNAPSHOTS}/{tau}/events.arrow", token)
 
 
-def nodes_name(tau: int) -> str:
-    """Path of the ids first seen in a sealed snapshot."""
-    return f"{SNAPSHOTS}/{tau}/nodes.arrow"
+def nodes_name(tau: int, token: str = "") -> str:
+    """Path of the ids first seen in a sealed snapshot; ``token``: what it has in a bucket."""
+    return _named(f"{SNAPSHOTS}/{tau}/nodes.arrow", token)
+
+
+def _named(relative: str, token: str) -> str:
+    return with_token(relative, token) if token else relative
 
 
 def index_name(number: int) -> str:

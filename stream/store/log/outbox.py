@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -10,6 +9,7 @@ from schemas.events import REJECT_SCHEMA
 from schemas.store import CommitRecord
 from stream.store.files.data import read_record, read_table
 from stream.store.log.layout import commit_name
+from stream.store.places.place import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Outbox:
     publishes the same messages again. A thread of its own may do 1 to 3 while the writer commits.
     """
 
-    def __init__(self, root: Path, with_rejects: list[int], published: int) -> None:
+    def __init__(self, root: Place, with_rejects: list[int], published: int) -> None:
         """Continue an outbox.
 
         Args:

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +27,7 @@ from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import read_history
 from stream.store.log.index import LogTotals
 from stream.store.log.layout import COMMITS, HEADER, log_folder
+from stream.store.places.place import Place
 
 
 class LogReader:
@@ -40,7 +40,7 @@ class LogReader:
         header: What never changes in it.
     """
 
-    def __init__(self, store: str | Path) -> None:
+    def __init__(self, store: str | Place) -> None:
         """Open the log of a store.
 
         Raises:
@@ -272,7 +272,7 @@ class LogReader:
         )
 
 
-def read_nodes(root: Path, header: LogHeader, snapshot: SealedSnapshot) -> pa.Table:
+def read_nodes(root: Place, header: LogHeader, snapshot: SealedSnapshot) -> pa.Table:
     """The verified ``nodes.arrow`` of one snapshot of the log in folder ``root``.
 
     Raises:
@@ -281,7 +281,7 @@ def read_nodes(root: Path, header: LogHeader, snapshot: SealedSnapshot) -> pa.Ta
     return read_table(root, snapshot.nodes, schema=node_schema(header.ids))
 
 
-def indexed_ids(root: Path, header: LogHeader, index: LogIndex) -> Iterator[pa.Array]:
+def indexed_ids(root: Place, header: LogHeader, index: LogIndex) -> Iterator[pa.Array]:
     """External ids of the dense ones in use after an index's commit, in dense order, file by file.
 
     Raises:

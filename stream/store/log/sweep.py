@@ -1,14 +1,15 @@
 """Removing what a crash left behind: files of the log that no commit names."""
 
-from pathlib import Path
-
+from schemas.store import CommitRecord
 from stream.store.files.paths import TEMPORARY, require_own_folders
-from stream.store.files.sweep import NUMBERED, TAU, remove, unnamed
+from stream.store.files.records import read_record
+from stream.store.files.sweep import NUMBERED, TAU, outdated, remove, superseded, unnamed
 from stream.store.log.commits import CommitChain
-from stream.store.log.layout import COMMITS, REJECTS, SNAPSHOTS, TAIL, rejects_name
+from stream.store.log.layout import COMMITS, REJECTS, SNAPSHOTS, TAIL, commit_name
+from stream.store.places.place import Place
 
 
-def sweep(root: Path, chain: CommitChain) -> list[Path]:
+def sweep(root: Place, chain: CommitChain) -> list[Place]:
     """Remove unnamed tail, reject and snapshot files, and temporary ones; only a writer with the lock may.
 
     Args:
@@ -22,15 +23,23 @@ def sweep(root: Path, chain: CommitChain) -> list[Path]:
         CorruptError: One of the log's folders is a symbolic link.
     """
     require_own_folders(root, (COMMITS, TAIL, REJECTS, SNAPSHOTS))
-    tail = {Path(file.path).name for file in chain.last.tail} if chain.last else set()
-    rejects = {Path(rejects_name(n)).name for n in chain.with_rejects}
-    snapshots = {str(tau) for tau in chain.number_of}
-    removed = [
+    tail = {file.path.rpartition("/")[2] for file in chain.last.tail} if chain.last else set()
+
+    def folder(tau: int) -> str:
+        return chain.sealed[chain.number_of[tau]].events.path.split("/")[1]
+
+    def rejects(n: int) -> str:
+        record = read_record(root / commit_name(n), CommitRecord)
+        assert record.rejects is not None, "the chain has it among those with rejects"
+        return record.rejects.path.split("/")[1]
+
+    left = [
         *unnamed(root / TAIL, tail, NUMBERED),
-        *unnamed(root / REJECTS, rejects, NUMBERED),
-        *unnamed(root / SNAPSHOTS, snapshots, TAU),
+        *superseded(root / REJECTS, set(chain.with_rejects), rejects, NUMBERED),
+        *superseded(root / SNAPSHOTS, set(chain.number_of), folder, TAU),
         *root.glob(f"*{TEMPORARY}"),
         *(root / COMMITS).glob(f"*{TEMPORARY}"),
     ]
+    removed = list(outdated(left, root / commit_name(chain.next_n - 1)))
     remove(removed)
     return removed

@@ -7,7 +7,6 @@ named while one of its events is open.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from schemas.events import IdKind, event_schema
 from schemas.store import FileRef
 from stream.store.files.data import read_table
+from stream.store.places.place import Place
 
 FAN_IN = 8
 
@@ -47,7 +47,7 @@ class TailFile:
     max_tau: int
 
 
-def load_tail_file(root: Path, reference: FileRef, ids: IdKind, *, verify: bool = True) -> TailFile:
+def load_tail_file(root: Place, reference: FileRef, ids: IdKind, *, verify: bool = True) -> TailFile:
     """Map one tail file.
 
     Raises:

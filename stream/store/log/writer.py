@@ -12,9 +12,9 @@ from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, S
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
 from stream.store.errors import LaneBusyError, StoreError
 from stream.store.files.crash import crash_point
-from stream.store.files.data import Staging, put_record, read_record, read_table
+from stream.store.files.data import Staging, put_record, read_record, read_table, stage
 from stream.store.files.headers import put_or_agree
-from stream.store.files.lock import FolderLock, new_writer_id
+from stream.store.files.lock import Lock, lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
 from stream.store.files.paths import make_folders, settle
 from stream.store.log.commits import CommitChain, numbers
@@ -34,6 +34,7 @@ from stream.store.log.tail import (
     open_rows,
     tail_schema,
 )
+from stream.store.places.place import Place
 
 Key = tuple[str, int]
 """A topic partition: topic name and partition number."""
@@ -57,7 +58,7 @@ class LogWriter:
     which finds out.
     """
 
-    def __init__(self, root: Path, header: LogHeader, lock: FolderLock, writer_id: str) -> None:
+    def __init__(self, root: Place, header: LogHeader, lock: Lock, writer_id: str) -> None:
         self.header = header
         self.writer_id = writer_id
         self.on_phase: Phase = lambda phase, seconds: None
@@ -67,7 +68,11 @@ class LogWriter:
         self._usable = True
         self._chain.refresh()
         self._chain.require_whole()
-        sweep(root, self._chain)
+        self._swept = isinstance(
+            root, Path
+        )  # in a bucket only the first commit shuts out whoever wrote before
+        if self._swept:
+            sweep(root, self._chain)
         self.history = read_history(root)
         self._dictionary = _restored_dictionary(root, header, self._chain)
         last = self._chain.last
@@ -79,7 +84,7 @@ class LogWriter:
         self.outbox = Outbox(root, self._chain.with_rejects, last.published if last else 0)
 
     @classmethod
-    def open(cls, store: str | Path, header: LogHeader, *, writer_id: str | None = None) -> Self:
+    def open(cls, store: str | Place, header: LogHeader, *, writer_id: str | None = None) -> Self:
         """Open a store's log for writing, creating it where there is none.
 
         Args:
@@ -99,7 +104,7 @@ class LogWriter:
         root = log_folder(store)
         make_folders(root)
         writer_id = writer_id or new_writer_id()
-        lock = FolderLock(root, writer_id)
+        lock = lock_folder(root, writer_id)
         try:
             make_folders(root / COMMITS)
             settle(root / COMMITS)
@@ -222,13 +227,14 @@ class LogWriter:
         """
         if not self._usable:
             raise StoreError(f"the writer of {self._root} can't commit any more; open the log again")
+        self._lock.require()
         crash_point("commit.begun")
         ids_before = self._dictionary.size
         n = self._chain.next_n
         ordered = _Timed(_sealable(seal, self.sealed_through))
         started = time.perf_counter()
         try:
-            with Staging(self._root) as staging:
+            with stage(self._root) as staging:
                 sealed = [
                     stage_snapshot(staging, self.header, self._dictionary, tau, table)
                     for tau, table in ordered
@@ -282,6 +288,9 @@ class LogWriter:
         self._tail = files
         for reference in dropped:
             (self._root / reference.path).unlink(missing_ok=True)
+        if not self._swept:
+            sweep(self._root, self._chain)
+            self._swept = True
         self._lap("sweep", started)
         crash_point("commit.done")
         assert self._chain.last is not None
@@ -317,13 +326,11 @@ class LogWriter:
         except FileExistsError:
             other = read_record(path, CommitRecord)
             raise LaneBusyError(
-                f"{path} was made by {other.writer} while {self.writer_id} held the log's lock: locks don't work "
-                "on this file system; put the store on a local disk, or run one stream job"
+                f"{path} was made by {other.writer} while {self.writer_id} held the log's lock: {self._lock.why_both}"
             ) from None
         except OSError:
-            self._usable = (
-                not path.exists()
-            )  # without its name the record is not there, and nothing has happened
+            # Without its name the record is not there, and nothing has happened; a put that nobody answered may still come.
+            self._usable = isinstance(path, Path) and not path.exists()
             raise
         self._chain.add(record)
         self._usable = True
@@ -334,7 +341,7 @@ class LogWriter:
         return now
 
 
-def _restored_dictionary(root: Path, header: LogHeader, chain: CommitChain) -> IdDictionary:
+def _restored_dictionary(root: Place, header: LogHeader, chain: CommitChain) -> IdDictionary:
     dictionary = new_dictionary(header.ids)
     if chain.index is not None:
         for ids in indexed_ids(root, header, chain.index):

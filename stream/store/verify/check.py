@@ -1,7 +1,8 @@
 """What a check of a log, a lane or a whole store finds."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from stream.store.places.place import Place
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class Check:
         """Nothing is wrong."""
         return not self.problems
 
-    def read(self, path: Path) -> None:
+    def read(self, path: Place) -> None:
         """Count a file, if it is there: a writer beside may sweep one at any moment."""
         try:
             size = path.stat().st_size

@@ -1,7 +1,6 @@
 """The indexes of a log checked: their records, rows, external ids and the base they name."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ from stream.store.log.base import base_schema
 from stream.store.log.index import COPIES, SnapshotRows, index_numbers, read_index
 from stream.store.log.layout import commit_name, index_name
 from stream.store.log.reader import indexed_ids
+from stream.store.places.place import Place
 from stream.store.verify.check import Check
 from stream.store.verify.rows import wrong_rows
 
@@ -37,7 +37,7 @@ class Indexed:
     ids_before: pa.Array | None
 
 
-def verify_indexes(root: Path, header: LogHeader, check: Check) -> Indexed | None:
+def verify_indexes(root: Place, header: LogHeader, check: Check) -> Indexed | None:
     """Check all indexes of a log with the files they name; the newest that can be read, None: there is none.
 
     Args:
@@ -66,7 +66,7 @@ def verify_indexes(root: Path, header: LogHeader, check: Check) -> Indexed | Non
     return newest
 
 
-def is_replaced(root: Path, number: int, newest: int) -> bool:
+def is_replaced(root: Place, number: int, newest: int) -> bool:
     """Whether both copies of a newer index are there, so that nobody reads this one: a sweep was cut short."""
     copies = range(newest // COPIES * COPIES, newest // COPIES * COPIES + COPIES)
     return number < copies[0] and all((root / index_name(copy)).exists() for copy in copies)
@@ -78,7 +78,7 @@ def is_gone(error: StoreError) -> bool:
 
 
 def _with_ids(
-    root: Path, header: LogHeader, index: LogIndex, rows: SnapshotRows, commit: CommitRecord, check: Check
+    root: Place, header: LogHeader, index: LogIndex, rows: SnapshotRows, commit: CommitRecord, check: Check
 ) -> Indexed:
     path = root / index_name(index.number)
     ids = before = None
@@ -104,14 +104,14 @@ def _with_ids(
     return Indexed(index, rows, commit, ids, before)
 
 
-def _ids_before(root: Path, header: LogHeader, rows: SnapshotRows) -> int:
+def _ids_before(root: Place, header: LogHeader, rows: SnapshotRows) -> int:
     """Dense ids in use before the first kept snapshot: all below the first that it brings."""
     first = rows.load(rows.first)
     brought = read_table(root, first.nodes, schema=node_schema(header.ids)).num_rows
     return first.num_nodes - brought
 
 
-def _base(root: Path, header: LogHeader, index: LogIndex, ids: pa.Array | None, check: Check) -> None:
+def _base(root: Place, header: LogHeader, index: LogIndex, ids: pa.Array | None, check: Check) -> None:
     assert index.base is not None
     path = root / index.base.path
     try:

@@ -5,7 +5,6 @@ Every snapshot is rebuilt from the additive files, part by part, beside the live
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -15,6 +14,7 @@ from stream.snapshots.graph import LiveGraph
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
 from stream.store.files.arrow_bounds import require_whole
 from stream.store.files.data import open_table
+from stream.store.files.paths import plain
 from stream.store.files.records import read_record
 from stream.store.lane.index import read_lane_index
 from stream.store.lane.layout import HEADER, data_name, index_name, lane_folder, manifest_name, state_name
@@ -23,12 +23,13 @@ from stream.store.lane.writer import KEPT_STATES
 from stream.store.log.base import groups
 from stream.store.log.index import index_numbers
 from stream.store.log.reader import LogReader
+from stream.store.places.place import Place
 from stream.store.verify.check import Check
 from stream.store.verify.index import is_gone, is_replaced
 from stream.store.verify.rebuild import StoredLane
 
 
-def verify_lane(store: str | Path, lane: str, *, against_log: bool) -> Check:
+def verify_lane(store: str | Place, lane: str, *, against_log: bool) -> Check:
     """Check a lane: header, manifests and their chain, files, and every snapshot against the log.
 
     Reads every file; may run beside a writer: what that commits meanwhile isn't looked at.
@@ -82,7 +83,7 @@ class _Index:
     base: FileRef | None
 
 
-def _index(root: Path, header: LaneHeader, check: Check) -> _Index | None:
+def _index(root: Place, header: LaneHeader, check: Check) -> _Index | None:
     """Check all indexes and their files; what the newest readable one says."""
     newest, latest = None, -1
     for number in index_numbers(root):
@@ -117,7 +118,7 @@ def _index(root: Path, header: LaneHeader, check: Check) -> _Index | None:
 
 
 def _manifests(
-    root: Path,
+    root: Place,
     header: LaneHeader,
     taus: list[int],
     log: LogReader | None,
@@ -167,32 +168,32 @@ def _manifests(
     return found
 
 
-def _first_sequence(root: Path, tau: int) -> int:
+def _first_sequence(root: Place, tau: int) -> int:
     try:
         return read_record(root / manifest_name(tau), LaneManifest).sequence
     except StoreError:
         return 0  # told where manifests are read
 
 
-def _files(root: Path, manifest: LaneManifest, check: Check) -> None:
+def _files(root: Place, manifest: LaneManifest, check: Check) -> None:
     for name in ("assignment", "edges", "segments", "event_parts", "base"):
         reference: FileRef | None = getattr(manifest, name)
         if reference is None:
             continue
-        if reference.path != data_name(manifest.tau, name):
+        if plain(reference.path) != data_name(manifest.tau, name):
             check.problems.append(
                 f"{root / manifest_name(manifest.tau)} names {reference.path} as its {name}"
             )
         _file(root, reference, check)
 
 
-def _states(root: Path, manifests: list[LaneManifest], check: Check) -> None:
+def _states(root: Place, manifests: list[LaneManifest], check: Check) -> None:
     """The newest states; gone if a writer has committed since and swept them."""
     kept = [manifest for manifest in manifests if manifest.state is not None][-KEPT_STATES:]
     found = Check()
     for manifest in kept:
         assert manifest.state is not None
-        if manifest.state.path != state_name(manifest.tau):
+        if plain(manifest.state.path) != state_name(manifest.tau):
             found.problems.append(
                 f"{root / manifest_name(manifest.tau)} names {manifest.state.path} as its state"
             )
@@ -202,7 +203,7 @@ def _states(root: Path, manifests: list[LaneManifest], check: Check) -> None:
         check.add(found)
 
 
-def _file(root: Path, reference: FileRef, check: Check) -> None:
+def _file(root: Place, reference: FileRef, check: Check) -> None:
     check.read(root / reference.path)
     try:
         reader = open_table(root, reference)
@@ -215,7 +216,7 @@ def _file(root: Path, reference: FileRef, check: Check) -> None:
 
 
 def _rebuild(
-    root: Path,
+    root: Place,
     header: LaneHeader,
     manifests: list[LaneManifest],
     log: LogReader,

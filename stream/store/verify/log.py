@@ -6,7 +6,6 @@ reason the order within one time (topic partition, offset).
 
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,17 +16,19 @@ from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.dictionary import new_dictionary
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
 from stream.store.files.data import read_record, read_table
+from stream.store.files.paths import token_of
 from stream.store.lane.layout import lane_names
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import rows_read
 from stream.store.log.layout import HEADER, HISTORY, INDEX, commit_name, events_name, log_folder, nodes_name
 from stream.store.log.tail import tail_schema
+from stream.store.places.place import Place
 from stream.store.verify.check import Check
 from stream.store.verify.index import Indexed, verify_indexes
 from stream.store.verify.rows import wrong_rows
 
 
-def verify_log(store: str | Path) -> Check:
+def verify_log(store: str | Place) -> Check:
     """Check a store's log: records and their chain, files, order, dense ids, times, counts and totals.
 
     It reads every file once and may run beside a writer: what that commits meanwhile isn't looked at.
@@ -79,7 +80,7 @@ def verify_log(store: str | Path) -> Check:
 
 
 def _records(
-    root: Path, header: LogHeader, begin: int, indexed: Indexed | None, check: Check
+    root: Place, header: LogHeader, begin: int, indexed: Indexed | None, check: Check
 ) -> list[CommitRecord]:
     """All readable commits from one on, in order; what is wrong with them and between them is noted."""
     records: list[CommitRecord] = []
@@ -106,14 +107,14 @@ def _records(
     return records
 
 
-def _resumed(root: Path, header: LogHeader, records: list[CommitRecord]) -> CommitChain:
+def _resumed(root: Place, header: LogHeader, records: list[CommitRecord]) -> CommitChain:
     """A chain that goes on after the last record that could be read, so that one damage is told once."""
     chain = CommitChain(root, header, indexed=False)
     chain.last = records[-1] if records else None
     return chain
 
 
-def _backwards(root: Path, before: CommitRecord, after: CommitRecord) -> Iterator[str]:
+def _backwards(root: Place, before: CommitRecord, after: CommitRecord) -> Iterator[str]:
     """What must only grow from commit to commit, and doesn't."""
     path = root / commit_name(after.n)
     reached = {(p.topic, p.partition): p.next for p in before.positions}
@@ -137,7 +138,7 @@ def _backwards(root: Path, before: CommitRecord, after: CommitRecord) -> Iterato
 class _Snapshots:
     """Sealed snapshots in order, with the id dictionary that they must lead to."""
 
-    def __init__(self, root: Path, header: LogHeader, indexed: Indexed | None, check: Check) -> None:
+    def __init__(self, root: Place, header: LogHeader, indexed: Indexed | None, check: Check) -> None:
         self._root = root
         self._header = header
         self._check = check
@@ -169,7 +170,8 @@ class _Snapshots:
             problems.append(f"{where} is sealed, but its commit closes only up to {through}")
         self._before = sealed.tau
         names = (sealed.events.path, sealed.nodes.path)
-        if names != (events_name(sealed.tau), nodes_name(sealed.tau)):
+        token = token_of(sealed.events.path)
+        if names != (events_name(sealed.tau, token), nodes_name(sealed.tau, token)):
             problems.append(f"{where} names files of another snapshot: {', '.join(names)}")
         ids = self._header.ids
         events = _table(self._root, sealed.events, log_event_schema(ids), self._check)
@@ -220,7 +222,7 @@ class _Snapshots:
             yield f"{self._dictionary.size} ids are in use after it, its commit says {sealed.num_nodes}"
 
 
-def _history(root: Path, records: list[CommitRecord], check: Check) -> None:
+def _history(root: Place, records: list[CommitRecord], check: Check) -> None:
     path = root / HISTORY
     if not path.exists():
         if any((p.topic, p.partition) == HISTORY_KEY for record in records[-1:] for p in record.positions):
@@ -240,7 +242,7 @@ def _history(root: Path, records: list[CommitRecord], check: Check) -> None:
             check.problems.append(f"{path} has {history.rows} rows, commit {record.n} has read {read}")
 
 
-def _rejects(root: Path, record: CommitRecord, check: Check) -> None:
+def _rejects(root: Place, record: CommitRecord, check: Check) -> None:
     assert record.rejects is not None
     table = _table(root, record.rejects, REJECT_SCHEMA, check)
     if table is None:
@@ -254,7 +256,7 @@ def _rejects(root: Path, record: CommitRecord, check: Check) -> None:
             )
 
 
-def _rejects_before(root: Path, index: LogIndex, check: Check) -> None:
+def _rejects_before(root: Place, index: LogIndex, check: Check) -> None:
     """The rejects of commits that an index stands for and that stay for their sake."""
     for n in index.with_rejects:
         if n >= index.n:
@@ -269,7 +271,7 @@ def _rejects_before(root: Path, index: LogIndex, check: Check) -> None:
             _rejects(root, record, check)
 
 
-def _tail(root: Path, header: LogHeader, last: CommitRecord, check: Check) -> None:
+def _tail(root: Place, header: LogHeader, last: CommitRecord, check: Check) -> None:
     """The open tail of the newest commit; gone if a writer has committed since and swept it."""
     through = last.sealed_through
     count, problems = 0, Check()
@@ -286,7 +288,7 @@ def _tail(root: Path, header: LogHeader, last: CommitRecord, check: Check) -> No
         check.problems.append(f"{path} says {last.tail_events} events are open, its tail files hold {count}")
 
 
-def _table(root: Path, reference: FileRef, schema: pa.Schema, check: Check) -> pa.Table | None:
+def _table(root: Place, reference: FileRef, schema: pa.Schema, check: Check) -> pa.Table | None:
     check.read(root / reference.path)
     try:
         table = read_table(root, reference, schema=schema)

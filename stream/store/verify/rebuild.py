@@ -1,7 +1,6 @@
 """A lane rebuilt from its additive files part by part, and what of it contradicts the log."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -11,13 +10,14 @@ from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import pair_keys
 from stream.store.lane.diff import WholePairs
 from stream.store.lane.tables import read_event_parts
+from stream.store.places.place import Place
 from stream.store.window.held import HeldParts
 
 
 class StoredLane:
     """What every part of a lane holds, rebuilt from the files alone, beside the live graph of the log."""
 
-    def __init__(self, root: Path, header: LaneHeader) -> None:
+    def __init__(self, root: Place, header: LaneHeader) -> None:
         self._root = root
         self._header = header
         self._held = HeldParts(root, header)

@@ -1,14 +1,13 @@
 """A whole store checked: its log, then every lane against it."""
 
-from pathlib import Path
-
 from stream.store.lane.layout import FOLDER, REMOVED
+from stream.store.places.place import Place, place_of
 from stream.store.verify.check import Check
 from stream.store.verify.lane import verify_lane
 from stream.store.verify.log import verify_log
 
 
-def verify(store: str | Path) -> Check:
+def verify(store: str | Place) -> Check:
     """Check checksums, chains and invariants of a store; may run beside writers.
 
     Args:
@@ -22,7 +21,8 @@ def verify(store: str | Path) -> Check:
     """
     check = verify_log(store)
     against_log = check.ok
-    for folder in sorted((Path(store) / FOLDER).glob("*")):
+    lanes: list[Place] = [*(place_of(store) / FOLDER).glob("*")]
+    for folder in sorted(lanes, key=str):
         if folder.is_dir() and not folder.name.endswith(REMOVED):
             check.add(verify_lane(store, folder.name, against_log=against_log))
     return check

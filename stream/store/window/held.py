@@ -1,7 +1,5 @@
 """What every part of a lane holds at a snapshot, rebuilt from the lane's files alone."""
 
-from pathlib import Path
-
 import numpy as np
 
 from schemas.store import FileRef, LaneHeader, LaneManifest
@@ -12,6 +10,7 @@ from stream.store.lane.placement import Placement
 from stream.store.lane.reader import selection
 from stream.store.lane.state import edge_batch_count
 from stream.store.lane.tables import LaneChanges, read_base, read_changes
+from stream.store.places.place import Place
 from stream.store.window.feature_versions import FeatureVersions
 from stream.store.window.pairs import PairWindow
 
@@ -25,7 +24,7 @@ class HeldParts:
         features: By part.
     """
 
-    def __init__(self, root: Path, header: LaneHeader) -> None:
+    def __init__(self, root: Place, header: LaneHeader) -> None:
         """Nothing yet.
 
         Args:

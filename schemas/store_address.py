@@ -1,0 +1,117 @@
+"""The address of a store in a bucket: ``s3://bucket/prefix?region=…&endpoint=…``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import AfterValidator
+
+SCHEME: Final = "s3://"
+
+_WORDS: Final = ("region", "endpoint", "cache")
+_NUMBERS: Final = {"cache_gib": 0.001, "retry_s": 0.1, "lease_s": 1.0}
+"""Numbers that an address may have, and the least that each may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a bucket is and how it is used; credentials are never part of it.
+
+    Attributes:
+        bucket: Its name.
+        prefix: Keys of the store begin with it and a slash; without slashes at its ends, may be empty.
+        region: AWS region; None: what the environment says.
+        endpoint: URL of a service other than AWS; None likewise.
+        cache: Folder of the files that were read; None: ``freshet`` in the user's folder of caches.
+        cache_gib: How large that may grow, GiB.
+        retry_s: How long an operation is tried while the service doesn't answer, seconds.
+        lease_s: How long a writer that fell silent keeps others out, seconds.
+    """
+
+    bucket: str
+    prefix: str = ""
+    region: str | None = None
+    endpoint: str | None = None
+    cache: Path | None = None
+    cache_gib: float = 20.0
+    retry_s: float = 60.0
+    lease_s: float = 15.0
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}"
+
+
+def is_address(store: object) -> bool:
+    """Whether the name of a store is that of one in a bucket."""
+    return isinstance(store, str) and store.startswith(SCHEME)
+
+
+def parse_address(text: str) -> Address:
+    """Read an address.
+
+    Args:
+        text: ``s3://bucket/prefix``, then maybe ``?`` and ``region``, ``endpoint``, ``cache``, ``cache_gib``, ``retry_s``,
+            ``lease_s``.
+
+    Raises:
+        ValueError: It is none; the sentence says why, and never repeats what stands where credentials would.
+    """
+    parts = urlsplit(text)
+    if "@" in parts.netloc:
+        raise ValueError(
+            "a store's address has no credentials in it: leave out what stands before @, and give them by AWS_ACCESS_KEY_ID "
+            "and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role"
+        )
+    if parts.scheme != "s3" or not parts.netloc:
+        raise ValueError(f"{text.partition('?')[0]!r} is no address of a store such as s3://bucket/prefix")
+    steps = [step for step in unquote(parts.path).split("/") if step]
+    if any(step in {".", ".."} for step in steps):
+        raise ValueError(f"the prefix of {text.partition('?')[0]!r} has a step that is . or ..")
+    words: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+        if key in _WORDS and value:
+            words[key] = value
+        elif key in _NUMBERS:
+            numbers[key] = _number(key, value)
+        else:
+            known = ", ".join((*_WORDS, *_NUMBERS))
+            raise ValueError(
+                f"an address of a store has no key {key!r} of this kind; it may have {known}, and credentials come from "
+                "the environment, a profile or the machine's role"
+            )
+    cache = words.pop("cache", None)
+    return Address(
+        parts.netloc, "/".join(steps), cache=None if cache is None else Path(cache), **words, **numbers
+    )
+
+
+def _number(key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not _NUMBERS[key] <= number < float("inf"):
+        raise ValueError(f"{key} of a store's address is a number from {_NUMBERS[key]:g} on, found {value!r}")
+    return number
+
+
+def checked_store(store: str) -> str:
+    """The name of a store as a configuration has it: a folder, or an address that can be read.
+
+    Raises:
+        ValueError: It looks like an address and is none of a bucket's.
+    """
+    if is_address(store):
+        parse_address(store)
+    elif "://" in store:
+        scheme = store.partition("://")[0]
+        raise ValueError(
+            f"store must be a folder or an address such as s3://bucket/prefix, found one with {scheme}://"
+        )
+    return store
+
+
+Store = Annotated[str, AfterValidator(checked_store)]
+"""A store in a configuration."""

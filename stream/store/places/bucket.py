@@ -1,0 +1,308 @@
+"""The operations on an S3 bucket that the store is built of, and what to say when one fails.
+
+All but ``put`` are safe to repeat: a conditional put whose answer was lost is told from another writer's by what lies there.
+"""
+
+import errno
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from schemas.store_address import Address
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+T = TypeVar("T")
+
+PAUSE_S = 0.1
+"""Pause before the second try of a conditional put; each further one is twice as long, up to ``MAX_PAUSE_S``."""
+
+MAX_PAUSE_S = 5.0
+
+CONNECT_S, ANSWER_S = 5.0, 30.0
+"""How long one request waits for a connection, and for its answer, where ``retry_s`` isn't less."""
+
+_STATUS = re.compile(r"status code: (\d{3})")
+
+
+class ObjectStoreError(OSError):
+    """A bucket refuses, or nobody answers; ``errno`` is ``EHOSTUNREACH`` where another try may do better."""
+
+    def __init__(self, sentence: str, number: int = errno.EACCES) -> None:
+        super().__init__(sentence)
+        self.errno = number
+
+
+class StaleError(OSError):
+    """An object is no longer what it was when it was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object that is there.
+
+    Attributes:
+        key: Its key.
+        bytes: Its length.
+        etag: What tells its content from any other.
+        modified_s: When it was put, by the service's clock, whole seconds since the epoch.
+    """
+
+    key: str
+    bytes: int
+    etag: str
+    modified_s: float
+
+
+class Bucket:
+    """One bucket, from one process; a process that was forked opens its own."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._lock = threading.Lock()
+        self._opened: tuple[int, S3Store] | None = None
+
+    def stat(self, key: str) -> Found:
+        """What lies under a key.
+
+        Raises:
+            FileNotFoundError: Nothing.
+            ObjectStoreError: The bucket refuses, or nobody answers.
+        """
+        import obstore
+
+        return _found(self._do(lambda store: obstore.head(store, key), key))
+
+    def read(self, key: str) -> tuple[bytes, Found]:
+        """A whole object, at one moment.
+
+        Raises:
+            FileNotFoundError: There is none.
+            ObjectStoreError: The bucket refuses, or nobody answers.
+        """
+        import obstore
+
+        def get(store: "S3Store") -> tuple[bytes, Found]:
+            answer = obstore.get(store, key)
+            return bytes(answer.bytes()), _found(answer.meta)
+
+        return self._do(get, key)
+
+    def fetch(self, key: str, path: Path) -> None:
+        """Copy an object into a new file of this machine.
+
+        Raises:
+            FileNotFoundError: There is none.
+            ObjectStoreError: The bucket refuses, or nobody answers.
+            OSError: The disk refuses.
+        """
+        import obstore
+
+        def get(store: "S3Store") -> None:
+            with path.open("wb") as file:
+                for piece in obstore.get(store, key).stream(1 << 22):
+                    file.write(piece)
+
+        self._do(get, key)
+
+    def below(self, prefix: str) -> Iterator[Found]:
+        """All objects whose keys begin with a prefix that ends in a slash, in the order of their keys."""
+        import obstore
+
+        pages = iter(self._do(lambda store: obstore.list(store, prefix, chunk_size=1000), prefix))
+        while (page := self._do(lambda _: next(pages, None), prefix)) is not None:
+            yield from map(_found, page)
+
+    def folder(self, prefix: str) -> tuple[list[str], list[Found]]:
+        """What lies right under a prefix that ends in a slash: prefixes one step longer, and objects."""
+        import obstore
+
+        listed = self._do(lambda store: obstore.list_with_delimiter(store, prefix), prefix)
+        return list(listed["common_prefixes"]), [_found(meta) for meta in listed["objects"]]
+
+    def put(self, key: str, content: bytes | Path) -> None:
+        """Put an object in place of any other; for keys that one writer alone ever uses."""
+        import obstore
+
+        self._do(lambda store: obstore.put(store, key, content), key)
+
+    def put_new(self, key: str, content: bytes) -> str:
+        """Put an object where there is none.
+
+        Returns:
+            Its ETag.
+
+        Raises:
+            FileExistsError: There is another one.
+            ObjectStoreError: The bucket refuses, or nobody answers: the object may be there all the same.
+        """
+        return self._conditional(key, content, "create")
+
+    def replace(self, key: str, content: bytes, etag: str) -> str:
+        """Put an object in place of the one that was looked at.
+
+        Returns:
+            Its ETag.
+
+        Raises:
+            StaleError: Another one lies there by now, or none.
+            ObjectStoreError: The bucket refuses, or nobody answers: the object may be there all the same.
+        """
+        return self._conditional(key, content, {"e_tag": etag})
+
+    def remove(self, keys: list[str]) -> None:
+        """Remove objects; those that aren't there are fine."""
+        import obstore
+
+        if keys:
+            self._do(lambda store: obstore.delete(store, keys), keys[0])
+
+    def _conditional(self, key: str, content: bytes, mode: Any) -> str:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        until_s, pause_s = time.monotonic() + self.address.retry_s, PAUSE_S
+        while True:
+            try:
+                return str(obstore.put(self._store(), key, content, mode=mode)["e_tag"])
+            except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
+                if _code(error) == "NoSuchBucket":
+                    raise self._told(error, key) from error
+                return self._ours(key, content, created=mode == "create")
+            except Exception as error:
+                told = self._told(error, key)
+                if told.errno != errno.EHOSTUNREACH or time.monotonic() + pause_s > until_s:
+                    raise told from error
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+    def _ours(self, key: str, content: bytes, *, created: bool) -> str:
+        """The ETag of what a refused put finds, if it is what was to be put: then an answer was lost."""
+        try:
+            there, found = self.read(key)
+        except FileNotFoundError:
+            there, found = b"", None
+        if found is not None and there == content:
+            return found.etag
+        place = f"{self.address}/{key}"
+        if created:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), place)
+        raise StaleError(f"{place} was changed by another process")
+
+    def _do(self, operation: Callable[["S3Store"], T], key: str) -> T:
+        from obstore.exceptions import BaseError
+
+        try:
+            return operation(self._store())
+        except FileNotFoundError as error:
+            if _code(error) == "NoSuchBucket":
+                raise self._told(error, key) from error
+            raise FileNotFoundError(
+                errno.ENOENT, os.strerror(errno.ENOENT), f"{self.address}/{key}"
+            ) from None
+        except (BaseError, PermissionError) as error:
+            raise self._told(error, key) from error
+
+    def _store(self) -> "S3Store":
+        with self._lock:
+            if self._opened is None or self._opened[0] != os.getpid():
+                self._opened = os.getpid(), self._open()
+            return self._opened[1]
+
+    def _open(self) -> "S3Store":
+        from obstore.store import S3Store
+
+        address = self.address
+        given: dict[str, Any] = {"region": address.region, "endpoint": address.endpoint}
+        endpoint = (
+            address.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        )
+        answer_s = min(ANSWER_S, address.retry_s)
+        return S3Store(
+            address.bucket,
+            **{key: value for key, value in given.items() if value is not None},
+            credential_provider=_profile(),
+            client_options={
+                "allow_http": endpoint is not None and endpoint.startswith("http://"),
+                "connect_timeout": timedelta(seconds=min(CONNECT_S, answer_s)),
+                "read_timeout": timedelta(seconds=answer_s),
+                "timeout": timedelta(seconds=20 * answer_s),  # of a large file's part, on a slow line
+            },
+            retry_config={"max_retries": 1000, "retry_timeout": timedelta(seconds=address.retry_s)},
+        )
+
+    def _told(self, error: Exception, key: str) -> ObjectStoreError:
+        """An error of the library as a sentence: without what it was sent, which may name credentials."""
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+        text, code = str(error), _code(error)
+        where = f"{self.address}" + (f" at {self.address.endpoint}" if self.address.endpoint else "")
+        if code == "NoSuchBucket":
+            return ObjectStoreError(
+                f"there is no bucket {where}; make it, or mend the store's address", errno.ENOENT
+            )
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
+            return ObjectStoreError(
+                f"{where} refuses this process's credentials for {key or 'its list'} ({code or 'access denied'}): it must "
+                "list, read, put and delete there; see that the environment, the profile or the role has them"
+            )
+        if "/latest/" in text or "Missing" in text or "credential" in text.lower():
+            return ObjectStoreError(
+                f"no credentials for {where}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give "
+                "the machine a role"
+            )
+        status = _STATUS.search(text)
+        if status is not None and status[1][0] in "34" and status[1] not in {"408", "429"}:
+            return ObjectStoreError(
+                f"{where} refuses {key or 'its list'} with status {status[1]} ({code or 'no reason given'}); see that it "
+                "is the bucket's own endpoint and region, and that it knows conditional puts"
+            )
+        why = f"status {status[1]}" if status is not None else _cause(text)
+        return ObjectStoreError(
+            f"{where} does not answer ({why}); see that the service runs and this machine reaches it",
+            errno.EHOSTUNREACH,
+        )
+
+
+def _profile() -> Any:
+    """A provider of credentials where the environment names a profile; None: the library's own chain."""
+    if not os.environ.get("AWS_PROFILE"):
+        return None
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        raise ObjectStoreError(
+            "AWS_PROFILE is set, and reading profiles needs boto3: pip install 'freshet[aws-profiles]', or give the "
+            "credentials by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from None
+    return Boto3CredentialProvider()
+
+
+def _found(meta: Any) -> Found:
+    return Found(meta["path"], meta["size"], str(meta["e_tag"]), meta["last_modified"].timestamp())
+
+
+def _code(error: Exception) -> str:
+    """What the service calls an error, such as ``NoSuchBucket``."""
+    found = re.search(r"<Code>(\w+)</Code>", str(error))
+    return found[1] if found else ""
+
+
+def _cause(text: str) -> str:
+    """The innermost thing that a library of connections says."""
+    kind = re.search(r"kind: (\w+)", text)
+    inner = re.findall(r'(?:message|error): "([^"]{1,100})"', text)
+    return (
+        inner[-1]
+        if inner
+        else {"Connect": "no connection", "Timeout": "no answer in time"}.get(
+            kind[1] if kind else "", "the connection broke"
+        )
+    )

@@ -1,0 +1,144 @@
+"""Files of a bucket on this machine's disk, so that they can be mapped: named by their content, bounded in size.
+
+Nothing here is ever changed, so processes share it without a lock; what is evicted stays mapped where it is in use.
+"""
+
+import os
+import secrets
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import xxhash
+
+from schemas.store_address import Address
+from stream.store.places.object_path import ObjectPath
+
+SCRATCH = "scratch-"
+"""Prefix of files that are being written or fetched."""
+
+FORGOTTEN_S = 86_400.0
+"""A file that nobody wrote to for so long is no longer being written."""
+
+LOOK_SHARE = 16
+"""The cache is measured each time a sixteenth of its size was added by a process: it may be larger by that much."""
+
+
+class Cache:
+    """Copies of a bucket's files in one folder.
+
+    Args:
+        address: The bucket's, which says where the folder is and how large it may be.
+
+    Raises:
+        OSError: The folder can't be made.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.folder = address.cache if address.cache is not None else default_folder()
+        self.limit_bytes = int(address.cache_gib * 2**30)
+        self._bucket = f"{address.endpoint or ''} {address.bucket}"
+        self._added = self.limit_bytes  # what lies there is measured first
+        self._lock = threading.Lock()
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def scratch(self) -> Path:
+        """A name for a new file that is to be adopted, or removed."""
+        return self.folder / f"{SCRATCH}{os.getpid()}-{secrets.token_hex(8)}"
+
+    def adopt(self, scratch: Path, place: ObjectPath, checksum: str) -> Path:
+        """Keep a scratch file as the copy of a place's file; returns where it is."""
+        size = scratch.stat().st_size
+        path = self._path(place, checksum)
+        scratch.replace(path)
+        self._grew(size)
+        return path
+
+    def fetched(self, place: ObjectPath, size: int, checksum: str) -> Path:
+        """The copy of a place's file, fetched where it isn't here yet.
+
+        Args:
+            place: Where it lies in the bucket.
+            size: Its length, as its record says.
+            checksum: Its xxh64, likewise; a copy is kept under it only if it is right.
+
+        Returns:
+            The copy; if what lies in the bucket isn't what the record says, it is that, under a name of its own.
+
+        Raises:
+            FileNotFoundError: It isn't in the bucket.
+            OSError: The bucket or the disk refuses.
+        """
+        path = self._path(place, checksum)
+        with suppress(FileNotFoundError):
+            if path.stat().st_size == size:
+                os.utime(path)  # used last
+                return path
+        scratch = self.scratch()
+        try:
+            place.bucket.fetch(place.key, scratch)
+            digest = xxhash.xxh64()
+            with scratch.open("rb") as file:
+                while piece := file.read(1 << 22):
+                    digest.update(piece)
+            return self.adopt(scratch, place, digest.hexdigest())
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def forget(self, place: ObjectPath, checksum: str) -> bool:
+        """Remove a copy that turned out damaged, so that it is fetched anew; whether there was one."""
+        try:
+            self._path(place, checksum).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _path(self, place: ObjectPath, checksum: str) -> Path:
+        return self.folder / f"{xxhash.xxh128_hexdigest(f'{self._bucket} {place.key}'.encode())}-{checksum}"
+
+    def _grew(self, size: int) -> None:
+        with self._lock:
+            self._added += size
+            if self._added < self.limit_bytes // LOOK_SHARE:
+                return
+            self._added = 0
+        self._evict()
+
+    def _evict(self) -> None:
+        """Remove the files that were used longest ago until an eighth is free."""
+        kept: list[tuple[float, int, Path]] = []
+        forgotten_s = time.time() - FORGOTTEN_S
+        for path in self.folder.iterdir():
+            with suppress(FileNotFoundError):  # evicted by another process
+                found = path.stat()
+                if not path.name.startswith(SCRATCH):
+                    kept.append((found.st_mtime, found.st_size, path))
+                elif found.st_mtime < forgotten_s:
+                    path.unlink()
+        total = sum(size for _, size, _ in kept)
+        if total <= self.limit_bytes:
+            return
+        for _, size, path in sorted(kept):
+            path.unlink(missing_ok=True)
+            total -= size
+            if total <= self.limit_bytes * 7 // 8:
+                return
+
+
+_caches: dict[Address, Cache] = {}
+_making = threading.Lock()
+
+
+def cache_of(place: ObjectPath) -> Cache:
+    """The cache that a place's files are read through, one a process."""
+    address = place.bucket.address
+    with _making:
+        if address not in _caches:
+            _caches[address] = Cache(address)
+        return _caches[address]
+
+
+def default_folder() -> Path:
+    """``freshet`` in the user's folder of caches."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshet"

@@ -1,0 +1,195 @@
+"""A lease: the lock of a folder in a bucket, which no kernel takes from a process that has died.
+
+Its holder puts the lease object anew, by If-Match, three times in ``lease_s``. Whoever wants it watches the object, by
+its own clock alone: one that stays the same for ``lease_s`` has lost its holder, and is replaced by If-Match. So no two
+clocks are ever compared. A holder that was paused for longer may still believe that it has the lease; what keeps it from
+harm is that every record is put under a name that must be free, and every data file under one that nobody else uses.
+"""
+
+import json
+import os
+import secrets
+import threading
+import time
+from functools import cache
+from pathlib import Path
+
+from stream.store.errors import LaneBusyError
+from stream.store.places.bucket import ObjectStoreError, StaleError
+from stream.store.places.object_path import ObjectPath
+
+CLOSE_S = 5.0
+"""How long a release waits for a renewal that nobody answers."""
+
+BEATS = 3
+"""Renewals in the time after which a silent holder loses its lease."""
+
+
+class Lease:
+    """Exclusive right to write into one folder of a bucket, until ``release``, or until the process falls silent.
+
+    Attributes:
+        lost: Why the lease is no longer this process's; None: it is.
+    """
+
+    why_both = "one of them was silent for longer than its lease; run one stream job"
+    """What to say where another writer was there all the same."""
+
+    def __init__(self, folder: ObjectPath, writer_id: str, name: str, doing: str) -> None:
+        """Take the lease; where a holder has fallen silent, that takes ``lease_s`` seconds.
+
+        Args:
+            folder: Of a log or lane.
+            writer_id: Who takes it.
+            name: The lease's file.
+            doing: What its holder does to the folder, for sentences.
+
+        Raises:
+            LaneBusyError: Another writer holds it; the message names both.
+            ObjectStoreError: The bucket refuses, or nobody answers.
+        """
+        self.lost: str | None = None
+        self._folder, self._writer_id, self._doing = folder, writer_id, doing
+        self._bucket, self._key = folder.bucket, (folder / name).key
+        self._lease_s = folder.bucket.address.lease_s
+        self._boot = _boot()
+        self._renewing = threading.Lock()
+        self._etag = self._taken()
+        self._held_s = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"lease {folder}", daemon=True)
+        self._thread.start()
+
+    def require(self) -> None:
+        """Check that the lease is still held, as far as this process can know without asking.
+
+        Raises:
+            LaneBusyError: Another writer has taken it, or may have.
+        """
+        if self.lost is None and time.monotonic() - self._held_s > self._lease_s:
+            self._renew()  # paused, or cut off: what others did meanwhile is known when this returns
+        if self.lost is not None:
+            raise LaneBusyError(self.lost)
+
+    def release(self) -> None:
+        """Give the lease back, so that the next writer need not wait; doing so twice is harmless."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join(CLOSE_S)
+        if self.lost is None and not self._thread.is_alive():
+            try:
+                self._bucket.replace(self._key, b"{}\n", self._etag)
+            except (StaleError, ObjectStoreError):
+                return  # another's by now; or nobody answers, and the next one waits until it has run out
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._lease_s / BEATS):
+            try:
+                self._renew()
+            except ObjectStoreError:
+                continue  # tried again at the next beat; ``require`` tells how long it has been
+            if self.lost is not None:
+                return
+
+    def _renew(self) -> None:
+        with self._renewing:
+            before_s = time.monotonic()
+            try:
+                self._etag = self._bucket.replace(self._key, self._content(), self._etag)
+                self._held_s = before_s
+            except StaleError:
+                self.lost = (
+                    f"{self._folder} is being {self._doing} by {self._holder() or 'another writer'} now: {self._writer_id} was "
+                    f"silent for longer than its lease of {self._lease_s:g} seconds; stop one of the two"
+                )
+
+    def _taken(self) -> str:
+        """The ETag of the lease once it is ours."""
+        content = self._content()
+        try:
+            return self._bucket.put_new(self._key, content)
+        except FileExistsError:
+            pass
+        since_s, seen = time.monotonic(), ""
+        while True:
+            raw, found = self._bucket.read(self._key)
+            holder = _read(raw)
+            if (
+                not holder
+                or _is_gone(holder)
+                or (seen == found.etag and time.monotonic() - since_s >= self._lease_s)
+            ):
+                try:
+                    return self._bucket.replace(self._key, content, found.etag)
+                except StaleError:
+                    raise self._busy(self._holder()) from None
+            if (seen and seen != found.etag) or _is_here(holder):
+                raise self._busy(str(holder.get("writer", "")))
+            seen = found.etag
+            time.sleep(min(1.0, self._lease_s / 10))
+
+    def _busy(self, holder: str) -> LaneBusyError:
+        return LaneBusyError(
+            f"{self._folder} is being {self._doing} by {holder or 'another writer'}, so {self._writer_id} cannot do so too; "
+            "stop the other process or choose another store"
+        )
+
+    def _holder(self) -> str:
+        try:
+            return str(_read(self._bucket.read(self._key)[0]).get("writer", ""))
+        except OSError:
+            return ""
+
+    def _content(self) -> bytes:
+        pid = os.getpid()
+        said = {
+            "writer": self._writer_id,
+            "beat": secrets.token_hex(8),
+            "boot": self._boot,
+            "pid": pid,
+            "started": _started(pid),
+        }
+        return json.dumps(said, sort_keys=True).encode() + b"\n"
+
+
+@cache
+def _boot() -> str:
+    """Which running machine, and which of its views of processes; a word of its own where that can't be told."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return secrets.token_hex(16)
+
+
+def _is_here(holder: dict[str, object]) -> bool:
+    """Whether the holder is a process of this machine that is alive."""
+    pid = holder.get("pid")
+    return holder.get("boot") == _boot() and isinstance(pid, int) and _started(pid) == holder.get("started")
+
+
+def _is_gone(holder: dict[str, object]) -> bool:
+    """Whether the holder was a process of this machine that has ended: nobody need wait for its lease to run out."""
+    return holder.get("boot") == _boot() and isinstance(holder.get("pid"), int) and not _is_here(holder)
+
+
+def _read(raw: bytes) -> dict[str, object]:
+    try:
+        content = json.loads(raw)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _started(pid: int) -> str | None:
+    """When a process of this machine began, in the kernel's ticks; None: there is none."""
+    try:
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[19]
+        )
+    except OSError:
+        return None

@@ -1,0 +1,73 @@
+"""A local S3 service for tests: moto's server, which honours If-None-Match and If-Match, on a port of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+BUCKET = "freshet-tests"
+_numbers = count()
+
+
+class S3Server:
+    """A running service with one bucket.
+
+    Attributes:
+        endpoint: Its URL.
+    """
+
+    def __init__(self, endpoint: str, cache: Path) -> None:
+        self.endpoint = endpoint
+        self._cache = cache
+        request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
+        urllib.request.urlopen(request, timeout=10).close()
+
+    def store(self, *, endpoint: str | None = None, name: str | None = None, **keys: object) -> str:
+        """The address of a new store, or of ``name`` again, maybe through another endpoint."""
+        prefix = name or f"{os.getpid()}/{next(_numbers)}"
+        query = {"cache": self._cache, "lease_s": 1, "retry_s": 5, "region": "us-east-1", **keys}
+        query["endpoint"] = endpoint or self.endpoint
+        return f"s3://{BUCKET}/{prefix}?{'&'.join(f'{key}={value}' for key, value in query.items())}"
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """The service, with credentials in the environment that it takes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path_factory.mktemp("s3")
+    with (folder / "log").open("wb") as log, pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("AWS_ACCESS_KEY_ID", "tests")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
+        patch.setenv(
+            "AWS_METADATA_ENDPOINT", "http://127.0.0.1:9"
+        )  # no role of this machine is ever asked for
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        with subprocess.Popen(command, stdout=log, stderr=log) as server:
+            try:
+                _wait_for(port, server)
+                yield S3Server(f"http://127.0.0.1:{port}", folder / "cache")
+            finally:
+                server.terminate()
+
+
+def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
+    for _ in range(600):
+        assert server.poll() is None, "moto's server ended at its start"
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"moto's server doesn't listen on port {port}")

@@ -1,0 +1,305 @@
+"""What a folder of this machine and a prefix of a bucket have in common: the contract that the store is built on."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from s3_server import S3Server
+
+from schemas.store import LogHeader
+from schemas.store_address import Address, parse_address
+from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError
+from stream.store.files.data import open_table, read_table, stage, write_table
+from stream.store.files.lock import lock_folder
+from stream.store.files.paths import make_folders, plain, token_of, with_token
+from stream.store.files.records import put_record, read_record
+from stream.store.files.sweep import remove
+from stream.store.places import lease as lease_module
+from stream.store.places.cache import cache_of
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place, place_of
+
+TABLE = pa.table({"x": [1, 2, 3]})
+
+
+def header(graph: str) -> LogHeader:
+    return LogHeader(graph=graph, interval_us=10, ids="int")
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "folder":
+        return place_of(tmp_path / "store")
+    s3: S3Server = request.getfixturevalue("s3")
+    return place_of(s3.store(cache=tmp_path / "cache"))
+
+
+@pytest.fixture
+def bucket(s3: S3Server, tmp_path: Path) -> ObjectPath:
+    place = place_of(s3.store(cache=tmp_path / "cache", cache_gib=0.001))
+    assert isinstance(place, ObjectPath)
+    return place
+
+
+def names(paths: object) -> list[str]:
+    return sorted(path.name for path in paths)  # type: ignore[attr-defined]
+
+
+def test_a_record_is_put_once_by_whoever_comes_first(place: Place) -> None:
+    path = place / "commits/0.json"
+    won: list[str] = []
+
+    def put(graph: str) -> None:
+        try:
+            put_record(path, header(graph))
+        except FileExistsError:
+            return
+        won.append(graph)
+
+    if isinstance(place, ObjectPath):
+        threads = [threading.Thread(target=put, args=(f"g{i}",)) for i in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    else:  # a folder's lock keeps others out
+        put("g0")
+        put("g1")
+    assert len(won) == 1
+    assert read_record(path, LogHeader).graph == won[0]
+
+
+def test_a_record_that_is_put_again_is_its_own(place: Place) -> None:
+    """The answer to a put may be lost: in a bucket the same record under its name is not another writer's."""
+    path = place / "log.json"
+    put_record(path, header("g"))
+    if isinstance(place, ObjectPath):
+        put_record(path, header("g"))
+    with pytest.raises(FileExistsError):
+        put_record(path, header("other"))
+    assert read_record(path, LogHeader).graph == "g"
+
+
+def test_a_record_is_replaced_whole(place: Place) -> None:
+    path = place / "log.json"
+    put_record(path, header("g"))
+    put_record(path, header("other"), replace=True)
+    assert read_record(path, LogHeader).graph == "other"
+
+
+def test_what_is_not_there_is_missing(place: Place) -> None:
+    with pytest.raises(ConfigMissingError, match=r"log\.json does not exist"):
+        read_record(place / "log.json", LogHeader)
+    with stage(place) as staging:
+        reference = staging.add_table("tail/0.arrow", TABLE)
+        staging.finish()
+    (place / reference.path).unlink()
+    if isinstance(place, ObjectPath):
+        assert cache_of(place).forget(place / reference.path, reference.checksum)
+    with pytest.raises(MissingError, match="is missing, though a record names it"):
+        open_table(place, reference)
+    with pytest.raises(FileNotFoundError):
+        (place / reference.path).unlink()
+    (place / reference.path).unlink(missing_ok=True)
+
+
+def test_staged_files_are_there_once_finished(place: Place) -> None:
+    with stage(place) as staging:
+        first = staging.add_table("tail/0.arrow", TABLE)
+        second = staging.add_table("snapshots/7/events.arrow", TABLE, compressed=True)
+        assert not (place / first.path).exists()
+        staging.finish()
+    assert read_table(place, first).equals(TABLE)
+    assert read_table(place, second, schema=TABLE.schema).equals(TABLE)
+    assert (place / first.path).stat().st_size == first.bytes
+    assert (plain(first.path), plain(second.path)) == ("tail/0.arrow", "snapshots/7/events.arrow")
+    assert bool(token_of(first.path)) == isinstance(place, ObjectPath)
+
+
+def test_a_commit_that_fails_leaves_nothing_that_is_named(place: Place) -> None:
+    with pytest.raises(RuntimeError, match="no"), stage(place) as staging:
+        staging.add_table("tail/0.arrow", TABLE)
+        raise RuntimeError("no")
+    assert names(place.rglob("*.arrow")) == []
+    if isinstance(place, ObjectPath):
+        assert list(cache_of(place).folder.iterdir()) == []
+
+
+def test_other_bytes_are_found_out(place: Place) -> None:
+    reference = write_table(place, "exports/x.arrow", TABLE)
+    assert reference.path == "exports/x.arrow"
+    content = bytearray((place / reference.path).read_bytes())
+    content[len(content) // 2] ^= 1
+    _overwrite(place / reference.path, bytes(content))
+    if isinstance(place, ObjectPath):
+        assert open_table(
+            place, reference
+        )  # the copy is right, and what it is a copy of is for verify to find
+        cache_of(place).forget(place / reference.path, reference.checksum)
+    with pytest.raises(CorruptError, match="does not match the checksum"):
+        open_table(place, reference)
+    _overwrite(place / reference.path, bytes(content[:-1]))
+    with pytest.raises(CorruptError, match=f"has {reference.bytes - 1} bytes"):
+        open_table(place, reference)
+
+
+def _overwrite(path: Place, content: bytes) -> None:
+    path.put(content) if isinstance(path, ObjectPath) else path.write_bytes(content)
+
+
+def test_folders_are_listed_and_removed(place: Place) -> None:
+    for name in ("a/1.json", "a/2.json", "a/b/3.arrow", "c/lane.json", "d/x"):
+        make_folders((place / name).parent)
+        _overwrite(place / name, b"content")
+    assert names(place.iterdir()) == ["a", "c", "d"]
+    assert names((place / "a").iterdir()) == ["1.json", "2.json", "b"]
+    assert names((place / "a").glob("*.json")) == ["1.json", "2.json"]
+    assert [path.parent.name for path in place.glob("*/lane.json")] == ["c"]
+    files = [path for path in place.rglob("*") if path.is_file()]
+    assert names(files) == ["1.json", "2.json", "3.arrow", "lane.json", "x"]
+    assert {path.stat().st_size for path in files} == {7}
+    assert (place / "a").is_dir() and not (place / "a/1.json").is_dir() and not (place / "e").is_dir()
+    assert (place / "a/1.json").exists() and not (place / "a/4.json").exists()
+    assert names((place / "e").glob("*")) == []
+    remove([place / "a", *(place / "d").iterdir(), place / "not-there"])
+    assert names(path for path in place.rglob("*") if path.is_file()) == ["lane.json"]
+
+
+def test_one_writer_a_folder(place: Place) -> None:
+    make_folders(place)
+    lock = lock_folder(place, "first")
+    lock.require()
+    with pytest.raises(LaneBusyError, match="is being written by first, so second cannot do so too"):
+        lock_folder(place, "second")
+    with pytest.raises(LaneBusyError, match="compacted by"):
+        lock_folder(place, "third", "compaction.lock") and lock_folder(place, "fourth", "compaction.lock")
+    lock.release()
+    lock.release()
+    lock_folder(place, "second").release()
+
+
+def test_the_name_of_a_data_file_has_one_token() -> None:
+    for path in ("tail/3.arrow", "snapshots/-7/event_parts.arrow", "index/ids-0-12.arrow"):
+        named = with_token(path, "0123456789ab")
+        assert (plain(named), token_of(named), token_of(path)) == (path, "0123456789ab", "")
+
+
+# Buckets alone.
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From now on this process holds leases as one of another machine would; returns what ends that."""
+    monkeypatch.setattr(lease_module, "_boot", lambda: "another machine")
+    return lambda: monkeypatch.setattr(lease_module, "_boot", lambda: "this machine")
+
+
+def test_a_lease_of_a_holder_that_fell_silent_is_taken_over(
+    bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = elsewhere(monkeypatch)
+    silent = lock_folder(bucket, "silent")
+    back()
+    with pytest.raises(LaneBusyError, match="written by silent"):  # it still beats
+        lock_folder(bucket, "second")
+    silent._ended.set()  # type: ignore[union-attr]  # paused from here on
+    silent._thread.join()  # type: ignore[union-attr]
+    second = lock_folder(bucket, "second")
+    time.sleep(1.1)
+    with pytest.raises(LaneBusyError, match=r"written by second now: silent was silent for longer"):
+        silent.require()
+    second.require()
+    second.release()
+
+
+def test_a_lease_of_a_process_of_this_machine_that_has_ended_is_taken_at_once(
+    bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = lock_folder(bucket, "killed")
+    lock._ended.set()  # type: ignore[union-attr]
+    lock._thread.join()  # type: ignore[union-attr]
+    here = os.getpid
+    monkeypatch.setattr(lease_module, "_started", lambda pid: None if pid == here() else "0")
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waited"))
+    lock_folder(bucket, "second")
+
+
+def test_a_lease_that_nobody_renewed_for_long_is_asked_for_before_it_is_relied_on(bucket: ObjectPath) -> None:
+    lock = lock_folder(bucket, "paused")
+    lock._held_s -= 10  # type: ignore[union-attr]
+    before = (bucket / "lock").read_bytes()
+    lock.require()
+    assert (bucket / "lock").read_bytes() != before
+    lock.release()
+
+
+def test_a_file_is_fetched_once_and_anew_when_its_copy_is_damaged(bucket: ObjectPath) -> None:
+    with stage(bucket) as staging:
+        reference = staging.add_table("tail/0.arrow", TABLE)
+        staging.finish()
+    fetched: list[str] = []
+    fetch = bucket.bucket.fetch
+    bucket.bucket.fetch = lambda key, path: (fetched.append(key), fetch(key, path))[1]  # type: ignore[method-assign]
+    read_table(bucket, reference)
+    assert fetched == []  # what was written here is here
+    (copy,) = cache_of(bucket).folder.iterdir()
+    copy.write_bytes(b"?" * reference.bytes)
+    assert read_table(bucket, reference).equals(TABLE)
+    read_table(bucket, reference)
+    assert fetched == [f"{bucket.key}/{reference.path}"]
+
+
+def test_the_cache_keeps_what_was_used_last_within_its_bound(bucket: ObjectPath) -> None:
+    cache = cache_of(bucket)
+    assert cache.limit_bytes == 1_073_741
+    table = pa.table({"x": list(range(20_000))})
+    references = [write_table(bucket, f"exports/{i}.arrow", table) for i in range(6)]
+    for i in range(6):
+        os.utime(cache._path(bucket / references[i].path, references[i].checksum), (i, i))
+    mapped = read_table(bucket, references[0])  # used last, and in use
+    for i in range(6, 9):
+        write_table(bucket, f"exports/{i}.arrow", table)
+    sizes = [path.stat().st_size for path in cache.folder.iterdir()]
+    assert sum(sizes) <= cache.limit_bytes * (1 + 1 / 16)
+    assert cache._path(bucket / references[0].path, references[0].checksum).exists()
+    assert not cache._path(bucket / references[1].path, references[1].checksum).exists()
+    assert mapped.equals(table)
+    assert read_table(bucket, references[1]).equals(table)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s3://b", Address("b")),
+        ("s3://b/", Address("b")),
+        ("s3://b/p/q/", Address("b", "p/q")),
+        (
+            "s3://b/p?region=eu-west-1&endpoint=http://h:9&cache=/c&cache_gib=2&retry_s=3&lease_s=4",
+            Address("b", "p", "eu-west-1", "http://h:9", Path("/c"), 2.0, 3.0, 4.0),
+        ),
+    ],
+)
+def test_addresses_say_where_a_bucket_is(text: str, expected: Address) -> None:
+    assert parse_address(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("s3://", "no address"),
+        ("s3://key:hunter2@b/p", "no credentials"),
+        ("s3://b/p?secret_access_key=hunter2", "no key 'secret_access_key'"),
+        ("s3://b/p/../q", "a step that is . or .."),
+        ("s3://b?lease_s=0", "a number from 1 on, found '0'"),
+        ("s3://b?retry_s=nan", "a number from 0.1 on"),
+        ("s3://b?region=", "no key 'region'"),
+    ],
+)
+def test_what_is_no_address_is_told_without_its_secrets(text: str, told: str) -> None:
+    with pytest.raises(ConfigMissingError) as error:
+        place_of(text)
+    assert told in str(error.value)
+    assert "hunter2" not in str(error.value)

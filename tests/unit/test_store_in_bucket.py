@@ -1,0 +1,148 @@
+"""A store in a bucket is what the same store in a folder is: content, checks, compaction, following, removal."""
+
+import time
+from pathlib import Path
+
+import pytest
+from compacted import SNAPSHOTS, catch_up, grown, log_content, seal, seen
+from lane_stream import lane
+from s3_server import S3Server
+from test_power_failures import commits, write_log
+
+from stream.store.as_of import AsOf
+from stream.store.compact.retention import Keep
+from stream.store.compact.store import compact, remove_lane
+from stream.store.errors import ConfigMissingError, LaneBusyError, RetainedError
+from stream.store.files.paths import with_token
+from stream.store.graph import read_graph
+from stream.store.inspect import inspect
+from stream.store.lane.layout import lane_names
+from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.reader import LogReader
+from stream.store.places.place import place_of
+from stream.store.verify.store import verify
+
+LANES = [lane("hash"), lane("hdrf")]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store: Path = grown(tmp_path_factory.mktemp("local"), *LANES)
+    return store
+
+
+@pytest.fixture
+def store(s3: S3Server) -> str:
+    return s3.store()
+
+
+def described(store: object) -> dict[str, object]:
+    """What ``inspect`` says, without times and file lengths."""
+    found = inspect(store)  # type: ignore[arg-type]
+    lanes = {
+        name: {key: value for key, value in about.items() if key not in {"update_s", "disk_bytes"}}
+        for name, about in found["lanes"].items()
+    }
+    return {**found, "lanes": lanes}
+
+
+def test_it_holds_what_a_folder_holds_from_its_begin_to_its_compaction(local: Path, store: str) -> None:
+    grown(store, *LANES)
+    assert verify(store).problems == []
+    assert described(store) == described(local)
+    for name in ("hash", "hdrf"):
+        assert seen(store, name, 0) == seen(local, name, 0)
+    half = AsOf.parse(str(SNAPSHOTS // 2))
+    assert read_graph(store, as_of=half).src.tolist() == read_graph(local, as_of=half).src.tolist()
+
+    behind = LogReader(store)
+    assert compact(store, Keep(snapshots=5), always=True).first == SNAPSHOTS - 5
+    assert verify(store).problems == []
+    assert seen(store, "hash", SNAPSHOTS - 5) == seen(local, "hash", SNAPSHOTS - 5)
+    assert log_content(store, SNAPSHOTS - 5) == log_content(local, SNAPSHOTS - 5)
+    behind.refresh()
+    with pytest.raises(RetainedError, match=f"can start from {SNAPSHOTS - 5}"):
+        behind.events(0)
+    log = [path.key for path in (place_of(store) / "log").rglob("*")]  # type: ignore[union-attr]
+    assert sum("/snapshots/" in key for key in log) == 2 * 5
+    assert sum("/commits/" in key for key in log) == 1
+
+
+def test_all_that_a_commit_can_hold(tmp_path: Path, store: str) -> None:
+    acknowledged: list[int] = []
+    write_log(store, lambda: acknowledged.append(1))  # type: ignore[arg-type]
+    write_log(tmp_path / "local", lambda: None)
+    assert len(acknowledged) == 2 + len(commits())
+    assert verify(store).problems == []
+    assert inspect(store) == inspect(tmp_path / "local")
+
+
+def test_a_reader_follows_what_is_committed(store: str) -> None:
+    seal(store, 0, 2)  # type: ignore[arg-type]
+    log = LogReader(store)
+    followed = log.follow(timeout_s=10)
+    assert [next(followed).tau for _ in range(2)] == [0, 1]
+    seal(store, 2, 3)  # type: ignore[arg-type]
+    assert next(followed).tau == 2
+    assert [s.tau for s in log.follow(2, timeout_s=0.1)] == []
+
+
+def test_a_lane_that_is_removed_is_gone_with_its_files(store: str) -> None:
+    grown(store, *LANES, end=3)  # type: ignore[arg-type]
+    remove_lane(store, "hdrf")
+    assert lane_names(store) == ["hash"]
+    assert [path for path in place_of(store).rglob("*") if "hdrf" in str(path)] == []
+    catch_up(store, LANES[1])  # type: ignore[arg-type]
+    assert verify(store).problems == []
+
+
+def test_a_removal_that_was_cut_short_is_ended_by_the_next_compaction(store: str) -> None:
+    grown(store, *LANES, end=3)  # type: ignore[arg-type]
+    (place_of(store) / "lanes/hdrf.removed").put(b"")  # type: ignore[union-attr]
+    assert lane_names(store) == ["hash"]
+    assert verify(store).problems == []
+    with pytest.raises(LaneBusyError, match="is being removed: run freshet-stream compact"):
+        LaneWriter(store, LANES[1])
+    compact(store)
+    assert [path for path in place_of(store).rglob("*") if "hdrf" in str(path)] == []
+    catch_up(store, LANES[1])  # type: ignore[arg-type]
+    assert len(LaneReader(store, "hdrf").manifests) == 3
+
+
+def test_a_store_that_is_not_there_is_told(store: str) -> None:
+    for look in (LogReader, verify, inspect):
+        with pytest.raises(ConfigMissingError, match="does not exist"):
+            look(store)
+
+
+def test_a_copy_of_a_bucket_in_a_folder_is_a_store(store: str, tmp_path: Path, local: Path) -> None:
+    grown(store, LANES[0], end=SNAPSHOTS - 2)  # type: ignore[arg-type]
+    compact(store, Keep(snapshots=8), always=True)
+    root = place_of(store)
+    for path in root.rglob("*"):
+        copy = tmp_path / str(path).removeprefix(f"{root}/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    assert verify(tmp_path).problems == []
+    seal(tmp_path, SNAPSHOTS - 2, SNAPSHOTS)
+    catch_up(tmp_path, LANES[0])
+    compact(tmp_path, Keep(snapshots=4), always=True)
+    assert verify(tmp_path).problems == []
+    assert seen(tmp_path, "hash", SNAPSHOTS - 4) == seen(local, "hash", SNAPSHOTS - 4)
+
+
+def test_what_a_writer_that_was_shut_out_left_is_swept_after_the_next_commit(store: str) -> None:
+    seal(store, 0, 2)  # type: ignore[arg-type]
+    root = place_of(store) / "log"
+    token = "0123456789ab"
+    for name in ("tail/9", "rejects/9", "snapshots/9/events", "snapshots/1/events", "index/base-3"):
+        (root / with_token(f"{name}.arrow", token)).put(b"left")  # type: ignore[union-attr]
+    time.sleep(1.1)  # a bucket knows whole seconds
+    seal(store, 2, 3)  # type: ignore[arg-type]
+    assert [p.name for p in root.rglob("*") if token in str(p)] == [f"base-3_{token}.arrow"]
+    compact(store, always=True)
+    time.sleep(1.1)
+    compact(store, always=True)
+    assert [p.name for p in root.rglob("*") if token in str(p)] == []
+    assert verify(store).problems == []
