@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,6 +14,9 @@ from schemas.config import StreamConfig
 from schemas.events import US_PER_S, Op
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from stream.store.lane.index import LaneTotals, manifest_rows
+from stream.store.places.cache import cache_of
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import place_of
 
 COMMIT_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
@@ -101,7 +103,7 @@ class StreamMetrics:
         self._store_bytes = self._make(Gauge, "store_bytes", "Bytes of the snapshots' files", "kind")
         self._make(Gauge, "store_free_bytes", "Free bytes where the store lies").labels(
             self._graph
-        ).set_function(lambda: _free_bytes(Path(config.store)))
+        ).set_function(lambda: _free_bytes(config.store))
 
         self._lane_lag = self._make(Gauge, "lane_lag_snapshots", "Sealed snapshots the lane lacks", "lane")
         self._saving = self._make(
@@ -252,12 +254,13 @@ class StreamMetrics:
         return kind(f"freshet_{name}", text, ["graph", *labels], registry=self.registry, **options)
 
 
-def _free_bytes(store: Path) -> int:
-    """Free bytes where the store lies, or will lie: a scrape may come before the store is made."""
-    place = store.absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
+def _free_bytes(store: str) -> int:
+    """Free bytes where the store lies, or will lie, or its cache: a scrape may come before the store is made."""
+    place = place_of(store)
+    folder = (cache_of(place).folder if isinstance(place, ObjectPath) else place).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def _snapshot_bytes(snapshots: Iterable[SealedSnapshot]) -> int:

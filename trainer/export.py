@@ -1,7 +1,5 @@
 """Embeddings of the nodes a snapshot touched, as Arrow files under ``exports/`` in the store."""
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 
@@ -9,6 +7,7 @@ from schemas.store import LaneManifest
 from schemas.trainer_config import TrainerConfig
 from stream.store.files.data import write_table
 from stream.store.lane.reader import LaneReader
+from stream.store.places.place import Place, place_of
 from stream.store.window.view import WindowView
 from trainer.ranks import Ranks
 from trainer.strategies.interface import Strategy
@@ -21,7 +20,7 @@ def export_embeddings(
     manifest: LaneManifest,
     ranks: Ranks,
     config: TrainerConfig,
-) -> Path:
+) -> Place:
     """Write the embeddings of the nodes that have an edge event in the newest snapshot; a collective.
 
     Each rank writes the nodes it owns to ``exports/embeddings/<lane>/<τ>-<rank>.arrow``: columns ``node`` (dense
@@ -46,7 +45,7 @@ def export_embeddings(
             "rank": str(ranks.rank),
         }
     )
-    root = Path(config.store or ".")
+    root = place_of(config.store or ".")
     relative = f"exports/embeddings/{lane.header.lane}/{manifest.tau}-{ranks.rank}.arrow"
     write_table(root, relative, table)
     return root / relative

@@ -5,32 +5,36 @@ sources end by themselves as soon as the store no longer names their submission.
 """
 
 import os
-from pathlib import Path
 
 from stream.store.files.paths import make_folders
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place, place_of
 
 FOLDER = "job"
 NAME = "current"
 
 
-def announce(store: str | Path, submission: str) -> None:
+def announce(store: str | Place, submission: str) -> None:
     """From now on this submission reads for the store, and every other one ends."""
-    folder = Path(store) / FOLDER
+    folder = place_of(store) / FOLDER
+    if isinstance(folder, ObjectPath):
+        (folder / NAME).put(f"{submission}\n".encode("ascii"))
+        return
     make_folders(folder)
     temporary = folder / f"{NAME}.{os.getpid()}"
     temporary.write_text(f"{submission}\n", encoding="ascii")
     temporary.replace(folder / NAME)
 
 
-def withdraw(store: str | Path, submission: str) -> None:
+def withdraw(store: str | Place, submission: str) -> None:
     """This submission's sources end; nothing happens where another one has been announced since."""
     if is_current(store, submission):
-        (Path(store) / FOLDER / NAME).unlink(missing_ok=True)
+        (place_of(store) / FOLDER / NAME).unlink(missing_ok=True)
 
 
-def is_current(store: str | Path, submission: str) -> bool:
+def is_current(store: str | Place, submission: str) -> bool:
     """Whether this submission is the one that reads for the store."""
     try:
-        return (Path(store) / FOLDER / NAME).read_text(encoding="ascii").strip() == submission
+        return (place_of(store) / FOLDER / NAME).read_bytes().decode("ascii").strip() == submission
     except FileNotFoundError:
         return False

@@ -1,16 +1,15 @@
 """``freshet-stream compact``: index a store, drop old snapshots, remove lanes."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stream.service.output import Debug, Json, finish, notes, print_json, print_table
+from stream.service.output import Debug, Json, Store, finish, notes, print_json, print_table
 from stream.store.errors import StoreError
 
 
 def compact(
-    store: Annotated[Path, typer.Argument(help="Folder of the store.", metavar="STORE")],
+    store: Store,
     snapshots: Annotated[
         int | None, typer.Option("--keep-snapshots", min=1, help="Keep the newest so many snapshots.")
     ] = None,

@@ -1,11 +1,10 @@
 """``freshet-stream inspect``: what a store holds."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.service.output import Debug, Json, Store, finish, print_json, print_table
 from stream.store.errors import StoreError
 
 _LANE_COLUMNS = (
@@ -15,7 +14,7 @@ _LANE_COLUMNS = (
 
 
 def inspect(
-    store: Annotated[Path, typer.Argument(help="Folder of the store.", metavar="STORE")],
+    store: Store,
     as_of: Annotated[
         str | None,
         typer.Option(
@@ -45,7 +44,7 @@ def inspect(
     finish(body, StoreError, debug=debug)
 
 
-def _print_tables(store: Path, found: dict[str, Any]) -> None:
+def _print_tables(store: str, found: dict[str, Any]) -> None:
     rows = {key: value for key, value in found.items() if key not in ("lanes", "offsets")}
     for topic, partitions in found["offsets"].items():
         rows[f"offsets of {topic}"] = ", ".join(f"{p}: {offset:,}" for p, offset in partitions.items())

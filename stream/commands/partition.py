@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stream.decode.event_file import EventFile
     from stream.partition.comparison import Compared
     from stream.partition.offline import OfflineResult
+    from stream.store.places.place import Place
 
 _ALL = "all"
 
@@ -22,9 +23,9 @@ _LONGEST_INTERVAL_S = 9e12
 
 def partition(
     file: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="Parquet or CSV with columns src, dst, t (seconds), optionally op, features; or a store's folder."
+            help="Parquet or CSV with columns src, dst, t (seconds), optionally op, features; or a store's folder or address."
         ),
     ],
     algorithm: Annotated[
@@ -113,6 +114,9 @@ def partition(
     from stream.store.errors import StoreError
 
     def body() -> None:
+        from stream.store.places.place import place_of
+
+        source = place_of(str(file))
         params = parameters(param or [])
         if mode == "two-pass" and params.get("rule") == "need":
             raise Failure("--mode two-pass is the paper's rule: leave rule=need out, or take --mode online")
@@ -121,10 +125,10 @@ def partition(
             params |= {
                 name: value for name, value in options.items() if value is not None and name not in params
             }
-            title = f"{file.name} in {parts} parts"
-            picture = _writable("--plot", plot or Path(f"{file.stem}-partitioners.png"))
+            title = f"{source.name} in {parts} parts"
+            picture = _writable("--plot", plot or Path(f"{source.stem}-partitioners.png"))
             compared = _compare(
-                file, parts, interval, snapshots, params, mode=mode, window=window, seed=seed, as_of=as_of
+                source, parts, interval, snapshots, params, mode=mode, window=window, seed=seed, as_of=as_of
             )
             draw_comparison(title, compared, picture)
             if json:
@@ -136,7 +140,7 @@ def partition(
         if out is not None:
             _writable("--out", out)
         result = _partition(
-            file,
+            source,
             algorithm,
             parts,
             interval,
@@ -156,13 +160,13 @@ def partition(
             print_json(result.figures)
             return
         shown = {key: value for key, value in result.figures.items() if key != "snapshot_seconds"}
-        print_table(f"{file.name} by {algorithm}", shown)
+        print_table(f"{source.name} by {algorithm}", shown)
 
     finish(body, PartitionError, StoreError, debug=debug)
 
 
 def _compare(
-    file: Path,
+    file: "Place",
     parts: int,
     interval_s: float | None,
     snapshots: int | None,
@@ -208,7 +212,7 @@ def _compare(
 
 
 def _partition(
-    file: Path,
+    file: "Place",
     algorithm: str,
     parts: int,
     interval_s: float | None,
@@ -257,13 +261,13 @@ def _partition(
         )
 
 
-def _events(file: Path, as_of: str | None) -> "EventFile":
+def _events(file: "Place", as_of: str | None) -> "EventFile":
     """The events of a file, or of a store up to a moment."""
     from stream.decode.event_file import read_events
     from stream.store.as_of import AsOf
     from stream.store.store_events import store_events
 
-    if file.is_dir():
+    if not isinstance(file, Path) or file.is_dir():
         read = store_events(file, None if as_of is None else AsOf.parse(as_of))
     elif as_of is not None:
         raise Failure(f"--as-of is for a store's folder, {file} is none")

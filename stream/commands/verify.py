@@ -1,17 +1,14 @@
 """``freshet-stream verify``: check every byte and every invariant of a store."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from stream.service.failure import DONE, FAILED
-from stream.service.output import Debug, Json, finish, notes, print_json
+from stream.service.output import Debug, Json, Store, finish, notes, print_json
 from stream.store.errors import StoreError
 
 
 def verify(
-    store: Annotated[Path, typer.Argument(help="Folder of the store.", metavar="STORE")],
+    store: Store,
     json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -15,6 +15,10 @@ from stream.service.failure import run_command
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
+Store = Annotated[
+    str, typer.Argument(help="Folder of the store, or its address: s3://bucket/prefix.", metavar="STORE")
+]
+
 notes = Console(stderr=True)
 """Where people read: progress, tables' captions, warnings."""
 
