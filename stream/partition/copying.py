@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stream.partition.copying_kernels import RECORD_PARTS, assign_lanes, assign_masks, count_edges
+from stream.partition.copying_kernels import RECORD_PARTS, assign_masks, assign_planes, count_edges
 from stream.partition.interface import Assignment, Kind, PartitionError, Quality, Why
-from stream.partition.load_lanes import LANE_PARTS, lanes_for
+from stream.partition.load_planes import PLANE_PARTS
 from stream.partition.node_arrays import grown
 from stream.partition.part_sets import gains
 from stream.partition.quality import EdgeQuality
@@ -18,7 +18,7 @@ from stream.snapshots.state_table import pack, unpack
 _COUNT_SHIFT = np.uint64(32)
 _MASK = np.uint64(2**32 - 1)
 _CHUNK = 1 << 18
-"""Events of one call of a kernel: its notes of what changed stay in the cache, and loads are told apart in 32 bits."""
+"""Events of one call of a kernel: its notes of what changed stay in the cache."""
 
 
 class CopyingPartitioner:
@@ -40,7 +40,7 @@ class CopyingPartitioner:
     def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
         self.parts, self.seed, self.window = parts, seed, window
         # One record a node up to 32 parts, parts and counts apart above, and several words of parts from 65 on.
-        words = (-(-parts // 64),) if parts > LANE_PARTS else ()
+        words = (-(-parts // 64),) if parts > PLANE_PARTS else ()
         self._records: NDArray[np.uint64] = np.empty((0, *words), np.uint64)
         self._counts: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._home: Int32 = np.empty(0, np.int32)
@@ -55,6 +55,7 @@ class CopyingPartitioner:
         self._grow(delta.num_nodes)
         if self.greedy:
             self._count(delta.op, delta.src, delta.dst)
+        assigned = int(self._sizes.sum())
         event_part = np.empty(len(delta.op), np.int32)
         room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
         noted = [
@@ -62,10 +63,10 @@ class CopyingPartitioner:
             for begin in range(0, len(delta.op), _CHUNK)
         ]
         self._events += len(delta.op)
-        node, part, why = gains(noted, self.parts, self._placements)
-        self._placed += int((why == Why.NEW).sum())
+        node, part, why = gains(noted, self._placements, self._home)
+        self._placed += int(np.count_nonzero(why == Why.NEW))
         self._quality.observe(
-            inserts=int(np.count_nonzero(delta.op > 0)),
+            inserts=int(self._sizes.sum()) - assigned,
             discarded=0,
             seen=delta.num_nodes,
             shared=self._shared,
@@ -116,7 +117,7 @@ class CopyingPartitioner:
         state: dict[str, NDArray[Any]] = unpack(table)
         self._home, self._sizes, self._placements = state["home"], state["sizes"], state["placements"]
         masks, self._counts = state["masks"], state["counts"]
-        self._records = masks if self.parts > LANE_PARTS else masks.reshape(-1)
+        self._records = masks if self.parts > PLANE_PARTS else masks.reshape(-1)
         if self.parts <= RECORD_PARTS:
             self._records |= self._counts.astype(np.uint64) << _COUNT_SHIFT
             self._counts = np.empty(0, np.uint32)
@@ -129,17 +130,14 @@ class CopyingPartitioner:
         events = delta.op[rows], delta.src[rows], delta.dst[rows]
         rule = (self.greedy, self.balance_weight, self.seed, self._events + rows.start)
         out = (event_part[rows], room)
-        if self.parts > LANE_PARTS:
+        if self.parts > PLANE_PARTS:
             found, shared = assign_masks(
                 *events, self._records, self._counts, self._home, self._sizes, *rule, *out
             )
         else:
             counts = self._counts if self.parts > RECORD_PARTS else None
-            lanes = lanes_for(self._sizes)
-            found, shared = assign_lanes(
-                *events, self._records, counts, self._home, self._sizes, *lanes, *rule, *out
-            )
-        self._shared += shared
+            found, shared = assign_planes(*events, self._records, counts, self._sizes, *rule, *out)
+        self._shared += int(shared)
         return room[: int(found)].copy()
 
     def _count(self, op: Int8, src: Int64, dst: Int64) -> None:

@@ -3,25 +3,31 @@
 Up to 32 parts a node's record is 8 bytes, so that an edge touches two cache lines: the parts it is in (bits 0 to 31)
 and a count (bits 32 to 63); up to 64 the count has an array of its own. No loop scores each part: the parts fall into
 four classes (both ends, one of them, the other, neither), and within a class the least loaded is best
-(``load_lanes``). An edge whose ends meet in a part changes no node's parts: that is the one branch most edges take.
+(``load_planes``). An edge whose ends meet in a part changes no node's parts: that is the one branch most edges take.
+
+Scores are compared after multiplication by both denominators, that of θ and that of the balance term, so that they
+are whole numbers but for λ. Of equal loads the next part from a drawn one is taken.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.partition.load_lanes import (
-    LaneArray,
-    Lanes,
-    add_to_least,
-    lanes_to_loads,
-    largest_load,
-    least_load,
-    loads_to_lanes,
-    read_lanes,
-    write_lanes,
+from stream.partition.load_planes import (
+    STEP,
+    Planes,
+    choose,
+    drawn_part,
+    full,
+    least_level,
+    least_loaded,
+    next_part,
+    planes_of,
+    raised,
+    spread,
 )
 from stream.partition.mixing import splitmix64
+from stream.partition.part_sets import lowest_bit, note
 from stream.snapshots.delta import Int8, Int32, Int64
 from stream.snapshots.prefetch import AHEAD, prefetch
 
@@ -30,9 +36,6 @@ Counts = NDArray[np.uint32]
 
 RECORD_PARTS = 32
 """Parts that fit into a record, beside a count."""
-
-EPSILON = 1.0
-"""ε of HDRF's balance term, in edges."""
 
 _ONE = np.uint64(1 << 32)
 _PARTS = np.uint64((1 << 32) - 1)
@@ -53,101 +56,126 @@ def count_edges(op: Int8, src: Int64, dst: Int64, records: Words) -> None:
                 records[dst[e]] += _ONE
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
+def loads_of(sizes: Int64, among: np.uint64) -> tuple[int, int]:
+    """Smallest and largest load of a set of parts, (2⁶², −1) of none."""
+    least, most = 2**62, -1
+    for p in range(len(sizes)):
+        if among >> np.uint64(p) & np.uint64(1):
+            least, most = min(least, sizes[p]), max(most, sizes[p])
+    return least, most
+
+
+@njit(cache=True, nogil=True)
 def best_class(
-    lanes: Lanes,
+    sizes: Int64,
     in_a: np.uint64,
     in_b: np.uint64,
     everywhere: np.uint64,
-    theta: float,
+    count_a: int,
+    count_b: int,
     weight: float,
 ) -> np.uint64:
-    """The class whose least loaded part scores most (HDRF's ``C_REP + λ·C_BAL``), the first of equal ones.
+    """The class whose least loaded part scores most (HDRF's ``C_REP + λ·C_BAL``, ε = 1), the first of equal ones.
 
     Args:
-        lanes: Loads.
-        in_a: Parts of the first end; up to λ = 1 the ends must have no part in common, and both must have one.
+        sizes: int64 (P,) loads.
+        in_a: Parts of the first end.
         in_b: Parts of the second end.
         everywhere: All parts.
-        theta: θ of the first end.
+        count_a: The first end's degree.
+        count_b: The second end's.
         weight: λ.
     """
-    largest = largest_load(lanes, everywhere)
-    scale = weight / (EPSILON + largest - least_load(lanes, everywhere))
-    if weight <= 1.0:  # no part of both, and none of neither can win
-        first = 2.0 - theta + scale * (largest - least_load(lanes, in_a))
-        second = 1.0 + theta + scale * (largest - least_load(lanes, in_b))
-        return in_a if first >= second else in_b
+    least, most = loads_of(sizes, everywhere)
+    both_counts = count_a + count_b
     among, best = everywhere, -1.0
     for which in range(4):
         if which == 0:
-            mask, worth = in_a & in_b, 3.0
+            mask, worth = in_a & in_b, 3 * both_counts
         elif which == 1:
-            mask, worth = in_a & ~in_b, 2.0 - theta
+            mask, worth = in_a & ~in_b, both_counts + count_b
         elif which == 2:
-            mask, worth = in_b & ~in_a, 1.0 + theta
+            mask, worth = in_b & ~in_a, both_counts + count_a
         else:
-            mask, worth = everywhere & ~(in_a | in_b), 0.0
+            mask, worth = everywhere & ~(in_a | in_b), 0
         if mask != _NONE:
-            score = worth + scale * (largest - least_load(lanes, mask))
+            room = most - loads_of(sizes, mask)[0]
+            score = float(worth) * (1 + most - least) + weight * (float(both_counts) * room)
             if score > best:
                 among, best = mask, score
     return among
 
 
+@njit(cache=True, nogil=True, inline="always")
+def better_end(
+    planes: Planes,
+    in_a: np.uint64,
+    in_b: np.uint64,
+    everywhere: np.uint64,
+    count_a: int,
+    count_b: int,
+    weight: float,
+) -> np.uint64:
+    """The least loaded parts of ``best_class``, for λ ≤ 1, ends without a common part, and loads within the levels.
+
+    No part of neither can win then. An end without parts takes those of the other, and both take all where neither
+    has any: the two scores are of one set then.
+    """
+    some = in_a | in_b
+    some = some if some != _NONE else everywhere
+    in_a = in_a if in_a != _NONE else some
+    in_b = in_b if in_b != _NONE else some
+    of_a, level_a = least_level(planes, in_a)
+    of_b, level_b = least_level(planes, in_b)
+    rarer = (count_b - count_a) * (1 + spread(planes, everywhere))
+    fuller = (count_a + count_b) * (level_a - level_b)
+    return choose(float(rarer) >= weight * float(fuller), of_a, of_b)
+
+
 @njit(cache=True, nogil=True)
-def assign_lanes(
+def assign_planes(
     op: Int8,
     src: Int64,
     dst: Int64,
     records: Words,
     counts: Counts | None,
-    home: Int32,
     sizes: Int64,
-    room: LaneArray,
-    width: tuple[int, ...],
     greedy: bool,
     weight: float,
     seed: int,
     drawn: int,
     event_part: Int32,
     gained: Int64,
-) -> tuple[np.int64, int]:
+) -> tuple[np.int64, np.int64]:
     """A part for every insert, at most 64 parts.
 
     Args:
-        op: int8 (E,), rows other than inserts get −1. At most ``SHORT_LOADS`` rows.
+        op: int8 (E,), rows other than inserts get −1.
         src: int64 (E,).
         dst: int64 (E,).
         records: uint64 (N,) parts and count, or parts alone where ``counts`` is given; written to. The count is
             HDRF's degree so far, or for PowerGraph the edges that are not yet assigned.
         counts: uint32 (N,) where there are more than ``RECORD_PARTS`` parts; written to.
-        home: int32 (N,) first part, −1 for none; written to.
         sizes: int64 (P,) edges assigned; written to.
-        room: Of ``lanes_for``; scratch.
-        width: Of ``lanes_for``.
         greedy: PowerGraph's rule, else HDRF.
         weight: λ of HDRF's balance term.
         seed: Of the draws that break ties.
         drawn: Events before this batch.
         event_part: int32 (E,), written: parts.
-        gained: int64 (2 E,), written: ``(node · P + part) · 2 + copy`` for every part that a node gained, copy
-            being 0 for a first part, in the order of the edges.
+        gained: int64 (2 E,), written: notes of the parts that nodes gained, in the order of the edges.
 
     Returns:
         Rows of ``gained``, and nodes that gained a second part.
     """
     parts = len(sizes)
     everywhere = ~_NONE >> np.uint64(64 - parts)
-    loads_to_lanes(sizes, room)
-    lanes = read_lanes(room, width)
+    planes = planes_of(sizes)
     meeting_wins = greedy or weight <= 1.0
     step = (_NONE - _ONE) if greedy else _ONE
-    apart = np.uint64(2 * parts)
-    start = splitmix64(np.uint64(seed))
+    state = splitmix64(np.uint64(seed)) + STEP * np.uint64(drawn)
     last = len(op) - 1
-    bits, bits_of = _NONE, -1
-    rows, shared = np.uint64(0), 0
+    rows = shared = _NONE
     for e in range(len(op)):
         ahead = min(e + AHEAD, last)
         prefetch(records, src[ahead])
@@ -155,60 +183,63 @@ def assign_lanes(
         if counts is not None:
             prefetch(counts, src[ahead])
             prefetch(counts, dst[ahead])
+        first = drawn_part(state, parts)
+        state += STEP
         if op[e] <= 0:
             event_part[e] = -1
             continue
         i, j = np.uint64(src[e]), np.uint64(dst[e])
-        of = (drawn + e) >> 3
-        if of != bits_of:
-            bits, bits_of = splitmix64(start ^ np.uint64(of)), of
-        draw = (bits >> np.uint64(8 * ((drawn + e) & 7))) & np.uint64(63)
         if counts is None:
             a, b = records[i] + step, records[j] + step
             in_a, in_b = a & _PARTS, b & _PARTS
-            count_a, count_b = a >> np.uint64(32), b >> np.uint64(32)
+            count_a, count_b = np.int64(a >> np.uint64(32)), np.int64(b >> np.uint64(32))
         else:
             a, b = records[i], records[j]
             in_a, in_b = a, b
-            count_a, count_b = np.uint64(counts[i]), np.uint64(counts[j])
-            count_a = (count_a - np.uint64(1)) if greedy else (count_a + np.uint64(1))
-            count_b = (count_b - np.uint64(1)) if greedy else (count_b + np.uint64(1))
+            change = -1 if greedy else 1
+            count_a, count_b = np.int64(counts[i]) + change, np.int64(counts[j]) + change
             counts[i], counts[j] = np.uint32(count_a), np.uint32(count_b)
         both = in_a & in_b
-        if both != _NONE and meeting_wins:
-            lanes, part = add_to_least(lanes, both, draw)
+        meets = both != _NONE and meeting_wins
+        if meets:
+            among = least_level(planes, both)[0]
             if counts is None:
                 records[i], records[j] = a, b
-            event_part[e] = part
-            continue
-        among = in_a | in_b
-        if greedy:
+        elif greedy:
+            among = in_a | in_b
             if in_a and in_b and count_a != count_b:
-                among = in_a if count_a > count_b else in_b
-        elif weight > 1.0 or (in_a and in_b):
-            theta = float(count_a) / (float(count_a) + float(count_b))
-            among = best_class(lanes, in_a, in_b, everywhere, theta, weight)
-        if among == _NONE:
-            among = everywhere
-        lanes, part = add_to_least(lanes, among, draw)
+                among = choose(count_a > count_b, in_a, in_b)
+            among = least_level(planes, among if among != _NONE else everywhere)[0]
+        elif weight <= 1.0 and full(planes) == _NONE:
+            among = better_end(planes, in_a, in_b, everywhere, count_a, count_b, weight)
+        else:
+            among = best_class(sizes, in_a, in_b, everywhere, count_a, count_b, weight)
+            among = least_level(planes, among)[0]
+        if among & full(planes) != _NONE:
+            among = least_loaded(sizes, among)
+        bit = next_part(among, first)
+        part = lowest_bit(bit)
+        sizes[part] += 1
+        planes, anew = raised(planes, bit, everywhere)
+        if anew:
+            planes = planes_of(sizes)
         event_part[e] = part
-        bit = np.uint64(1) << np.uint64(part)
+        if meets:
+            continue
         records[i], records[j] = a | bit, b | bit
-        if in_a & bit == _NONE:
-            if in_a == _NONE:
-                home[i] = part
-            shared += in_a != _NONE and in_a & (in_a - np.uint64(1)) == _NONE
-            gained[rows] = i * apart + np.uint64(2 * part + (in_a != _NONE))
+        # Both ends gain a part only where neither is in it, one at most where one is: at first the end that does.
+        is_new = in_a & bit == _NONE
+        node, held = choose(is_new, i, j), choose(is_new, in_a, in_b)
+        known = held != _NONE
+        gained[rows] = note(node, part, known)
+        rows += np.uint64(held & bit == _NONE)
+        shared += np.uint64(known & (held & (held - np.uint64(1)) == _NONE) & (held & bit == _NONE))
+        if (in_a | in_b) & bit == _NONE and i != j:
+            known = in_b != _NONE
+            gained[rows] = note(j, part, known)
             rows += np.uint64(1)
-        if in_b & bit == _NONE and i != j:
-            if in_b == _NONE:
-                home[j] = part
-            shared += in_b != _NONE and in_b & (in_b - np.uint64(1)) == _NONE
-            gained[rows] = j * apart + np.uint64(2 * part + (in_b != _NONE))
-            rows += np.uint64(1)
-    write_lanes(room, lanes)
-    lanes_to_loads(room, sizes)
-    return np.int64(rows), shared
+            shared += np.uint64(known & (in_b & (in_b - np.uint64(1)) == _NONE))
+    return np.int64(rows), np.int64(shared)
 
 
 @njit(cache=True, nogil=True)
@@ -241,45 +272,44 @@ def assign_masks(
     event_part: Int32,
     gained: Int64,
 ) -> tuple[int, int]:
-    """``assign_lanes`` for any number of parts, with masks of uint64 (N, words)."""
+    """``assign_planes`` for any number of parts, with masks of uint64 (N, words) and homes int32 (N,), which it reads."""
     parts = len(sizes)
-    start = splitmix64(np.uint64(seed))
+    state = splitmix64(np.uint64(seed)) + STEP * np.uint64(drawn)
     best = np.empty(4, np.int64)
     rows = shared = 0
     for e in range(len(op)):
+        first = np.int64(drawn_part(state, parts))
+        state += STEP
         if op[e] <= 0:
             event_part[e] = -1
             continue
         i, j = src[e], dst[e]
-        of = drawn + e
-        bits = splitmix64(start ^ np.uint64(of >> 3))
-        draw = np.int64((bits >> np.uint64(8 * (of & 7))) & np.uint64(63))
         step = -1 if greedy else 1
         counts[i] += step
         if i != j:
             counts[j] += step
         best[:] = -1
         largest = smallest = sizes[0]
-        for p in range(parts):
+        for turn in range(parts):
+            p = first + turn if first + turn < parts else first + turn - parts
             word, bit = p >> 6, np.uint64(p & 63)
             in_a = (masks[i, word] >> bit) & np.uint64(1)
             in_b = (masks[j, word] >> bit) & np.uint64(1)
             place = 3 - 2 * np.int64(in_a) - np.int64(in_b)  # 0 both, 1 the first, 2 the second, 3 neither
-            known = best[place]
-            if known < 0 or sizes[p] < sizes[known] or (sizes[p] == sizes[known] and p ^ draw < known ^ draw):
+            if best[place] < 0 or sizes[p] < sizes[best[place]]:
                 best[place] = p
             largest, smallest = max(largest, sizes[p]), min(smallest, sizes[p])
+        count_a, count_b = np.int64(counts[i]), np.int64(counts[j])
         if greedy:
-            part = _greedy_part(best, sizes, draw, counts[i], counts[j])
+            part = _greedy_part(best, sizes, first, count_a, count_b)
         else:
-            degree_a, degree_b = float(counts[i]), float(counts[j])
-            theta = degree_a / (degree_a + degree_b)
-            scale = weight / (EPSILON + largest - smallest)
             part, best_score = -1, -1.0
+            both_counts = count_a + count_b
             for which in range(4):
-                worth = 3.0 if which == 0 else (2.0 - theta if which == 1 else 1.0 + theta)
+                worth = (3 * both_counts, both_counts + count_b, both_counts + count_a, 0)[which]
                 if best[which] >= 0:
-                    score = (0.0 if which == 3 else worth) + scale * (largest - sizes[best[which]])
+                    room = weight * (float(both_counts) * (largest - sizes[best[which]]))
+                    score = float(worth) * (1 + largest - smallest) + room
                     if score > best_score:
                         part, best_score = int(best[which]), score
         sizes[part] += 1
@@ -287,7 +317,7 @@ def assign_masks(
         for v in (i, j):
             added, second = add_part(masks, v, part)
             if added:
-                gained[rows] = 2 * (v * parts + part) + (home[v] >= 0)
+                gained[rows] = note(np.uint64(v), part, home[v] >= 0)
                 rows += 1
                 shared += second
                 if home[v] < 0:
@@ -296,7 +326,7 @@ def assign_masks(
 
 
 @njit(cache=True, nogil=True)
-def _greedy_part(best: Int64, sizes: Int64, draw: int, left_a: int, left_b: int) -> int:
+def _greedy_part(best: Int64, sizes: Int64, drawn: int, left_a: int, left_b: int) -> int:
     """PowerGraph's part of the least loaded ones of the four classes."""
     both, first, second, neither = best
     if both >= 0:
@@ -309,4 +339,5 @@ def _greedy_part(best: Int64, sizes: Int64, draw: int, left_a: int, left_b: int)
         return first if left_a > left_b else second
     if sizes[first] != sizes[second]:
         return first if sizes[first] < sizes[second] else second
-    return first if first ^ draw < second ^ draw else second
+    parts = len(sizes)
+    return first if (first - drawn) % parts < (second - drawn) % parts else second

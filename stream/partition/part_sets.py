@@ -13,6 +13,8 @@ from stream.partition.interface import Why
 from stream.snapshots.delta import Int8, Int32, Int64
 
 _NEW, _REPLICATED = np.int8(Why.NEW), np.int8(Why.REPLICATED)
+_NOTED_NODE = np.uint64(24)
+"""A note is ``node << 24 | part << 1 | copy``."""
 
 Bool = NDArray[np.bool_]
 Words = NDArray[np.uint64]
@@ -28,19 +30,40 @@ def lowest_bit(_typing: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-def gains(noted: list[Int64], parts: int, placements: Int64) -> tuple[Int64, Int32, Int8]:
+@njit(cache=True, nogil=True)
+def note(node: np.uint64, part: int, copy: bool) -> np.uint64:
+    """That a node gained a part; ``copy``: not its first."""
+    return node << _NOTED_NODE | np.uint64(part) << np.uint64(1) | np.uint64(copy)
+
+
+def gains(noted: list[Int64], placements: Int64, home: Int32) -> tuple[Int64, Int32, Int8]:
     """Rows (node, part, why) of what nodes gained, by node, then part.
 
     Args:
-        noted: int64 arrays of ``(node · parts + part) · 2 + copy``, in any order; copy is 0 for a first part.
-        parts: P.
+        noted: int64 arrays of notes, in any order.
         placements: int64 (P,) nodes in each part, kept current.
+        home: int32 (N,) first parts, kept current.
     """
     rows = np.concatenate(noted) if noted else np.empty(0, np.int64)
     rows.sort()
-    node, part = np.divmod(rows >> 1, parts)
-    placements += np.bincount(part, minlength=parts)
-    return node, part.astype(np.int32), np.where(rows & 1, _REPLICATED, _NEW)
+    node, part, why = (
+        np.empty(len(rows), np.int64),
+        np.empty(len(rows), np.int32),
+        np.empty(len(rows), np.int8),
+    )
+    _read_notes(rows, node, part, why, placements, home)
+    return node, part, why
+
+
+@njit(cache=True, nogil=True)
+def _read_notes(rows: Int64, node: Int64, part: Int32, why: Int8, placements: Int64, home: Int32) -> None:
+    """``gains`` of sorted notes."""
+    for r in range(len(rows)):
+        v, p = rows[r] >> 24, np.int32(rows[r] >> 1 & 0x7FFFFF)
+        node[r], part[r], why[r] = v, p, _REPLICATED if rows[r] & 1 else _NEW
+        placements[p] += 1
+        if not rows[r] & 1:
+            home[v] = p
 
 
 @njit(cache=True, nogil=True)

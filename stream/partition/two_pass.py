@@ -128,7 +128,7 @@ class TwoPassSep:
             for begin in range(0, len(delta.op), _CHUNK)
         ]
         self._events += len(delta.op)
-        node, part, why = gains(noted, self.parts, self._placements)
+        node, part, why = gains(noted, self._placements, self._home)
         self._placed += int(np.count_nonzero(why == Why.NEW))
         if len(leaving):
             node, part = np.concatenate([node, left[0]]), np.concatenate([part, left[1]])

@@ -1,24 +1,28 @@
 """SEP's loops: centrality (SPEED eq. 1) and edge assignment (Alg. 1). Arrays in, arrays out.
 
 Up to 63 parts a node is 8 bytes to the assignment, the parts it is in and whether it is a hub; its centrality is only
-looked at where two hubs without a common part meet. As in ``copying_kernels``, the parts' loads are the lanes of a
-vector. An edge whose ends have a part in common writes nothing but its own part.
+looked at where two hubs without a common part meet. The parts' loads are the lanes of a vector
+(``load_lanes``). An edge whose ends have a part in common writes nothing but its own part.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.partition.copying_kernels import EPSILON, add_part, best_class
+from stream.partition.copying_kernels import add_part
 from stream.partition.load_lanes import (
     LaneArray,
+    Lanes,
     add_to_least,
     lanes_to_loads,
+    largest_load,
+    least_load,
     loads_to_lanes,
     read_lanes,
     write_lanes,
 )
 from stream.partition.mixing import splitmix64
+from stream.partition.part_sets import note
 from stream.snapshots.delta import Float64, Int8, Int32, Int64
 from stream.snapshots.prefetch import AHEAD, prefetch
 
@@ -28,6 +32,9 @@ Words = NDArray[np.uint64]
 
 HUB = np.uint64(1 << 63)
 """Bit of a hub, beside those of the parts."""
+
+EPSILON = 1.0
+"""ε of the balance term, in edges."""
 
 MARKED_PARTS = 63
 """Parts that leave room for the hub's bit."""
@@ -114,6 +121,48 @@ def reach(op: Int8, src: Int64, dst: Int64, home: Int32, may: Bool) -> int:
     return found
 
 
+@njit(cache=True, nogil=True, inline="always")
+def best_class(
+    lanes: Lanes,
+    in_a: np.uint64,
+    in_b: np.uint64,
+    everywhere: np.uint64,
+    theta: float,
+    weight: float,
+) -> np.uint64:
+    """The class whose least loaded part scores most (HDRF's ``C_REP + λ·C_BAL``), the first of equal ones.
+
+    Args:
+        lanes: Loads.
+        in_a: Parts of the first end; up to λ = 1 the ends must have no part in common, and both must have one.
+        in_b: Parts of the second end.
+        everywhere: All parts.
+        theta: θ of the first end.
+        weight: λ.
+    """
+    largest = largest_load(lanes, everywhere)
+    scale = weight / (EPSILON + largest - least_load(lanes, everywhere))
+    if weight <= 1.0:  # no part of both, and none of neither can win
+        first = 2.0 - theta + scale * (largest - least_load(lanes, in_a))
+        second = 1.0 + theta + scale * (largest - least_load(lanes, in_b))
+        return in_a if first >= second else in_b
+    among, best = everywhere, -1.0
+    for which in range(4):
+        if which == 0:
+            mask, worth = in_a & in_b, 3.0
+        elif which == 1:
+            mask, worth = in_a & ~in_b, 2.0 - theta
+        elif which == 2:
+            mask, worth = in_b & ~in_a, 1.0 + theta
+        else:
+            mask, worth = everywhere & ~(in_a | in_b), 0.0
+        if mask != _NONE:
+            score = worth + scale * (largest - least_load(lanes, mask))
+            if score > best:
+                among, best = mask, score
+    return among
+
+
 @njit(cache=True, nogil=True)
 def assign_lanes(
     op: Int8,
@@ -150,7 +199,7 @@ def assign_lanes(
         seed: Of the draws that break ties.
         drawn: Events before this batch: the draw of an event depends on its number only.
         event_part: int32 (E,), written: part of each event, −1 for a discarded one.
-        gained: int64 (2 E,), written: as in ``copying_kernels``.
+        gained: int64 (2 E,), written: notes of the parts that nodes gained, in the order of the edges.
 
     Returns:
         Rows of ``gained``, and nodes that gained a second part.
@@ -159,7 +208,6 @@ def assign_lanes(
     everywhere = ~_NONE >> np.uint64(64 - parts)
     loads_to_lanes(sizes, room)
     lanes = read_lanes(room, width)
-    apart = np.uint64(2 * parts)
     start = splitmix64(np.uint64(seed))
     last = len(op) - 1
     bits, bits_of = _NONE, -1
@@ -204,14 +252,14 @@ def assign_lanes(
             if in_a == _NONE:
                 home[i] = part
             shared += in_a != _NONE and in_a & (in_a - np.uint64(1)) == _NONE
-            gained[rows] = i * apart + np.uint64(2 * part + (in_a != _NONE))
+            gained[rows] = note(i, part, in_a != _NONE)
             rows += np.uint64(1)
         if in_b & bit == _NONE:
             if in_b == _NONE:
                 home[j] = part
             shared += in_b != _NONE and in_b & (in_b - np.uint64(1)) == _NONE
             if i != j:
-                gained[rows] = j * apart + np.uint64(2 * part + (in_b != _NONE))
+                gained[rows] = note(j, part, in_b != _NONE)
                 rows += np.uint64(1)
     write_lanes(room, lanes)
     lanes_to_loads(room, sizes)
@@ -280,7 +328,7 @@ def assign_masks(
         for v in (i, j):
             added, second = add_part(masks, v, part)
             if added:
-                gained[rows] = 2 * (v * parts + part) + (home[v] >= 0)
+                gained[rows] = note(np.uint64(v), part, home[v] >= 0)
                 rows += 1
                 shared += second
                 if home[v] < 0:

@@ -2,15 +2,18 @@
 
 import math
 from dataclasses import astuple
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sep_streams import batches, seal, snapshot, splitmix64, streams
+from sep_streams import MASK, batches, seal, snapshot, splitmix64, streams
 
 from stream.partition import copying
 from stream.partition.interface import PartitionError, create
+
+GOLDEN = 0x9E3779B97F4A7C15
 
 
 class PlainCopying:
@@ -25,17 +28,16 @@ class PlainCopying:
                 self.count[v] = self.count.get(v, 0) + 1
         out = []
         for op, i, j, _ in events:
-            bits = splitmix64(splitmix64(self.seed) ^ (self.events >> 3))
-            draw = bits >> 8 * (self.events & 7) & 63
+            state = (splitmix64(self.seed) + GOLDEN * self.events) & MASK
             self.events += 1
-            out.append(-1 if op < 0 else self.assign(i, j, draw))
+            out.append(-1 if op < 0 else self.assign(i, j, (state >> 32) * self.P >> 32))
         return out
 
-    def assign(self, i, j, draw):
+    def assign(self, i, j, first):
         for v in {i, j}:
             self.count[v] = self.count.get(v, 0) + (-1 if self.greedy else 1)
         rule = self.greedy_parts if self.greedy else self.best_parts
-        part = min(rule(i, j), key=lambda p: (self.sizes[p], p ^ draw))
+        part = min(rule(i, j), key=lambda p: (self.sizes[p], (p - first) % self.P))
         self.sizes[part] += 1
         for v in (i, j):
             self.home.setdefault(v, part)
@@ -51,11 +53,11 @@ class PlainCopying:
     def best_parts(self, i, j):
         """Parts of the largest score; of equal scores in two classes, those of the class that comes first."""
         a, b = self.A.get(i, set()), self.A.get(j, set())
-        theta = self.count[i] / (self.count[i] + self.count[j])
-        scale = self.weight / (1.0 + max(self.sizes) - min(self.sizes))
+        theta = Fraction(self.count[i], self.count[i] + self.count[j])
+        scale = Fraction(self.weight) / (1 + max(self.sizes) - min(self.sizes))
 
         def score(p):
-            worth = 3.0 if p in a & b else 2.0 - theta if p in a else 1.0 + theta if p in b else 0.0
+            worth = 3 if p in a & b else 2 - theta if p in a else 1 + theta if p in b else 0
             return worth + scale * (max(self.sizes) - self.sizes[p])
 
         best = max(map(score, range(self.P)))
@@ -101,9 +103,24 @@ def test_every_event_equals_the_plain_algorithm(stream, parts, rule, seed, resta
 
 
 @pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])
+@pytest.mark.parametrize(("parts", "apart"), [(4, 3), (4, 12), (32, 9), (40, 30), (64, 500)])
+def test_loads_within_the_levels_and_beyond_give_the_same_parts(name, parts, apart):
+    """From loads that are some edges apart, levels saturate, are made anew, go down, and parts catch up."""
+    draws = np.random.default_rng(parts + apart)
+    sizes = draws.integers(0, apart + 1, parts)
+    fast, plain = create(name, parts=parts, seed=2), PlainCopying(name != "hdrf", parts, 2, 1.0)
+    fast._sizes[:] = plain.sizes[:] = sizes.tolist()
+    for tau in range(4):
+        ends = np.minimum(draws.integers(0, 120, (400, 2)), draws.integers(0, 120, (400, 2)))
+        events = [(1, int(i), int(j), tau) for i, j in ends]
+        assert fast.update(snapshot(tau, 120, events)).event_part.tolist() == plain.update(events)
+    assert fast._sizes.tolist() == plain.sizes
+
+
+@pytest.mark.parametrize("name", ["hdrf", "powergraph-greedy"])
 @pytest.mark.parametrize("apart", [2**25 - 1, 2**25, 2**40])
 def test_parts_of_any_load_are_told_apart(name, apart):
-    """Lanes have 32 bits while loads are near each other, 64 where they are not."""
+    """Also where they are further apart than any other number in the kernel."""
     partitioner = create(name, parts=3, seed=1)
     partitioner._sizes[:] = [apart, apart + 1, 5]
     pairs = [(1, 2 * v, 2 * v + 1, 0) for v in range(4)]
