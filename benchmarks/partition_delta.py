@@ -26,7 +26,7 @@ from stream.snapshots.graph import LiveGraph
 
 PARTS = 4
 PARTITIONERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "distdy, paper": ("distdy", {}),
+    "distdy, paper": ("distdy", {"reward": "paper"}),
     "distdy, stay": ("distdy", {"reward": "stay"}),
     "load-aware": ("load-aware", {}),
     "byte-lp": ("byte-lp", {}),

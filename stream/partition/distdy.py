@@ -11,16 +11,20 @@ What the paper leaves open is decided as ``docs/partitioning.md`` says; in short
 
       Π = U + Σ_v reward(v) − Σ_k (1 + (ln 2η − 1)/|V|)·Λ_k·s̄·n_k(n_k + 1)/2
 
-  (U: weight inside servers, Λ_k: price of a byte for the window, s̄: mean size, n_k: nodes on k), so every
-  move raises it and no sweep can worsen it. Bytes count in the prices and in what fits.
+  (U: weight inside servers, Λ_k: price of a byte for the window, s̄: mean size, n_k: nodes on k), so a
+  sweep that makes only moves that gain can't worsen it. Bytes count in the prices and in what fits.
 - Prices balance only where memory is scarce beside the weights: on small dense graphs one server would take
   all nodes. ``max_imbalance`` bounds the nodes a server; it only forbids moves.
 - A snapshot's first sweep takes the nodes that the delta touched and those without a place, later ones the neighbours
   of what moved: work goes by the change. Prices of the other nodes have changed too, so when the nodes touched since
   then add up to ``sweep_all`` of the graph, one first sweep takes all of them.
+- Sweeps that only gain end in poor optima. So the first ones let nodes also move at a loss below a threshold that falls
+  to nothing (threshold accepting): ``cooling`` sweeps where all nodes are taken, a quarter as many from half as high
+  where only touched ones are. Where the payoff ends lower for it, they are undone and left out.
 - ``reward="stay"`` pays μ to a node that stays; ``reward="paper"`` charges it, as φ is printed, to those that the
-  first sweep takes. Who is looked at later, for a neighbour that moved, is neither paid nor charged there: charges
-  would run through the whole graph from any change.
+  first sweep takes, which shakes nodes up by itself: once there are old nodes, no thresholds are added. Who is looked at
+  later, for a neighbour that moved, is neither paid nor charged there: charges would run through the whole graph from
+  any change.
 """
 
 import math
@@ -37,11 +41,13 @@ from stream.partition.node_arrays import grown
 from stream.partition.node_sets import Marks, union
 from stream.partition.quality import DEFAULT_FANOUT, sampled_share
 from stream.partition.vertex import VertexPartitioner
-from stream.snapshots.delta import Float32, Float64, Int32, Int64, SnapshotDelta
+from stream.snapshots.delta import Float32, Float64, Int32, Int64, Rows, SnapshotDelta
 
 _VALUE_BYTES = 4
 _SLACK = 4.0
 """Room of the default capacity over what a window can need: about what η = 6 takes for granted."""
+_START = 2.0
+"""Where thresholds of sweeps over all nodes start, in mean weights of a pair."""
 
 
 @register
@@ -58,12 +64,13 @@ class DistDy(VertexPartitioner):
         sweeps: M, sweeps a snapshot at most.
         capacity: D^k in bytes, one for all servers or one each. None: at every snapshot 4 times what the
             window would take if all nodes moved, divided by K, plus one node.
-        reward: Charge μ to nodes that stay, as the paper prints, or pay it.
+        reward: Pay μ to nodes that stay, or charge it, as the paper prints.
         width: Values that a node carries where the graph has no node features (an embedding).
         max_imbalance: No server holds more than this times |V|/K nodes, plus one, except where memory leaves no
             other place. None: only memory and its prices bound a server.
         sweep_all: Nodes touched, as a share of all, after which a first sweep takes all nodes; 0: each does,
             None: none does.
+        cooling: Sweeps with a threshold where all nodes are swept; 0: none anywhere, as in the paper.
     """
 
     name: ClassVar[str] = "distdy"
@@ -79,10 +86,11 @@ class DistDy(VertexPartitioner):
         eta: float = 6.0,
         sweeps: int = 300,
         capacity: int | Sequence[int] | None = None,
-        reward: Literal["stay", "paper"] = "paper",
+        reward: Literal["stay", "paper"] = "stay",
         width: int = 32,
         max_imbalance: float | None = 1.2,
         sweep_all: float | None = 1.0,
+        cooling: int = 16,
     ) -> None:
         super().__init__(parts=parts, seed=seed, window=window, fanout=fanout)
         for value, name in (
@@ -106,6 +114,9 @@ class DistDy(VertexPartitioner):
             raise PartitionError(
                 f"distdy takes sweep_all ≥ 0, nodes touched as a share of all, or null, found {sweep_all}"
             )
+        if cooling < 0:
+            raise PartitionError(f"distdy takes cooling ≥ 0, sweeps with a threshold, found {cooling}")
+        self.cooling = cooling
         self.max_imbalance, self.sweep_all = max_imbalance, math.inf if sweep_all is None else sweep_all
         self.fanout, self.batch, self.eta, self.sweeps, self.width = fanout, batch, eta, sweeps, width
         self.reward = reward
@@ -164,28 +175,62 @@ class DistDy(VertexPartitioner):
             capacity, np.zeros(self.parts, np.int64), self._base_price(scale * self._totals.inside, load)
         )
         log = math.log(2 * self.eta) - 1
-        *_, moved = refine(
-            rows,
-            self._first_sweep(delta, placed, live),
-            self._known,
-            scale,
-            self._owner,
-            self._extra,
-            full_bytes,
-            free,
-            held,
-            *((self._reward, self._reward) if self.reward == "stay" else (-self._reward, 0 * self._reward)),
-            (1 + log / live) * price * load.sum() / live,
-            most,
-            self.sweeps,
-            self._marks,
-            self._ever,
-            self._asked,
-        )
+        first = self._first_sweep(delta, placed, live)
+        toll = (1 + log / live) * price * load.sum() / live
+        moved, free = self._refine(rows, first, scale, full_bytes, free, held, toll, most)
         self._extra[delta.feature_nodes] = 0
         self._capacity_used, self._load, self._scale = capacity, start - free, scale
         changed = union(placed, moved, self._marks)
         return changed, self._known[changed, 0].astype(np.int32)
+
+    def _refine(
+        self,
+        rows: Rows,
+        first: Int64,
+        scale: float,
+        full_bytes: int,
+        free: Int64,
+        held: Int64,
+        toll: Float64,
+        most: int,
+    ) -> tuple[Int64, Int64]:
+        """Alg. 2 from the base partition: nodes that moved, int64, and bytes left a server, int64 (K,)."""
+        rewards = (self._reward,) * 2 if self.reward == "stay" else (-self._reward, 0 * self._reward)
+        thresholds = self._thresholds(len(first) == held.sum(), scale)
+        while True:
+            free_after = free.copy()
+            gained, moved, came_from = refine(
+                rows,
+                first,
+                self._known,
+                scale,
+                self._owner,
+                self._extra,
+                full_bytes,
+                free_after,
+                held.copy(),
+                *rewards,
+                toll,
+                thresholds,
+                most,
+                self.sweeps,
+                self._marks,
+                self._ever,
+                self._asked,
+            )
+            if gained >= 0 or not len(thresholds):
+                return moved, free_after
+            self._known[moved, 0] = came_from  # then without thresholds, which never loses
+            thresholds = np.empty(0)
+
+    def _thresholds(self, everything: bool, scale: float) -> Float64:
+        """What a move may lose less than, a sweep: float64, falling evenly to nothing."""
+        if self.reward == "paper" and self._held.any():
+            return np.empty(0)
+        count, start = (self.cooling, _START) if everything else (self.cooling // 4, _START / 2)
+        count = min(count, self.sweeps - 1)
+        mean_pair = scale * self._totals.weight / max(self._totals.pairs, 1)
+        return start * mean_pair * (1 - np.arange(count) / max(count, 1))
 
     def _settle(self) -> None:
         """Prices and rewards of the next snapshot (DistDy Alg. 3)."""

@@ -26,18 +26,21 @@ def refine(
     reward: Float64,
     later_reward: Float64,
     toll: Float64,
+    thresholds: Float64,
     most: int,
     sweeps: int,
     marks: Marks,
     ever: Marks,
     asked: Marks,
-) -> tuple[int, int, Int64]:
+) -> tuple[float, Int64, Int32]:
     """Move nodes to better servers until none gains or the budget is spent (DistDy Alg. 2).
 
     A node goes to the server with the best score among those where it fits and that hold fewer than ``most``
-    nodes; ties stay, then the lower server. Every move raises the payoff by the difference of the scores.
-    After the first sweep only those are looked at to which a neighbour's move gave a reason: neighbours that are not
-    on its new server.
+    nodes; ties stay, then the lower server. Every move changes the payoff by the difference of the scores.
+
+    Sweeps with a threshold come first: they look at all of ``first`` and also let a node move that loses less than
+    the threshold (threshold accepting: Dueck and Scheuer, J. Comput. Phys. 90, 1990). One more takes all of ``first``,
+    then only those are looked at to which a neighbour's move gave a reason: neighbours that are not on its new server.
 
     Args:
         rows: Adjacency of the snapshot.
@@ -52,27 +55,32 @@ def refine(
         reward: float64 (K,) gain of a node of the first sweep that stays on server k; negative: its charge.
         later_reward: The same of all other nodes.
         toll: float64 (K,) what a server's price grows by with each node on it: the j-th pays j tolls.
+        thresholds: float64, what a move may lose less than, a sweep.
         most: Nodes that a server may hold after a move.
-        sweeps: M, sweeps at most.
+        sweeps: M, sweeps at most; more than there are thresholds.
         marks: bool (≥ N,), all false before and after.
         ever: Another one.
         asked: Another one.
 
     Returns:
-        Sweeps made, moves, and the nodes that moved at least once, int64, without repeats.
+        What the payoff has risen by, the nodes that moved at least once, int64, without repeats, and their servers
+        before, int32.
     """
     parts = len(free)
     inside = np.zeros(parts, np.float64)
     # Only as much of these is ever touched as there are moves.
     queue = np.empty(len(marks), np.int64)
     movers = np.empty(len(marks), np.int64)
-    moves = num_movers = made = 0
+    came_from = np.empty(len(marks), np.int32)
+    gained = 0.0
+    queued = num_movers = 0
     due = first
     for v in first:
         asked[v] = True
-    for _ in range(sweeps):
-        made += 1
-        queued = moved = 0
+    everything = len(first) == held.sum()
+    for made in range(sweeps):
+        again = made < len(thresholds)  # all of ``first`` is looked at in the next sweep, too
+        threshold = thresholds[made] if again else 0.0
         for v in due:
             inside[:] = 0.0
             own = np.float64(known[v, 1])
@@ -85,6 +93,8 @@ def refine(
             gain = 0.0 if home < 0 else reward[home] if asked[v] else later_reward[home]
             if k == home:
                 best_score += gain
+            here = best_score
+            best_score -= threshold
             stay_bytes = REFERENCE_BYTES + extra[v]
             for m in range(parts):
                 if m == k or held[m] >= most:
@@ -98,30 +108,35 @@ def refine(
                     best, best_score = m, score
             if best == k:
                 continue
+            gained += best_score - here
             free[k] += stay_bytes if k == home else full_bytes
             free[best] -= stay_bytes if best == home else full_bytes
             held[k] -= 1
             held[best] += 1
             known[v, 0] = best
-            moved += 1
             if not ever[v]:
                 ever[v] = True
                 movers[num_movers] = v
+                came_from[num_movers] = k
                 num_movers += 1
+            if again and everything:
+                continue
             for i in range(rows.start[v], rows.end[v]):
                 u = rows.indices[i]
-                if known[u, 0] != best and not marks[u]:
+                if known[u, 0] != best and not marks[u] and not (again and asked[u]):
                     marks[u] = True
                     queue[queued] = u
                     queued += 1
-        moves += moved
+        if again:
+            continue
         due = ascending(queue, queued, marks)
+        queued = 0
         for v in due:
             marks[v] = False
-        if moved == 0:
+        if len(due) == 0:
             break
     for v in first:
         asked[v] = False
     for i in range(num_movers):
         ever[movers[i]] = False
-    return made, moves, movers[:num_movers].copy()
+    return gained, movers[:num_movers].copy(), came_from[:num_movers].copy()

@@ -67,12 +67,13 @@ def test_distdy_cuts_far_less_than_hash_and_moves_little():
     assert distdy["node_balance"] < 1.1
 
 
-def test_charging_for_staying_moves_more_and_cuts_less():
-    """Why ``reward: paper`` is the default since only what a delta touches is charged (``docs/partitioning.md``)."""
+def test_thresholds_cut_less_and_paying_for_staying_moves_less():
+    """Why ``cooling`` is 16 and ``reward: stay`` the default (``docs/partitioning.md``)."""
     data = events("as733_deltas")
-    stay, paper = (
-        partition_events(data, "distdy", parts=4, interval_us=DAY_US, params={"reward": reward}).figures
-        for reward in ("stay", "paper")
+    stay, paper, without = (
+        partition_events(data, "distdy", parts=4, interval_us=DAY_US, params=params).figures
+        for params in ({}, {"reward": "paper"}, {"cooling": 0})
     )
-    assert stay["moved_share"] < paper["moved_share"] < 0.1
-    assert paper["cut"] < stay["cut"]
+    assert stay["cut"] < without["cut"] - 0.03
+    assert stay["cut"] < paper["cut"]
+    assert stay["moved_share"] < 0.5 * paper["moved_share"] < 0.05
