@@ -47,7 +47,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with (folder / "log").open("wb") as log, pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
-        patch.setenv("AWS_ACCESS_KEY_ID", "tests")
+        patch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTKEY")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
         patch.setenv(
             "AWS_METADATA_ENDPOINT", "http://127.0.0.1:9"

@@ -29,6 +29,9 @@ MAX_PAUSE_S = 5.0
 CONNECT_S, ANSWER_S = 5.0, 30.0
 """How long one request waits for a connection, and for its answer, where ``retry_s`` isn't less."""
 
+_PASSING = {"408", "409", "429"}
+"""Refusals that another try may not meet."""
+
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
@@ -143,7 +146,7 @@ class Bucket:
             FileExistsError: There is another one.
             ObjectStoreError: The bucket refuses, or nobody answers: the object may be there all the same.
         """
-        return self._conditional(key, content, "create")
+        return self._conditional(key, content, None)
 
     def replace(self, key: str, content: bytes, etag: str) -> str:
         """Put an object in place of the one that was looked at.
@@ -155,7 +158,7 @@ class Bucket:
             StaleError: Another one lies there by now, or none.
             ObjectStoreError: The bucket refuses, or nobody answers: the object may be there all the same.
         """
-        return self._conditional(key, content, {"e_tag": etag})
+        return self._conditional(key, content, etag)
 
     def remove(self, keys: list[str]) -> None:
         """Remove objects; those that aren't there are fine."""
@@ -164,37 +167,56 @@ class Bucket:
         if keys:
             self._do(lambda store: obstore.delete(store, keys), keys[0])
 
-    def _conditional(self, key: str, content: bytes, mode: Any) -> str:
+    def _conditional(self, key: str, content: bytes, etag: str | None) -> str:
+        """Put an object if the one with an ETag lies there; None: if none does."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
+        mode: Any = "create" if etag is None else {"e_tag": etag}
         until_s, pause_s = time.monotonic() + self.address.retry_s, PAUSE_S
         while True:
             try:
                 return str(obstore.put(self._store(), key, content, mode=mode)["e_tag"])
             except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
-                if _code(error) == "NoSuchBucket":
-                    raise self._told(error, key) from error
-                return self._ours(key, content, created=mode == "create")
+                told = self._told(error, key)
+                if told.errno == errno.ENOENT:
+                    raise told from error
+                if (done := self._ours(key, content, etag)) is not None:
+                    return done
+                told = ObjectStoreError(
+                    f"{self.address}/{key} is put by others all the time", errno.EHOSTUNREACH
+                )
             except Exception as error:
                 told = self._told(error, key)
-                if told.errno != errno.EHOSTUNREACH or time.monotonic() + pause_s > until_s:
+                if told.errno != errno.EHOSTUNREACH:
                     raise told from error
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+            if time.monotonic() + pause_s > until_s:
+                raise told
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
-    def _ours(self, key: str, content: bytes, *, created: bool) -> str:
-        """The ETag of what a refused put finds, if it is what was to be put: then an answer was lost."""
+    def _ours(self, key: str, content: bytes, etag: str | None) -> str | None:
+        """The ETag of what a refused put finds, if it is what was to be put: then an answer was lost.
+
+        Returns:
+            None where all is as before: the put met another one at work, and has to be tried again.
+
+        Raises:
+            FileExistsError, StaleError: Another object lies there.
+        """
         try:
             there, found = self.read(key)
         except FileNotFoundError:
-            there, found = b"", None
-        if found is not None and there == content:
+            if etag is None:
+                return None
+            raise StaleError(f"{self.address}/{key} was removed by another process") from None
+        if there == content:
             return found.etag
-        place = f"{self.address}/{key}"
-        if created:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), place)
-        raise StaleError(f"{place} was changed by another process")
+        if etag is None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self.address}/{key}")
+        if found.etag == etag:
+            return None
+        raise StaleError(f"{self.address}/{key} was changed by another process")
 
     def _do(self, operation: Callable[["S3Store"], T], key: str) -> T:
         from obstore.exceptions import BaseError
@@ -259,7 +281,7 @@ class Bucket:
                 "the machine a role"
             )
         status = _STATUS.search(text)
-        if status is not None and status[1][0] in "34" and status[1] not in {"408", "429"}:
+        if status is not None and (status[1][0] in "34" or status[1] == "501") and status[1] not in _PASSING:
             return ObjectStoreError(
                 f"{where} refuses {key or 'its list'} with status {status[1]} ({code or 'no reason given'}); see that it "
                 "is the bucket's own endpoint and region, and that it knows conditional puts"

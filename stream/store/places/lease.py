@@ -55,6 +55,7 @@ class Lease:
         self._boot = _boot()
         self._renewing = threading.Lock()
         self._etag = self._taken()
+        self._require_conditions()
         self._held_s = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"lease {folder}", daemon=True)
@@ -128,6 +129,21 @@ class Lease:
                 raise self._busy(str(holder.get("writer", "")))
             seen = found.etag
             time.sleep(min(1.0, self._lease_s / 10))
+
+    def _require_conditions(self) -> None:
+        """See that the service keeps the conditions of a put: some take the put and never look at them."""
+        for name in ("If-None-Match", "If-Match"):
+            try:
+                if name == "If-None-Match":
+                    self._bucket.put_new(self._key, b"{}\n")
+                else:
+                    self._bucket.replace(self._key, b"{}\n", '"0"')
+            except (FileExistsError, StaleError):
+                continue
+            raise ObjectStoreError(
+                f"{self._bucket.address} does not keep the condition {name} of a put, so two writers could overwrite each "
+                "other; a store needs a service that does"
+            )
 
     def _busy(self, holder: str) -> LaneBusyError:
         return LaneBusyError(

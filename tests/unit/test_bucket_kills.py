@@ -1,0 +1,206 @@
+"""Killed before any change of a bucket: what was acknowledged is there, all else can go on, and what was left is swept."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+from compacted import catch_up, grown, seal, seen
+from lane_stream import lane
+from s3_server import S3Server
+from test_power_failures import commits, durable_in_log, write_log
+
+from stream.store.compact.retention import Keep
+from stream.store.compact.store import compact, remove_lane
+from stream.store.errors import ConfigMissingError
+from stream.store.inspect import inspect
+from stream.store.lane.layout import lane_names
+from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.reader import LogReader
+from stream.store.places import lease as lease_module
+from stream.store.places.bucket import Bucket
+from stream.store.places.place import place_of
+from stream.store.verify.store import verify
+
+CHANGES = ("put", "put_new", "replace", "remove")
+
+
+class Killed(BaseException):
+    """The end of a process, as far as a bucket can tell."""
+
+
+class Lives:
+    """Processes, one after another, each of which may end before one of its changes of a bucket, leases left out.
+
+    Attributes:
+        changes: Changes that the life at hand has made.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.changes = 0
+        self._life = 0
+        self._dies_at: int | None = None
+        self._lock = threading.Lock()
+        for name in CHANGES:
+            monkeypatch.setattr(Bucket, name, self._counted(getattr(Bucket, name)))
+        # Its leases are those of a process that has ended once the next life begins.
+        monkeypatch.setattr(lease_module, "_started", lambda pid: str(self._life))
+
+    def begin(self, dies_at: int | None = None) -> None:
+        """Begin a life that ends before its change number ``dies_at``; None: never."""
+        self._life += 1
+        self.changes, self._dies_at = 0, dies_at
+
+    def _counted(self, change: Callable[..., object]) -> Callable[..., object]:
+        def counted(bucket: Bucket, *arguments: object) -> object:
+            if str(arguments[0]).endswith("lock"):
+                return change(bucket, *arguments)
+            with self._lock:
+                if self._dies_at is not None and self.changes >= self._dies_at:
+                    raise Killed
+                self.changes += 1
+            return change(bucket, *arguments)
+
+        return counted
+
+
+@pytest.fixture
+def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
+    return Lives(monkeypatch)
+
+
+def content(store: str) -> list[object]:
+    log = LogReader(store)
+    return [log.external_ids().to_pylist(), *(log.events(s.tau).to_pylist() for s in log.snapshots)]
+
+
+def killed_at_each(
+    lives: Lives, s3: S3Server, work: Callable[[str], None], made: Callable[[], str]
+) -> Iterator[tuple[str, int]]:
+    """Stores left by ``work`` that was killed before its first, second … change, until it comes to its end."""
+    for dies_at in count():
+        lives.begin()
+        store = made()
+        lives.begin(dies_at)
+        try:
+            work(store)
+        except Killed:
+            lives.begin()
+            yield store, dies_at
+        else:
+            assert lives.changes == dies_at
+            return
+
+
+def test_a_kill_before_any_change_of_the_log_loses_nothing_acknowledged(lives: Lives, s3: S3Server) -> None:
+    lives.begin()
+    whole = s3.store(lease_s=60)
+    write_log(whole, lambda: None)  # type: ignore[arg-type]
+    expected = content(whole)
+    acknowledged = [0]
+
+    def work(store: str) -> None:
+        acknowledged[0] = 0
+        write_log(store, lambda: acknowledged.__setitem__(0, acknowledged[0] + 1))  # type: ignore[arg-type]
+
+    points = 0
+    for store, dies_at in killed_at_each(lives, s3, work, lambda: s3.store(lease_s=60)):
+        points += 1
+        where = f"killed before change {dies_at}"
+        assert durable_in_log(store) >= acknowledged[0], where  # type: ignore[arg-type]
+        if (place_of(store) / "log/log.json").exists():
+            assert verify(store).problems == [], where
+        write_log(store, lambda: None)  # type: ignore[arg-type]
+        assert content(store) == expected, where
+        assert verify(store).problems == [], where
+    assert points > 3 * len(commits())
+
+
+def test_a_kill_before_any_change_of_a_lane_makes_the_same_lane(lives: Lives, s3: S3Server) -> None:
+    lives.begin()
+    whole = grown(s3.store(lease_s=60), lane("hdrf"), end=2)  # type: ignore[arg-type]
+    expected = seen(whole, "hdrf", 0)
+
+    def work(store: str) -> None:
+        with LaneWriter(store, lane("hdrf")) as writer:
+            writer.catch_up()
+
+    def made() -> str:
+        store = s3.store(lease_s=60)
+        seal(store, 0, 2)  # type: ignore[arg-type]
+        return store
+
+    points = 0
+    for store, dies_at in killed_at_each(lives, s3, work, made):
+        points += 1
+        work(store)
+        assert verify(store).problems == [], f"killed before change {dies_at}"
+        assert seen(store, "hdrf", 0) == expected, f"killed before change {dies_at}"  # type: ignore[arg-type]
+    assert points > 8
+
+
+def test_a_kill_before_any_change_of_a_compaction_leaves_a_store_that_can_be_compacted(
+    lives: Lives, s3: S3Server
+) -> None:
+    lives.begin()
+    store = s3.store(lease_s=60)
+    grown(store, lane("hash"), end=12)  # type: ignore[arg-type]
+    expected = seen(store, "hash", 8)  # type: ignore[arg-type]
+    for dies_at in count():
+        lives.begin(dies_at)
+        try:
+            compact(store, Keep(snapshots=4), always=True)
+        except Killed:
+            lives.begin()
+            assert verify(store).problems == [], f"killed before change {dies_at}"
+        else:
+            break
+    assert dies_at > 8
+    lives.begin()
+    assert inspect(store)["kept"] == 4
+    assert seen(store, "hash", 8) == expected  # type: ignore[arg-type]
+    time.sleep(1.1)  # a bucket knows whole seconds
+    compact(store, Keep(snapshots=4), always=True)
+    left = [path.name for path in (place_of(store) / "log/index").iterdir()]
+    assert len(left) == len({name.split("_")[0].removesuffix(".json") for name in left}) + 2, left
+
+
+def test_a_kill_before_any_change_of_a_removal_leaves_a_lane_or_none(lives: Lives, s3: S3Server) -> None:
+    def made() -> str:
+        return grown(s3.store(lease_s=60), lane("hash"), lane("hdrf"), end=2)  # type: ignore[arg-type,return-value]
+
+    for store, _ in killed_at_each(lives, s3, lambda store: remove_lane(store, "hdrf"), made):
+        assert verify(store).problems == []
+        if "hdrf" in lane_names(store):
+            remove_lane(store, "hdrf")
+        compact(store)
+        assert [path for path in place_of(store).rglob("*") if "hdrf" in str(path)] == []
+
+
+def go_on(store: str, end: int) -> None:
+    """Have the log and a lane so many snapshots, from wherever they stand."""
+    try:
+        begun = len(LogReader(store).snapshots)
+    except ConfigMissingError:
+        begun = 0
+    seal(store, begun, end)  # type: ignore[arg-type]
+    catch_up(store, lane("hash"))  # type: ignore[arg-type]
+
+
+def test_what_kills_left_is_swept(lives: Lives, s3: S3Server) -> None:
+    lives.begin()
+    store = s3.store(lease_s=60)
+    for dies_at in (3, 3, 2, 3, 6, 3):
+        lives.begin(dies_at)
+        with pytest.raises(Killed):
+            go_on(store, 4)
+    time.sleep(1.1)  # a bucket knows whole seconds
+    lives.begin()
+    go_on(store, 6)
+    log, reader = LogReader(store), LaneReader(store, "hash")
+    named = {file.path for s in log.snapshots for file in (s.events, s.nodes)}
+    found = {str(path).removeprefix(f"{log.root}/") for path in (log.root / "snapshots").rglob("*")}
+    assert found == named
+    assert len(list((reader.root / "snapshots").iterdir())) == len(reader.manifests)
