@@ -10,6 +10,7 @@ from stream.store.files.follow import follow
 from stream.store.files.headers import lost_header
 from stream.store.files.numbered import Numbered
 from stream.store.files.records import read_record
+from stream.store.files.sweep import names_in
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
 from stream.store.lane.layout import COMMITS, HEADER, lane_folder, lane_names, manifest_name
@@ -288,5 +289,5 @@ def check_successor(
 
 def manifest_taus(root: Place) -> set[int]:
     """Snapshots whose manifests lie in a lane's folder."""
-    names = (path.stem for path in (root / COMMITS).glob("*.json"))
-    return {int(name) for name in names if name.lstrip("-").isdigit()}
+    stems = (name.removesuffix(".json") for name in names_in(root / COMMITS) if name.endswith(".json"))
+    return {int(stem) for stem in stems if stem.lstrip("-").isdigit()}

@@ -19,8 +19,8 @@ from stream.store.files.data import Staging, put_record, read_record, stage
 from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
-from stream.store.files.paths import TEMPORARY, make_folders, require_own_folders, settle, sync_folder
-from stream.store.files.sweep import TAU, outdated, remove, superseded, unnamed
+from stream.store.files.paths import make_folders, require_own_folders, settle, sync_folder
+from stream.store.files.sweep import TAU, outdated, remove, superseded, temporary, unnamed
 from stream.store.lane.diff import Stored
 from stream.store.lane.index import LaneTotals
 from stream.store.lane.layout import (
@@ -60,6 +60,10 @@ feature vectors: writing it costs a constant factor of the changes, and so does 
 BASE_SHARE = 4
 """A base that is due waits until the events since the last one are this fraction of the live pairs: then writing it
 costs a constant factor of the changes, and reading what came since the last one never more than reading that."""
+
+STATE_SNAPSHOTS, BASE_STEPS = 512, 16
+"""However little happens, a state is due after so many snapshots, and a base after so many times ``base_every``: each snapshot
+that is replayed or read costs some milliseconds, whatever is in it, and opening a lane must not take minutes."""
 
 _STATE_PAIR_BYTES = 16
 
@@ -112,7 +116,8 @@ class LaneWriter:
         self._observer = observer
         self._base_every = lane.base_every
         self._open = True
-        self._counted: dict[str, tuple[int, int]] = {}  # snapshots looked at, events since one with the file
+        # Snapshots looked at; snapshots and events since the newest one that has the file.
+        self._counted: dict[str, tuple[int, int, int]] = {}
         require_not_removed(self.root)
         make_folders(self.root)
         self._lock = lock_folder(self.root, self.writer_id)
@@ -263,26 +268,35 @@ class LaneWriter:
 
     def _state_is_due(self, step: LaneStep, num_events: int) -> bool:
         vectors = step.delta.num_nodes * self.header.node_features * VALUE // _STATE_PAIR_BYTES
-        return (self._since("state") + num_events) * STATE_SHARE >= step.live_pairs + vectors
+        snapshots, events = self._since("state")
+        return (
+            snapshots + 1 >= STATE_SNAPSHOTS
+            or (events + num_events) * STATE_SHARE >= step.live_pairs + vectors
+        )
 
     def _base_is_worth_it(self, step: LaneStep, num_events: int) -> bool:
-        return (self._since("base") + num_events) * BASE_SHARE >= step.live_pairs
+        snapshots, events = self._since("base")
+        return (
+            snapshots + 1 >= BASE_STEPS * self._base_every
+            or (events + num_events) * BASE_SHARE >= step.live_pairs
+        )
 
-    def _since(self, file: Literal["state", "base"]) -> int:
-        """Events of the snapshots after the newest one that has this file."""
+    def _since(self, file: Literal["state", "base"]) -> tuple[int, int]:
+        """How many snapshots came after the newest one that has this file, and their events."""
         done = len(self.manifests)
         if file in self._counted:
-            known, events = self._counted[file]
+            known, snapshots, events = self._counted[file]
             for manifest in self.manifests[known:]:
-                events = 0 if getattr(manifest, file) is not None else events + manifest.num_events
+                has = getattr(manifest, file) is not None
+                snapshots, events = (0, 0) if has else (snapshots + 1, events + manifest.num_events)
         else:
-            events = 0
+            snapshots = events = 0
             for manifest in reversed(self.manifests):
                 if getattr(manifest, file) is not None:
                     break
-                events += manifest.num_events
-        self._counted[file] = done, events
-        return events
+                snapshots, events = snapshots + 1, events + manifest.num_events
+        self._counted[file] = done, snapshots, events
+        return snapshots, events
 
     def _restored(self) -> LaneState:
         """The state after the lane's last snapshot."""
@@ -355,8 +369,8 @@ def sweep_lane(root: Place, reader: LaneReader) -> None:
     left = [
         *superseded(root / SNAPSHOTS, reader.taus, folder, TAU),
         *old_states(root, reader.manifests),
-        *root.glob(f"*{TEMPORARY}"),
-        *(root / COMMITS).glob(f"*{TEMPORARY}"),
+        *temporary(root),
+        *temporary(root / COMMITS),
     ]
     newest = reader.manifests[-1].tau if reader.manifests else 0
     remove(outdated(left, root / manifest_name(newest)))

@@ -6,6 +6,7 @@ from schemas.store import CommitRecord, LogHeader, LogIndex, SealedSnapshot
 from stream.store.errors import ConfigMissingError, CorruptError
 from stream.store.files.data import read_record
 from stream.store.files.numbered import Numbered
+from stream.store.files.sweep import names_in
 from stream.store.log.index import LogTotals, SnapshotRows, newest_index
 from stream.store.log.layout import COMMITS, commit_name
 from stream.store.places.place import Place
@@ -145,6 +146,7 @@ class CommitChain:
 
 def numbers(root: Place) -> Iterator[int]:
     """Numbers of all commit records that lie in the log, in no order."""
-    for path in (root / COMMITS).glob("*.json"):
-        if path.stem.isdigit() and commit_name(int(path.stem)).endswith(f"/{path.name}"):
-            yield int(path.stem)
+    for name in names_in(root / COMMITS):
+        stem = name.removesuffix(".json")
+        if stem.isdigit() and commit_name(int(stem)).endswith(f"/{name}"):
+            yield int(stem)

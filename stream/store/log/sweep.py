@@ -1,9 +1,9 @@
 """Removing what a crash left behind: files of the log that no commit names."""
 
 from schemas.store import CommitRecord
-from stream.store.files.paths import TEMPORARY, require_own_folders
+from stream.store.files.paths import require_own_folders
 from stream.store.files.records import read_record
-from stream.store.files.sweep import NUMBERED, TAU, outdated, remove, superseded, unnamed
+from stream.store.files.sweep import NUMBERED, TAU, outdated, remove, superseded, temporary, unnamed
 from stream.store.log.commits import CommitChain
 from stream.store.log.layout import COMMITS, REJECTS, SNAPSHOTS, TAIL, commit_name
 from stream.store.places.place import Place
@@ -35,10 +35,10 @@ def sweep(root: Place, chain: CommitChain) -> list[Place]:
 
     left = [
         *unnamed(root / TAIL, tail, NUMBERED),
-        *superseded(root / REJECTS, set(chain.with_rejects), rejects, NUMBERED),
+        *superseded(root / REJECTS, set(chain.with_rejects), rejects, NUMBERED, ".arrow"),
         *superseded(root / SNAPSHOTS, set(chain.number_of), folder, TAU),
-        *root.glob(f"*{TEMPORARY}"),
-        *(root / COMMITS).glob(f"*{TEMPORARY}"),
+        *temporary(root),
+        *temporary(root / COMMITS),
     ]
     removed = list(outdated(left, root / commit_name(chain.next_n - 1)))
     remove(removed)
