@@ -227,7 +227,7 @@ def bench_advance(changes: int = 20_000, snapshots: int = 12, window: int = 4) -
 
 
 def bench_open(snapshots: int, place: str) -> None:
-    """A commit a snapshot, written as ever but without waiting for the disk; the lane's manifests are its first one again and again."""
+    """A commit a snapshot, written without waiting for the disk; the lane's manifests are its first one again and again."""
     span, rng = 1_000_000, np.random.default_rng(0)
     sync = (data.sync_file, data.sync_folder, records.sync_file, records.sync_folder)
     nothing = lambda path: None  # noqa: E731

@@ -3,9 +3,10 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from compacted import EVENTS, SNAPSHOTS, catch_up, grown, log_content, seal, seen
+from compacted import EVENTS, HEADER, SNAPSHOTS, catch_up, grown, log_content, seal, seen
 from lane_stream import SECOND, lane, lane_files, random_events
 
 from schemas.events import event_schema
@@ -19,11 +20,14 @@ from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.layout import commit_name
 from stream.store.log.reader import LogReader
+from stream.store.log.writer import LogWriter
 from stream.store.verify.store import verify
 
 LANES = (lane("distdy"), lane("sep", edge_life=2), lane("hash"))
 KEPT = 6
 FIRST = SNAPSHOTS - KEPT
+LOCK_BYTES = 200
+"""What a lock may say of who holds it."""
 
 
 @pytest.fixture(scope="module")
@@ -223,13 +227,61 @@ def test_beside_the_job_only_an_eighth_at_a_time_goes(whole, tmp_path):
     assert compact(store, Keep(snapshots=17)).indexed == []
 
 
+def test_freed_bytes_are_those_of_the_files_that_went(whole, tmp_path):
+    store = copy(whole, tmp_path)
+    for keep in (
+        Keep(),
+        Keep(),
+        Keep(snapshots=KEPT),
+    ):  # the second writes indexes anew and drops next to nothing
+        before = sizes(store)
+        done = compact(store, keep, always=True)
+        after = sizes(store)
+        assert done.freed_bytes == sum(size for path, size in before.items() if path not in after)
+
+
+def test_a_lane_is_filled_from_a_year_of_log_and_its_space_freed(tmp_path):
+    """365 days without a lane, half of them known from an index; every snapshot of the lane is rebuilt and compared."""
+    days, a_day = 365, 4
+    rng = np.random.default_rng(3)
+    t = np.repeat(np.arange(days), a_day) * SECOND
+    given = {
+        "op": rng.choice([1, 1, 1, -1], len(t)).astype(np.int8),
+        "src": rng.integers(0, 30, len(t)),
+        "dst": rng.integers(0, 30, len(t)),
+        "t": t,
+        "weight": np.ones(len(t), np.float32),
+    }
+    columns = [
+        pa.array(given[f.name]) if f.name in given else pa.nulls(len(t), f.type) for f in event_schema("int")
+    ]
+    events = pa.table(columns, schema=event_schema("int"))
+    for first, end in ((0, 180), (180, days)):
+        with LogWriter.open(tmp_path, HEADER) as log:
+            log.commit(seal=[(day, events.slice(a_day * day, a_day)) for day in range(first, end)])
+        if first == 0:
+            compact(tmp_path, always=True)
+    catch_up(tmp_path, lane("sep"))
+    assert [m.tau for m in LaneReader(tmp_path, "sep").manifests] == list(range(days))
+    assert verify(tmp_path).problems == []
+    taken = sum(size for path, size in sizes(tmp_path).items() if path.startswith("lanes/sep/"))
+    assert compact(tmp_path, remove=["sep"]).freed_bytes == pytest.approx(taken, abs=LOCK_BYTES)
+    assert not any(path.startswith("lanes/sep") for path in sizes(tmp_path))
+
+
+def sizes(store: Path) -> dict[str, int]:
+    """Lengths of all files of a store."""
+    return {str(path.relative_to(store)): path.stat().st_size for path in store.rglob("*") if path.is_file()}
+
+
 def test_removing_a_lane_frees_its_space(whole, tmp_path):
     store = copy(whole, tmp_path)
     taken = sum(path.stat().st_size for path in (store / "lanes" / "sep").rglob("*") if path.is_file())
     with pytest.raises(ConfigMissingError, match="no lane 'typo'"):
         compact(store, remove=["sep", "typo"])  # said before anything is gone
     done = compact(store, remove=["sep", "sep"])
-    assert (done.removed, done.freed_bytes) == (["sep"], taken)
+    assert done.removed == ["sep"]
+    assert done.freed_bytes == pytest.approx(taken, abs=LOCK_BYTES)
     assert sorted(path.name for path in (store / "lanes").iterdir()) == ["distdy", "hash"]
     with pytest.raises(ConfigMissingError, match="no lane 'sep'"):
         compact(store, remove=["sep"])

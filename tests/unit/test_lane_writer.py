@@ -138,6 +138,19 @@ def test_only_the_newest_two_states_are_kept(tmp_path):
     )
 
 
+def test_states_and_bases_come_however_little_happens(tmp_path, monkeypatch):
+    monkeypatch.setattr("stream.store.lane.writer.STATE_SNAPSHOTS", 4)
+    monkeypatch.setattr("stream.store.lane.writer.BASE_STEPS", 2)
+    many = [(node, node + 1, 0, 1.0) for node in range(200)]
+    make_store(tmp_path, lane("hash"), events=edges(*many, *((1, 300 + s, s, 1.0) for s in range(1, 14))))
+    found = manifests(tmp_path, "hash")
+    assert [m.sequence for m in found if m.state] == [0, 4, 8, 12]
+    assert [m.sequence for m in found if m.base] == [3, 9]
+    with LaneWriter(tmp_path, lane("hash")) as writer:  # one that opens the lane counts on from there
+        assert writer.catch_up() == 0
+    assert verify(tmp_path).problems == []
+
+
 def test_a_full_disk_loses_nothing_and_the_next_try_goes_on(tmp_path):
     whole = make_store(tmp_path / "whole", lane("sep"))
     store = make_store(tmp_path / "store")

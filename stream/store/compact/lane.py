@@ -37,19 +37,22 @@ def droppable_before(lane: LaneReader) -> int:
     return states[0].sequence if states else lane.manifests.first
 
 
-def index_lane(lane: LaneReader, first: int) -> None:
+def index_lane(lane: LaneReader, first: int) -> int:
     """Write an index over all manifests, and drop the snapshots before a number.
 
     Args:
         lane: Up to date.
         first: Sequence of the oldest snapshot to keep.
 
+    Returns:
+        Bytes of the files that went.
+
     Raises:
         CorruptError: A manifest or a file of the lane is damaged: nothing is dropped.
         OSError: The disk refuses.
     """
     if not lane.manifests:
-        return
+        return 0
     crash_point("compact.begun")
     sync_folder(lane.root / COMMITS)  # a manifest can be read a moment before it is durable
     manifests, root = lane.manifests, lane.root
@@ -75,10 +78,10 @@ def index_lane(lane: LaneReader, first: int) -> None:
         )
         put_record(root / index_name(number + copy), record)
         crash_point("compact.indexed" if copy == COPIES - 1 else "compact.copied")
-    sweep_lane_index(root, kept[0].tau, number, base)
+    return sweep_lane_index(root, kept[0].tau, number, base)
 
 
-def sweep_lane_index(root: Place, oldest: int, number: int, base: FileRef | None) -> None:
+def sweep_lane_index(root: Place, oldest: int, number: int, base: FileRef | None) -> int:
     """Remove what an index of a lane made superfluous, and what a compaction that was cut off left behind.
 
     Args:
@@ -86,17 +89,23 @@ def sweep_lane_index(root: Place, oldest: int, number: int, base: FileRef | None
         oldest: τ of the oldest snapshot kept.
         number: The index; it and later ones stay.
         base: The base it names.
+
+    Returns:
+        Bytes of the files that went.
     """
     sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
-    remove(root / manifest_name(tau) for tau in sorted(manifest_taus(root)) if tau < oldest)
+    freed = remove(root / manifest_name(tau) for tau in sorted(manifest_taus(root)) if tau < oldest)
     folder = root / SNAPSHOTS
     for entries in (folder.iterdir(), (root / STATE).glob("*.arrow")):
-        remove(path for path in entries if (tau := number_in(path.name)) is not None and tau < oldest)
+        freed += remove(
+            path for path in entries if (tau := number_in(path.name)) is not None and tau < oldest
+        )
     crash_point("compact.dropped")
     left = replaced(root / INDEX, number, set() if base is None else {base.path})
-    remove(outdated(left, root / index_name(number)))
+    freed += remove(outdated(left, root / index_name(number)))
     for changed in (root / COMMITS, folder, root / INDEX):
         sync_folder(changed)
+    return freed
 
 
 def _stage_base(staging: Staging, lane: LaneReader, first: int) -> FileRef:

@@ -1,7 +1,7 @@
 """The log's part of compaction: an index over its commits, the live graph where it begins, and older snapshots gone."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -38,10 +38,11 @@ _IDS = re.compile(r".*/ids-(\d+)-(\d+)\.arrow")
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What a compaction of the log took away."""
+    """What a compaction of the log took away: snapshots, commits that were folded, and bytes of all files that went."""
 
     snapshots: int = 0
     commits: int = 0
+    bytes: int = 0
 
 
 def index_log(log: LogReader, first: int) -> Freed:
@@ -94,11 +95,10 @@ def index_log(log: LogReader, first: int) -> Freed:
         )
         put_record(root / index_name(number + copy), record)
         crash_point("compact.indexed" if copy == COPIES - 1 else "compact.copied")
-    folded = sweep_log_index(root, record, kept[0].tau)
-    return Freed(len(gone), folded)
+    return replace(sweep_log_index(root, record, kept[0].tau), snapshots=len(gone))
 
 
-def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> int:
+def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> Freed:
     """Remove what an index made superfluous, and what a compaction that was cut off left behind.
 
     Args:
@@ -107,24 +107,26 @@ def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> int:
         oldest: τ of the oldest snapshot kept.
 
     Returns:
-        How many commits were folded: those before the index's own, but for those whose rejects stay.
+        Commits that were folded, those before the index's own but for those whose rejects stay, and bytes.
     """
     sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
     folder = root / SNAPSHOTS
-    remove(path for path in folder.iterdir() if (tau := number_in(path.name)) is not None and tau < oldest)
+    freed = remove(
+        path for path in folder.iterdir() if (tau := number_in(path.name)) is not None and tau < oldest
+    )
     stay = set(index.with_rejects)
     folded = sorted(n for n in numbers(root) if n < index.n and n not in stay)
-    remove(root / commit_name(n) for n in folded)
+    freed += remove(root / commit_name(n) for n in folded)
     if (root / REJECTS).is_dir():
         gone = set(folded)
-        remove(path for path in (root / REJECTS).iterdir() if number_in(path.name) in gone)
+        freed += remove(path for path in (root / REJECTS).iterdir() if number_in(path.name) in gone)
     crash_point("compact.dropped")
     named = {reference.path for reference in (*index.ids, *([index.base] if index.base else []))}
     number = index.number - COPIES + 1
-    remove(outdated(replaced(root / INDEX, number, named), root / index_name(number)))
+    freed += remove(outdated(replaced(root / INDEX, number, named), root / index_name(number)))
     for changed in (COMMITS, SNAPSHOTS, INDEX, *([REJECTS] if (root / REJECTS).is_dir() else [])):
         sync_folder(root / changed)
-    return len(folded)
+    return Freed(commits=len(folded), bytes=freed)
 
 
 def _stage_ids(staging: Staging, log: LogReader, before: list[FileRef]) -> list[FileRef]:

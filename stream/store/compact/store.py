@@ -39,7 +39,7 @@ class Compacted:
         indexed: Names of what got a new index: ``log`` and lanes.
         removed: Lanes that were removed.
         held_by: Lanes that still need older snapshots than the rules would keep: they lag, or their newest states do.
-        freed_bytes: By how much the store's files shrank; below 0 where new indexes weigh more than what went.
+        freed_bytes: Length of the files that went; what new indexes take is not subtracted.
     """
 
     dropped: int = 0
@@ -84,26 +84,24 @@ def compact(
     log = LogReader(store)
     lock = lock_folder(log_folder(store), new_writer_id(), COMPACTION)
     try:
-        before = stored_bytes(store) if always or remove else 0
         remove = dict.fromkeys(remove)
         for name in remove:  # before the first is gone
             require_lane(store, name)
         for name in remove:
-            remove_lane(store, name)
+            done.freed_bytes += remove_lane(store, name)
             done.removed.append(name)
         for mark in (place_of(store) / FOLDER).glob(f"*{REMOVED}"):
-            _remove_marked(mark)
+            done.freed_bytes += _remove_marked(mark)
         _compact(store, log, keep, done, always=always, stop=stop)
         log.refresh()
         done.first = log.snapshots[log.snapshots.first].tau if log.snapshots else None
-        done.freed_bytes = before - stored_bytes(store) if always or remove else 0
     finally:
         lock.release()
     return done
 
 
-def remove_lane(store: str | Place, name: str) -> None:
-    """Remove a lane with all its files: it is gone at once, its files a moment later.
+def remove_lane(store: str | Place, name: str) -> int:
+    """Remove a lane with all its files: it is gone at once, its files a moment later; returns their bytes.
 
     Raises:
         ConfigMissingError: There is no such lane.
@@ -121,16 +119,18 @@ def remove_lane(store: str | Place, name: str) -> None:
             gone = folder.with_name(folder.name + REMOVED)
             gone.put(b"")
         crash_point("compact.removing")
-        _remove_marked(gone)
+        return _remove_marked(gone)
     finally:
         lock.release()
 
 
-def _remove_marked(mark: Place) -> None:
+def _remove_marked(mark: Place) -> int:
     """Remove a lane that has got its other name; in a bucket, the lane that the mark beside it means, the mark last."""
     if isinstance(mark, ObjectPath):
-        remove_all([mark.with_name(mark.name.removesuffix(REMOVED))])
-    remove_all([mark])
+        freed = remove_all([mark.with_name(mark.name.removesuffix(REMOVED))])
+        remove_all([mark])
+        return freed
+    return remove_all([mark])
 
 
 def require_lane(store: str | Place, name: str) -> None:
@@ -143,17 +143,6 @@ def require_lane(store: str | Place, name: str) -> None:
         raise ConfigMissingError(
             f"{store} has no lane {name!r} to remove; it has {', '.join(lane_names(store)) or 'none'}"
         )
-
-
-def stored_bytes(store: str | Place) -> int:
-    """Length of all files of a store."""
-    total = 0
-    for path in place_of(store).rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue  # swept by its writer this moment
-    return total
 
 
 def _compact(
@@ -187,10 +176,11 @@ def _compact(
         freed = index_log(log, bound if always or due else first)
         done.indexed.append("log")
     elif index is not None:
-        freed = Freed(0, sweep_log_index(log.root, index, log.snapshots[first].tau))
+        freed = sweep_log_index(log.root, index, log.snapshots[first].tau)
     else:
         freed = Freed()
     done.dropped, done.folded = freed.snapshots, freed.commits
+    done.freed_bytes += freed.bytes
 
 
 def _index_lane(lane: LaneReader, wanted: int, done: Compacted, *, always: bool) -> None:
@@ -201,8 +191,9 @@ def _index_lane(lane: LaneReader, wanted: int, done: Compacted, *, always: bool)
     due = first > manifests.first and is_due(manifests.first, first, len(manifests))
     many = len(manifests) - 1 - (-1 if index is None else index.sequence) >= INDEX_EVERY
     if always or due or many or (index is not None and not is_complete(index.number)):
-        index_lane(lane, first if always or due else manifests.first)
+        done.freed_bytes += index_lane(lane, first if always or due else manifests.first)
         lane.refresh()
         done.indexed.append(lane.header.lane)
     elif index is not None:
-        sweep_lane_index(lane.root, manifests[manifests.first].tau, index.number - COPIES + 1, index.base)
+        oldest = manifests[manifests.first].tau
+        done.freed_bytes += sweep_lane_index(lane.root, oldest, index.number - COPIES + 1, index.base)

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 
 from stream.store.files.paths import TEMPORARY, plain
 from stream.store.places.object_path import ObjectPath
@@ -109,13 +110,20 @@ def outdated(paths: Iterable[Place], record: Place) -> Iterator[Place]:
         yield from (file for file in files if file.stat().st_mtime < before_s)
 
 
-def remove(paths: Iterable[Place]) -> None:
-    """Remove files, and folders with all that is in them; what another process removes meanwhile is fine."""
+def remove(paths: Iterable[Place]) -> int:
+    """Remove files, and folders with all that is in them; what another process removes meanwhile is fine.
+
+    Returns:
+        Length of what was removed, bytes; in a bucket, of the objects that had been listed: others would have to be asked for.
+    """
     objects: list[ObjectPath] = []
+    freed = 0
     for path in paths:
         if isinstance(path, ObjectPath):
             objects.extend([path] if path.listed is not None else [path, *path.rglob("*")])
-        elif path.is_dir() and not path.is_symlink():
+            continue
+        freed += _length(path)
+        if path.is_dir() and not path.is_symlink():
             while path.exists():
                 try:
                     shutil.rmtree(path)
@@ -126,3 +134,14 @@ def remove(paths: Iterable[Place]) -> None:
     for start in range(0, len(objects), REMOVED_AT_ONCE):
         some = objects[start : start + REMOVED_AT_ONCE]
         some[0].bucket.remove([path.key for path in some])
+    return freed + sum(path.listed.bytes for path in objects if path.listed is not None)
+
+
+def _length(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            return path.lstat().st_size
+    except FileNotFoundError:
+        return 0
+    return sum(_length(entry) for entry in path.iterdir())
