@@ -1,89 +1,15 @@
 """The sink: when it commits, what it seals, and that no message counts twice or not at all."""
 
 import errno
-import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from log_events import SECOND, Clock, event, poll, stream_config
+from log_events import event, poll
+from sink_job import A, B, Job
 
-from schemas.events import Op
 from schemas.store import CommitRecord
-from stream.microbatch import Quiet
-from stream.sink.observer import Unobserved
-from stream.sink.snapshot_sink import SnapshotSink, log_header
-from stream.store.log.reader import LogReader
-from stream.store.log.writer import LogWriter
-
-A, B = ("a", 0), ("a", 1)
-
-
-class Counting(Unobserved):
-    def __init__(self) -> None:
-        self.counts: Counter[tuple[Any, ...]] = Counter()
-        self.commits: list[CommitRecord] = []
-        self.open_bytes = 0
-        self.phases: set[str] = set()
-
-    def accepted(self, topic: str, op: Op, count: int) -> None:
-        self.counts[topic, op.name] += count
-
-    def refused(self, topic: str, reason: str, count: int) -> None:
-        self.counts[topic, reason] += count
-
-    def late(self, topic: str, policy: str, count: int) -> None:
-        self.counts[topic, policy] += count
-
-    def tombstones(self, topic: str, count: int) -> None:
-        self.counts[topic, "tombstones"] += count
-
-    def watermark(self, topic: str, partition: int, t_us: int) -> None:
-        self.counts[topic, partition, "watermark"] = t_us
-
-    def pending(self, batches: int, open_bytes: int) -> None:
-        self.open_bytes = open_bytes
-
-    def commit_phase(self, phase: str, seconds: float) -> None:
-        self.phases.add(phase)
-
-    def committed(self, record: CommitRecord) -> None:
-        self.commits.append(record)
-
-
-class Job:
-    """A sink over a log in a folder; ``restart`` is a crash."""
-
-    def __init__(self, store: Path, **snapshots: Any) -> None:
-        self.config = stream_config(str(store), **snapshots)
-        self.clock = Clock()
-        self.start()
-
-    def start(self) -> None:
-        self.observer = Counting()
-        self.writer = LogWriter.open(self.config.store, log_header(self.config))
-        self.sink = SnapshotSink(self.writer, self.config, clock=self.clock, observer=self.observer)
-
-    def restart(self) -> None:
-        self.writer.close()
-        self.start()
-
-    def offer(self, key: tuple[str, int], *seconds: float, first: int = 0, unread: bool = True) -> None:
-        """One message an event, at these seconds; its src is its offset."""
-        messages = [(first + i, [event(first + i, key[1], round(s * SECOND))]) for i, s in enumerate(seconds)]
-        end = first + len(seconds)
-        self.sink.offer(poll(*key, messages, first=first, end=end, high_watermark=end + unread))
-
-    def idle(self, key: tuple[str, int], at: int, *, since_s: float = 0.0, silent_s: float = 0.0) -> None:
-        """Nothing to read, since so long and as of so long ago."""
-        self.sink.offer(poll(*key, [], first=at, end=at, quiet=Quiet(since_s, silent_s)))
-
-    def sealed(self) -> dict[int, list[int]]:
-        """External src ids by snapshot."""
-        log = LogReader(self.config.store)
-        return {s.tau: log.events(s.tau)["src"].to_pylist() for s in log.snapshots}
 
 
 def test_a_snapshot_is_committed_as_soon_as_the_watermark_closes_it(tmp_path: Path) -> None:
@@ -151,22 +77,6 @@ def test_a_year_without_events_and_empty_intervals_cost_nothing(tmp_path: Path) 
     assert record.sealed_through == 365 * 86_400
 
 
-def test_a_partition_that_starts_late_loses_no_event_to_lateness_if_it_is_assigned(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.sink.assign([A, B])
-    job.offer(A, 0.5, 7.5)
-    assert job.sink.advance() is None
-    job.offer(B, 0.6, 6)
-    record = job.sink.advance()
-    assert record is not None and (record.late, [s.tau for s in record.sealed]) == (0, [0])
-    job.restart()
-    job.sink.assign([A, B])
-    job.offer(A, 9, first=2)
-    job.offer(B, 6.5, first=2)
-    record = job.sink.seal_all()
-    assert record is not None and (record.late, [s.tau for s in record.sealed]) == (0, [6, 7, 9])
-
-
 def test_an_idle_partition_lets_the_others_go_on(tmp_path: Path) -> None:
     job = Job(tmp_path, idle_timeout_s=30.0, commit_every_s=1e6)
     job.sink.assign([A, B])
@@ -214,47 +124,6 @@ def test_the_open_snapshot_is_sealed_after_all_are_idle_only_if_configured(tmp_p
         assert job.sink.advance() is None
 
 
-def test_late_events_go_to_the_open_snapshot_by_default(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.offer(A, 0.5, 4.5)
-    assert job.sink.advance() is not None
-    job.offer(A, 0.7, 4.2, 2, first=2)
-    record = job.sink.seal_all()
-    assert record is not None and (record.late, record.sealed[0].num_late, record.refused) == (2, 2, {})
-    assert job.sealed() == {0: [0], 4: [2, 4, 3, 1]}
-    assert job.observer.counts["a", "next-snapshot"] == 2
-
-
-def test_late_events_are_dead_letters_if_configured(tmp_path: Path) -> None:
-    job = Job(tmp_path, late="dead-letter")
-    job.offer(A, 0.5, 4.5)
-    assert job.sink.advance() is not None
-    job.offer(A, 0.75, 4.2, first=2)
-    record = job.sink.seal_all()
-    assert record is not None and (record.late, record.sealed[0].num_late, record.refused) == (1, 0, {})
-    assert job.sealed() == {0: [0], 4: [3, 1]}
-    [part] = job.writer.unpublished_rejects()
-    [row] = part.table.to_pylist()
-    assert (row["topic"], row["partition"], row["offset"], row["reason"]) == ("a", 0, 2, "late")
-    assert row["sentence"].startswith("its snapshot 0 is sealed (all up to 3 are)")
-    assert json.loads(row["raw"]) == {"src": 2, "dst": 0, "t": 750_000}
-    assert job.observer.counts == {
-        ("a", "INSERT"): 3,
-        ("a", "dead-letter"): 1,
-        ("a", 0, "watermark"): 4_500_000,
-    }
-
-
-def test_out_of_order_events_within_the_allowance_are_not_late(tmp_path: Path) -> None:
-    job = Job(tmp_path, lateness_s=2.0)
-    job.offer(A, 0.5, 2.9)
-    assert job.sink.advance() is None
-    job.offer(A, 0.9, 3.0, first=2)
-    record = job.sink.advance()
-    assert record is not None and record.late == 0
-    assert job.sealed() == {0: [0, 2]}
-
-
 def test_equal_times_are_ordered_by_topic_partition_then_offset(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.offer(B, 0, 0, first=20)
@@ -298,54 +167,6 @@ def test_a_full_disk_loses_nothing_and_the_next_call_tries_again(
     assert job.sink.advance() is not None
     job.sink.seal_all()
     assert job.sealed() == {0: [0], 1: [1, 2]}
-
-
-def test_a_commit_that_failed_has_sealed_nothing_so_nothing_is_late_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = Job(tmp_path)
-    job.offer(A, 0.5, 1.5)
-
-    def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("stream.store.files.data.sync_file", full)
-        with pytest.raises(OSError, match="No space"):
-            job.sink.advance()
-    job.offer(A, 0.7, first=2)
-    record = job.sink.seal_all()
-    assert record is not None and record.late == 0
-    assert job.sealed() == {0: [0, 2], 1: [1]}
-
-
-def test_a_clock_that_runs_ahead_makes_late_what_follows_it_and_every_event_is_kept(tmp_path: Path) -> None:
-    job = Job(tmp_path / "alone")
-    job.offer(A, 1, 301, 2, 3)  # within time_skew_s, as it would come through the decoder
-    assert job.sink.advance() is not None
-    job.offer(A, 4, 5, 301.5, first=4)
-    record = job.sink.seal_all()
-    assert record is not None and (record.late, record.sealed[-1].num_late) == (2, 2)
-    assert job.observer.counts["a", "next-snapshot"] == 2
-    assert job.sealed() == {1: [0], 2: [2], 3: [3], 301: [4, 5, 1, 6]}
-
-
-def test_a_clock_that_runs_ahead_in_one_partition_seals_nothing_that_another_still_brings(
-    tmp_path: Path,
-) -> None:
-    job = Job(tmp_path)
-    job.sink.assign([A, B])
-    job.offer(A, 1, 301)
-    job.offer(B, 1.5, 5)
-    assert job.sink.advance() is not None
-    job.offer(B, 6, 7.5, first=2)
-    job.offer(A, 8, first=2)  # ahead of b, which alone holds the watermark now: in time
-    job.offer(B, 9, first=4)
-    assert job.sink.advance() is not None
-    job.offer(A, 8.5, first=3)  # behind b: late
-    record = job.sink.seal_all()
-    assert record is not None and record.late == 1
-    assert job.sealed() == {1: [0, 0], 5: [1], 6: [2], 7: [3], 8: [2], 9: [3, 4], 301: [1]}
 
 
 def test_what_stays_open_is_on_the_disk_and_not_in_memory(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""A decoder with small limits, and messages for it."""
+
+import pyarrow as pa
+
+from schemas.config import StreamConfig, Topic
+from stream.decode.decoder import Decoder
+from stream.decode.encode import encode_arrow
+from stream.microbatch import MicroBatch, RawBatch
+
+NOW_US = 1_800_000_000_000_000
+GOOD = b'{"src":1,"dst":2,"t":1082040961}'
+
+
+def decoder(
+    *, topic: dict[str, object] | None = None, max_message_rows: int = 1 << 20, **more: object
+) -> Decoder:
+    limits = {"max_message_bytes": 100_000, "max_message_rows": max_message_rows}
+    config = StreamConfig(
+        graph="g",
+        store="unused",
+        kafka={"bootstrap": "unused", "topics": [{"name": "edges"}], **limits},
+        snapshots={"interval_s": 86_400},
+        **more,
+    )
+    return Decoder(Topic(name="edges", **(topic or {})), config, now_us=lambda: NOW_US)
+
+
+def poll(values: list[bytes | None], first: int = 100) -> RawBatch:
+    """Messages at every second offset: holes are normal."""
+    offsets = pa.array([first + 2 * i for i in range(len(values))], pa.int64())
+    end = first + 2 * len(values)
+    return RawBatch("edges", 3, first, end, end + 7, offsets, pa.array(values, pa.large_binary()))
+
+
+def decode(*values: bytes | None, topic: dict[str, object] | None = None, **more: object) -> MicroBatch:
+    return decoder(topic=topic, **more).decode(poll(list(values)))
+
+
+def reasons(batch: MicroBatch) -> list[str]:
+    return batch.rejects["reason"].to_pylist()
+
+
+def message(**columns: object) -> bytes:
+    table = {"src": [1, 2, 3], "dst": [4, 5, 6], "t": [10**15] * 3} | columns
+    return next(encode_arrow(pa.table({name: value for name, value in table.items() if value is not None})))
+
+
+def arrow(*values: bytes, **more: object) -> MicroBatch:
+    return decode(*values, topic={"format": "arrow"} | more.pop("topic", {}), **more)
+
+
+def ipc(columns: dict[str, object], compression: str | None = None) -> bytes:
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(
+        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()

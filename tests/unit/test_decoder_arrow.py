@@ -1,0 +1,168 @@
+"""What the decoder takes of Arrow messages, what it refuses and what it says about it."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from decoding import GOOD, arrow, ipc, message, reasons
+
+
+def test_an_arrow_message_needs_only_three_columns():
+    batch = arrow(message())
+    assert batch.events.drop_columns(["offset"]).to_pylist()[0] == {
+        "op": 1, "src": 1, "dst": 4, "t": 10**15, "weight": 1.0,
+        "features": None, "feature_offset": None, "label": None, "event_id": None,
+    }  # fmt: skip
+    assert batch.events["offset"].to_pylist() == [100] * 3
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"src": pa.array([1, 2, 3], pa.int32()), "dst": pa.array([4, 5, 6], pa.uint8())},
+        {"src": pa.array([1, 2, 3], pa.uint64()), "dst": pa.array([4.0, 5.0, 6.0])},
+        {"src": pa.array([1, 2, 3]).dictionary_encode()},
+        {"t": pa.array([10**9] * 3, pa.timestamp("s"))},
+        {"t": pa.array([10**18] * 3, pa.timestamp("ns", "Europe/Berlin"))},
+        {"t": pa.array([1e15] * 3)},
+        {"weight": pa.array([1, None, 1]), "label": pa.array([None, None, None], pa.int8())},
+        {"weight": pa.array([1.0] * 3, pa.float16()), "op": pa.array([1, None, 1], pa.int64())},
+        {"other": pa.array(["x", None, "y"]), "features": pa.nulls(3)},
+    ],
+)
+def test_arrow_columns_of_compatible_types_are_the_same_events(columns):
+    assert arrow(message(**columns)).events.equals(arrow(message()).events)
+
+
+def test_arrow_strings_of_any_width_are_ids():
+    texts = ["a", "é", "c" * 256]
+    for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())):
+        batch = arrow(message(src=pa.array(texts).cast(kind), dst=pa.array(["b", "b", "b"])), ids="string")
+        assert batch.events["src"].to_pylist() == texts
+
+
+def test_features_of_any_list_type_become_float32():
+    rows = [[0.5, 1.5], None, [2.5, 3.5]]
+    for kind in (
+        pa.list_(pa.float64()),
+        pa.large_list(pa.float32()),
+        pa.list_(pa.float32(), 2),
+        pa.list_(pa.float16()),
+    ):
+        batch = arrow(
+            message(features=pa.array(rows, pa.list_(pa.float64())).cast(kind)), features={"edge": 2}
+        )
+        assert batch.events["features"].to_pylist() == rows
+
+
+def test_wrong_arrow_rows_are_refused_one_by_one():
+    bad = message(
+        src=pa.array([1, None, 3]),
+        t=pa.array([10**15, 10**15, -1]),
+        features=pa.array([[1.0, float("inf")], None, None], pa.list_(pa.float32())),
+    )
+    batch = arrow(message(), bad, message(), features={"edge": 2})
+    assert batch.rejects.select(["offset", "row", "reason"]).to_pylist() == [
+        {"offset": 102, "row": 0, "reason": "not_finite"},
+        {"offset": 102, "row": 1, "reason": "missing_field"},
+        {"offset": 102, "row": 2, "reason": "time_out_of_bounds"},
+    ]
+    assert batch.events["offset"].to_pylist() == [100] * 3 + [104] * 3
+    assert json.loads(batch.rejects["raw"][1].as_py())["dst"] == 5
+
+
+def test_rows_of_several_batches_in_a_message_count_on():
+    batches = pa.table({"src": [1, 2, None], "dst": [1, 2, 3], "t": [10**15] * 3}).to_batches(max_chunksize=2)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    decoded = arrow(sink.getvalue().to_pybytes())
+    assert decoded.rejects["row"].to_pylist() == [2]
+    assert decoded.events["src"].to_pylist() == [1, 2]
+
+
+def empty_batch() -> bytes:
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"src": [1], "dst": [2], "t": [10**15]})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch.slice(0, 0))
+    return sink.getvalue().to_pybytes()
+
+
+def ipc_file() -> bytes:
+    table = pa.table({"src": [1], "dst": [2], "t": [10**15]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "words"),
+    [
+        (b"", "not_arrow", "not an Arrow"),
+        (b"nonsense", "not_arrow", "no frame begins at byte 0"),
+        (GOOD, "not_arrow", "no frame"),
+        (ipc_file(), "not_arrow", "Arrow file, expected an Arrow stream"),
+        (ipc({"src": [1], "dst": [2], "t": [10**15]})[:-40], "not_arrow", "not an Arrow"),
+        (ipc({"src": [1] * 99, "dst": [2] * 99, "t": [10**15] * 99}, "zstd"), "not_arrow", "compressed"),
+        (message() + message(), "not_arrow", "after the end of its stream"),
+        (pa.schema([("src", pa.int64())]).serialize().to_pybytes(), "not_arrow", "without a record batch"),
+        (empty_batch(), "not_arrow", "without a row"),
+        (ipc({"src": [1], "t": [1]}), "missing_field", "column dst is missing"),
+        (ipc({"src": ["a"], "dst": ["b"], "t": [1]}), "bad_id", "column src is string"),
+        (ipc({"src": [True], "dst": [1], "t": [1]}), "wrong_type", "column src is bool"),
+        (ipc({"src": [1], "dst": [1], "t": ["now"]}), "wrong_type", "column t is string"),
+        (ipc({"src": [1], "dst": [1], "t": [1], "weight": ["1"]}), "wrong_type", "column weight is string"),
+        (
+            ipc({"src": [1], "dst": [1], "t": [1], "features": [["a"]]}),
+            "wrong_type",
+            "column features is list",
+        ),
+        (ipc({"src": [1], "dst": [1], "t": [1], "op": ["insert"]}), "wrong_type", "column op is string"),
+    ],
+)
+def test_an_arrow_message_that_cannot_be_read_is_refused_whole(value, reason, words):
+    batch = arrow(message(), value, message())
+    (reject,) = batch.rejects.to_pylist()
+    assert (reject["reason"], reject["row"], reject["offset"]) == (reason, None, 102)
+    assert words in reject["sentence"]
+    assert batch.events.num_rows == 6
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason", "words"),
+    [
+        ({"op": [1, 2, 1]}, "unknown_op", "op is 2"),
+        ({"op": [1, 0, 1]}, "unknown_op", "dst is given"),
+        ({"op": [1, -1, 1], "dst": [4, None, 6]}, "missing_field", "dst"),
+        ({"src": pa.array([1, 2**63, 3], pa.uint64())}, "bad_id", "9223372036854775808"),
+        ({"src": [1.0, 2.5, 3.0]}, "bad_id", "2.5"),
+        ({"t": [1e15, float("nan"), 1e15]}, "not_finite", "t is nan"),
+        ({"weight": [1.0, 1e300, 1.0]}, "not_finite", "weight"),
+        ({"label": [1, 2**31, 3]}, "wrong_type", "label"),
+        ({"features": [None, [1.0, None], None]}, "wrong_type", "null"),
+        ({"feature_offset": [None, 1, None]}, "wrong_type", "feature_offset"),
+    ],
+)
+def test_a_wrong_value_in_an_arrow_column_names_it(columns, reason, words):
+    batch = arrow(message(**columns), features={"edge": 2})
+    (reject,) = batch.rejects.to_pylist()
+    assert (reject["reason"], reject["row"]) == (reason, 1)
+    assert words in reject["sentence"]
+
+
+def test_a_timestamp_column_brings_its_own_unit_to_a_topic_of_texts():
+    column = pa.array([10**15] * 3, pa.timestamp("us"))
+    assert arrow(message(t=column), topic={"time_unit": "rfc3339"}).events["t"].to_pylist() == [10**15] * 3
+    assert reasons(arrow(message(), topic={"time_unit": "rfc3339"})) == ["wrong_type"]
+
+
+def test_finer_or_huge_arrow_times_are_rounded_or_out_of_bounds():
+    ns = pa.array([10**18 + 499, 10**18 + 500, 10**18 + 1500], pa.timestamp("ns"))
+    assert arrow(message(t=ns)).events["t"].to_pylist() == [10**15, 10**15 + 1, 10**15 + 2]
+    before = pa.array([-499, -500, -1500], pa.timestamp("ns"))
+    assert arrow(message(t=before), time_bounds=(-1, None)).events["t"].to_pylist() == [0, -1, -2]
+    huge = arrow(message(t=[2**62, -(2**62), 2**63 - 1]), topic={"time_unit": "s"})
+    assert reasons(huge) == ["time_out_of_bounds"] * 3
