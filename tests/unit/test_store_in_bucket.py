@@ -146,3 +146,16 @@ def test_what_a_writer_that_was_shut_out_left_is_swept_after_the_next_commit(sto
     compact(store, always=True)
     assert [p.name for p in root.rglob("*") if token in str(p)] == []
     assert verify(store).problems == []
+
+
+def test_verify_reads_the_bucket_and_not_the_copies(store: str) -> None:
+    grown(store, LANES[0], end=3)  # type: ignore[arg-type]
+    events = LogReader(store).snapshots[1].events
+    path = place_of(store) / "log" / events.path
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.put(bytes(content))  # type: ignore[union-attr]
+    assert seen(store, "hash", 0)  # type: ignore[arg-type]  # from the copy that its writer left
+    assert any(events.path in problem and "checksum" in problem for problem in verify(store).problems)
+    path.unlink()
+    assert any(events.path in problem and "is missing" in problem for problem in verify(store).problems)

@@ -3,6 +3,9 @@
 import errno
 import json
 import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +20,12 @@ from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
 
 R = TypeVar("R", bound=Record)
+
+READ_THREADS = 16
+"""Records of a bucket that are read at a time: each costs a round trip."""
+
+MOST_AHEAD = 64
+"""Records of a bucket that are asked for before it is known that they are there."""
 
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -83,6 +92,36 @@ def put_record(path: Place, record: R, *, replace: bool = False) -> R:
     finally:
         temporary.unlink(missing_ok=True)
     return record
+
+
+def read_records(paths: Iterable[Place], kind: type[R]) -> Iterator[R]:
+    """Read records in order up to the first that isn't there; those of a bucket several at a time.
+
+    Raises:
+        FormatVersionError, CorruptError: As ``read_record``, once the records before it were given.
+    """
+    waiting, ahead = iter(paths), 1
+    while some := list(islice(waiting, ahead)):
+        read: list[R | None] = []
+        if len(some) == 1:
+            read = [_read_if_there(some[0], kind)]
+        else:
+            with ThreadPoolExecutor(min(READ_THREADS, len(some))) as pool:
+                futures = [pool.submit(_read_if_there, path, kind) for path in some]
+            read = [future.result() for future in futures]
+        for record in read:
+            if record is None:
+                return
+            yield record
+        if isinstance(some[0], ObjectPath):  # a follower finds one at most, a reader that opens a store many
+            ahead = min(2 * ahead, MOST_AHEAD)
+
+
+def _read_if_there(path: Place, kind: type[R]) -> R | None:
+    try:
+        return read_record(path, kind)
+    except ConfigMissingError:
+        return None
 
 
 def _name_once(temporary: Path, path: Path) -> None:

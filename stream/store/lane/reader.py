@@ -9,7 +9,7 @@ from stream.store.errors import ConfigMissingError, CorruptError, MissingError, 
 from stream.store.files.follow import follow
 from stream.store.files.headers import lost_header
 from stream.store.files.numbered import Numbered
-from stream.store.files.records import read_record
+from stream.store.files.records import read_record, read_records
 from stream.store.files.sweep import names_in
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
@@ -86,19 +86,11 @@ class LaneReader:
                 self._drop_before(self.index.first)
         if not self.manifests and self.log.snapshots.first > len(self.manifests):
             self.manifests = Numbered("lane snapshot", self.log.snapshots.first)
-        for snapshot in self.log.snapshots[len(self.manifests) :]:
-            path = self.root / manifest_name(snapshot.tau)
-            if not path.exists():
-                return
-            manifest = read_record(path, LaneManifest)
-            check_successor(
-                path,
-                manifest,
-                self.header,
-                self.manifests[-1:],
-                len(self.manifests),
-                snapshot.events.checksum,
-            )
+        missing = self.log.snapshots[len(self.manifests) :]
+        paths = [self.root / manifest_name(snapshot.tau) for snapshot in missing]
+        for snapshot, path, manifest in zip(missing, paths, read_records(paths, LaneManifest), strict=False):
+            before, checksum = self.manifests[-1:], snapshot.events.checksum
+            check_successor(path, manifest, self.header, before, len(self.manifests), checksum)
             self.manifests.append(manifest)
             self.taus.add(manifest.tau)
 

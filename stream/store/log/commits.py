@@ -1,11 +1,12 @@
 """The chain of commit records: from the newest index on, each bound to the one before by its checksum."""
 
 from collections.abc import Iterator
+from itertools import count
 
 from schemas.store import CommitRecord, LogHeader, LogIndex, SealedSnapshot
-from stream.store.errors import ConfigMissingError, CorruptError
-from stream.store.files.data import read_record
+from stream.store.errors import CorruptError
 from stream.store.files.numbered import Numbered
+from stream.store.files.records import read_records
 from stream.store.files.sweep import names_in
 from stream.store.log.index import LogTotals, SnapshotRows, newest_index
 from stream.store.log.layout import COMMITS, commit_name
@@ -60,11 +61,10 @@ class CommitChain:
         """
         new: list[CommitRecord] = []
         while True:
-            while True:
-                try:
-                    record = read_record(self._root / commit_name(self.next_n), CommitRecord)
-                except ConfigMissingError:
-                    break  # not made yet, or folded into an index
+            paths = (self._root / commit_name(n) for n in count(self.next_n))
+            for record in read_records(
+                paths, CommitRecord
+            ):  # to one that isn't made yet, or is folded into an index
                 self.add(record)
                 new.append(record)
             if not self._jump():

@@ -5,15 +5,21 @@ Nothing here is ever changed, so processes share it without a lock; what is evic
 
 import os
 import secrets
+import shutil
+import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import xxhash
 
 from schemas.store_address import Address
+from stream.store.places.bucket import Bucket
 from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place
 
 SCRATCH = "scratch-"
 """Prefix of files that are being written or fetched."""
@@ -115,7 +121,7 @@ class Cache:
                 if not path.name.startswith(SCRATCH):
                     kept.append((found.st_mtime, found.st_size, path))
                 elif found.st_mtime < forgotten_s:
-                    path.unlink()
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         total = sum(size for _, size, _ in kept)
         if total <= self.limit_bytes:
             return
@@ -137,6 +143,22 @@ def cache_of(place: ObjectPath) -> Cache:
         if address not in _caches:
             _caches[address] = Cache(address)
         return _caches[address]
+
+
+@contextmanager
+def apart(place: Place) -> Iterator[Place]:
+    """The same place, read without what was fetched or written before: through a cache that ends with the block."""
+    if isinstance(place, Path):
+        yield place
+        return
+    usual = place.bucket.address
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=cache_of(place).folder) as folder:
+        address = replace(usual, cache=Path(folder))
+        try:
+            yield ObjectPath(Bucket(address), place.key)
+        finally:
+            with _making:
+                _caches.pop(address, None)
 
 
 def default_folder() -> Path:

@@ -1,6 +1,7 @@
 """A whole store checked: its log, then every lane against it."""
 
 from stream.store.lane.layout import FOLDER, REMOVED
+from stream.store.places.cache import apart
 from stream.store.places.place import Place, place_of
 from stream.store.verify.check import Check
 from stream.store.verify.lane import verify_lane
@@ -10,19 +11,25 @@ from stream.store.verify.log import verify_log
 def verify(store: str | Place) -> Check:
     """Check checksums, chains and invariants of a store; may run beside writers.
 
+    Of a store in a bucket every file is fetched, whatever copies this machine has.
+
     Args:
-        store: Folder of the store.
+        store: Folder of the store, or its address.
 
     Returns:
         All problems found, files and bytes read.
 
     Raises:
         ConfigMissingError: There is no store at this place.
+        OSError: A bucket refuses, or nobody answers.
     """
-    check = verify_log(store)
-    against_log = check.ok
-    lanes: list[Place] = [*(place_of(store) / FOLDER).glob("*")]
-    for folder in sorted(lanes, key=str):
-        if folder.is_dir() and not folder.name.endswith(REMOVED):
-            check.add(verify_lane(store, folder.name, against_log=against_log))
+    with apart(place_of(store)) as place:
+        check = verify_log(place)
+        against_log = check.ok
+        folders: list[Place] = [*(place / FOLDER).glob("*")]
+        going = {folder.name.removesuffix(REMOVED) for folder in folders if folder.name.endswith(REMOVED)}
+        for folder in sorted(folders, key=str):
+            name = folder.name
+            if not name.endswith(REMOVED) and name not in going and folder.is_dir():
+                check.add(verify_lane(place, name, against_log=against_log))
     return check
