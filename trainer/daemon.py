@@ -129,9 +129,9 @@ class Trainer:
             return
         path, state = found
         for key, value in self._identity().items():
-            if state["identity"][key] != value:
+            if state["identity"].get(key) != value:
                 raise Failure(
-                    f"checkpoint {path} was made with {key} = {state['identity'][key]}, the configuration has "
+                    f"checkpoint {path} was made with {key} = {state['identity'].get(key)}, the configuration has "
                     f"{value}; choose another folder in the key checkpoint, or configure the same"
                 )
         sequence = state["sequence"]
@@ -162,6 +162,7 @@ class Trainer:
             "model": self.config.model,
             "model_params": json.dumps(self.config.model_params, sort_keys=True),
             "strategy": self.config.strategy,
+            "strategy_params": json.dumps(self.config.strategy_params, sort_keys=True),
             "window": self.config.window,
             "seed": self.config.seed,
         }

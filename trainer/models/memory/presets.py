@@ -1,153 +1,101 @@
 """``jodie``, ``dyrep``, ``tgn``, ``tige`` and ``tgn-history``: the memory architecture's presets."""
 
-from typing import ClassVar
+from inspect import Parameter, Signature
+from typing import Any, ClassVar
 
 from trainer.models.interface import ModelShape, register
 from trainer.models.memory.model import MemoryModel
 
+COMMON: dict[str, Any] = {
+    "memory": 100,
+    "time_width": 100,
+    "time": "cosine",
+    "aggregator": "last",
+    "moment": "event",
+    "roles": False,
+    "history": False,
+    "walks": False,
+}
+SAMPLED: dict[str, Any] = {"neighbours": 10, "how": "recent"}
+ATTENTION: dict[str, Any] = {"layers": 1, "heads": 2, "dropout": 0.1}
+
+
+class Preset(MemoryModel):
+    """A memory model of which some parameters are fixed, and others have defaults that a configuration may change.
+
+    Attributes:
+        fixed: What makes it the model of its name.
+        open: Its own parameters with their defaults; its signature is made of them.
+    """
+
+    fixed: ClassVar[dict[str, Any]]
+    open: ClassVar[dict[str, Any]]
+
+    def __init__(self, shape: ModelShape, **params: Any) -> None:
+        super().__init__(shape, **{**self.fixed, **self.open, **params})
+
+    def __init_subclass__(cls) -> None:
+        """Show the own parameters where callers look for them."""
+        own = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=type(value))
+            for name, value in cls.open.items()
+        ]
+        cls.__signature__ = Signature([Parameter("shape", Parameter.POSITIONAL_OR_KEYWORD), *own])  # type: ignore[attr-defined]  # what inspect reads
+
 
 @register
-class Jodie(MemoryModel):
+class Jodie(Preset):
     """JODIE (Kumar et al. 2019): a recurrent cell a node, embeddings projected in time."""
 
     name: ClassVar[str] = "jodie"
-
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        memory: int = 100,
-        time_width: int = 100,
-        time: str = "cosine",
-        aggregator: str = "last",
-        moment: str = "event",
-        roles: bool = False,
-        history: bool = False,
-        walks: bool = False,
-    ) -> None:
-        super().__init__(
-            shape, memory=memory, time_width=time_width, time=time, message="memory", own=False,
-            aggregator=aggregator, updater="rnn", embedding="projection", neighbours=1, how="recent", layers=1,
-            heads=1, dropout=0.0, moment=moment, roles=roles, history=history, walks=walks,
-        )  # fmt: skip
+    fixed: ClassVar[dict[str, Any]] = {
+        "message": "memory", "own": False, "updater": "rnn", "embedding": "projection", "neighbours": 1,
+        "how": "recent", "layers": 1, "heads": 1, "dropout": 0.0,
+    }  # fmt: skip
+    open: ClassVar[dict[str, Any]] = COMMON
 
 
 @register
-class DyRep(MemoryModel):
+class DyRep(Preset):
     """DyRep (Trivedi et al. 2019): messages carry the other end's neighbourhood into a recurrent cell."""
 
     name: ClassVar[str] = "dyrep"
-
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        memory: int = 100,
-        time_width: int = 100,
-        time: str = "cosine",
-        aggregator: str = "last",
-        neighbours: int = 10,
-        how: str = "recent",
-        moment: str = "event",
-        roles: bool = False,
-        history: bool = False,
-        walks: bool = False,
-    ) -> None:
-        super().__init__(
-            shape, memory=memory, time_width=time_width, time=time, message="neighbourhood", own=False,
-            aggregator=aggregator, updater="rnn", embedding="identity", neighbours=neighbours, how=how,  # type: ignore[arg-type]  # checked there
-            layers=1, heads=1, dropout=0.0, moment=moment, roles=roles, history=history, walks=walks,
-        )  # fmt: skip
+    fixed: ClassVar[dict[str, Any]] = {
+        "message": "neighbourhood", "own": False, "updater": "rnn", "embedding": "identity", "layers": 1,
+        "heads": 1, "dropout": 0.0,
+    }  # fmt: skip
+    open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED}
 
 
 @register
-class Tgn(MemoryModel):
+class Tgn(Preset):
     """TGN (Rossi et al. 2020): a gated cell a node, embeddings by attention over recent neighbours."""
 
     name: ClassVar[str] = "tgn"
-
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        memory: int = 100,
-        time_width: int = 100,
-        time: str = "cosine",
-        aggregator: str = "last",
-        neighbours: int = 10,
-        how: str = "recent",
-        layers: int = 1,
-        heads: int = 2,
-        dropout: float = 0.1,
-        moment: str = "event",
-        roles: bool = False,
-        history: bool = False,
-        walks: bool = False,
-    ) -> None:
-        super().__init__(
-            shape, memory=memory, time_width=time_width, time=time, message="memory", own=True,
-            aggregator=aggregator, updater="gru", embedding="attention", neighbours=neighbours, how=how,  # type: ignore[arg-type]  # checked there
-            layers=layers, heads=heads, dropout=dropout, moment=moment, roles=roles, history=history, walks=walks,
-        )  # fmt: skip
+    fixed: ClassVar[dict[str, Any]] = {
+        "message": "memory",
+        "own": True,
+        "updater": "gru",
+        "embedding": "attention",
+    }
+    open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED, **ATTENTION}
 
 
 @register
-class Tige(MemoryModel):
+class Tige(Preset):
     """TIGE (Zhang et al. 2023): two memories, states just before events are the embeddings and make the messages."""
 
     name: ClassVar[str] = "tige"
-
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        memory: int = 100,
-        time_width: int = 100,
-        time: str = "cosine",
-        aggregator: str = "last",
-        neighbours: int = 10,
-        how: str = "recent",
-        layers: int = 1,
-        heads: int = 2,
-        dropout: float = 0.1,
-        moment: str = "event",
-        roles: bool = False,
-        history: bool = False,
-        walks: bool = False,
-    ) -> None:
-        super().__init__(
-            shape, memory=memory, time_width=time_width, time=time, message="embedding", own=True,
-            aggregator=aggregator, updater="gru", embedding="attention", neighbours=neighbours, how=how,  # type: ignore[arg-type]  # checked there
-            layers=layers, heads=heads, dropout=dropout, moment=moment, roles=roles, history=history, walks=walks,
-        )  # fmt: skip
+    fixed: ClassVar[dict[str, Any]] = {**Tgn.fixed, "message": "embedding"}
+    open: ClassVar[dict[str, Any]] = Tgn.open
 
 
 @register
-class TgnHistory(Tgn):
+class TgnHistory(Preset):
     """TGN with the pair's history, temporal walks, roles and log-spaced time: the recommended event model."""
 
     name: ClassVar[str] = "tgn-history"
-
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        memory: int = 100,
-        time_width: int = 24,
-        time: str = "log",
-        aggregator: str = "last",
-        neighbours: int = 10,
-        how: str = "recent",
-        layers: int = 1,
-        heads: int = 2,
-        dropout: float = 0.1,
-        moment: str = "batch",
-        roles: bool = True,
-        history: bool = True,
-        walks: bool = True,
-    ) -> None:
-        super().__init__(
-            shape, memory=memory, time_width=time_width, time=time, aggregator=aggregator,
-            neighbours=neighbours, how=how, layers=layers, heads=heads, dropout=dropout, moment=moment, roles=roles,
-            history=history, walks=walks,
-        )  # fmt: skip
+    fixed: ClassVar[dict[str, Any]] = Tgn.fixed
+    open: ClassVar[dict[str, Any]] = {
+        **Tgn.open, "time_width": 24, "time": "log", "moment": "batch", "roles": True, "history": True, "walks": True,
+    }  # fmt: skip
