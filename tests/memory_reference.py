@@ -134,8 +134,10 @@ class MemoryReference:
                 weights = np.exp(scores - scores.max())
                 weights /= weights.sum()
                 gathered[part] = sum(a * value[part] for a, value in zip(weights, values, strict=True))
-        hidden = np.maximum(self.linear(f"{name}.merge.0", np.concatenate([gathered, own])), 0)
-        return self.linear(f"{name}.merge.2", hidden)
+        both = np.concatenate([gathered, own])
+        if f"{name}.merge.weight" in self.w:
+            return self.linear(f"{name}.merge", both)
+        return self.linear(f"{name}.merge.2", np.maximum(self.linear(f"{name}.merge.0", both), 0))
 
     def neighbours(self, node: int, before: int) -> list[tuple[int, Vector, int]]:
         found = []

@@ -59,7 +59,8 @@ class Ranks:
         if use_cuda:
             torch.cuda.set_device(place)
         if "RANK" not in os.environ:
-            _limit_threads(1)
+            if "OMP_NUM_THREADS" not in os.environ:  # else torch has as many threads as was said
+                _limit_threads(1)
             return cls(device=place)
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         _limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", size)))

@@ -63,3 +63,17 @@ def test_a_rank_without_any_node_takes_part_without_hanging(tmp_path: Path) -> N
     run_ranks(3, str(tmp_path / "store"), "hash", str(tmp_path / "out"))
     found = torch.load(tmp_path / "out", weights_only=True)
     assert found["full finite"] == found["sampled finite"] == 1
+
+
+def test_one_process_takes_as_many_threads_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        Ranks.from_environment("cpu")
+        assert torch.get_num_threads() == 1
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        Ranks.from_environment("cpu")
+        assert torch.get_num_threads() == len(os.sched_getaffinity(0))
+    finally:
+        torch.set_num_threads(before)

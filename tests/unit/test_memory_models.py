@@ -104,6 +104,7 @@ def test_every_preset_is_what_its_paper_says(name: str, group: int) -> None:
     ("name", "params"),
     [
         ("tgn", {"layers": 2}),
+        ("tgn", {"layers": 2, "merge": "linear"}),
         ("tige", {"layers": 2, "aggregator": "mean"}),
         ("dyrep", {"aggregator": "mean", "time": "log"}),
         ("tgn", {"time": "log", "roles": True}),
@@ -292,7 +293,7 @@ def test_half_precision_is_for_training_only_and_close() -> None:
 @pytest.mark.parametrize("dropped", [False, True])
 def test_the_gradient_of_attention_is_that_of_its_formula(dropped: bool) -> None:
     torch.manual_seed(0)
-    attention = TemporalAttention(6, 2, 3, heads=2, dropout=0.5).double().train(dropped)
+    attention = TemporalAttention(6, 2, 3, heads=2, dropout=0.5, merge="mlp").double().train(dropped)
     own = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     now = torch.randn(3, dtype=torch.float64, requires_grad=True)
     context = torch.randn(4, 5, 11, dtype=torch.float64, requires_grad=True)

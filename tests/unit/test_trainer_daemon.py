@@ -154,7 +154,9 @@ def test_a_checkpoint_of_something_else_is_refused_by_key(tmp_path: Path) -> Non
         trainer_for(config_for(tmp_path, window=3))
     with pytest.raises(Failure, match=r'model_params = \{"hidden": 8, "signature": 8\}'):
         trainer_for(config_for(tmp_path, model_params={"hidden": 9}))
-    with pytest.raises(Failure, match=r'strategy_params = \{\}, the configuration has \{"inference_nodes": 9\}'):
+    with pytest.raises(
+        Failure, match=r'strategy_params = \{\}, the configuration has \{"inference_nodes": 9\}'
+    ):
         trainer_for(config_for(tmp_path, strategy_params={"inference_nodes": 9}))
 
 

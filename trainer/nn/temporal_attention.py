@@ -1,9 +1,12 @@
 """Multi-head attention of a node over its temporal neighbours (TGAT section 3, TGN equations 8 to 11)."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+Merge = Literal["mlp", "linear"]
+MERGES: tuple[Merge, ...] = ("mlp", "linear")
 
 
 class TemporalAttention(nn.Module):
@@ -18,9 +21,10 @@ class TemporalAttention(nn.Module):
         time: Of φ.
         heads: Divides ``width``.
         dropout: Of attention weights.
+        merge: ``mlp``, two layers as TGAT and TGN have it, or ``linear``, one, through which states pass unbent.
     """
 
-    def __init__(self, width: int, edges: int, time: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, edges: int, time: int, heads: int, dropout: float, merge: Merge) -> None:
         super().__init__()
         if heads < 1 or width % heads:
             raise ValueError(f"heads must divide the memory's width {width}, found {heads}")
@@ -29,7 +33,9 @@ class TemporalAttention(nn.Module):
         self.key = nn.Linear(width + edges + time, width, bias=False)
         self.value = nn.Linear(width + edges + time, width, bias=False)
         self.dropout = nn.Dropout(dropout)
-        self.merge = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, width))
+        self.merge: nn.Module = nn.Linear(2 * width, width)
+        if merge == "mlp":
+            self.merge = nn.Sequential(self.merge, nn.ReLU(), nn.Linear(width, width))
 
     def forward(self, own: Tensor, now: Tensor, context: Tensor, there: Tensor) -> Tensor:
         """Embeddings of R rows.

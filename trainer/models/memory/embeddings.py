@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.nn.rows import rows
-from trainer.nn.temporal_attention import TemporalAttention
+from trainer.nn.temporal_attention import Merge, TemporalAttention
 from trainer.nn.time_encoding import TimeEncoder
 
 DAY_S = 86_400.0
@@ -73,10 +73,19 @@ class AttentionEmbedding(nn.Module):
         layers: How many.
         heads: Of each.
         dropout: Of attention weights.
+        merge: See ``TemporalAttention``.
     """
 
     def __init__(
-        self, width: int, edges: int, time: TimeEncoder, *, layers: int, heads: int, dropout: float
+        self,
+        width: int,
+        edges: int,
+        time: TimeEncoder,
+        *,
+        layers: int,
+        heads: int,
+        dropout: float,
+        merge: Merge,
     ) -> None:
         super().__init__()
         if layers < 1:
@@ -84,7 +93,7 @@ class AttentionEmbedding(nn.Module):
         self.layers = layers
         self.time = time
         self.attention = nn.ModuleList(
-            TemporalAttention(width, edges, time.width, heads, dropout) for _ in range(layers)
+            TemporalAttention(width, edges, time.width, heads, dropout, merge) for _ in range(layers)
         )
 
     def forward(self, states: Tensor, hops: list[Hop]) -> Tensor:

@@ -12,6 +12,7 @@ from trainer.models.memory.decoder import EventDecoder
 from trainer.models.memory.embeddings import AttentionEmbedding, Hop, Identity, TimeProjection
 from trainer.models.memory.messages import SOURCES, Mail, Message, Source, pooled
 from trainer.models.memory.updaters import UPDATERS
+from trainer.nn.temporal_attention import MERGES, Merge
 from trainer.nn.time_encoding import TIME_ENCODERS
 
 EVENT_INPUTS = 4
@@ -47,6 +48,7 @@ class MemoryModel(Model):
         layers: Of attention.
         heads: Of attention.
         dropout: Of attention weights.
+        merge: What attention and the node's own vector go through, ``mlp`` or ``linear``.
         moment: When a node is embedded: at the time of each ``event`` it is asked about, or once a ``batch``, at its
             first time: a third of the work at 200 events, and less in larger batches.
         roles: Whether an edge input says which end of the event a node was.
@@ -74,6 +76,7 @@ class MemoryModel(Model):
         layers: int,
         heads: int,
         dropout: float,
+        merge: Merge,
         moment: str,
         roles: bool,
         history: bool,
@@ -87,6 +90,7 @@ class MemoryModel(Model):
             ("updater", updater, UPDATERS),
             ("embedding", embedding, ("identity", "projection", "attention")),
             ("how", how, HOWS),
+            ("merge", merge, MERGES),
             ("moment", moment, MOMENTS),
         ):
             if value not in known:
@@ -119,7 +123,7 @@ class MemoryModel(Model):
         attention = None
         if embedding == "attention" or message == "embedding":
             attention = AttentionEmbedding(
-                memory, self.edges, encoder, layers=layers, heads=heads, dropout=dropout
+                memory, self.edges, encoder, layers=layers, heads=heads, dropout=dropout, merge=merge
             )
         self.attention = attention
         self.embedding: nn.Module | None = None

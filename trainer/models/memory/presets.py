@@ -17,7 +17,7 @@ COMMON: dict[str, Any] = {
     "walks": False,
 }
 SAMPLED: dict[str, Any] = {"neighbours": 10, "how": "recent"}
-ATTENTION: dict[str, Any] = {"layers": 1, "heads": 2, "dropout": 0.1}
+ATTENTION: dict[str, Any] = {"layers": 1, "heads": 2, "dropout": 0.1, "merge": "mlp"}
 
 
 class Preset(MemoryModel):
@@ -50,7 +50,7 @@ class Jodie(Preset):
     name: ClassVar[str] = "jodie"
     fixed: ClassVar[dict[str, Any]] = {
         "message": "memory", "own": False, "updater": "rnn", "embedding": "projection", "neighbours": 1,
-        "how": "recent", "layers": 1, "heads": 1, "dropout": 0.0,
+        "how": "recent", "layers": 1, "heads": 1, "dropout": 0.0, "merge": "mlp",
     }  # fmt: skip
     open: ClassVar[dict[str, Any]] = COMMON
 
@@ -62,7 +62,7 @@ class DyRep(Preset):
     name: ClassVar[str] = "dyrep"
     fixed: ClassVar[dict[str, Any]] = {
         "message": "neighbourhood", "own": False, "updater": "rnn", "embedding": "identity", "layers": 1,
-        "heads": 1, "dropout": 0.0,
+        "heads": 1, "dropout": 0.0, "merge": "mlp",
     }  # fmt: skip
     open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED}
 
