@@ -159,7 +159,10 @@ class Ours:
         positive, negative = self.snapshot(begin, end)
         nothing = positive.part(slice(0, 0))
         inserts = Inserts(positive.src, positive.dst, positive.time_us, np.zeros(len(positive), np.bool_))
-        examples = Examples(0, inserts, inserts.late, positive, negative, nothing, nothing, nothing, 1, {})
+        every = np.arange(len(positive))
+        examples = Examples(
+            0, inserts, inserts.late, every, positive, positive, negative, nothing, nothing, nothing, 1, {}
+        )
         self.strategy.train(examples, 0)
 
     def predict(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:

@@ -58,15 +58,19 @@ class TrainerConfig(Service):
         "distdy", description="Lane to train on; evaluate: the algorithm that partitions the file."
     )
     parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one a rank.")
+    lane_params: dict[str, Any] = Field(
+        default_factory=dict, description="evaluate: the partitioner's own parameters, such as {hubs: 0.05}."
+    )
     model: str = Field(
         "sage-linear",
-        description="A model: freshet-trainer models lists them; event models, such as tgn-history, need strategy sequential.",
+        description="A model: freshet-trainer models lists them; event models, such as tgn-history, need sequential or pac.",
     )
     model_params: dict[str, Any] = Field(
         default_factory=dict, description="The model's own parameters, such as {hidden: 64}."
     )
     strategy: str = Field(
-        "vertex", description="How ranks share the work: vertex, or sequential for event models on one rank."
+        "vertex",
+        description="How ranks share the work: vertex; event models: sequential on one rank, pac on several.",
     )
     strategy_params: dict[str, Any] = Field(
         default_factory=dict, description="The strategy's own parameters."

@@ -70,6 +70,7 @@ class Trainer:
         """How long the floor EdgeBank with a window remembers a pair."""
         self.history = History()
         self.known_nodes = 0
+        self._saved = -1  # sequence of the newest checkpoint
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self.scores = ScoreFile(config.checkpoint)
         self._resume()
@@ -103,8 +104,12 @@ class Trainer:
         self._observe(manifest, examples, report, figures, phases)
 
     def save(self) -> None:
-        """Write a checkpoint of the last snapshot learned, if there is one and it isn't written yet."""
-        if self.ranks.rank != 0 or self.sequence < 0 or self.checkpoints.newest_sequence() == self.sequence:
+        """Write a checkpoint of the last snapshot learned, if there is one and it isn't written yet; a collective."""
+        if self.sequence < 0 or self._saved == self.sequence:
+            return
+        self._saved = self.sequence
+        strategy = self.strategy.gather(self.strategy.state())
+        if self.ranks.rank != 0:
             return
         manifest = self.lane.manifests[self.sequence]
         self.checkpoints.save(
@@ -114,7 +119,7 @@ class Trainer:
                 "log_events_checksum": manifest.log_events_checksum,
                 "known_nodes": self.known_nodes,
                 "model": self.model.state_dict(),
-                "strategy": self.strategy.state(),
+                "strategy": strategy,
                 "history": self.history.state(),
                 "rng": torch.get_rng_state(),
             },
@@ -149,7 +154,7 @@ class Trainer:
         self.history.restore({name: column.numpy() for name, column in state["history"].items()})
         self.known_nodes = state["known_nodes"]
         torch.set_rng_state(state["rng"])
-        self.sequence = sequence
+        self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
             self.scores.cut_after(sequence)
             log.info("resumed", checkpoint=str(path), sequence=sequence)
@@ -185,14 +190,16 @@ class Trainer:
 
     def _examples(self, manifest: LaneManifest) -> Examples:
         nodes = self.window.num_nodes
+        events = self.window.events(manifest.tau)
         return prepare(
             manifest.tau,
-            self.window.events(manifest.tau),
+            events,
             self.history,
             num_nodes=nodes,
             known=np.arange(nodes) < self.known_nodes,
             owned=self.strategy.owned(nodes),
             sampling=Sampling(self.config.seed),
+            lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
         )
 
     def _learn(self, examples: Examples) -> StepReport:
@@ -202,6 +209,7 @@ class Trainer:
             events=reports[-1].events,
             loss=reports[-1].loss,
             nonfinite=sum(report.nonfinite for report in reports),
+            discarded=reports[-1].discarded,
         )
 
     def _record(
@@ -222,6 +230,7 @@ class Trainer:
             "events": manifest.num_events,
             "scored": len(predictions.positive),
             "trained": report.events,
+            "discarded": report.discarded,
             "skipped": skipped,
             "excluded": examples.excluded,
             "steps": report.steps,
@@ -257,7 +266,7 @@ class Trainer:
             {
                 "window": self.window.memory_bytes,
                 "history": self.history.memory_bytes,
-                "strategy": self.strategy.memory_bytes,
+                **self.strategy.held_bytes,
             },
         )
         self.metrics.lag(len(self.lane.manifests) - 1 - manifest.sequence)
@@ -266,6 +275,7 @@ class Trainer:
         self.metrics.scored(figures)
         self.metrics.excluded(examples.excluded)
         self.metrics.used("trained", report.events)
+        self.metrics.used("discarded", report.discarded)
         self.metrics.learned(report.loss, report.nonfinite, self._newest_us(manifest))
 
     def _newest_us(self, manifest: LaneManifest) -> int:

@@ -243,15 +243,17 @@ class _Run:
                 return
             window.advance(manifest)
             self.strategy.advance(window)
+            events = window.events(manifest.tau)
             examples = prepare(
                 manifest.tau,
-                window.events(manifest.tau),
+                events,
                 history,
                 num_nodes=window.num_nodes,
                 known=np.isin(np.arange(window.num_nodes), self.trained_nodes),
                 owned=self.strategy.owned(window.num_nodes),
                 sampling=self.sampling,
                 epoch=epoch,
+                lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
             )
             yield examples, examples.inserts.visible_us
 
@@ -263,7 +265,14 @@ class _Run:
 
 def _build(config: TrainerConfig, data: Path, folder: str, parts: int, ranks: Ranks) -> bool:
     """Make the store on rank 0 while the others wait; False on ranks that wait in vain."""
-    lane = Lane(name=config.lane, algorithm=config.lane, parts=parts, window=config.window, seed=config.seed)
+    lane = Lane(
+        name=config.lane,
+        algorithm=config.lane,
+        parts=parts,
+        window=config.window,
+        seed=config.seed,
+        params=config.lane_params,
+    )
     interval_us = round(config.interval_s * US_PER_S) if config.interval_s else None
     error: Exception | None = None
     if ranks.rank == 0:

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # its defaults keep the group that exists when it is first imported: none yet
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
@@ -161,6 +163,34 @@ class Ranks:
         self.sent_bytes["gradients"] += 2 * (self.size - 1) * flat.nbytes // self.size
         for parameter, gradient in zip(wanted, torch.split(flat, [p.numel() for p in wanted]), strict=True):
             parameter.grad = gradient.view_as(parameter).clone()
+
+    def sum_rows(self, rows: Tensor, purpose: str) -> Tensor:
+        """Element-wise sum over ranks of a table that has one shape on all of them; not differentiable.
+
+        Args:
+            rows: Replaced by the sum.
+            purpose: Under which the bytes are counted.
+        """
+        if self.size > 1:
+            dist.all_reduce(rows)
+            self.sent_bytes[purpose] += 2 * (self.size - 1) * rows.nbytes // self.size
+        return rows
+
+    def largest(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Element-wise maximum over ranks of arrays of one shape."""
+        if self.size == 1:
+            return values
+        box = torch.from_numpy(values).to(self.device, copy=True)
+        dist.all_reduce(box, op=dist.ReduceOp.MAX)
+        return box.cpu().numpy()
+
+    def union(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Distinct values of all ranks, ascending."""
+        if self.size == 1:
+            return np.unique(values)
+        sent = [len(values)] * self.size
+        rows = torch.from_numpy(values).to(self.device).repeat(self.size)
+        return np.unique(self.exchange(rows, sent, self.exchange_sizes(sent), "ids").cpu().numpy())
 
     def _reduce(self, values: Sequence[float], dtype: torch.dtype, op: Any) -> Tensor:
         box = torch.tensor(list(values), dtype=dtype, device=self.device)

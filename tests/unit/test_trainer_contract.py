@@ -26,7 +26,7 @@ SMALL = {
     "sage-linear": {"hidden": 8, "signature": 8},
     **{name: {"memory": 16, "time_width": 8} for name in EVENT_MODELS},
 }
-TRAINED = {"vertex": "sage-linear", "sequential": "tgn-history"}
+TRAINED = {"vertex": "sage-linear", "sequential": "tgn-history", "pac": "tgn-history"}
 
 
 def small(name: str, features: int, window: int = 2) -> Model:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,19 @@ class Queries:
 
 
 @dataclass(frozen=True, slots=True)
+class Lesson:
+    """What of a snapshot a rank learns from, where that is not what it predicts.
+
+    Attributes:
+        mine: bool (E,), the insert events.
+        reach: bool (nodes,), destinations that its negatives may have; ids beyond have no past and may be, too.
+    """
+
+    mine: Bool
+    reach: Bool
+
+
+@dataclass(frozen=True, slots=True)
 class Examples:
     """This rank's share of a snapshot's events, with negatives.
 
@@ -71,8 +85,10 @@ class Examples:
         tau: Snapshot.
         inserts: All insert events of the snapshot, of all ranks.
         fresh: bool (E,): an end of the event was never seen before the snapshot (or the training split).
+        every: int64, positions of all events that are asked about, of all ranks.
         positive: One query an own event.
-        training: Negatives to learn from, one an own event.
+        learned: One query an event to learn from: an own one, unless the strategy has it otherwise.
+        training: Negatives to learn from, one each.
         random: Negatives to be judged by, one an own event.
         historical: Likewise, where one could be drawn.
         candidates: ``num_candidates`` an own event of the ranked sample.
@@ -83,7 +99,9 @@ class Examples:
     tau: int
     inserts: Inserts
     fresh: Bool
+    every: Int64
     positive: Queries
+    learned: Queries
     training: Queries
     random: Queries
     historical: Queries
@@ -93,12 +111,12 @@ class Examples:
 
     def of_events(self, chosen: Bool) -> "Examples":
         """The same with queries of some events only; ``chosen`` is bool (E,)."""
-        parts = {
+        parts: dict[str, Any] = {
             name: queries.select(chosen[queries.event])
-            for name in ("positive", "training", "random", "historical", "candidates")
+            for name in ("positive", "learned", "training", "random", "historical", "candidates")
             for queries in [getattr(self, name)]
         }
-        return replace(self, **parts)
+        return replace(self, every=self.every[chosen[self.every]], **parts)
 
     def only_random(self) -> "Examples":
         """The same without historical negatives and candidates: enough for AP and AUC."""
@@ -142,6 +160,7 @@ def prepare(
     owned: Bool,
     sampling: Sampling,
     epoch: int = 0,
+    lesson: Lesson | None = None,
 ) -> Examples:
     """Draw a snapshot's negatives and look everything up, then let ``history`` remember the snapshot.
 
@@ -156,6 +175,7 @@ def prepare(
         owned: bool (num_nodes,): sources whose events are this rank's.
         sampling: How negatives are drawn.
         epoch: Distinguishes the training negatives of repeated passes.
+        lesson: What this rank learns from; None: its own events.
     """
     inserts = insert_events(events)
     src, dst = inserts.src, inserts.dst
@@ -165,10 +185,15 @@ def prepare(
     training_pool = seen if sampling.training_pool is None else sampling.training_pool
     possible = min(len(training_pool), len(judged_pool)) > 1
     mine = np.nonzero(owned[src])[0] if possible else np.empty(0, np.int64)
+    taught = mine
+    if lesson is not None and possible:
+        near = training_pool < len(lesson.reach)
+        training_pool = training_pool[~near | lesson.reach[np.where(near, training_pool, 0)]]
+        taught = np.nonzero(lesson.mine)[0] if len(training_pool) > 1 else mine[:0]
 
     def uniform(of: Int64, draws: int, purpose: int, pool: Int64) -> Int64:
-        if not possible:
-            return np.empty((0, draws), np.int64)
+        if not possible or len(pool) < 2:
+            return np.zeros((len(of), draws), np.int64)  # nobody asks for them
         return random_destinations(pool, dst[of], draws, Draw(sampling.seed, tau, purpose))
 
     every = np.arange(len(src), dtype=np.int64)
@@ -184,17 +209,21 @@ def prepare(
 
     asked = [
         (mine, src[mine], dst[mine]),
-        (mine, src[mine], training[mine, 0]),
+        (taught, src[taught], training[taught, 0]),
         (mine, src[mine], judged[mine, 0]),
         (old, old_src[old], old_dst[old]),
         _each(ranked[own_ranked], src, among[own_ranked]),
     ]
-    positive, negative, random, historical, candidates = _answer(asked, inserts, num_nodes, history)
+    if taught is not mine:
+        asked.append((taught, src[taught], dst[taught]))
+    positive, negative, random, historical, candidates, *learned = _answer(asked, inserts, num_nodes, history)
     return Examples(
         tau=tau,
         inserts=inserts,
         fresh=~(known[src] & known[dst]),
+        every=every,
         positive=positive,
+        learned=learned[0] if learned else positive,
         training=negative,
         random=random,
         historical=historical,

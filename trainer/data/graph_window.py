@@ -39,3 +39,11 @@ class GraphWindow(Protocol):
     def events(self, tau: int) -> EventColumns:
         """Edge events in log order."""
         ...
+
+    def shared(self) -> NDArray[np.bool_]:
+        """Nodes that are in more than one part after the latest snapshot, bool (num_nodes,); vertex lanes have none."""
+        ...
+
+    def event_parts(self, tau: int) -> NDArray[np.int32] | None:
+        """Edge lanes: the part of every edge event, −1 for discarded ones and deletes; None in vertex lanes."""
+        ...

@@ -47,25 +47,52 @@ class WalkSketches:
             self.sketch = np.concatenate([self.sketch, np.zeros((more, *self.sketch.shape[1:]), np.float32)])
             self.time_us = np.concatenate([self.time_us, np.zeros(more, np.int64)])
 
-    def add(self, src: Int64, dst: Int64, time_us: Int64) -> None:
-        """Take in events one after the other, in order of time."""
-        _add(self.sketch, self.time_us, (src, dst, time_us), np.array(SCALES_S), self._seed)
+    def add(self, src: Int64, dst: Int64, time_us: Int64, rows: tuple[Int64, Int64] | None = None) -> None:
+        """Take in events one after the other, in order of time.
 
-    def features(self, src: Int64, dst: Int64, time_us: Int64) -> Float32:
+        Args:
+            src: int64 (E,).
+            dst: int64 (E,).
+            time_us: int64 (E,).
+            rows: Where the sketches of ``src`` and of ``dst`` are; None: at their ids.
+        """
+        at = (src, dst) if rows is None else rows
+        _add(self.sketch, self.time_us, (src, dst, time_us), at, np.array(SCALES_S), self._seed)
+
+    def features(
+        self, src: Int64, dst: Int64, time_us: Int64, rows: tuple[Int64, Int64] | None = None
+    ) -> Float32:
         """Walks between pairs, seen from a time.
 
         Args:
-            src: int64 (q,); a node without a row has no walks.
+            src: int64 (q,).
             dst: int64 (q,).
             time_us: int64 (q,), not before the nodes' latest events.
+            rows: Where the sketches of ``src`` and of ``dst`` are; None: at their ids. A node without a row, or whose
+                row is −1, has no walks.
 
         Returns:
             float32 (q, walk_width()), log(1 + walks): for each scale, walks of i + j steps for i, j ≤ STEPS, then
             how many lead from u, and from v, back to itself.
         """
+        at = (src, dst) if rows is None else rows
         out = np.empty((len(src), walk_width()), np.float32)
-        _features((self.sketch, self.time_us), (src, dst, time_us), np.array(SCALES_S), self._seed, out)
+        _features((self.sketch, self.time_us), (src, dst, time_us), at, np.array(SCALES_S), self._seed, out)
         return out
+
+    def of(self, sketch: Float32, time_us: Int64) -> "WalkSketches":
+        """Sketches of the same nodes' signatures in other tables, which are changed in place."""
+        other = WalkSketches.__new__(WalkSketches)
+        other._seed, other.sketch, other.time_us = self._seed, sketch, time_us
+        return other
+
+    @staticmethod
+    def decayed(sketch: Float32, seconds: NDArray[np.float64]) -> Float32:
+        """Sketches (n, scales, STEPS, WIDTH) as they are ``seconds`` (n,) later, if nothing happens."""
+        steps = np.arange(1, STEPS + 1)
+        rate = steps[None, None, :] / np.array(SCALES_S)[None, :, None]
+        later: Float32 = sketch * np.exp(-seconds[:, None, None] * rate)[..., None].astype(np.float32)
+        return later
 
 
 @njit(cache=True, nogil=True)
@@ -83,31 +110,32 @@ def _signature(node, seed, out):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _now(sketch, node, scale, seconds, seed, out):  # type: ignore[no-untyped-def]  # compiled
+def _now(sketch, node, row, scale, seconds, seed, out):  # type: ignore[no-untyped-def]  # compiled
     """All sketches 0 … STEPS of a node, ``seconds`` after its latest event."""
     _signature(node, seed, out[0])
-    known = node < len(sketch)
+    known = 0 <= row < len(sketch)
     step = np.float32(np.exp(-seconds / scale[1]))
     decay = np.float32(1)
     for length in range(1, len(out)):
         decay *= step
         for j in range(out.shape[1]):
             out[length, j] = (
-                sketch[node, np.int64(scale[0]), length - 1, j] * decay if known else np.float32(0)
+                sketch[row, np.int64(scale[0]), length - 1, j] * decay if known else np.float32(0)
             )
 
 
 @njit(cache=True, nogil=True)
-def _add(sketch, time_us, events, scales, seed):  # type: ignore[no-untyped-def]  # compiled
+def _add(sketch, time_us, events, rows, scales, seed):  # type: ignore[no-untyped-def]  # compiled
     src, dst, times = events
+    rows_src, rows_dst = rows
     width, steps = sketch.shape[3], sketch.shape[2]
     ours = np.empty((steps + 1, width), np.float32)
     theirs = np.empty((steps + 1, width), np.float32)
     for i in range(len(src)):
-        u, v, t = src[i], dst[i], times[i]
+        u, v, t = rows_src[i], rows_dst[i], times[i]
         for s in range(len(scales)):
-            _now(sketch, u, (s, scales[s]), (t - time_us[u]) / 1e6, seed, ours)
-            _now(sketch, v, (s, scales[s]), (t - time_us[v]) / 1e6, seed, theirs)
+            _now(sketch, src[i], u, (s, scales[s]), (t - time_us[u]) / 1e6, seed, ours)
+            _now(sketch, dst[i], v, (s, scales[s]), (t - time_us[v]) / 1e6, seed, theirs)
             for length in range(steps):
                 for j in range(width):
                     sketch[u, s, length, j] = ours[length + 1, j] + theirs[length, j]
@@ -125,18 +153,19 @@ def _dot(a, b):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _features(walks, queries, scales, seed, out):  # type: ignore[no-untyped-def]  # compiled
+def _features(walks, queries, rows, scales, seed, out):  # type: ignore[no-untyped-def]  # compiled
     sketch, time_us = walks
     src, dst, times = queries
+    rows_src, rows_dst = rows
     width, steps = sketch.shape[3], sketch.shape[2]
     ours = np.empty((steps + 1, width), np.float32)
     theirs = np.empty((steps + 1, width), np.float32)
     for i in range(len(src)):
         at = 0
         for s in range(len(scales)):
-            for node, into in ((src[i], ours), (dst[i], theirs)):
-                since = (times[i] - time_us[node]) / 1e6 if node < len(time_us) else 0.0
-                _now(sketch, node, (s, scales[s]), since, seed, into)
+            for node, row, into in ((src[i], rows_src[i], ours), (dst[i], rows_dst[i], theirs)):
+                since = (times[i] - time_us[row]) / 1e6 if 0 <= row < len(time_us) else 0.0
+                _now(sketch, node, row, (s, scales[s]), since, seed, into)
             for a in range(steps + 1):
                 for b in range(steps + 1):
                     if a + b > 0:

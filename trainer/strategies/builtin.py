@@ -1,5 +1,5 @@
 """The strategies of this package, imported for their registrations."""
 
-from trainer.strategies import sequential, vertex
+from trainer.strategies import pac, sequential, vertex
 
-__all__ = ["sequential", "vertex"]
+__all__ = ["pac", "sequential", "vertex"]

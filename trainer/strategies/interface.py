@@ -12,8 +12,9 @@ from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Examples, Queries
+from trainer.data.examples import Examples, Lesson, Queries
 from trainer.data.graph_window import GraphWindow
+from trainer.data.history import Inserts
 from trainer.models.interface import Kind, Model, models
 from trainer.parameters import check_parameters
 from trainer.ranks import Ranks
@@ -27,6 +28,7 @@ class StepReport:
         steps: Optimiser steps.
         events: Distinct events learned from.
         loss: Mean binary cross-entropy a query, in nats; None without events.
+        discarded: Events that no rank could learn from, because no rank has both ends.
         nonfinite: Steps left out because loss or gradient was not finite.
         seconds: Wall time by phase, of this rank.
     """
@@ -35,11 +37,15 @@ class StepReport:
     events: int
     loss: float | None
     nonfinite: int = 0
+    discarded: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Strategy(Protocol):
-    """How ranks share predicting and training. All methods but ``owned`` are collectives: all ranks call them."""
+    """How ranks share predicting and training.
+
+    All methods but ``owned``, ``lesson`` and ``held_bytes`` are collectives: all ranks call them.
+    """
 
     name: ClassVar[str]
     trains: ClassVar[Kind]
@@ -76,6 +82,10 @@ class Strategy(Protocol):
         """Nodes whose events as a source are this rank's, bool (num_nodes,); each node is owned once."""
         ...
 
+    def lesson(self, tau: int, inserts: Inserts) -> Lesson | None:
+        """Which events of snapshot ``tau`` this rank learns from; None: those it owns."""
+        ...
+
     def predict(self, model: Model, queries: list[Queries]) -> list[NDArray[np.float32]]:
         """Logits of this rank's queries about the newest snapshot, seen from the snapshots before it.
 
@@ -94,16 +104,20 @@ class Strategy(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What the next step depends on besides the model: the optimiser, what is remembered of the stream."""
+        """What this rank's next step depends on besides the model: the optimiser, what is remembered of the stream."""
+        ...
+
+    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
+        """From every rank's ``state()`` one, on rank 0, that all ranks can ``restore``; elsewhere of no use."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a ``state()``."""
+        """Continue from this rank's ``state()``, or from what was gathered."""
         ...
 
     @property
-    def memory_bytes(self) -> int:
-        """Bytes held beside window and history."""
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes held beside window and history, by kind."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The mails of all nodes, and how to go back to what they were."""
+"""The mails of nodes, and how to go back to what they were."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainer.data.walks import WalkSketches
 from trainer.models.memory.messages import Mail
+from trainer.strategies.row_places import RowPlaces
 
 Int64 = NDArray[np.int64]
 
@@ -19,13 +20,34 @@ LARGEST_MAIL = 1e6
 """Mails are cut off there, and what is no number is zero: one hostile event must not be passed on for ever."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a mailbox holds of n nodes.
+
+    Attributes:
+        nodes: int64 (n,), distinct.
+        mail: (n, 2 · memory + edges).
+        event_us: int64 (n,).
+        former_us: int64 (n,).
+        sketch: float32 (n, …), walks; None without.
+        sketch_us: int64 (n,); None without.
+    """
+
+    nodes: Int64
+    mail: Tensor
+    event_us: Int64
+    former_us: Int64
+    sketch: NDArray[np.float32] | None
+    sketch_us: Int64 | None
+
+
 @dataclass(slots=True)
 class _Journal:
-    """Rows as they were at a mark; each saved once."""
+    """Rows and times as they were at a mark; each saved once."""
 
     saved: NDArray[np.bool_]
-    rows: list[tuple[Int64, Tensor, Int64, Int64]]
-    walks: list[tuple[Int64, NDArray[np.float32], Int64]]
+    rows: list[Rows]
+    times: list[tuple[Int64, Int64, Int64]]
 
 
 class Mailbox:
@@ -37,41 +59,75 @@ class Mailbox:
         dtype: Of mails.
         device: Where mails live; times stay on the host, which decides by them what to look up.
         walks: Sketches that go back with the mails; None without.
+        partial: Whether only some nodes have a row, as on one of several ranks. Times are known of all nodes anyway.
 
     Attributes:
-        mail: (nodes, 2 · memory + edges): own, other, edge.
+        mail: (rows, 2 · memory + edges): own, other, edge; a row a node, unless ``partial``.
         event_us: int64 (nodes,), time of the latest event, −1 without one.
         former_us: int64 (nodes,), time of the node's latest event in an earlier group; of this one if there is none.
+        places: The rows of nodes; None unless ``partial``.
     """
 
     def __init__(
-        self, memory: int, edges: int, dtype: torch.dtype, device: torch.device, walks: WalkSketches | None
+        self,
+        memory: int,
+        edges: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        walks: WalkSketches | None,
+        *,
+        partial: bool = False,
     ) -> None:
         self._memory = memory
         self.walks = walks
         self.mail = torch.zeros(0, 2 * memory + edges, dtype=dtype, device=device)
         self.event_us: Int64 = np.zeros(0, np.int64)
         self.former_us: Int64 = np.zeros(0, np.int64)
+        self.places = RowPlaces() if partial else None
         self._marks: list[_Journal] = []
 
     @property
     def own(self) -> Tensor:
-        """(nodes, memory), states or embeddings just before the latest events."""
+        """(rows, memory), states or embeddings just before the latest events."""
         return self.mail[:, : self._memory]
 
     def reserve(self, num_nodes: int) -> None:
-        """Have rows for ids below ``num_nodes``."""
+        """Know ids below ``num_nodes``; they have rows, unless ``partial``."""
         more = num_nodes - len(self.event_us)
         if more <= 0:
             return
         more = max(more, len(self.event_us) // 4)
-        self.mail = torch.cat([self.mail, self.mail.new_zeros(more, self.mail.shape[1])])
         self.event_us = np.concatenate([self.event_us, np.full(more, NEVER, np.int64)])
         self.former_us = np.concatenate([self.former_us, np.full(more, NEVER, np.int64)])
-        if self.walks is not None:
-            self.walks.reserve(len(self.event_us))
+        if self.places is None:
+            self._grow(len(self.event_us))
+        else:
+            self.places.grow(len(self.event_us))
         for mark in self._marks:
             mark.saved = np.concatenate([mark.saved, np.zeros(more, np.bool_)])
+
+    def rows_of(self, nodes: Int64) -> Int64:
+        """int64 (n,) rows of nodes; −1 for those without."""
+        if self.places is not None:
+            return self.places.of(nodes)
+        return np.where(nodes < len(self.event_us), nodes, -1)
+
+    def hold(self, nodes: Int64) -> None:
+        """Have rows for some distinct nodes; new ones are empty."""
+        if self.places is None:
+            return
+        fresh = self.places.hold(nodes)
+        if self.places.end > len(self.mail):
+            self._grow(max(self.places.end, len(self.mail) * 5 // 4))
+        self.mail[torch.from_numpy(fresh).to(self.mail.device)] = 0
+        if self.walks is not None:
+            self.walks.sketch[fresh] = 0
+            self.walks.time_us[fresh] = 0
+
+    def release(self, nodes: Int64) -> None:
+        """Give up the rows of some distinct nodes; their times stay."""
+        assert self.places is not None
+        self.places.release(nodes)
 
     def put(self, nodes: Int64, mails: Tensor, time_us: Int64) -> None:
         """Leave a mail for each of some distinct nodes.
@@ -81,30 +137,37 @@ class Mailbox:
             mails: (n, 2 · memory + edges).
             time_us: int64 (n,), of the latest event of each.
         """
-        self._keep(nodes)
+        self.hold(nodes)
+        self.see(nodes, time_us)
         sound = mails.nan_to_num(0.0).clamp(-LARGEST_MAIL, LARGEST_MAIL)
-        self.mail[torch.from_numpy(nodes).to(self.mail.device)] = sound
+        rows = nodes if self.places is None else self.places.of(nodes)
+        self.mail[torch.from_numpy(rows).to(self.mail.device)] = sound
+
+    def see(self, nodes: Int64, time_us: Int64) -> None:
+        """Note the latest events of some distinct nodes, whose mails somebody else has."""
+        self._keep(nodes)
         former = self.event_us[nodes]
         self.former_us[nodes] = np.where(former == NEVER, time_us, former)
         self.event_us[nodes] = time_us
 
     def take(self, nodes: Int64) -> tuple[Int64, Mail]:
-        """The mails of nodes: int64 (m,), which of ``nodes`` have one, and those."""
-        known = nodes < len(self.event_us)
+        """The mails of nodes: int64 (m,), which of ``nodes`` have one here, and those."""
+        rows = self.rows_of(nodes)
+        known = rows >= 0
         if not known.all():
             known[known] = self.event_us[nodes[known]] != NEVER
         else:
             known = self.event_us[nodes] != NEVER
         there = np.flatnonzero(known)
         chosen = nodes[there]
-        rows = self.mail[torch.from_numpy(chosen).to(self.mail.device)]
+        mail = self.mail[torch.from_numpy(rows[there]).to(self.mail.device)]
         gap_s = (self.event_us[chosen] - self.former_us[chosen]) / 1e6
         d = self._memory
         return there, Mail(
-            rows[:, :d],
-            rows[:, d : 2 * d],
-            rows[:, 2 * d :],
-            torch.from_numpy(gap_s).to(rows.device, rows.dtype),
+            mail[:, :d],
+            mail[:, d : 2 * d],
+            mail[:, 2 * d :],
+            torch.from_numpy(gap_s).to(mail.device, mail.dtype),
         )
 
     def age_us(self, nodes: Int64, time_us: Int64) -> Int64:
@@ -117,46 +180,137 @@ class Mailbox:
         )
         return np.where(last == NEVER, 0, np.maximum(time_us - last, 0))
 
+    def rows(self, nodes: Int64) -> Rows:
+        """Copies of what is held of some distinct nodes, all of which have a row."""
+        at = nodes if self.places is None else self.places.of(nodes)
+        walks = self.walks
+        return Rows(
+            nodes,
+            self.mail[torch.from_numpy(at).to(self.mail.device)],
+            self.event_us[nodes],
+            self.former_us[nodes],
+            walks.sketch[at] if walks is not None else None,
+            walks.time_us[at] if walks is not None else None,
+        )
+
+    def write(self, rows: Rows) -> None:
+        """Make nodes hold this, as it is; those without a row get one."""
+        self.hold(rows.nodes)
+        self._keep(rows.nodes)
+        self._set(rows)
+
+    def lend(self, rows: Rows) -> None:
+        """As ``write``, of nodes that have no row, until they are released; going back to a mark leaves them alone."""
+        self.hold(rows.nodes)
+        self._set(rows)
+
+    def set_times(self, nodes: Int64, event_us: Int64, former_us: Int64) -> None:
+        """Make these the times of some distinct nodes."""
+        self._keep(nodes)
+        self.event_us[nodes] = event_us
+        self.former_us[nodes] = former_us
+
     def mark(self) -> None:
-        """From here on, remember what is overwritten, until ``back`` or ``forget``."""
+        """From here on, remember what is overwritten, until ``back``, ``fold`` or ``forget``."""
         self._marks.append(_Journal(np.zeros(len(self.event_us), np.bool_), [], []))
 
     def back(self) -> None:
-        """Everything as it was at the newest mark, which is gone then."""
+        """Everything as it was at the newest mark, which is gone then; rows given up since stay away."""
         mark = self._marks.pop()
-        for nodes, mails, event_us, former_us in mark.rows:
-            self.mail[torch.from_numpy(nodes).to(self.mail.device)] = mails
+        for rows in mark.rows:
+            self._set(rows)
+        for nodes, event_us, former_us in mark.times:
             self.event_us[nodes] = event_us
             self.former_us[nodes] = former_us
-        for nodes, sketch, time_us in mark.walks:
-            assert self.walks is not None
-            self.walks.sketch[nodes] = sketch
-            self.walks.time_us[nodes] = time_us
+
+    def fold(self) -> None:
+        """Forget the newest mark but not the one before: going back there undoes both."""
+        newest = self._marks.pop()
+        if not self._marks:
+            return
+        mark = self._marks[-1]
+        for rows in newest.rows:
+            fresh = ~mark.saved[rows.nodes]
+            mark.rows.append(_some(rows, fresh))
+        for nodes, event_us, former_us in newest.times:
+            fresh = ~mark.saved[nodes]
+            mark.times.append((nodes[fresh], event_us[fresh], former_us[fresh]))
+        mark.saved |= newest.saved
 
     def forget(self) -> None:
         """Forget all marks: what is, stays."""
         self._marks.clear()
 
+    def changed(self) -> Int64:
+        """Nodes with a row that changed since the newest mark."""
+        parts = [rows.nodes for rows in self._marks[-1].rows]
+        return np.concatenate([*parts, np.empty(0, np.int64)])
+
     def state(self) -> dict[str, Any]:
         """Everything, as tensors and arrays."""
+        times = {"event_us": self.event_us, "former_us": self.former_us}
+        if self.places is not None:
+            rows = self.rows(self.places.held())
+            walks = {} if rows.sketch is None else {"sketch": rows.sketch, "sketch_us": rows.sketch_us}
+            return {"nodes": rows.nodes, "mail": rows.mail.cpu(), **times, **walks}
         walks = {} if self.walks is None else {"sketch": self.walks.sketch, "sketch_us": self.walks.time_us}
-        return {"mail": self.mail.cpu(), "event_us": self.event_us, "former_us": self.former_us, **walks}
+        return {"mail": self.mail.cpu(), **times, **walks}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a ``state()``."""
+    def restore(self, state: dict[str, Any], held: NDArray[np.bool_] | None = None) -> None:
+        """Continue from a ``state()``.
+
+        Args:
+            state: Of this mailbox, or, if it is ``partial``, of any part of the nodes.
+            held: bool (nodes,), if it is ``partial``: which of them to hold here.
+        """
         self.forget()
-        self.mail = state["mail"].to(self.mail.device, self.mail.dtype, copy=True)
         self.event_us = np.asarray(state["event_us"]).copy()
         self.former_us = np.asarray(state["former_us"]).copy()
-        if self.walks is not None:
-            self.walks.sketch = np.asarray(state["sketch"]).copy()
-            self.walks.time_us = np.asarray(state["sketch_us"]).copy()
+        if self.places is None:
+            self.mail = state["mail"].to(self.mail.device, self.mail.dtype, copy=True)
+            if self.walks is not None:
+                self.walks.sketch = np.asarray(state["sketch"]).copy()
+                self.walks.time_us = np.asarray(state["sketch_us"]).copy()
+            return
+        assert held is not None
+        self.places = RowPlaces()
+        self.places.grow(len(self.event_us))
+        nodes = np.asarray(state["nodes"])
+        ours = np.flatnonzero(held[nodes])
+        self.write(
+            Rows(
+                nodes[ours],
+                state["mail"][torch.from_numpy(ours)].to(self.mail.device, self.mail.dtype),
+                self.event_us[nodes[ours]],
+                self.former_us[nodes[ours]],
+                np.asarray(state["sketch"])[ours] if self.walks is not None else None,
+                np.asarray(state["sketch_us"])[ours] if self.walks is not None else None,
+            )
+        )
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
         walks = 0 if self.walks is None else self.walks.sketch.nbytes + self.walks.time_us.nbytes
-        return self.mail.nbytes + self.event_us.nbytes + self.former_us.nbytes + walks
+        places = 0 if self.places is None else self.places.memory_bytes
+        return self.mail.nbytes + self.event_us.nbytes + self.former_us.nbytes + walks + places
+
+    def _grow(self, rows: int) -> None:
+        more = rows - len(self.mail)
+        self.mail = torch.cat([self.mail, self.mail.new_zeros(more, self.mail.shape[1])])
+        if self.walks is not None:
+            self.walks.reserve(rows)
+
+    def _set(self, rows: Rows) -> None:
+        at = self.rows_of(rows.nodes)
+        if self.places is not None and (at < 0).any():
+            rows, at = _some(rows, at >= 0), at[at >= 0]
+        self.mail[torch.from_numpy(at).to(self.mail.device)] = rows.mail
+        self.event_us[rows.nodes] = rows.event_us
+        self.former_us[rows.nodes] = rows.former_us
+        if self.walks is not None and rows.sketch is not None and rows.sketch_us is not None:
+            self.walks.sketch[at] = rows.sketch
+            self.walks.time_us[at] = rows.sketch_us
 
     def _keep(self, nodes: Int64) -> None:
         if not self._marks:
@@ -164,7 +318,19 @@ class Mailbox:
         mark = self._marks[-1]
         fresh = nodes[~mark.saved[nodes]]
         mark.saved[fresh] = True
-        rows = self.mail[torch.from_numpy(fresh).to(self.mail.device)]
-        mark.rows.append((fresh, rows, self.event_us[fresh], self.former_us[fresh]))
-        if self.walks is not None:
-            mark.walks.append((fresh, self.walks.sketch[fresh], self.walks.time_us[fresh]))
+        if self.places is None:
+            mark.rows.append(self.rows(fresh))
+            return
+        mark.times.append((fresh, self.event_us[fresh], self.former_us[fresh]))
+        mark.rows.append(self.rows(fresh[self.places.of(fresh) >= 0]))
+
+
+def _some(rows: Rows, chosen: NDArray[np.bool_]) -> Rows:
+    return Rows(
+        rows.nodes[chosen],
+        rows.mail[torch.from_numpy(chosen).to(rows.mail.device)],
+        rows.event_us[chosen],
+        rows.former_us[chosen],
+        None if rows.sketch is None else rows.sketch[chosen],
+        None if rows.sketch_us is None else rows.sketch_us[chosen],
+    )

@@ -32,17 +32,28 @@ class MemoryStream:
         feed: The events; may grow between calls.
         device: Where mails live.
         group: Events delivered at once.
+        partial: Whether the mailbox has rows for some nodes only.
 
     Attributes:
         position: Events delivered so far.
         mailbox: What they left.
     """
 
-    def __init__(self, model: MemoryModel, feed: EventFeed, device: torch.device, group: int) -> None:
+    def __init__(
+        self,
+        model: MemoryModel,
+        feed: EventFeed,
+        device: torch.device,
+        group: int,
+        *,
+        partial: bool = False,
+    ) -> None:
         self.model = model
         self.position = 0
         walks = WalkSketches(model.seed) if model.walks else None
-        self.mailbox = Mailbox(model.width, model.edges, next(model.parameters()).dtype, device, walks)
+        self.mailbox = Mailbox(
+            model.width, model.edges, next(model.parameters()).dtype, device, walks, partial=partial
+        )
         self._feed = feed
         self._device = device
         self._group = group
@@ -58,7 +69,9 @@ class MemoryStream:
         end = self.position + int(np.searchsorted(self._feed.time_us[self.position :], before_us))
         self.mailbox.reserve(self._feed.graph.num_nodes)
         while self.position < end:
-            self._deliver(self.position, min(self.position + (group or self._group), end))
+            next_position = min(self.position + (group or self._group), end)
+            self._deliver(np.arange(self.position, next_position))
+            self.position = next_position
 
     def embed(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
         """Embeddings of nodes at times, with gradient to the model.
@@ -88,7 +101,10 @@ class MemoryStream:
         """Walk features of pairs at times (q, walk_width()); None for a model without."""
         if self.mailbox.walks is None:
             return None
-        features = torch.from_numpy(self.mailbox.walks.features(src, dst, time_us))
+        rows = None
+        if self.mailbox.places is not None:
+            rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
+        features = torch.from_numpy(self.mailbox.walks.features(src, dst, time_us, rows))
         return features.to(self._device, self.mailbox.own.dtype)
 
     def mark(self) -> int:
@@ -116,10 +132,11 @@ class MemoryStream:
         return self.mailbox.memory_bytes
 
     @torch.no_grad()
-    def _deliver(self, begin: int, end: int) -> None:
+    def _deliver(self, numbers: Int64) -> None:
+        """Deliver a group of events, by their ascending numbers."""
         feed = self._feed
-        src, dst = (column[begin:end].astype(np.int64) for column in (feed.src, feed.dst))
-        time_us = feed.time_us[begin:end]
+        src, dst = (column[numbers].astype(np.int64) for column in (feed.src, feed.dst))
+        time_us = feed.time_us[numbers]
         ends = np.stack([src, dst], axis=1).ravel()  # two mails an event, the source's first
         times: Int64 = np.repeat(time_us, 2)
         nodes, (place,) = self._sampler.distinct(ends)
@@ -128,23 +145,33 @@ class MemoryStream:
             own = self._states(nodes)[torch.from_numpy(place).to(self._device)]
             told = own
         else:
-            self.model.eval()
-            states, hops = self._look(ends, times, before, self.model.mail_layers)
-            told = self.model.tell(states, hops)
+            told = self._tell(ends, times, before)
             own = (
                 told
                 if self.model.source == "embedding"
                 else self._states(nodes)[torch.from_numpy(place).to(self._device)]
             )
-        other = told.view(-1, 2, self.model.width).flip(1).reshape(-1, self.model.width)
-        events = 2 * np.repeat(np.arange(begin, end), 2) + np.tile([0, 1], end - begin)
-        mails = self.model.aggregate(torch.cat([own, other, self._edges(events)], dim=1), place, len(nodes))
+        mails = self.model.aggregate(self._mails(own, told, numbers), place, len(nodes))
         newest = np.empty(len(nodes), np.int64)
         newest[place] = times  # of repeated places the last value stays
         self.mailbox.put(nodes, mails, newest)
         if self.mailbox.walks is not None:
-            self.mailbox.walks.add(src, dst, time_us)
-        self.position = end
+            rows = None
+            if self.mailbox.places is not None:
+                rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
+            self.mailbox.walks.add(src, dst, time_us, rows)
+
+    def _mails(self, own: Tensor, told: Tensor, numbers: Int64) -> Tensor:
+        """Mails (2 · events, width), the source's first, from what each end is and tells."""
+        other = told.view(-1, 2, self.model.width).flip(1).reshape(-1, self.model.width)
+        events = 2 * np.repeat(numbers, 2) + np.tile([0, 1], len(numbers))
+        return torch.cat([own, other, self._edges(events)], dim=1)
+
+    def _tell(self, ends: Int64, time_us: Int64, before_us: int) -> Tensor:
+        """What ends of events tell the other ends (m, d), where that is more than their states."""
+        self.model.eval()
+        states, hops = self._look(ends, time_us, before_us, self.model.mail_layers)
+        return self.model.tell(states, hops)
 
     def _look(self, nodes: Int64, time_us: Int64, before_us: int, layers: int) -> tuple[Tensor, list[Hop]]:
         distinct, (row,) = self._sampler.distinct(nodes)
@@ -162,16 +189,20 @@ class MemoryStream:
 
     def _hop(self, layer: Layer, row: Int64, time_us: Int64) -> Hop:
         event = layer.sampled.event[row]
-        there = event >= 0
+        there = self._there(layer)[row]
         age_us = np.where(there, time_us[:, None] - layer.sampled.time_us[row], 0)
         return Hop(
             own=torch.from_numpy(layer.own[row]).to(self._device),
             place=torch.from_numpy(layer.place[row]).to(self._device),
             age_s=self._seconds(age_us),
-            edge=self._edges(event.ravel()).view(*event.shape, -1),
+            edge=self._edges(event.ravel()).view(*event.shape, self.model.edges),
             there=torch.from_numpy(there).to(self._device),
             gap_s=self._seconds(self.mailbox.age_us(layer.nodes[row], time_us)),
         )
+
+    def _there(self, layer: Layer) -> NDArray[np.bool_]:
+        """Which sampled interactions are looked at, bool (n, k)."""
+        return layer.sampled.event >= 0
 
     def _states(self, nodes: Int64) -> Tensor:
         """States (n, d) of distinct nodes; only those with mail go through the updater."""

@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,36 +15,17 @@ from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
-from trainer.data.examples import Examples, Queries
+from trainer.data.examples import Examples, Lesson, Queries
 from trainer.data.graph_window import GraphWindow
+from trainer.data.history import Inserts
 from trainer.models.interface import Kind, Model
 from trainer.models.memory.model import MemoryModel
-from trainer.nn.rows import rows
 from trainer.ranks import Ranks
 from trainer.strategies.interface import StepReport, register
 from trainer.strategies.memory_stream import ROWS_AT_ONCE, MemoryStream
+from trainer.strategies.memory_way import MemoryWay, logits
 
 Int64 = NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class _Way:
-    """A model's stream, and where it stood before the newest snapshot."""
-
-    model: MemoryModel
-    stream: MemoryStream
-    marked: int | None = None
-
-    def restart(self) -> None:
-        """Back to before the newest snapshot: whatever is done about it begins there."""
-        if self.marked is not None:
-            self.stream.back(self.marked)
-        self.marked = self.stream.mark()
-
-    def settle(self) -> None:
-        """What was done last about the newest snapshot stays done."""
-        self.stream.mailbox.forget()
-        self.marked = None
 
 
 @register
@@ -77,17 +57,15 @@ class SequentialStrategy:
         self, model: Model, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
     ) -> None:
         """See ``Strategy.setup``."""
-        if ranks.size > 1:
-            raise Failure(
-                f"strategy {self.name} learns on one rank, found {ranks.size}; start one, or choose another strategy"
-            )
+        self._check(lane, ranks)
         assert isinstance(model, MemoryModel)
         self._model = model
         if self._halved:
             model.updater.products = torch.bfloat16
         self._ranks = ranks
         self._optimisation = optimisation
-        self._edge_features = lane.edge_features
+        self._lane = lane
+        self._seed = seed
         self._optimiser = torch.optim.Adam(
             model.parameters(),
             lr=optimisation.learning_rate,
@@ -99,7 +77,7 @@ class SequentialStrategy:
 
     def rewind(self) -> None:
         """See ``Strategy.rewind``."""
-        self._feed = EventFeed(self._edge_features)
+        self._feed = EventFeed(self._lane.edge_features)
         self._tau: int | None = None
         self._num_nodes = 0
         self._ways = [self._way(self._model)]
@@ -129,11 +107,11 @@ class SequentialStrategy:
         for before_us in np.unique(np.concatenate([query.before_us for query in queries])).tolist():
             way.stream.deliver_before(before_us)
             model.eval()
-            for query, logits in zip(queries, found, strict=True):
+            for query, answer in zip(queries, found, strict=True):
                 begin, end = np.searchsorted(query.before_us, [before_us, before_us + 1]).tolist()
                 for first in range(begin, end, ROWS_AT_ONCE):
                     here = slice(first, min(first + ROWS_AT_ONCE, end))
-                    logits[here] = _logits(way.stream, query, here, before_us).cpu().numpy()
+                    answer[here] = logits(way.stream, query, here, before_us).cpu().numpy()
         return found
 
     def train(self, examples: Examples, epoch: int) -> StepReport:
@@ -141,7 +119,7 @@ class SequentialStrategy:
         began = time.perf_counter()
         way = self._ways[0]
         way.restart()
-        batch, events = self._optimisation.batch_size, len(examples.positive)
+        batch, events = self._optimisation.batch_size, len(examples.learned)
         losses, learned, nonfinite = 0.0, 0, 0
         for first in range(0, events, batch):
             here = slice(first, min(first + batch, events))
@@ -188,13 +166,31 @@ class SequentialStrategy:
         self._num_nodes = state["num_nodes"]
         self._feed.restore({name: np.asarray(column) for name, column in state["feed"].items()})
         streams = [state["streams"][str(place)] for place in range(len(state["streams"]))]
-        self._ways[0].stream.restore(streams[0])
+        self._restore_stream(self._ways[0], streams[0])
         self._resumed = streams[1:]  # of models that were predicted beside: they come in the same order
 
+    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See ``Strategy.gather``."""
+        return state
+
+    def lesson(self, tau: int, inserts: Inserts) -> Lesson | None:
+        """See ``Strategy.lesson``."""
+        return None
+
     @property
-    def memory_bytes(self) -> int:
-        """See ``Strategy.memory_bytes``: events, graph and memories."""
-        return self._feed.memory_bytes + sum(way.stream.memory_bytes for way in self._ways)
+    def held_bytes(self) -> dict[str, int]:
+        """See ``Strategy.held_bytes``: events with their graph, and memories."""
+        return {
+            "events": self._feed.memory_bytes,
+            "memory": sum(way.stream.memory_bytes for way in self._ways),
+        }
+
+    def _check(self, lane: LaneHeader, ranks: Ranks) -> None:
+        """Refuse what cannot be worked with."""
+        if ranks.size > 1:
+            raise Failure(
+                f"strategy {self.name} learns on one rank, found {ranks.size}; start one, or choose strategy pac"
+            )
 
     def _take_in(self, tau: int, events: EventColumns, num_nodes: int) -> None:
         for way in self._ways:
@@ -204,54 +200,45 @@ class SequentialStrategy:
 
     def _step(self, stream: MemoryStream, examples: Examples, here: slice) -> float | None:
         """Learn some events; their summed loss, None where loss or gradient was not finite."""
-        positive, negative = examples.positive, examples.training
+        loss = self._loss(stream, examples, here)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+        return float(loss.detach()) * 2 * (here.stop - here.start) if self._follow_gradient() else None
+
+    def _loss(self, stream: MemoryStream, examples: Examples, here: slice) -> Tensor:
+        """Mean loss of some events and their negatives, seen from what is strictly before the first."""
+        positive, negative = examples.learned, examples.training
         before_us = int(positive.time_us[here.start])
         stream.deliver_before(before_us, self._optimisation.batch_size)
         if not self._model.training:
             self._model.train()
         both = Queries.join([positive.part(here), negative.part(here)])
-        logits = _logits(stream, both, slice(0, len(both)), before_us)
-        truth = torch.zeros_like(logits)
+        predicted = logits(stream, both, slice(0, len(both)), before_us)
+        truth = torch.zeros_like(predicted)
         truth[: here.stop - here.start] = 1
-        loss = binary_cross_entropy_with_logits(logits, truth)
-        self._optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+        return binary_cross_entropy_with_logits(predicted, truth)
+
+    def _follow_gradient(self) -> bool:
+        """An optimiser step, unless the gradient is not finite."""
         limit = self._optimisation.grad_clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
         if not bool(torch.isfinite(norm)):
-            return None
+            return False
         self._optimiser.step()
-        return float(loss.detach()) * len(logits)
+        return True
 
-    def _way(self, model: MemoryModel) -> _Way:
-        return _Way(model, MemoryStream(model, self._feed, self._ranks.device, self._group))
+    def _way(self, model: MemoryModel) -> MemoryWay:
+        return MemoryWay(model, MemoryStream(model, self._feed, self._ranks.device, self._group))
 
-    def _way_of(self, model: MemoryModel) -> _Way:
+    def _way_of(self, model: MemoryModel) -> MemoryWay:
         for way in self._ways:
             if way.model is model:
                 return way
         way = self._way(model)
         if self._resumed:
-            way.stream.restore(self._resumed.pop(0))
+            self._restore_stream(way, self._resumed.pop(0))
         self._ways.append(way)
         return way
 
-
-def _logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Tensor:
-    """Logits of some queries; each (node, event) is embedded once, or each node."""
-    src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
-    if stream.model.once_a_batch:
-        nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
-        z = stream.embed(nodes, np.full(len(nodes), before_us), before_us)
-    else:
-        asked = np.concatenate([(event << 32) | src, (event << 32) | dst])
-        keys, first, place = np.unique(asked, return_index=True, return_inverse=True)
-        z = stream.embed(keys & 0xFFFFFFFF, np.tile(time_us, 2)[first], before_us)
-    device = z.device
-    at_src, at_dst = (torch.from_numpy(half).to(device) for half in np.split(place, 2))
-    return stream.model.score(
-        rows(z, at_src),
-        rows(z, at_dst),
-        torch.from_numpy(queries.encounters[here]).to(device),
-        stream.walk_features(src, dst, time_us),
-    )
+    def _restore_stream(self, way: MemoryWay, state: dict[str, Any]) -> None:
+        way.stream.restore(state)

@@ -15,8 +15,9 @@ from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Examples, Queries
+from trainer.data.examples import Examples, Lesson, Queries
 from trainer.data.graph_window import GraphWindow
+from trainer.data.history import Inserts
 from trainer.data.past import STRIDE, Past, PastBuilder
 from trainer.data.remote import InputRows
 from trainer.models.interface import Kind, Model, NodeInputs, SnapshotModel
@@ -151,10 +152,18 @@ class VertexStrategy:
         """See ``Strategy.restore``."""
         self._optimiser.load_state_dict(state["optimiser"])
 
+    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See ``Strategy.gather``."""
+        return state
+
+    def lesson(self, tau: int, inserts: Inserts) -> Lesson | None:
+        """See ``Strategy.lesson``."""
+        return None
+
     @property
-    def memory_bytes(self) -> int:
-        """See ``Strategy.memory_bytes``."""
-        return self._inputs.memory_bytes
+    def held_bytes(self) -> dict[str, int]:
+        """See ``Strategy.held_bytes``: rows of other ranks."""
+        return {"cache": self._inputs.memory_bytes}
 
     def gradients(self, examples: Examples, chosen: Int64, total: int, draw: int) -> float:
         """Leave in the model the gradient of the mean loss over all ranks' chosen events.

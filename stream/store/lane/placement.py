@@ -116,6 +116,16 @@ class Placement:
         found: NDArray[np.bool_] = np.any(self._masks[nodes] & bits.view("<u8"), axis=1)
         return found
 
+    def shared(self) -> NDArray[np.bool_]:
+        """Nodes in more than one part, bool (num_nodes,)."""
+        if self.kind == "vertex":
+            return np.zeros(len(self.home), np.bool_)
+        masks = self._masks
+        several: NDArray[np.bool_] = (masks & (masks - np.uint64(1))).any(axis=1) | (
+            (masks != 0).sum(axis=1) > 1
+        )
+        return several
+
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from schemas.store import LaneManifest
 from stream.snapshots.adjacency import build_adjacency
@@ -198,6 +199,10 @@ class WindowView:
         for snapshot in reversed(self._snapshots[index + 1 :]):
             home[snapshot.rehomed] = snapshot.former_home
         return home[: self._snapshots[index].manifest.num_nodes]
+
+    def shared(self) -> NDArray[np.bool_]:
+        """Nodes that the newest snapshot has in more than one part, bool (num_nodes,); vertex lanes have none."""
+        return self._placement.shared()[: self.num_nodes]
 
     def events(self, tau: int) -> EventColumns:
         """Edge events of snapshot τ in log order, whatever the parts; views of the mapped log where possible."""

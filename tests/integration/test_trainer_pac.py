@@ -1,0 +1,82 @@
+"""``pac`` as users start it: two ranks that are killed, or told to end, go on with the same numbers."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from test_trainer_processes import (
+    PATIENCE_S,
+    configure,
+    numbers,
+    ranks_of,
+    run_to_end,
+    scored,
+    started,
+    until,
+)
+from trainer_streams import SECOND, meetings
+
+from schemas.config import Lane
+from stream.store.from_file import build_store
+
+SNAPSHOTS = 12
+
+
+def pac(folder: Path, store: Path) -> Path:
+    return configure(
+        folder,
+        store=str(store),
+        lane="sep",
+        model="tgn-history",
+        model_params={"memory": 8, "time_width": 8},
+        strategy="pac",
+        strategy_params={"shuffle_every": 2},
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pac") / "store"
+    lane = Lane(name="sep", algorithm="sep", parts=4, params={"hubs": 0.1})
+    events = meetings(snapshots=SNAPSHOTS, a_snapshot=80, nodes=60, features=False)
+    return build_store(events, folder, interval_us=SECOND, lanes=[lane], graph="meetings")
+
+
+@pytest.fixture(scope="module")
+def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    """The lines of an uninterrupted run with two ranks."""
+    folder = tmp_path_factory.mktemp("straight")
+    assert run_to_end(pac(folder, store), 2)["snapshots"] == SNAPSHOTS
+    lines = scored(folder)
+    assert sum(line["discarded"] for line in lines) > 0
+    assert all(line["trained"] + line["discarded"] == line["scored"] for line in lines[1:])
+    return lines
+
+
+def test_after_kill_nine_of_a_rank_all_go_on_with_the_same_numbers(
+    store: Path, straight: list[dict], tmp_path: Path
+) -> None:
+    config = pac(tmp_path, store)
+    with started("run", "--config", str(config), "--ranks", "2", "--until-idle", "2", "--json") as process:
+        until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
+        ranks_of(process)[-1].kill()
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+        assert json.loads(out)["snapshots"] == SNAPSHOTS
+    assert numbers(scored(tmp_path)) == numbers(straight)
+
+
+def test_after_sigterm_it_resumes_with_the_same_numbers(
+    store: Path, straight: list[dict], tmp_path: Path
+) -> None:
+    config = pac(tmp_path, store)
+    with started("run", "--config", str(config), "--ranks", "2", "--json") as process:
+        until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+    before = json.loads(out)["snapshots"]
+    assert before >= 3
+    assert run_to_end(config, 2)["snapshots"] == SNAPSHOTS - before
+    assert numbers(scored(tmp_path)) == numbers(straight)

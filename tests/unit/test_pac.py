@@ -1,0 +1,396 @@
+"""``pac``: sub-graphs learned side by side, exact predictions, shared nodes with one memory."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from memory_reference import Event, MemoryReference
+from test_trainer_contract import Session
+from thread_ranks import ThreadRanks, side_by_side
+from trainer_streams import SECOND, meetings
+
+from schemas.config import Lane
+from schemas.trainer_config import Optimisation
+from stream.service.failure import Failure
+from stream.store.from_file import build_store
+from stream.store.lane.reader import LaneReader
+from stream.store.window.view import WindowView
+from trainer.data.event_feed import EventFeed
+from trainer.data.examples import Examples, Sampling, insert_events, prepare
+from trainer.data.history import History
+from trainer.models.interface import ModelShape, create_model
+from trainer.models.memory.messages import Mail
+from trainer.ranks import Ranks
+from trainer.scoring.predictions import predict
+from trainer.strategies.interface import create_strategy
+from trainer.strategies.pac import PacStrategy
+from trainer.strategies.part_groups import PartGroups, combine
+from trainer.strategies.sharded_stream import ShardedStream
+from trainer.strategies.shared_copies import SharedCopies
+
+EVENTS = meetings(snapshots=4, a_snapshot=100, nodes=40, features=False)
+STILL = Optimisation(epochs=1, batch_size=8, learning_rate=1e-30)
+"""Weights stay as they are, so memory can be compared."""
+DRAWING = threading.Lock()
+"""Threads share torch's generator."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pac")
+    lane = Lane(name="sep", algorithm="sep", parts=5, params={"hubs": 0.2})
+    build_store(EVENTS, folder, interval_us=SECOND, lanes=[lane])
+    return folder
+
+
+class Rank:
+    """One rank's way over the lane."""
+
+    def __init__(
+        self,
+        store: Path,
+        ranks: Ranks,
+        name: str,
+        strategy: str,
+        optimisation: Optimisation,
+        **params: object,
+    ) -> None:
+        self.ranks = ranks
+        self.lane = LaneReader(store, "sep")
+        sizes = {"memory": 6, "time_width": 5, **({} if name in ("jodie", "dyrep") else {"dropout": 0.0})}
+        with DRAWING:
+            torch.manual_seed(3)
+            self.model = create_model(name, ModelShape(0, 1, 0), sizes).double()
+        self.strategy = create_strategy(strategy, dict(params), name)
+        self.strategy.setup(self.model, self.lane.header, ranks, optimisation, 0)
+        self.window = WindowView(self.lane, 2)
+        self.history = History()
+
+    def examples(self, sequence: int) -> Examples:
+        manifest = self.lane.manifests[sequence]
+        self.window.advance(manifest)
+        self.strategy.advance(self.window)
+        nodes, events = self.window.num_nodes, self.window.events(manifest.tau)
+        return prepare(
+            manifest.tau, events, self.history, num_nodes=nodes, known=np.ones(nodes, np.bool_),
+            owned=self.strategy.owned(nodes), sampling=Sampling(0, 5),
+            lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
+        )  # fmt: skip
+
+    def memory(self) -> dict[int, tuple[np.ndarray, int, int]]:
+        """Mail and times of the nodes that this rank owns."""
+        mailbox = self.strategy._ways[0].stream.mailbox
+        rows = mailbox.rows(
+            np.flatnonzero(mailbox.event_us >= 0)[mailbox.rows_of(np.flatnonzero(mailbox.event_us >= 0)) >= 0]
+        )
+        return {
+            int(node): (rows.mail[at].numpy(), int(rows.event_us[at]), int(rows.former_us[at]))
+            for at, node in enumerate(rows.nodes)
+        }
+
+
+def test_one_rank_learns_bit_for_bit_what_sequential_learns(tmp_path: Path) -> None:
+    events = meetings(snapshots=3, a_snapshot=60)
+    found = []
+    for name in ("sequential", "pac"):
+        session = Session(tmp_path / name, name, "tgn-history", events=events, algorithm="sep", parts=3)
+        torch.manual_seed(5)
+        for sequence in range(3):
+            examples = session.examples(sequence)
+            predictions = predict(session.strategy, session.model, session.floor, examples, Ranks())
+            reports = [session.strategy.train(examples, epoch) for epoch in range(2)]
+            found.append(
+                (
+                    name,
+                    predictions.positive,
+                    predictions.ranks,
+                    *((r.loss, r.events, r.steps) for r in reports),
+                )
+            )
+        found.append((name, *[value.numpy() for value in session.model.state_dict().values()]))
+    half = len(found) // 2
+    for ours, theirs in zip(found[:half], found[half:], strict=True):
+        for a, b in zip(ours[1:], theirs[1:], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["jodie", "dyrep", "tgn", "tige", "tgn-history"])
+def test_predictions_of_several_ranks_are_those_of_one(name: str, store: Path) -> None:
+    def predicted(ranks: Ranks) -> list[tuple[np.ndarray, ...]]:
+        rank = Rank(
+            store,
+            ranks,
+            name,
+            "pac" if ranks.size > 1 else "sequential",
+            STILL,
+            **({"shuffle_every": 2} if ranks.size > 1 else {}),
+        )
+        found = []
+        for sequence in range(3):
+            examples = rank.examples(sequence)
+            predictions = predict(rank.strategy, rank.model, rank.model, examples, ranks)
+            if predictions is not None:
+                found.append((predictions.positive, predictions.negative, predictions.ranks))
+        after = rank.strategy.embeddings(np.flatnonzero(rank.strategy.owned(40)))
+        assert torch.isfinite(after).all()
+        return found
+
+    alone = predicted(Ranks())
+    together = side_by_side(3, predicted)[0]
+    for ours, theirs in zip(together, alone, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def reference_memory(
+    store: Path, ranks: int, sequence: int
+) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """By plain loops: each rank's events of a snapshot, and who owns each node, from the lane alone."""
+    lane = LaneReader(store, "sep")
+    window = WindowView(lane, 1)
+    manifest = lane.manifests[sequence]
+    window.advance(manifest)
+    home, shared = window.owner(manifest.tau), window.shared()
+    dealt = combine(5, ranks, 0, (1 << 32) + sequence // 16)
+    parts, columns = window.event_parts(manifest.tau), window.events(manifest.tau)
+    owner = {node: int(dealt[home[node] if home[node] >= 0 else node % 5]) for node in range(len(home))}
+    mine: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+    number = -1
+    for at in range(len(columns)):
+        if columns.op[at] != 1:
+            continue
+        number += 1
+        u, v = int(columns.src[at]), int(columns.dst[at])
+        if shared[u] and shared[v]:
+            rank = int(dealt[parts[at]]) if parts[at] >= 0 else owner[u]
+        elif shared[u]:
+            rank = owner[v]
+        elif shared[v] or owner[u] == owner[v]:
+            rank = owner[u]
+        else:
+            continue
+        mine[rank].append(number)
+    return mine, owner
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_event_is_learned_once_or_counted_as_discarded(ranks: int, store: Path) -> None:
+    def learned(group: Ranks) -> list[tuple[list[int], int, int]]:
+        rank = Rank(store, group, "tgn", "pac", STILL)
+        found = []
+        for sequence in range(3):
+            examples = rank.examples(sequence)
+            report = rank.strategy.train(examples, 0)
+            found.append((examples.learned.event.tolist(), report.events, report.discarded))
+        return found
+
+    everyones = side_by_side(ranks, learned)
+    some_discarded = 0
+    for sequence in range(3):
+        expected, _ = reference_memory(store, ranks, sequence)
+        assert [found[sequence][0] for found in everyones] == [expected[rank] for rank in range(ranks)]
+        events = sum(len(numbers) for numbers in expected.values())
+        inserts = LaneReader(store, "sep").log.snapshots[sequence].num_inserts
+        assert {(found[sequence][1], found[sequence][2]) for found in everyones} == {
+            (events, inserts - events)
+        }
+        some_discarded += inserts - events
+    assert some_discarded > 0
+
+
+def test_memory_after_a_snapshot_is_that_of_each_ranks_events_alone_one_cycle_and_the_latest_copy(
+    store: Path,
+) -> None:
+    """Against one event after the other; ranks have unequally many batches, so some begin anew meanwhile."""
+
+    def trained(group: Ranks) -> tuple[dict, int, list]:
+        rank = Rank(store, group, "tgn", "pac", STILL)
+        examples = rank.examples(0)
+        report = rank.strategy.train(examples, 0)
+        rank.strategy.train(examples, 1)  # a second pass begins where the first began
+        return rank.memory(), report.steps, [len(examples.learned), rank.strategy._ways[0].stream.position]
+
+    ranks = 2
+    everyones = side_by_side(ranks, trained)
+    mine, _ = reference_memory(store, ranks, 0)
+    counts = [len(mine[rank]) for rank in range(ranks)]
+    batches = [-(-count // 8) for count in counts]
+    assert len(set(batches)) > 1, "choose another stream: nobody has to wait"
+    assert everyones[0][1] == max(batches)
+    lane = LaneReader(store, "sep")
+    window = WindowView(lane, 1)
+    window.advance(lane.manifests[0])
+    columns = window.events(lane.manifests[0].tau)
+    inserts = np.flatnonzero(columns.op == 1)
+    feed = EventFeed(0)
+    feed.append(columns, 40)
+    torch.manual_seed(3)
+    model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 6, "time_width": 5, "dropout": 0.0}).double()
+    begun = [[int(columns.visible_t[inserts[n]]) for n in numbers[::8]] for numbers in mine.values()]
+    until = max(times[-1] for times in begun)
+    first = min(times[0] for times in begun)
+    everything = [
+        Event(
+            int(columns.src[i]), int(columns.dst[i]), int(columns.visible_t[i]), np.float64(feed.carried[n])
+        )
+        for n, i in enumerate(inserts)
+    ]
+    copies: dict[int, list[tuple[int, int, np.ndarray]]] = {}
+    for rank in range(ranks):
+        reference = MemoryReference(model, "memory", True, "gru", "attention")
+        before = [event for event in everything if event.t < first]
+        for begin in range(0, len(before), 8):
+            reference.deliver(before[begin : begin + 8])
+        base = dict(reference.last)
+        ours = [everything[n] for n in mine[rank] if everything[n].t >= first]
+        at = 0
+        for time in [*begun[rank], until]:
+            due = [event for event in ours[at:] if event.t < time]
+            for begin in range(0, len(due), 8):
+                reference.deliver(due[begin : begin + 8])
+            at += len(due)
+        for node, last in reference.last.items():
+            if base.get(node) != last or any(node in (e.u, e.v) for e in ours[:at]):
+                copies.setdefault(node, []).append((last, -rank, reference.s(node)))
+    memory = {node: row for found in everyones for node, row in found[0].items()}
+    assert sum(len(found[0]) for found in everyones) == len(memory), "each node is on one rank"
+    compared = 0
+    for node, found in copies.items():
+        last, _, state = max(found, key=lambda copy: copy[:2])
+        mail, event_us, former_us = memory[node]
+        assert event_us == last
+        row = torch.from_numpy(mail)[None]
+        gap = torch.tensor([(event_us - former_us) / 1e6], dtype=torch.float64)
+        with torch.no_grad():
+            ours = model.states(Mail(row[:, :6], row[:, 6:12], row[:, 12:], gap))[0].numpy()
+        np.testing.assert_allclose(ours, state, atol=1e-9)
+        compared += 1
+    assert compared > 20
+    assert sum(len(found) > 1 for found in copies.values()) > 0, "no shared node had events on both ranks"
+
+
+@pytest.mark.parametrize("how", ["latest", "mean"])
+def test_copies_become_one(how: str) -> None:
+    """Three ranks, nodes 0 … 3 shared and owned by ranks 0, 1, 2, 0; against a plain loop."""
+    owner = np.array([0, 1, 2, 0], np.int32)
+    times = {0: [50, 70, -1, 60], 1: [90, 70, -1, 20], 2: [80, 10, -1, -1]}  # −1: no event on that rank
+    gain = np.random.default_rng(0).normal(size=(3, 4, 2, 2, 96)).astype(np.float32)
+
+    def merged(ranks: ThreadRanks) -> dict[int, tuple[np.ndarray, int, int, np.ndarray]]:
+        groups = PartGroups(3, ranks.rank, 3, 0)
+        groups.place(owner, np.ones(4, np.bool_), 0)
+        model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 2, "walks": True})
+        stream = ShardedStream(model, EventFeed(0), ranks, 1, groups)
+        mailbox = stream.mailbox
+        mailbox.reserve(4)
+        mine = owner == ranks.rank
+        old = np.array([0, 1])  # nodes 0 and 1 had an event at 5 before
+        for node in old[mine[old]]:
+            one = np.array([node])
+            mailbox.put(one, torch.full((1, mailbox.mail.shape[1]), float(node)), np.array([5]))
+            mailbox.walks.sketch[mailbox.rows_of(one)] = 1.0
+            mailbox.walks.time_us[mailbox.rows_of(one)] = 5
+        mailbox.see(old[~mine[old]], np.full((~mine[old]).sum(), 5))
+        copies = SharedCopies(stream, np.arange(4), mine, ranks)
+        ours = np.array([node for node in range(4) if times[ranks.rank][node] >= 0])
+        mailbox.put(
+            ours,
+            torch.tensor([[10.0 * ranks.rank + node] * mailbox.mail.shape[1] for node in ours.tolist()]),
+            np.array(times[ranks.rank])[ours],
+        )
+        rows = mailbox.rows_of(ours)
+        mailbox.walks.sketch[rows] += gain[ranks.rank, ours]
+        mailbox.walks.time_us[rows] = np.array(times[ranks.rank])[ours]
+        copies.merge(how, ours, np.array([True, True, False, True]))
+        held = mailbox.rows(np.flatnonzero(mailbox.rows_of(np.arange(4)) >= 0))
+        assert owner[held.nodes].tolist() == [ranks.rank] * len(held.nodes), "copies are gone"
+        assert mailbox.event_us[:4].tolist() == [90, 70, -1, 60]
+        return {
+            int(node): (
+                held.mail[at].numpy(),
+                int(held.event_us[at]),
+                int(held.former_us[at]),
+                held.sketch[at],
+            )
+            for at, node in enumerate(held.nodes)
+        }
+
+    found = {node: row for rank in side_by_side(3, merged) for node, row in rank.items()}
+    for node in (0, 1, 3):
+        had = [rank for rank in range(3) if times[rank][node] >= 0]
+        latest = max(had, key=lambda rank: (times[rank][node], -rank))
+        mails = [10.0 * rank + node for rank in had]
+        expected = 10.0 * latest + node if how == "latest" else np.mean(mails)
+        mail, event_us, former_us, sketch = found[node]
+        np.testing.assert_allclose(mail, expected, rtol=1e-6)
+        assert event_us == times[latest][node]
+        assert former_us == (5 if node < 2 else event_us)
+        before = 1.0 if node < 2 else 0.0  # some microseconds decay nothing
+        np.testing.assert_allclose(sketch, before + sum(gain[rank, node] for rank in had), atol=1e-5)
+    assert 2 not in found
+
+
+def test_a_gathered_state_goes_on_with_another_number_of_ranks(store: Path) -> None:
+    def first(ranks: Ranks) -> tuple[dict, dict, dict]:
+        rank = Rank(store, ranks, "tgn-history", "pac", STILL)
+        for sequence in range(3):
+            rank.strategy.train(rank.examples(sequence), 0)
+        return rank.strategy.gather(rank.strategy.state()), rank.history.state(), rank.model.state_dict()
+
+    state, history, weights = side_by_side(3, first)[0]
+
+    def second(ranks: Ranks) -> np.ndarray:
+        rank = Rank(store, ranks, "tgn-history", "pac", STILL)
+        rank.history.restore(history)
+        rank.model.load_state_dict(weights)
+        rank.strategy.restore(state)
+        examples = rank.examples(3)
+        predictions = predict(rank.strategy, rank.model, None, examples, ranks)
+        return predictions.positive[:, 0] if predictions is not None else np.empty(0)
+
+    one, two = second(Ranks()), side_by_side(2, second)[0]
+    np.testing.assert_allclose(two, one, atol=1e-6)
+
+
+def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> None:
+    def held(ranks: Ranks) -> list[int]:
+        rank = Rank(store, ranks, "tgn", "pac", STILL)
+        for sequence in range(2):
+            rank.strategy.train(rank.examples(sequence), 0)
+        mailbox = rank.strategy._ways[0].stream.mailbox
+        nodes = mailbox.places.held()
+        assert rank.strategy.owned(40)[nodes].all()
+        return nodes.tolist()
+
+    (one,) = [held(Ranks())]
+    two = side_by_side(2, held)
+    assert sorted(two[0] + two[1]) == one
+    assert max(len(part) for part in two) < 0.8 * len(one)
+
+
+def test_parts_are_dealt_out_evenly_and_shuffled_alike_on_every_rank() -> None:
+    assert combine(4, 4, 0, 7).tolist() == [0, 1, 2, 3]
+    rounds = [combine(8, 3, 0, number).tolist() for number in range(6)]
+    assert all(sorted(np.bincount(dealt)) == [2, 3, 3] for dealt in rounds)
+    assert len({tuple(dealt) for dealt in rounds}) > 3
+    assert combine(8, 3, 0, 2).tolist() == rounds[2]
+
+
+def test_what_it_cannot_do_is_said_in_a_sentence(store: Path) -> None:
+    lane = LaneReader(store, "sep")
+    model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 2})
+    with pytest.raises(Failure, match="lane sep has 5 parts for 6 ranks: start at most 5 ranks"):
+        create_strategy("pac", {}, "tgn").setup(model, lane.header, Ranks(0, 6), STILL, 0)
+    with pytest.raises(
+        Failure, match="strategy_params of pac: synchronise must be latest or mean, found 'first'"
+    ):
+        create_strategy("pac", {"synchronise": "first"}, "tgn")
+    with pytest.raises(Failure, match="strategy_params of pac: shuffle_every must be at least 1, found 0"):
+        create_strategy("pac", {"shuffle_every": 0}, "tgn")
+    with pytest.raises(
+        Failure, match="strategy pac trains event-based models, but model sage-linear is snapshot"
+    ):
+        create_strategy("pac", {}, "sage-linear")
+    assert isinstance(create_strategy("pac", {}, "tgn"), PacStrategy)

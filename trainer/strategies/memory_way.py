@@ -1,0 +1,52 @@
+"""One model's way through a snapshot: where its memory stood before it, and the logits of queries."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.data.examples import Queries
+from trainer.models.memory.model import MemoryModel
+from trainer.nn.rows import rows
+from trainer.strategies.memory_stream import MemoryStream
+
+
+@dataclass(slots=True)
+class MemoryWay:
+    """A model's stream, and where it stood before the newest snapshot."""
+
+    model: MemoryModel
+    stream: MemoryStream
+    marked: int | None = None
+
+    def restart(self) -> None:
+        """Back to before the newest snapshot: whatever is done about it begins there."""
+        if self.marked is not None:
+            self.stream.back(self.marked)
+        self.marked = self.stream.mark()
+
+    def settle(self) -> None:
+        """What was done last about the newest snapshot stays done."""
+        self.stream.mailbox.forget()
+        self.marked = None
+
+
+def logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Tensor:
+    """Logits of some queries; each (node, event) is embedded once, or each node."""
+    src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
+    if stream.model.once_a_batch:
+        nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
+        z = stream.embed(nodes, np.full(len(nodes), before_us), before_us)
+    else:
+        asked = np.concatenate([(event << 32) | src, (event << 32) | dst])
+        keys, first, place = np.unique(asked, return_index=True, return_inverse=True)
+        z = stream.embed(keys & 0xFFFFFFFF, np.tile(time_us, 2)[first], before_us)
+    device = z.device
+    at_src, at_dst = (torch.from_numpy(half).to(device) for half in np.split(place, 2))
+    return stream.model.score(
+        rows(z, at_src),
+        rows(z, at_dst),
+        torch.from_numpy(queries.encounters[here]).to(device),
+        stream.walk_features(src, dst, time_us),
+    )

@@ -1,0 +1,61 @@
+"""Which row of a table each node has, where a rank holds rows for some nodes only."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+
+
+class RowPlaces:
+    """Rows of nodes; those given back are given out again.
+
+    Attributes:
+        end: Rows that the table must have.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._at = np.empty(0, np.int32)  # −1: no row
+        self._free: Int64 = np.empty(0, np.int64)
+
+    def grow(self, num_nodes: int) -> None:
+        """Know ids below ``num_nodes``."""
+        more = num_nodes - len(self._at)
+        if more > 0:
+            self._at = np.concatenate([self._at, np.full(more, -1, np.int32)])
+
+    def of(self, nodes: Int64) -> Int64:
+        """int64 (n,) rows of nodes; −1 for those without one, ids beyond all known ones included."""
+        if len(nodes) and int(nodes.max()) >= len(self._at):
+            inside = nodes < len(self._at)
+            rows = np.full(len(nodes), -1, np.int64)
+            rows[inside] = self._at[nodes[inside]]
+            return rows
+        return self._at[nodes].astype(np.int64)
+
+    def hold(self, nodes: Int64) -> Int64:
+        """Give rows to those of some distinct, known nodes that have none; returns these new rows."""
+        bare = nodes[self._at[nodes] < 0]
+        again = min(len(bare), len(self._free))
+        rows = np.concatenate(
+            [self._free[len(self._free) - again :], np.arange(self.end, self.end + len(bare) - again)]
+        )
+        self._free = self._free[: len(self._free) - again]
+        self.end += len(bare) - again
+        self._at[bare] = rows
+        return rows
+
+    def release(self, nodes: Int64) -> None:
+        """Take the rows of some distinct nodes back."""
+        rows = self.of(nodes)
+        self._free = np.concatenate([self._free, rows[rows >= 0]])
+        self._at[nodes[rows >= 0]] = -1
+
+    def held(self) -> Int64:
+        """Nodes with a row, ascending."""
+        return np.flatnonzero(self._at >= 0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return self._at.nbytes + self._free.nbytes
