@@ -158,7 +158,7 @@ def start(row: dict[str, Any], out: Path) -> None:
         port = probe.getsockname()[1]
     size = row["ranks"]
     shared = {
-        **os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
+        **os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(max(size, os.cpu_count() or 1)), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
     command = [sys.executable, __file__, "--rank-of", json.dumps(row), "--out", str(out)]
