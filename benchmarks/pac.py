@@ -157,8 +157,9 @@ def start(row: dict[str, Any], out: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     size = row["ranks"]
+    here = max(size, os.cpu_count() or 1)  # a thread a rank, also where there is one rank
     shared = {
-        **os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(max(size, os.cpu_count() or 1)), "MASTER_ADDR": "127.0.0.1",
+        **os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(here), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
     command = [sys.executable, __file__, "--rank-of", json.dumps(row), "--out", str(out)]
