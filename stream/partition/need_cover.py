@@ -25,17 +25,27 @@ from schemas.events import US_PER_S
 from stream.partition.interface import Assignment, PartitionError, Quality
 from stream.partition.load_lanes import LANE_PARTS, SHORT_LOADS, lanes_for
 from stream.partition.need_cover_homes import forget_former_homes, local_graph, place, slots
-from stream.partition.need_cover_nodes import REASONS, open_masks, read_nodes, send_home, write_nodes
+from stream.partition.need_cover_nodes import (
+    NODE,
+    Nodes,
+    not_named,
+    open_masks,
+    read_changes,
+    read_nodes,
+    send_home,
+    write_nodes,
+)
 from stream.partition.need_cover_sharing import COPY_SLACK, assign_lanes, assign_masks, learn, select
 from stream.partition.node_arrays import grown
 from stream.partition.part_sets import in_several
 from stream.partition.quality import EdgeQuality
-from stream.snapshots.delta import Float32, Int8, Int32, Int64, SnapshotDelta
+from stream.snapshots.delta import Int8, Int32, Int64, SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
 
 _LARGEST_UNIT = 1e15
 """Weights are stored times e^(t/T), the unit of forward decay, and brought back to 1 beyond this."""
 _UNPICKED = 2**31 - 1
+_STORED = ("need", "at_home", "other", "at_other")
 _MOST_PARTS = 2**15
 
 
@@ -60,11 +70,7 @@ class NeedCover:
         words = -(-parts // 64)
         self._home: Int32 = np.empty(0, np.int32)
         self._masks: NDArray[np.uint64] = np.empty((0, words), np.uint64)
-        self._is_shared: NDArray[np.bool_] = np.empty(0, np.bool_)
-        self._need: Float32 = np.empty(0, np.float32)
-        self._at_home: Float32 = np.empty(0, np.float32)
-        self._other: NDArray[np.int16] = np.empty(0, np.int16)
-        self._at_other: Float32 = np.empty(0, np.float32)
+        self._nodes: Nodes = np.empty(0, NODE)
         self._local: Int32 = np.empty(0, np.int32)  # scratch, all −1 between snapshots
         self._shared: Int64 = np.empty(0, np.int64)  # ids of the shared nodes
         self._sizes: Int64 = np.zeros(parts, np.int64)  # events assigned to each part
@@ -85,14 +91,12 @@ class NeedCover:
         )
         n, inserts = len(ids), len(first)
         unit = np.float32(self._unit)
-        home, was_shared, need, at_home, other, at_other = read_nodes(
-            ids, self._home, self._is_shared, self._need, self._at_home, self._other, self._at_other, unit
-        )
+        home, was_shared, need, at_home, other, at_other = read_nodes(ids, self._home, self._nodes, unit)
         home_before = home.copy()
         placed_before = int(self._homes.sum())
         placed = placed_before + int(np.count_nonzero(home < 0))
-        unnamed = self._shared[self._local[self._shared] < 0]
-        weighed = np.concatenate([need, self._need[unnamed] / unit]) * np.float32(self.past_weight)
+        unnamed = not_named(self._shared, self._local)
+        weighed = np.concatenate([need, self._nodes["need"][unnamed] / unit]) * np.float32(self.past_weight)
         everyone_was_shared = np.concatenate([was_shared, np.ones(len(unnamed), np.bool_)])
         shared = was_shared
         # First as if nothing were discarded; then with the shared nodes, and so the loads, that this leads to.
@@ -113,31 +117,28 @@ class NeedCover:
         # Parts that were lost can only be those of shared nodes and former homes.
         copies = int(self._placements.sum()) - placed_before + len(self._shared)
         changes = np.empty(2 * (n + inserts) + copies, np.int64)
-        rows, moved = write_nodes(
-            ids, home, masks, need, at_home, other, at_other, unit, self._home, self._masks, self._need,
-            self._at_home, self._other, self._at_other, self._local, self._placements, changes,
+        rows, moved, several = write_nodes(
+            ids, home, shared[:n], masks, need, at_home, other, at_other, unit, self._home, self._masks, self._nodes,
+            self._local, self._placements, changes,
         )  # fmt: skip
-        demoted = unnamed[~shared[n:]]
-        rows = send_home(demoted, self._home, self._masks, self._placements, changes, rows)
-        self._is_shared[self._shared] = False
-        self._shared = np.concatenate([ids[shared[:n]], unnamed[shared[n:]]])
-        self._is_shared[self._shared] = True
+        kept, demoted = unnamed[shared[n:]], unnamed[~shared[n:]]
+        rows = send_home(demoted, self._home, self._masks, self._nodes, self._placements, changes, rows)
+        self._shared = np.concatenate([ids[shared[:n]], kept])
         self._events += len(delta.op)
         changes = np.sort(changes[:rows])
-        node, part = np.divmod(changes // REASONS, self.parts)
-        why = (changes % REASONS).astype(np.int8)
+        node, part, why = read_changes(changes, self.parts)
         self._quality.observe(
             inserts=inserts,
             discarded=discarded,
             seen=delta.num_nodes,
-            shared=int(in_several(self._masks[self._shared]).sum()),
+            shared=several + int(in_several(self._masks[kept]).sum()),
             placements=self._placements,
             placed_nodes=placed,
             assigned=self._sizes,
             moved=moved,
             live=delta.num_live,
         )
-        return Assignment(node, part.astype(np.int32), why, event_part)
+        return Assignment(node, part, why, event_part)
 
     def _assign(
         self,
@@ -170,10 +171,7 @@ class NeedCover:
             {
                 "home": self._home,
                 "masks": self._masks,
-                "need": self._need,
-                "at_home": self._at_home,
-                "other": self._other,
-                "at_other": self._at_other,
+                **{name: self._nodes[name].copy() for name in _STORED},
                 "shared": self._shared,
                 "sizes": self._sizes,
                 "placements": self._placements,
@@ -188,11 +186,11 @@ class NeedCover:
         """Continue from a ``state()``."""
         state: dict[str, NDArray[Any]] = unpack(table)
         self._home, self._masks, self._sizes = state["home"], state["masks"], state["sizes"]
-        self._need, self._at_home = state["need"], state["at_home"]
-        self._other, self._at_other = state["other"], state["at_other"]
         self._shared = state["shared"]
-        self._is_shared = np.zeros(len(self._home), np.bool_)
-        self._is_shared[self._shared] = True
+        self._nodes = np.zeros(len(self._home), NODE)
+        for name in _STORED:
+            self._nodes[name] = state[name]
+        self._nodes["shared"][self._shared] = True
         self._local = np.full(len(self._home), -1, np.int32)
         self._homes = np.bincount(self._home[self._home >= 0], minlength=self.parts)
         self._placements = state["placements"]
@@ -203,12 +201,10 @@ class NeedCover:
     def _grow(self, num_nodes: int) -> None:
         self._home = grown(self._home, num_nodes, -1)
         self._local = grown(self._local, num_nodes, -1)
-        self._other = grown(self._other, num_nodes, -1)
         self._masks = grown(self._masks, num_nodes)
-        self._is_shared = grown(self._is_shared, num_nodes)
-        self._need = grown(self._need, num_nodes)
-        self._at_home = grown(self._at_home, num_nodes)
-        self._at_other = grown(self._at_other, num_nodes)
+        known = len(self._nodes)
+        self._nodes = grown(self._nodes, num_nodes)
+        self._nodes["other"][known:] = -1
 
     def _decay(self, delta: SnapshotDelta) -> None:
         """Forward decay: an event's unit grows by e^(Δt/T), so nothing else has to shrink."""
@@ -219,9 +215,8 @@ class NeedCover:
             fading = math.exp(-(latest - self._latest) / US_PER_S / self.time_constant)
             if fading * _LARGEST_UNIT < self._unit:
                 faded = fading / self._unit
-                self._need *= faded
-                self._at_home *= faded
-                self._at_other *= faded
+                for name in ("need", "at_home", "at_other"):
+                    self._nodes[name] *= faded
                 self._unit = 1.0
             else:
                 self._unit /= fading

@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from stream.partition.load_planes import choose
 from stream.partition.mixing import mixed_part
 from stream.snapshots.delta import Float32, Int8, Int32, Int64
 from stream.snapshots.prefetch import AHEAD, prefetch
@@ -44,10 +45,10 @@ def local_graph(
     inserts = 0
     for e in range(len(op)):
         inserts += op[e] > 0
-    ids = np.empty(2 * inserts, np.int64)
-    degree = np.empty(2 * inserts, np.int32)
+    ids = np.empty(2 * inserts + 1, np.int64)
+    degree = np.zeros(2 * inserts + 1, np.int32)
     first, second = np.empty(inserts, np.int32), np.empty(inserts, np.int32)
-    n = k = 0
+    k, n = 0, np.int64(0)
     last = len(op) - 1
     for e in range(len(op)):
         ahead = min(e + AHEAD, last)
@@ -55,38 +56,40 @@ def local_graph(
         prefetch(local, dst[ahead])
         if op[e] <= 0:
             continue
-        u = local[src[e]]
-        if u < 0:
-            u = local[src[e]] = n
-            ids[n], degree[n] = src[e], 0
-            n += 1
-        v = local[dst[e]]
-        if v < 0:
-            v = local[dst[e]] = n
-            ids[n], degree[n] = dst[e], 0
-            n += 1
+        # Every end is noted as the next new node, and counts where it is one: nothing predicts which are.
+        i, j = np.uint64(src[e]), np.uint64(dst[e])
+        u = np.int64(local[i])
+        is_new = u < 0
+        u = choose(is_new, n, u)
+        ids[n], local[i] = i, u
+        n += np.int64(is_new)
+        v = np.int64(local[j])
+        is_new = v < 0
+        v = choose(is_new, n, v)
+        ids[n], local[j] = j, v
+        n += np.int64(is_new)
         entry = np.int32(u != v)
-        degree[u] += entry
-        degree[v] += entry
+        degree[np.uint64(u)] += entry
+        degree[np.uint64(v)] += entry
         first[k], second[k] = u, v
         k += 1
     indptr = np.empty(n + 1, np.int64)
-    at = np.empty(n, np.int64)
+    at = np.empty(n, np.uint32)
     indptr[0] = 0
-    for v in range(n):
-        at[v] = indptr[v]
-        indptr[v + 1] = indptr[v] + degree[v]
+    for row in range(n):
+        at[row] = indptr[row]
+        indptr[row + 1] = indptr[row] + degree[row]
     neighbours = np.empty(indptr[n], np.int32)
     loops = np.zeros(n, np.int32)
     for k in range(inserts):
-        u, v = first[k], second[k]
-        if u != v:
-            neighbours[at[u]] = v
-            at[u] += 1
-            neighbours[at[v]] = u
-            at[v] += 1
+        one, other = np.uint64(first[k]), np.uint64(second[k])
+        if one != other:
+            neighbours[at[one]] = other
+            at[one] += np.uint32(1)
+            neighbours[at[other]] = one
+            at[other] += np.uint32(1)
         else:
-            loops[u] += 1
+            loops[one] += 1
     return ids[:n].copy(), first, second, indptr, neighbours, loops
 
 
@@ -160,63 +163,103 @@ def place(
         seed: Of the draws.
     """
     parts = len(sizes)
-    everywhere, nowhere = parts, parts + 1
     slot = slots(home, shared, parts)
     load = _loads(first, second, slot, sizes)
     cap = NODE_SLACK * nodes / parts + 2.0
-    count = np.zeros(parts + 2, np.int64)
-    listed = np.empty(parts + 3, np.int64)
     if expected == 0:
         expected = load.sum()
-    taken_edges = EDGE_SLACK * expected / parts + 4.0
-    kept_edges = HARD_EDGE_SLACK * expected / parts + 4.0
+    fair = expected / parts
+    room = int(EDGE_SLACK * fair + 4.0), int(HARD_EDGE_SLACK * fair + 4.0), int(cap)
+    count = np.zeros(parts, np.int64)
+    elsewhere = np.empty(_longest(indptr), np.int64)
     for v in range(len(home)):
-        some = 0
-        for x in range(indptr[v], indptr[v + 1]):
+        old, now = np.int64(before[v]), np.int64(home[v])
+        candidate = np.int64(other[v]) if old >= 0 and other[v] != old else np.int64(-1)
+        in_old = in_candidate = in_now = anywhere = np.int64(0)
+        some = np.uint64(0)
+        for x in range(np.uint64(indptr[v]), np.uint64(indptr[v + 1])):
             s = np.int64(slot[np.uint64(neighbours[x])])
-            listed[some] = s
-            some += (count[s] == 0) & (s < parts)
-            count[s] += 1
-        old = before[v]
-        candidate = np.int64(other[v]) if old >= 0 else np.int64(-1)
-        if old >= 0 and count[old] == 0:
-            listed[some] = old
-            some += 1
-        if candidate >= 0 and count[candidate] == 0 and candidate != old:
-            listed[some] = candidate
-            some += 1
-        now = home[v]
-        free = count[everywhere] + loops[v]
+            elsewhere[some] = s
+            some += np.uint64((s != old) & (s != candidate) & (s < parts))
+            in_old += s == old
+            in_candidate += s == candidate
+            in_now += s == now
+            anywhere += s == parts
+        free = anywhere + loops[v]
+        own = np.int64(0) if shared[v] else in_now + free  # edges that leave the part with the node
+        best, score, edges = np.int64(-1), 0.0, np.int64(0)
+        if old >= 0:
+            weight = float(in_old) + at_home[v]
+            best, score, edges = _better(best, score, edges, old, now, weight, own, load, homes, room, cap)
+            if candidate >= 0:
+                weight = float(in_candidate) + at_other[v]
+                best, score, edges = _better(
+                    best, score, edges, candidate, now, weight, own, load, homes, room, cap
+                )
+        if some > np.uint64(0):
+            for i in range(some):
+                count[np.uint64(elsewhere[i])] += 1
+            for i in range(some):
+                p = elsewhere[i]
+                weight = float(count[np.uint64(p)])
+                count[np.uint64(p)] = 0  # its weight is 0 where it comes again
+                best, score, edges = _better(best, score, edges, p, now, weight, own, load, homes, room, cap)
         if now >= 0:
+            # Most nodes stay, and change nothing: a change makes the next nodes wait for what it writes.
+            if best == now or (best < 0 and load[now] - own <= room[1]):
+                continue
             homes[now] -= 1
-            if not shared[v]:
-                load[now] -= count[now] + free
-        best, best_score, best_load = -1, 0.0, np.int64(0)
-        for i in range(some):  # selects instead of branches, which nothing could predict
-            p = listed[i]
-            stays = p == now
-            most = kept_edges if stays else taken_edges
-            has_room = (load[p] <= most) & (stays | (homes[p] <= cap))
-            past = at_home[v] if p == old else (at_other[v] if p == candidate else np.float32(0.0))
-            score = (float(count[p]) + past) * (1.0 - homes[p] / (2.0 * cap))
-            tied = (score == best_score) & (best >= 0) & (best != now) & (stays | (load[p] < best_load))
-            better = has_room & ((score > best_score) | tied)
-            best = p if better else best
-            best_score = score if better else best_score
-            best_load = load[p] if better else best_load
+            load[now] -= own
         if best < 0:
-            if now >= 0 and load[now] <= kept_edges:
-                best = now
-            else:
-                best = _least_loaded(load, homes, taken_edges, cap, mixed_part(seed, ids[v], parts))
+            best = np.int64(_least_loaded(load, homes, room[0], cap, mixed_part(seed, ids[v], parts)))
         home[v] = best
         homes[best] += 1
         if not shared[v]:
             slot[v] = best
-            load[best] += count[best] + free
-        for i in range(some):
-            count[listed[i]] = 0
-        count[everywhere] = count[nowhere] = 0
+            for x in range(np.uint64(indptr[v]), np.uint64(indptr[v + 1])):
+                free += slot[np.uint64(neighbours[x])] == best
+            load[best] += free
+
+
+@njit(cache=True, nogil=True)
+def _longest(indptr: Int64) -> int:
+    """Entries of the longest row, and room for one more."""
+    most = 0
+    for v in range(len(indptr) - 1):
+        most = max(most, indptr[v + 1] - indptr[v])
+    return most + 1
+
+
+@njit(cache=True, nogil=True)
+def _better(
+    best: int,
+    best_score: float,
+    best_load: int,
+    part: int,
+    now: int,
+    weight: float,
+    own: int,
+    load: Int64,
+    homes: Int64,
+    room: tuple[int, int, int],
+    cap: float,
+) -> tuple[int, float, int]:
+    """The better of the best part so far and another, its score and its edges; selects, for nothing predicts which.
+
+    Edges and nodes are those without the node that is placed, which is at home in ``now`` as yet.
+    """
+    stays = part == now
+    edges = load[np.uint64(part)] - (own if stays else 0)
+    nodes = homes[np.uint64(part)] - np.int64(stays)
+    fits = (edges <= (room[1] if stays else room[0])) & (stays | (nodes <= room[2]))
+    score = weight * (1.0 - nodes / (2.0 * cap))
+    tied = (score == best_score) & (best >= 0) & (best != now) & (stays | (edges < best_load))
+    better = fits & ((score > best_score) | tied)
+    return (
+        choose(better, part, best),
+        score if better else best_score,
+        choose(better, edges, best_load),
+    )
 
 
 @njit(cache=True, nogil=True)

@@ -1,6 +1,7 @@
 """The need cover's state of all nodes: what a snapshot reads of it at first, and writes at last.
 
-Every loop in between works on arrays of the snapshot's size. Rows of all nodes are fetched ahead, for each is a miss.
+Every loop in between works on arrays of the snapshot's size. Rows of all nodes are fetched ahead, for each is a miss;
+what is read and written together is one record.
 """
 
 import numpy as np
@@ -9,12 +10,20 @@ from numpy.typing import NDArray
 
 from stream.partition.interface import Why
 from stream.partition.part_sets import lowest_bit
-from stream.snapshots.delta import Float32, Int32, Int64
+from stream.snapshots.delta import Float32, Int8, Int32, Int64
 from stream.snapshots.prefetch import AHEAD, prefetch
 
 Bool = NDArray[np.bool_]
 Words = NDArray[np.uint64]
 Int16 = NDArray[np.int16]
+
+NODE = np.dtype(
+    [("need", "f4"), ("at_home", "f4"), ("at_other", "f4"), ("other", "i2"), ("shared", "?")], align=True
+)
+"""A node: what it was needed for, the weight of its neighbours at home and in the candidate part, that part or −1, and
+whether it is shared; 16 bytes."""
+
+Nodes = NDArray[np.void]
 
 _NEW, _MOVED, _REPLICATED, _DEMOTED = int(Why.NEW), int(Why.MOVED), int(Why.REPLICATED), int(Why.DEMOTED)
 REASONS = 8
@@ -27,11 +36,7 @@ _NONE = np.uint64(0)
 def read_nodes(
     ids: Int64,
     home: Int32,
-    is_shared: Bool,
-    need: Float32,
-    at_home: Float32,
-    other: Int16,
-    at_other: Float32,
+    nodes: Nodes,
     unit: Float32,
 ) -> tuple[Int16, Bool, Float32, Float32, Int16, Float32]:
     """Rows of the snapshot's nodes, weights in units of one of its edges.
@@ -39,15 +44,11 @@ def read_nodes(
     Args:
         ids: int64 (n,).
         home: int32 (N,).
-        is_shared: bool (N,).
-        need: float32 (N,).
-        at_home: float32 (N,).
-        other: int16 (N,).
-        at_other: float32 (N,).
+        nodes: ``NODE`` (N,).
         unit: float32 scalar, stored weight of an edge of this snapshot.
 
     Returns:
-        ``home`` (as int16) to ``at_other`` of these nodes.
+        Home (as int16), shared, need, at_home, other and at_other of these nodes.
     """
     n = len(ids)
     homes, shared, others = np.empty(n, np.int16), np.empty(n, np.bool_), np.empty(n, np.int16)
@@ -55,14 +56,11 @@ def read_nodes(
     for i in range(n):
         ahead = ids[min(i + AHEAD, n - 1)]
         prefetch(home, ahead)
-        prefetch(is_shared, ahead)
-        prefetch(need, ahead)
-        prefetch(at_home, ahead)
-        prefetch(other, ahead)
-        prefetch(at_other, ahead)
+        prefetch(nodes, ahead)
         v = np.uint64(ids[i])
-        homes[i], shared[i], others[i] = home[v], is_shared[v], other[v]
-        needs[i], inside[i], outside[i] = need[v] / unit, at_home[v] / unit, at_other[v] / unit
+        node = nodes[v]
+        homes[i], shared[i], others[i] = home[v], node.shared, node.other
+        needs[i], inside[i], outside[i] = node.need / unit, node.at_home / unit, node.at_other / unit
     return homes, shared, needs, inside, others, outside
 
 
@@ -125,6 +123,7 @@ def _changes(
 def write_nodes(
     ids: Int64,
     new_home: Int16,
+    new_shared: Bool,
     new_masks: Words,
     new_need: Float32,
     inside: Float32,
@@ -133,19 +132,17 @@ def write_nodes(
     unit: Float32,
     home: Int32,
     masks: Words,
-    need: Float32,
-    at_home: Float32,
-    other: Int16,
-    at_other: Float32,
+    nodes: Nodes,
     local: Int32,
     placements: Int64,
     rows: Int64,
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Write the snapshot's nodes back, and note what changed in their parts.
 
     Args:
         ids: int64 (n,).
         new_home: int16 (n,).
+        new_shared: bool (n,).
         new_masks: uint64 (n, words).
         new_need: float32 (n,).
         inside: float32 (n,).
@@ -154,42 +151,44 @@ def write_nodes(
         unit: As in ``read_nodes``.
         home: int32 (N,), written to, as are the other arrays of all nodes.
         masks: uint64 (N, words).
-        need: float32 (N,).
-        at_home: float32 (N,).
-        other: int16 (N,).
-        at_other: float32 (N,).
+        nodes: ``NODE`` (N,).
         local: int32 (N,): back to −1.
         placements: int64 (P,) nodes in each part, kept current.
         rows: int64, written: changes, by node in the order of ``ids``.
 
     Returns:
-        Rows, and nodes that moved.
+        Rows, nodes that moved, and nodes that are in several parts.
     """
-    n, r, moved, words = len(ids), 0, 0, masks.shape[1]
+    n, r, moved, several, words = len(ids), 0, 0, 0, masks.shape[1]
     flat = masks.reshape(-1)
     for i in range(n):
         ahead = ids[min(i + AHEAD, n - 1)]
         prefetch(home, ahead)
         prefetch(flat, words * ahead)
-        prefetch(need, ahead)
-        prefetch(at_home, ahead)
-        prefetch(other, ahead)
-        prefetch(at_other, ahead)
+        prefetch(nodes, ahead)
         prefetch(local, ahead)
         v = np.uint64(ids[i])
         former = home[v]
         r = _changes(ids[i], former, np.int32(new_home[i]), masks, new_masks, i, placements, rows, r)
         moved += former >= 0 and former != new_home[i]
+        held = 0
         for w in range(words):
-            masks[v, w] = new_masks[i, w]
-        home[v], other[v], local[v] = new_home[i], others[i], -1
-        need[v], at_home[v], at_other[v] = new_need[i] * unit, inside[i] * unit, outside[i] * unit
-    return r, moved
+            word = new_masks[i, w]
+            held += (word != _NONE) + (word & (word - np.uint64(1)) != _NONE)
+            masks[v, w] = word
+        several += held > 1
+        home[v], local[v] = new_home[i], -1
+        node = nodes[v]
+        node.other, node.shared = others[i], new_shared[i]
+        node.need, node.at_home, node.at_other = new_need[i] * unit, inside[i] * unit, outside[i] * unit
+    return r, moved, several
 
 
 @njit(cache=True, nogil=True)
-def send_home(ids: Int64, home: Int32, masks: Words, placements: Int64, rows: Int64, r: int) -> int:
-    """Take all parts but their home from these nodes; rows as of ``write_nodes`` from row r, and their end."""
+def send_home(
+    ids: Int64, home: Int32, masks: Words, nodes: Nodes, placements: Int64, rows: Int64, r: int
+) -> int:
+    """Share these nodes no longer: they lose all parts but their home; rows as of ``write_nodes`` from row r, their end."""
     only = np.empty((1, masks.shape[1]), np.uint64)
     for i in range(len(ids)):
         v = ids[i]
@@ -197,4 +196,32 @@ def send_home(ids: Int64, home: Int32, masks: Words, placements: Int64, rows: In
         only[0, home[v] >> 6] = np.uint64(1) << np.uint64(home[v] & 63)
         r = _changes(v, home[v], home[v], masks, only, 0, placements, rows, r)
         masks[v, :] = only[0, :]
+        nodes[v].shared = False
     return r
+
+
+@njit(cache=True, nogil=True)
+def not_named(ids: Int64, local: Int32) -> Int64:
+    """Those of some nodes that have no number in ``local``, int32 (N,); in their order."""
+    out = np.empty(len(ids), np.int64)
+    n = 0
+    for i in range(len(ids)):
+        prefetch(local, ids[min(i + AHEAD, len(ids) - 1)])
+        out[n] = ids[i]
+        n += local[np.uint64(ids[i])] < 0
+    return out[:n].copy()
+
+
+@njit(cache=True, nogil=True)
+def read_changes(rows: Int64, parts: int) -> tuple[Int64, Int32, Int8]:
+    """Node, part and reason of sorted rows."""
+    node, part, why = (
+        np.empty(len(rows), np.int64),
+        np.empty(len(rows), np.int32),
+        np.empty(len(rows), np.int8),
+    )
+    for r in range(len(rows)):
+        place, why[r] = rows[r] >> 3, rows[r] & 7
+        node[r] = place // parts
+        part[r] = place - node[r] * parts
+    return node, part, why

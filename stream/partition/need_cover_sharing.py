@@ -12,8 +12,10 @@ from stream.partition.load_lanes import (
     read_lanes,
     write_lanes,
 )
+from stream.partition.load_planes import choose
 from stream.partition.mixing import splitmix64
 from stream.snapshots.delta import Float32, Int8, Int32, Int64
+from stream.snapshots.prefetch import AHEAD, prefetch
 
 Bool = NDArray[np.bool_]
 Words = NDArray[np.uint64]
@@ -58,7 +60,7 @@ def select(
     Returns:
         The number of each node's pick, int32 (n + m,), 2³¹ − 1 for nodes that are not picked.
     """
-    n = len(home)
+    n, size = len(home), len(need)
     cut = np.zeros(n, np.int32)
     for k in range(len(first)):
         one, other = np.uint64(first[k]), np.uint64(second[k])
@@ -66,40 +68,68 @@ def select(
         cut[one] += between
         cut[other] += between
     key = need.copy()
+    for v in range(n):
+        key[v] += np.float32(cut[v])
+    order, begin = _by_bucket(key, was_shared)
     bits = key.view(np.int32)
-    # Two lists a bucket, shared nodes and others; what comes down from a larger bucket goes before both.
-    head = np.full((BUCKETS + 1, 2), -1, np.int32)
-    following = np.empty(len(key), np.int32)
-    for v in range(len(key) - 1, -1, -1):
-        if v < n:
-            key[v] = need[v] + np.float32(cut[v])
-        b = (bits[v] >> 20) if key[v] > 0.0 else BUCKETS
-        kind = 1 - was_shared[v]
-        following[v] = head[b, kind]
-        head[b, kind] = v
-    pick = np.full(len(key), 2**31 - 1, np.int32)
+    # What comes down from a larger bucket goes before those that are there, the last one first.
+    top, below = np.full(BUCKETS, -1, np.int32), np.empty(size, np.int32)
+    pick = np.full(size, 2**31 - 1, np.int32)
     picks = 0
     for b in range(BUCKETS - 1, -1, -1):
-        for kind in range(2):
-            while head[b, kind] >= 0 and picks < budget:
-                v = head[b, kind]
-                head[b, kind] = following[v]
-                if not key[v] > 0.0:
-                    continue
-                now = bits[v] >> 20
-                if now < b:
-                    following[v] = head[now, 0]
-                    head[now, 0] = v
-                    continue
-                pick[v] = picks
-                picks += 1
-                if v >= n:
-                    continue
-                here = home[v]
-                for x in range(indptr[v], indptr[v + 1]):
-                    u = np.uint64(neighbours[x])
-                    key[u] -= np.float32(home[u] != here)
+        i, end = begin[b + 1], begin[b]
+        while picks < budget:
+            if top[b] >= 0:
+                node = np.uint64(top[b])
+                top[b] = below[node]
+            elif i < end:
+                node = np.uint64(order[i])
+                prefetch(key, order[min(i + AHEAD, size - 1)])
+                prefetch(indptr, order[min(i + AHEAD, size - 1)])
+                i += 1
+            else:
+                break
+            if not key[node] > 0.0:
+                continue
+            now = bits[node] >> 20
+            if now < b:
+                below[node] = top[now]
+                top[now] = node
+                continue
+            pick[node] = picks
+            picks += 1
+            if node >= np.uint64(n):
+                continue
+            here = home[node]
+            for x in range(np.uint64(indptr[node]), np.uint64(indptr[node + np.uint64(1)])):
+                u = np.uint64(neighbours[x])
+                key[u] -= np.float32(home[u] != here)
     return pick
+
+
+@njit(cache=True, nogil=True)
+def _by_bucket(key: Float32, was_shared: Bool) -> tuple[Int32, Int32]:
+    """Nodes with a positive key, the largest buckets first, in each the shared nodes, by number.
+
+    Returns:
+        Nodes int32, and rows int32 (``BUCKETS`` + 1,): those of bucket b are from ``begin[b + 1]`` to ``begin[b]``.
+    """
+    none = np.uint64(2 * BUCKETS)
+    bits = key.view(np.int32)
+    turn = np.empty(len(key), np.uint16)
+    at = np.zeros(2 * BUCKETS + 2, np.int32)
+    for v in range(len(key)):
+        turn[v] = np.uint64(2 * (BUCKETS - 1 - (bits[v] >> 20)) + 1 - was_shared[v]) if key[v] > 0.0 else none
+        at[np.uint64(turn[v]) + np.uint64(1)] += 1
+    for row in range(2 * BUCKETS + 1):
+        at[row + 1] += at[row]
+    begin = at[0 : 2 * BUCKETS + 1 : 2][::-1].copy()
+    order = np.empty(len(key), np.int32)
+    for v in range(len(key)):
+        of = np.uint64(turn[v])
+        order[at[of]] = v
+        at[of] += 1
+    return order, begin
 
 
 @njit(cache=True, nogil=True)
@@ -275,23 +305,23 @@ def learn(
         other: int16 (n,), written to.
         at_other: float32 (n,), written to.
     """
-    one = np.float32(1.0)
+    one, zero, low, everywhere = np.float32(1.0), np.float32(0.0), np.uint64(0xFFFF), np.uint64(parts)
+    node = np.empty(len(home), np.uint64)  # a neighbour is one line of the cache
     for v in range(len(home)):
-        needed, inside, part, votes = need[v], at_home[v], other[v], at_other[v]
-        here = home[v]
-        for x in range(indptr[v], indptr[v + 1]):
-            u = np.uint64(neighbours[x])
-            there = np.int64(slot[u])
-            if there == parts:
-                needed += np.float32((home[u] != here) & (pick[v] <= pick[u]))
-            elif there == here:
-                inside += one
-            else:
-                needed += one
-                if there == part:
-                    votes += one
-                else:
-                    votes -= one
-                    if votes < 0.0:
-                        part, votes = np.int16(there), -votes
-        need[v], at_home[v], other[v], at_other[v] = needed, inside, part, votes
+        node[v] = (
+            np.uint64(pick[v]) << np.uint64(32) | np.uint64(home[v]) << np.uint64(16) | np.uint64(slot[v])
+        )
+    for v in range(len(home)):
+        needed, inside, part, votes = need[v], at_home[v], np.uint64(np.uint16(other[v])), at_other[v]
+        here, picked = node[v] >> np.uint64(16) & low, node[v] >> np.uint64(32)
+        for x in range(np.uint64(indptr[v]), np.uint64(indptr[v + 1])):
+            u = node[np.uint64(neighbours[x])]
+            there = u & low
+            between, alone = (u >> np.uint64(16) & low) != here, there != everywhere
+            needed += np.float32(between & (picked <= u >> np.uint64(32)))
+            inside += np.float32(alone & (not between))
+            turned = votes + choose(there == part, one, -one)
+            part = choose(alone & between & (turned < zero), there, part)
+            votes = choose(alone & between, abs(turned), votes)
+        need[v], at_home[v], at_other[v] = needed, inside, votes
+        other[v] = np.int16(np.uint16(part))

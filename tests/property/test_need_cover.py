@@ -96,13 +96,16 @@ class PlainCover:
         cap = 1.3 * placed / self.P + 2.0
         for v in nodes:
             around = [self.home.get(u) for u in near[v] if u not in self.shared]
-            weight = {p: float(around.count(p)) for p in around if p is not None}
             old, here = before.get(v), self.home.get(v)
+            weight = {}
             if old is not None:
-                weight[old] = weight.get(old, 0.0) + float(now[v][1])
+                weight[old] = float(around.count(old)) + float(now[v][1])
                 other = self.other.get(v)
                 if other is not None and other != old:
-                    weight[other] = weight.get(other, 0.0) + float(now[v][2])
+                    weight[other] = float(around.count(other)) + float(now[v][2])
+            for p in around:
+                if p is not None:
+                    weight.setdefault(p, float(around.count(p)))
             load, homes = self.loads(inserts, v)
             score = {p: w * (1.0 - homes[p] / (2.0 * cap)) for p, w in weight.items()}
             fit = [
@@ -297,7 +300,9 @@ def test_forward_decay_brings_its_unit_back_before_anything_overflows():
         partitioner.update(snapshot(tau, 4, [(1, tau % 4, (tau + 1) % 4, 8 * tau)]))
         used = partitioner._used
         assert 1.0 <= used._unit <= 1e15
-        assert all(np.isfinite(x).all() for x in (used._need, used._at_home, used._at_other))
+        assert all(
+            np.isfinite(x).all() for x in (used._nodes[name] for name in ("need", "at_home", "at_other"))
+        )
     assert used._latest == 88_000_000
 
 
