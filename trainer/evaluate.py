@@ -1,4 +1,4 @@
-"""Offline evaluation on a file: train, pick by validation, test, as the TGN line of work does."""
+"""Offline evaluation on a file or a store: train, pick by validation, test, as the TGN line of work does."""
 
 import copy
 import resource
@@ -21,6 +21,8 @@ from schemas.trainer_config import TrainerConfig
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import event_columns
+from stream.store.log.reader import LogReader
+from stream.store.store_events import is_store, read_source
 from stream.store.window.view import WindowView
 from trainer.data.examples import Examples, Sampling, insert_events, prepare
 from trainer.data.history import History, Inserts
@@ -57,7 +59,13 @@ TABLE = {
 
 
 def evaluate(
-    config: TrainerConfig, data: Path, ranks: Ranks, *, shares: tuple[float, float, float], seeds: int
+    config: TrainerConfig,
+    data: str | Path,
+    ranks: Ranks,
+    *,
+    shares: tuple[float, float, float],
+    seeds: int,
+    as_of: str | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate the configured model on a file of events; a collective.
 
@@ -68,10 +76,12 @@ def evaluate(
 
     Args:
         config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training.
-        data: Parquet or CSV.
+        data: Parquet or CSV; or a store's folder or address, whose events up to ``as_of`` are taken as a file's: late
+            ones stand where their time is.
         ranks: All ranks, on one machine.
         shares: Of training, validation and test in time quantiles.
         seeds: Repetitions with seeds ``seed``, ``seed`` + 1 …
+        as_of: A moment of the store; None: all that is sealed.
 
     Returns:
         On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more
@@ -83,7 +93,7 @@ def evaluate(
     folder = ranks.text_from_first(tempfile.mkdtemp(prefix="freshet-evaluate-") if ranks.rank == 0 else "")
     parts = config.parts or ranks.size
     try:
-        if not _build(config, data, folder, parts, ranks):
+        if not _build(config, data, as_of, folder, parts, ranks):
             return None
         lane = LaneReader(folder, config.lane)
         inserts = _all_inserts(lane)
@@ -263,7 +273,9 @@ class _Run:
         return self.ranks.total([own])[0]
 
 
-def _build(config: TrainerConfig, data: Path, folder: str, parts: int, ranks: Ranks) -> bool:
+def _build(
+    config: TrainerConfig, data: str | Path, as_of: str | None, folder: str, parts: int, ranks: Ranks
+) -> bool:
     """Make the store on rank 0 while the others wait; False on ranks that wait in vain."""
     lane = Lane(
         name=config.lane,
@@ -277,7 +289,10 @@ def _build(config: TrainerConfig, data: Path, folder: str, parts: int, ranks: Ra
     error: Exception | None = None
     if ranks.rank == 0:
         try:
-            build_store(data, folder, interval_us=interval_us, lanes=[lane])
+            source = read_source(str(data), as_of)
+            if interval_us is None and is_store(str(data)):
+                interval_us = LogReader(str(data)).header.interval_us
+            build_store(source, folder, interval_us=interval_us, lanes=[lane])
         except Exception as caught:  # noqa: BLE001  raised below, after the others know
             error = caught
     (failed,) = ranks.any(error is not None)

@@ -25,6 +25,9 @@ class Follower:
         until_idle_s: End once nothing new came for so long; None: never.
         stop: Whether this rank was asked to end; one rank is enough.
         waiting: Told why there is nothing to do (None: there is).
+
+    Attributes:
+        end_after: Sequence number of the last snapshot to take, the same on all ranks; None: there is no last one.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Follower:
         self._stop = stop
         self._waiting = waiting
         self._moved = time.monotonic()
+        self.end_after: int | None = None
 
     def open_lane(self, store: str, name: str) -> LaneReader | None:
         """Wait for store and lane to exist; None: asked to end, or idle, before they did."""
@@ -72,6 +76,8 @@ class Follower:
             after: Sequence number of the last one trained, −1 for none.
             lag: Behind by more than its ``max_snapshots`` and told to skip: the latest.
         """
+        if self.end_after is not None and after >= self.end_after:
+            return None
         while True:
             sequence = self._ranks.from_first(self._look(lane, after, lag))
             (ended,) = self._ranks.any(self._stop() or (sequence < 0 and self._ended()))
@@ -88,6 +94,8 @@ class Follower:
             return -1
         for manifest in lane.follow(after if after >= 0 else None, timeout_s=TICK_S, stop=self._stop):
             newest = lane.manifests[-1].sequence
+            if self.end_after is not None:
+                newest = min(newest, self.end_after)
             behind = newest - after > lag.max_snapshots
             return newest if behind and lag.policy == "skip-to-latest" else manifest.sequence
         return -1

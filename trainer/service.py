@@ -9,6 +9,8 @@ import structlog
 from schemas.trainer_config import TrainerConfig
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
+from stream.store.as_of import AsOf
+from stream.store.lane.reader import LaneReader
 from trainer.checkpoint import Checkpoints
 from trainer.daemon import Trainer, follow
 from trainer.follower import Follower
@@ -33,13 +35,16 @@ SCORES = (
 )
 
 
-def train(config: TrainerConfig, *, until_idle_s: float | None, began: float) -> dict[str, Any] | None:
-    """Train until SIGTERM, or until nothing new came for ``until_idle_s``.
+def train(
+    config: TrainerConfig, *, until_idle_s: float | None, began: float, as_of: AsOf | None = None
+) -> dict[str, Any] | None:
+    """Train until SIGTERM, until nothing new came for ``until_idle_s``, or up to a moment of the store.
 
     Args:
         config: The configuration.
         until_idle_s: Seconds; None: for ever.
         began: When the command began, seconds since the epoch.
+        as_of: The last snapshot or time to learn; it must be sealed.
 
     Returns:
         On rank 0: the keys of docs/cli.md over all snapshots since the command began, restarts of ranks included.
@@ -68,7 +73,15 @@ def train(config: TrainerConfig, *, until_idle_s: float | None, began: float) ->
                 "training", rank=ranks.rank, ranks=ranks.size, device=str(ranks.device), model=config.model,
                 strategy=config.strategy, lane=config.lane, graph=lane.header.graph,
             )  # fmt: skip
-            follow(Trainer(config, lane, ranks, metrics), follower)
+            if as_of is not None:
+                follower.end_after = _number(lane, as_of, ranks)
+            trainer = Trainer(config, lane, ranks, metrics)
+            if follower.end_after is not None and trainer.sequence > follower.end_after:
+                raise Failure(
+                    f"the newest checkpoint in {config.checkpoint} is of snapshot number {trainer.sequence}, after number "
+                    f"{follower.end_after} of --as-of: choose another folder in the key checkpoint"
+                )
+            follow(trainer, follower)
         elif not shutdown.wanted:
             raise Failure(
                 f"no lane {config.lane} appeared in {config.store} within {until_idle_s} seconds; start the stream "
@@ -98,6 +111,15 @@ def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
         "last_tau": lines[-1]["tau"] if lines else None,
         "total_snapshots": len(every),
     }
+
+
+def _number(lane: LaneReader, as_of: AsOf, ranks: Ranks) -> int:
+    """Sequence of the last snapshot of a moment, as rank 0 sees the log."""
+    number = lane.log.as_of(tau=as_of.tau, t_us=as_of.t_us)
+    agreed = ranks.from_first(-1 if number is None else number)
+    if agreed < 0:
+        raise Failure("the store has no snapshot as old as --as-of: freshet-stream inspect shows its first")
+    return agreed
 
 
 class _Progress:

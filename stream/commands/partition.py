@@ -10,7 +10,6 @@ from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, notes, print_json, print_table
 
 if TYPE_CHECKING:
-    from stream.decode.event_file import EventFile
     from stream.partition.comparison import Compared
     from stream.partition.offline import OfflineResult
     from stream.store.places.place import Place
@@ -181,10 +180,11 @@ def _compare(
     from stream.commands.progress import Display
     from stream.partition.comparison import compare
     from stream.partition.interface import PartitionError
+    from stream.store.store_events import read_source
 
     if parts < 1:  # said before the file is read
         raise PartitionError(f"partitioners need at least one part, found parts = {parts}")
-    read = _events(file, as_of)
+    read = read_source(file, as_of)
     running, done = "", 0
 
     def begun(name: str) -> None:
@@ -229,6 +229,7 @@ def _partition(
     from stream.commands.progress import Display
     from stream.partition.interface import create
     from stream.partition.offline import accepted_params, partition_events
+    from stream.store.store_events import read_source
 
     takes = accepted_params(algorithm)
     for name, value in options.items():
@@ -238,7 +239,7 @@ def _partition(
             params.setdefault(name, value)
     # What is wrong is said before the file is read.
     create(algorithm, params, parts=parts, seed=seed, window=window)
-    read = _events(file, as_of)
+    read = read_source(file, as_of)
     done = 0
 
     def report(events: int) -> None:
@@ -259,24 +260,6 @@ def _partition(
             params=params,
             progress=report,
         )
-
-
-def _events(file: "Place", as_of: str | None) -> "EventFile":
-    """The events of a file, or of a store up to a moment."""
-    from stream.decode.event_file import read_events
-    from stream.store.as_of import AsOf
-    from stream.store.store_events import store_events
-
-    if not isinstance(file, Path) or file.is_dir():
-        read = store_events(file, None if as_of is None else AsOf.parse(as_of))
-    elif as_of is not None:
-        raise Failure(f"--as-of is for a store's folder, {file} is none")
-    else:
-        read = read_events(file)
-    if read.events.num_rows == 0:
-        when = "" if as_of is None else f" as of {as_of}: freshet-stream inspect shows its first snapshot"
-        raise Failure(f"{file} has no events{when}")
-    return read
 
 
 def _writable(option: str, path: Path) -> Path:

@@ -1,14 +1,46 @@
-"""A store's events as those of a file: what offline commands take, as of any moment that is kept."""
+"""Events of a file or of a store as of any moment that is kept: what offline commands take."""
 
 from pathlib import Path
 
 import pyarrow as pa
 
 from schemas.events import event_schema
-from stream.decode.event_file import EventFile
+from stream.decode.event_file import EventFile, read_events
+from stream.service.failure import Failure
 from stream.store.as_of import AsOf
 from stream.store.log.reader import LogReader
-from stream.store.places.place import Place
+from stream.store.places.place import Place, place_of
+
+
+def is_store(source: str | Place) -> bool:
+    """Whether a command was given a store, a folder or an address, and not a file."""
+    place = place_of(source)
+    return not isinstance(place, Path) or place.is_dir()
+
+
+def read_source(source: str | Place, as_of: str | None = None) -> EventFile:
+    """The events that an offline command was given.
+
+    Args:
+        source: A Parquet or CSV file, or a store's folder or address.
+        as_of: A moment of the store, as ``AsOf.parse`` takes it; None: all that is sealed.
+
+    Raises:
+        Failure: The file can't be read, has no events, or is given a moment.
+        StoreError: The store can't be read, or not so far back.
+    """
+    place = place_of(source)
+    if is_store(place):
+        read = store_events(place, None if as_of is None else AsOf.parse(as_of))
+    elif as_of is not None:
+        raise Failure(f"--as-of is for a store's folder, {place} is none")
+    else:
+        assert isinstance(place, Path), "what isn't a store is a file"
+        read = read_events(place)
+    if read.events.num_rows == 0:
+        when = "" if as_of is None else f" as of {as_of}: freshet-stream inspect shows its first snapshot"
+        raise Failure(f"{place} has no events{when}")
+    return read
 
 
 def store_events(store: str | Place, as_of: AsOf | None = None) -> EventFile:

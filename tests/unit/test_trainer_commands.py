@@ -71,6 +71,29 @@ def test_run_prints_its_keys_and_goes_on_where_it_stopped(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("clean_environment")
+def test_run_as_of_a_moment_learns_no_later_snapshot_and_can_go_on(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    file = write(
+        tmp_path, store=str(tmp_path / "store"), lag={"max_snapshots": 1, "policy": "skip-to-latest"}
+    )
+    code, past, _ = invoke(
+        "run", "--config", file, "--as-of", "@3"
+    )  # what happened by second 3: snapshots 0, 1, 2
+    assert (code, past["last_tau"]) == (0, 2)
+    assert past["checkpoint"] == str(tmp_path / "checkpoints" / f"{2:016d}.pt")
+    code, again, _ = invoke("run", "--config", file, "--as-of", "2")
+    assert (code, again["snapshots"]) == (0, 0)
+    code, on, _ = invoke("run", "--config", file, "--as-of", "1970-01-01T01:00")  # all there is
+    assert (code, on["last_tau"]) == (0, 5)
+    code, _, error = invoke("run", "--config", file, "--as-of", "3")
+    assert (code, "after number 3 of --as-of" in error) == (1, True)
+    code, _, error = invoke("run", "--config", file, "--as-of", "-1")
+    assert (code, "no snapshot as old as --as-of" in error) == (1, True)
+    code, _, error = invoke("run", "--config", file, "--as-of", "yesterday")
+    assert (code, "--as-of takes a snapshot" in error) == (1, True)
+
+
+@pytest.mark.usefixtures("clean_environment")
 def test_run_says_what_it_misses(tmp_path: Path) -> None:
     code, _, error = invoke("run", "--config", write(tmp_path), "--until-idle", "0.1")
     assert code == 1
@@ -103,6 +126,30 @@ def test_evaluate_prints_its_keys_with_means_and_spread_over_seeds(tmp_path: Pat
     assert result["ap"] == pytest.approx(sum(runs) / 2)
     assert result["ap_spread"] == pytest.approx(abs(runs[0] - runs[1]) / 2**0.5)
     assert not list(tmp_path.glob("freshet-*"))
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_evaluate_takes_a_store_as_of_a_moment(tmp_path: Path) -> None:
+    """A store up to a moment gives the figures of one that never had more; the interval is the store's."""
+    events = meetings(snapshots=12, features=False)
+    make_lane(tmp_path / "store", events=events)
+    early = events.filter(pa.array(events["t"].to_numpy() < 9 * US_PER_S))
+    make_lane(tmp_path / "early", events=early)
+    file = write(tmp_path, optimisation={"epochs": 1, "batch_size": 32})
+    found = {}
+    for name, extra in (("store", []), ("store", ["--as-of", "8"]), ("early", [])):
+        code, found[name, *extra], _ = invoke(
+            "evaluate", "--config", file, "--data", str(tmp_path / name), *extra
+        )
+        assert code == 0
+    whole, past, wanted = found.values()
+    assert (whole["snapshots"], past["snapshots"]) == (12, 9)
+    for key in ("ap", "mrr", "edgebank_ap", "events", "snapshots"):
+        assert past[key] == wanted[key] != whole[key]
+    code, _, error = invoke("evaluate", "--config", file, "--data", str(tmp_path / "store"), "--as-of", "-5")
+    assert (code, "has no events as of -5" in error) == (1, True)
+    code, _, error = invoke("evaluate", "--config", file, "--data", event_file(tmp_path), "--as-of", "5")
+    assert (code, "--as-of is for a store's folder" in error) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """``freshet-trainer evaluate``: a model on a file, under the published protocol."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,23 +9,30 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.config_file import load_config
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.ranks import ConfigFile, RankCount, expected_errors, in_ranks
+from trainer.commands.ranks import AsOfMoment, ConfigFile, RankCount, expected_errors, in_ranks
 
 
 def evaluate(
     file: ConfigFile,
-    data: Annotated[Path, typer.Option("--data", help="Parquet or CSV with columns src, dst, t (seconds).")],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            help="Parquet or CSV with columns src, dst, t (seconds); or a store's folder or address.",
+        ),
+    ],
     split: Annotated[
         str, typer.Option("--split", help="Shares of training, validation and test by time.")
     ] = "0.7,0.15,0.15",
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Repetitions; means and spread are shown.")
     ] = 1,
+    as_of: AsOfMoment = None,
     ranks: RankCount = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train on a file's first events, pick by validation, test on the last; beside the floors.
+    """Train on the first events of a file or store, pick by validation, test on the last; beside the floors.
 
     Example: freshet-trainer evaluate --config trainer.yaml --data interactions.parquet --ranks 2 --json
     """
@@ -34,7 +40,7 @@ def evaluate(
     def body() -> None:
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(TrainerConfig, file)
-        result = in_ranks(ranks, lambda: _evaluate(config, data, split, seeds))
+        result = in_ranks(ranks, lambda: _evaluate(config, data, as_of, split, seeds))
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "runs"}
             print_json(result) if json else print_table(f"{config.model} on {data}", shown)
@@ -42,7 +48,9 @@ def evaluate(
     finish(body, *expected_errors(), debug=debug)
 
 
-def _evaluate(config: TrainerConfig, data: Path, split: str, seeds: int) -> Mapping[str, Any] | None:
+def _evaluate(
+    config: TrainerConfig, data: str, as_of: str | None, split: str, seeds: int
+) -> Mapping[str, Any] | None:
     from trainer.data.split import parse_shares
     from trainer.evaluate import evaluate as evaluate_file
     from trainer.ranks import Ranks
@@ -52,6 +60,6 @@ def _evaluate(config: TrainerConfig, data: Path, split: str, seeds: int) -> Mapp
     rank_dies_with_launcher()
     group = Ranks.from_environment(config.device)
     try:
-        return evaluate_file(config, data, group, shares=shares, seeds=seeds)
+        return evaluate_file(config, data, group, shares=shares, seeds=seeds, as_of=as_of)
     finally:
         group.close()

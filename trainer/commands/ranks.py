@@ -15,6 +15,14 @@ RankCount = Annotated[
     int | None,
     typer.Option("--ranks", min=1, help="Processes to start on this machine; under torchrun: its own."),
 ]
+AsOfMoment = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="MOMENT",
+        help="Of a store: up to this snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800).",
+    ),
+]
 ConfigFile = Annotated[
     Path, typer.Option("--config", help="The configuration; see freshet-trainer config --example.")
 ]

@@ -11,7 +11,7 @@ from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.ranks import ConfigFile, RankCount, expected_errors, in_ranks
+from trainer.commands.ranks import AsOfMoment, ConfigFile, RankCount, expected_errors, in_ranks
 
 
 def run(
@@ -25,11 +25,12 @@ def run(
             help="End once no new snapshot came for so long; without it: at SIGTERM.",
         ),
     ] = None,
+    as_of: AsOfMoment = None,
     ranks: RankCount = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Follow a lane: predict each new snapshot, train on it, checkpoint; until SIGTERM.
+    """Follow a lane: predict each new snapshot, train on it, checkpoint; until SIGTERM, or up to a moment of the past.
 
     Example: freshet-trainer run --config trainer.yaml --ranks 2 --until-idle 10 --json
     """
@@ -39,14 +40,16 @@ def run(
         config = load_config(TrainerConfig, file)
         if config.store is None:
             raise Failure(f"configuration {file}: key store is missing; run needs the folder of the store")
-        result = in_ranks(ranks, lambda: _train(config, until_idle))
+        result = in_ranks(ranks, lambda: _train(config, until_idle, as_of))
         if result is not None:
             print_json(result) if json else print_table(f"{config.model} on lane {config.lane}", result)
 
     finish(body, *expected_errors(), debug=debug)
 
 
-def _train(config: TrainerConfig, until_idle_s: float | None) -> Mapping[str, Any] | None:
+def _train(config: TrainerConfig, until_idle_s: float | None, as_of: str | None) -> Mapping[str, Any] | None:
+    from stream.store.as_of import AsOf
     from trainer.service import train
 
-    return train(config, until_idle_s=until_idle_s, began=time.time())
+    moment = None if as_of is None else AsOf.parse(as_of)
+    return train(config, until_idle_s=until_idle_s, as_of=moment, began=time.time())
