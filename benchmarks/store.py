@@ -151,25 +151,29 @@ def _write_plainly(folder: Path, tables: list[pa.Table]) -> None:
 
 
 def bench_read() -> None:
-    for nodes, window, segments, changed_segments in (
-        (300_000, 4, 4, 4),
-        (100_000, 12, 4, 4),
-        (100_000, 12, 4, 1),
-    ):
-        _read_window(nodes, window, segments, changed_segments)
+    for nodes, window, changed_segments in ((300_000, 4, 4), (100_000, 12, 4), (100_000, 12, 1)):
+        for binary in (False, True):
+            _read_window(nodes, window, 4, changed_segments, binary=binary)
 
 
-def _read_window(nodes: int, window: int, segments: int, changed_segments: int, ids: int = 10_000) -> None:
+def _read_window(
+    nodes: int, window: int, segments: int, changed_segments: int, *, binary: bool, ids: int = 10_000
+) -> None:
     """30 % of the nodes change in a snapshot, each in some of its segments."""
+
+    def draw(*shape: int) -> np.ndarray:
+        values = rng.integers(0, 2, shape) if binary else rng.standard_normal(shape)
+        return values.astype(np.float32)
+
     rng = np.random.default_rng(0)
     versions = FeatureVersions(FEATURES, segments)
     everything = np.arange(nodes, dtype=np.int64)
-    whole = [rng.standard_normal((nodes, FEATURES)).astype(np.float32)]
+    whole = [draw(nodes, FEATURES)]
     _write(versions, 0, everything, whole[0], nodes, undo=False)
     for sequence in range(1, window):
         changed = np.sort(rng.choice(nodes, nodes * 3 // 10, replace=False))
         after = whole[-1].copy()
-        drawn = rng.standard_normal((len(changed), segments, FEATURES // segments)).astype(np.float32)
+        drawn = draw(len(changed), segments, FEATURES // segments)
         kept = np.argsort(rng.random((len(changed), segments)), axis=1) >= changed_segments
         drawn[kept] = after[changed].reshape(drawn.shape)[kept]
         after[changed] = drawn.reshape(len(changed), FEATURES)
@@ -177,7 +181,7 @@ def _read_window(nodes: int, window: int, segments: int, changed_segments: int, 
         whole.append(after)
     print(
         f"features of {ids:,} of {nodes:,} nodes at random, F = {FEATURES}, 30 % changed a snapshot, "
-        f"{changed_segments} of {segments} segments each"
+        f"{changed_segments} of {segments} segments each, {'binary' if binary else 'real'} values"
     )
     for sequence in range(window - 1, -1, -1):
         ours, plain = [], []

@@ -1,10 +1,11 @@
 """Node features over a window, additively: the newest vectors, and what every change replaced.
 
 One table holds the vectors as the newest snapshot sees them; the segments that a snapshot changes in a row are first
-saved to a pool, one run a row and snapshot, each linked to the next of its row. The first read at an older snapshot notes
-for every row the first run after it, which later changes keep up to date; a read takes each segment from the first run that
-has it, else from the table: a gather, never a copy of the table. A node that comes takes a slot, and one that leaves gives it
-back once the window has moved past: neither costs a version, only a note of which slot was whose.
+saved to a pool, one run a row and snapshot, each linked to the next of its row; rows of whole numbers below 256 as
+bytes. The first read at an older snapshot notes for every row the first run after it, which later changes keep up to
+date; a read takes each segment from the first run that has it, else from the table: a gather, never a copy of the
+table. A node that comes takes a slot, and one that leaves gives it back once the window has moved past: neither costs a
+version, only a note of which slot was whose.
 """
 
 from bisect import bisect_right
@@ -20,13 +21,17 @@ from stream.store.window.version_kernels import (
     BEGUN,
     NO_RUN,
     SLOT,
+    SMALL,
     START,
     link,
     note,
+    pack,
     read,
     run_columns,
     write,
 )
+
+UInt8 = NDArray[np.uint8]
 
 
 class FeatureVersions:
@@ -49,6 +54,7 @@ class FeatureVersions:
         self._marks: list[tuple[int, int]] = []  # (sequence, number of its first run)
         self._runs: Int32 = np.empty((0, run_columns(segments)), np.int32)
         self._values: Float32 = np.empty((0, self.width), np.float32)
+        self._small: UInt8 = np.empty((0, self.width), np.uint8)
         self._after: dict[
             int, Int32
         ] = {}  # by snapshot that was read: a row's first run after it, modulo 2^31; −1: none
@@ -87,9 +93,10 @@ class FeatureVersions:
         if undo and len(runs):
             if not self._marks or self._marks[-1][0] < sequence:
                 self._marks.append((sequence, end))
-            runs[:, START] += len(self._values)
+            numbers, small = pack(runs, replaced, self.segments, len(self._values), len(self._small))
             self._runs = np.concatenate([self._runs, runs])
-            self._values = np.concatenate([self._values, replaced])
+            self._values = np.concatenate([self._values, numbers])
+            self._small = np.concatenate([self._small, small])
             link(runs[:, SLOT], end, self._first, self._head, self._runs)
             for then, after in self._after.items():
                 if then < sequence:
@@ -118,7 +125,7 @@ class FeatureVersions:
         out = np.empty((len(ids), self.features), np.float32)
         read(
             self._slots.at(ids, sequence), self._first_after(sequence), self._bounds, self._table, self._first, self._runs,
-            self._values, out,
+            self._values, self._small, out,
         )  # fmt: skip
         return out
 
@@ -133,11 +140,16 @@ class FeatureVersions:
         if dropped == 0:
             return
         slots = np.unique(self._runs[:dropped, SLOT])
-        entries = self._runs[dropped, START] if dropped < len(self._runs) else len(self._values)
         self._first += dropped
         self._runs = self._runs[dropped:].copy()
-        self._runs[:, START] -= entries
-        self._values = self._values[entries:].copy()
+        start = self._runs[:, START]
+        small = start >= SMALL
+        numbers, bytes_ = start[~small], start[small] - SMALL
+        rows = numbers[0] if len(numbers) else len(self._values)
+        small_rows = bytes_[0] if len(bytes_) else len(self._small)
+        start -= np.where(small, small_rows, rows).astype(np.int32)
+        self._values = self._values[rows:].copy()
+        self._small = self._small[small_rows:].copy()
         # A slot whose vector is zero now and has no version left is as good as none.
         idle = slots[(self._head[slots] < self._first) & ~self._table[slots].any(axis=1)]
         self._slots.free_idle(idle)
@@ -145,7 +157,8 @@ class FeatureVersions:
     @property
     def memory_bytes(self) -> int:
         """Bytes held, index structures included."""
-        held = self._table.nbytes + self._head.nbytes + self._runs.nbytes + self._values.nbytes
+        held = self._table.nbytes + self._head.nbytes + self._runs.nbytes
+        held += self._values.nbytes + self._small.nbytes
         after = sum(noted.nbytes for noted in self._after.values())
         return held + after + self._slots.memory_bytes + 16 * len(self._marks)
 

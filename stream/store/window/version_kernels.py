@@ -1,7 +1,9 @@
 """Kernels of ``FeatureVersions``: what a snapshot replaces in a row is a run of segments, and reading gathers from runs.
 
 A run is a row of int32: the slot that it belongs to, how many runs lie between it and the next of its slot (0: it is the last),
-its first row among the saved values, and a bit for each segment that it has, whose values follow each other there.
+its first row among the saved values, and a bit for each segment that it has, whose values follow each other there. Runs of
+all segments that are whole numbers from 0 to 255 (binary features, counts) are saved as bytes, in a table of their own:
+``SMALL`` marks their rows.
 """
 
 import numpy as np
@@ -12,6 +14,7 @@ from stream.snapshots.prefetch import prefetch
 from stream.store.window.move import move
 
 SLOT, NEXT, START, MASK = 0, 1, 2, 3
+SMALL = 1 << 30
 
 NO_RUN = -1
 BEGUN = -2
@@ -21,8 +24,9 @@ _WORD = 32
 _WRAP = 2**31 - 1
 _BLOCK = 32
 """Rows that are read together: their lines fit the first cache."""
-_LINE = 16
-"""Values in a line of the cache."""
+_LINE, _SMALL_LINE = 16, 64
+"""Values in a line of the cache, and values that are saved as bytes."""
+_LARGEST_SMALL = 255
 
 
 def run_columns(segments: int) -> int:
@@ -65,6 +69,45 @@ def write(slots, segment, values, bounds, table, head, undo):  # type: ignore[no
 
 
 @njit(cache=True, nogil=True)
+def pack(runs, replaced, segments, rows, small_rows):  # type: ignore[no-untyped-def]  # compiled
+    """Save the values of new runs after so many rows of either table; returns the new rows of both."""
+    small = np.ones(len(runs), np.bool_)
+    width, small_count = replaced.shape[1], 0
+    for r in range(len(runs)):
+        low = runs[r, START]
+        high = runs[r + 1, START] if r + 1 < len(runs) else len(replaced)
+        small[r] = high - low == segments  # short ones are read slower than they are worth
+        for e in range(low, high if small[r] else low):
+            for j in range(width):
+                value = replaced[e, j]
+                whole = 0 <= value <= _LARGEST_SMALL and np.float32(np.uint8(value)) == value
+                if not whole or (value == 0 and np.signbit(value)):
+                    small[r] = False
+                    break
+            if not small[r]:
+                break
+        if small[r]:
+            small_count += high - low
+    numbers = np.empty((len(replaced) - small_count, width), np.float32)
+    bytes_ = np.empty((small_count, width), np.uint8)
+    n = b = 0
+    for r in range(len(runs)):
+        low = runs[r, START]
+        high = runs[r + 1, START] if r + 1 < len(runs) else len(replaced)
+        runs[r, START] = (small_rows + b) | SMALL if small[r] else rows + n
+        for e in range(low, high):
+            if small[r]:
+                for j in range(width):
+                    bytes_[b, j] = np.uint8(replaced[e, j])
+                b += 1
+            else:
+                for j in range(width):
+                    numbers[n, j] = replaced[e, j]
+                n += 1
+    return numbers, bytes_
+
+
+@njit(cache=True, nogil=True)
 def link(slot, number, first, head, runs):  # type: ignore[no-untyped-def]  # compiled
     """Have the runs from ``number`` on follow those that their slots had, and be the last of them."""
     for i in range(len(slot)):
@@ -82,8 +125,18 @@ def note(slot, number, after):  # type: ignore[no-untyped-def]  # compiled
             after[slot[i]] = (number + i) & _WRAP
 
 
+@njit(inline="always")
+def _copy(target, at, versions, bytes_, entry, width, count):  # type: ignore[no-untyped-def]  # compiled
+    if entry < SMALL:
+        move(target, at, versions, entry * width, count)
+    else:
+        to, start = np.uint64(at), np.uint64((entry - SMALL) * width)
+        for j in range(np.uint64(count)):  # unsigned: an index that may be negative is not moved in vectors
+            target[to + j] = bytes_[start + j]
+
+
 @njit(cache=True, nogil=True)
-def read(slots, after, bounds, table, first, runs, values, out):  # type: ignore[no-untyped-def]  # compiled
+def read(slots, after, bounds, table, first, runs, values, small, out):  # type: ignore[no-untyped-def]  # compiled
     """Gather rows as a snapshot saw them: each segment from the first run after it that has it, else from the table.
 
     Block by block, so that no miss of the cache waits for another: first runs, then what they have, run after run for all rows
@@ -91,10 +144,11 @@ def read(slots, after, bounds, table, first, runs, values, out):  # type: ignore
     """
     segments, features, width, columns = len(bounds) - 1, out.shape[1], values.shape[1], runs.shape[1]
     rows, versions, records, target = table.reshape(-1), values.reshape(-1), runs.reshape(-1), out.reshape(-1)
+    bytes_ = small.reshape(-1)
     unpadded = segments * width == features
     run = np.empty(_BLOCK, np.int64)
     active = np.empty(_BLOCK, np.int64)
-    whole = np.empty(_BLOCK, np.int64)  # where all of a row stands in one piece of the versions, else −1
+    whole = np.empty(_BLOCK, np.int64)  # first of a row's values that stand in one piece, else −1
     # What was found of a row: how many segments and which; each with its row among the values.
     number = np.empty(_BLOCK, np.int64)
     found = np.empty((_BLOCK, columns - MASK), np.uint64)
@@ -133,15 +187,19 @@ def read(slots, after, bounds, table, first, runs, values, out):  # type: ignore
                         bit = mask & (~mask + np.uint64(1))
                         if known & bit == 0:
                             piece[i, n, 0], piece[i, n, 1] = word * _WORD + lowest_bit(mask), entry
-                            for j in range(0, width, _LINE):
-                                prefetch(versions, entry * width + j)
+                            if entry < SMALL:
+                                for j in range(0, width, _LINE):
+                                    prefetch(versions, entry * width + j)
+                            else:
+                                for j in range(0, width, _SMALL_LINE):
+                                    prefetch(bytes_, (entry - SMALL) * width + j)
                             n += 1
                         mask ^= bit
                         entry += 1
                 number[i] = n
                 if n == segments:
                     if before == 0 and unpadded:
-                        whole[i] = low * width
+                        whole[i] = low
                     continue
                 if before == 0:
                     for j in range(0, features, _LINE):
@@ -159,10 +217,18 @@ def read(slots, after, bounds, table, first, runs, values, out):  # type: ignore
             elif run[i] < 0:
                 move(target, to, rows, slot * features, features)
             elif whole[i] >= 0:
-                move(target, to, versions, whole[i], features)
+                _copy(target, to, versions, bytes_, whole[i], width, features)
             else:
                 if number[i] < segments:
                     move(target, to, rows, slot * features, features)
                 for n in range(number[i]):
                     s = piece[i, n, 0]
-                    move(target, to + bounds[s], versions, piece[i, n, 1] * width, bounds[s + 1] - bounds[s])
+                    _copy(
+                        target,
+                        to + bounds[s],
+                        versions,
+                        bytes_,
+                        piece[i, n, 1],
+                        width,
+                        bounds[s + 1] - bounds[s],
+                    )
