@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -37,13 +38,12 @@ class S3Server:
         return f"s3://{BUCKET}/{prefix}?{'&'.join(f'{key}={value}' for key, value in query.items())}"
 
 
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """The service, with credentials in the environment that it takes."""
+@contextmanager
+def running(folder: Path) -> Iterator[S3Server]:
+    """The service, with credentials in the environment that it takes; its log and the cache lie in a folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    folder = tmp_path_factory.mktemp("s3")
     with (folder / "log").open("wb") as log, pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
@@ -59,6 +59,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
                 yield S3Server(f"http://127.0.0.1:{port}", folder / "cache")
             finally:
                 server.terminate()
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """The service for all tests, started once."""
+    with running(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:

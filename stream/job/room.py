@@ -1,5 +1,6 @@
-"""A full disk: commits wait for room, and reading waits for commits."""
+"""A full disk, or a bucket that doesn't answer: commits wait, and reading waits for commits."""
 
+import errno
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,6 +9,9 @@ import structlog
 
 from stream.service.failure import Failure
 from stream.service.full_disk import FULL
+
+WAITED_FOR = FULL | {errno.EHOSTUNREACH}
+"""Error numbers after which a commit is tried again."""
 
 RETRY_S = 2.0
 """How often a refused commit is tried again."""
@@ -21,10 +25,12 @@ Committed = TypeVar("Committed")
 
 
 class RoomForCommits:
-    """Makes commits, and while the disk is full tries again: nothing is read meanwhile, so memory doesn't grow.
+    """Makes commits, and while the store has no room or doesn't answer tries again.
+
+    Nothing is read meanwhile, so memory doesn't grow.
 
     Attributes:
-        reason: What the disk said, while a commit waits for room; else None.
+        reason: What the disk or the bucket said, while a commit waits for it; else None.
     """
 
     def __init__(self, store: str, *, stop: Callable[[], bool], retried: Callable[[], None]) -> None:
@@ -42,32 +48,39 @@ class RoomForCommits:
         """What ``commit`` gives, which must be able to run again after an OSError.
 
         Raises:
-            Failure: The disk is full, and the job was told to stop.
-            OSError: The disk refuses for another reason.
+            Failure: The disk is full or the bucket silent, and the job was told to stop.
+            StoreError: The bucket was silent while a record was put: only opening the log again finds out its fate.
+            OSError: The store refuses for another reason.
         """
         while True:
             try:
                 record = commit()
             except OSError as error:
-                if error.errno not in FULL:
+                if error.errno not in WAITED_FOR:
                     raise
                 self._wait(error)
                 self._retried()
                 continue
             if self.reason is not None:
                 self.reason = None
-                _log.info("the disk takes commits again", store=self._store)
+                _log.info("the store takes commits again", store=self._store)
             return record
 
     def _wait(self, error: OSError) -> None:
         told = " ".join(str(error).split())
         if self.reason is None:
-            _log.error("no room for a commit, waiting for it", store=self._store, error=told)
-        self.reason = f"the disk of {self._store} has no room for a commit: {told}"
+            what = "no room for a commit" if error.errno in FULL else "the store takes no commit"
+            _log.error(f"{what}, waiting for it", store=self._store, error=told)
+        self.reason = (
+            f"the disk of {self._store} has no room for a commit: {told}"
+            if error.errno in FULL
+            else f"the store takes no commit: {told}"
+        )
         again_s = time.monotonic() + RETRY_S
         while time.monotonic() < again_s:
             if self._stop():
                 raise Failure(
-                    f"{self.reason}; make room and start again: nothing is lost, what is not in the log is read again"
+                    f"{self.reason}; {'make room and start' if error.errno in FULL else 'start'} again: nothing is lost, "
+                    "what is not in the log is read again"
                 ) from error
             time.sleep(LOOK_S)

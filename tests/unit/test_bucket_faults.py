@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from compacted import EVENTS, HEADER, SECOND, seal
@@ -13,6 +14,9 @@ from s3_server import S3Server
 from test_places import elsewhere
 
 from schemas.store import CommitRecord
+from stream.job import room
+from stream.job.room import RoomForCommits
+from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError, StoreError
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
@@ -111,6 +115,26 @@ def test_files_that_nobody_takes_fail_the_commit_and_the_next_try_is_whole(
         commit(writer, 1)
     assert sealed(store) == [0, 1]
     assert verify(store).problems == []
+
+
+def test_the_job_waits_for_a_service_that_does_not_answer(
+    s3: S3Server, front: FaultyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = s3.store(endpoint=front.endpoint, lease_s=60, retry_s=0.2)
+    retried: list[str] = []
+    waiting = RoomForCommits(
+        store, stop=lambda: len(retried) > 5, retried=lambda: retried.append(str(waiting.reason))
+    )
+    monkeypatch.setattr(room, "RETRY_S", 0.01)
+    with LogWriter.open(store, HEADER) as writer:
+        front.rule = lambda method, path: Fault(503) if "/snapshots/" in path and len(retried) < 2 else None
+        waiting.made(lambda: commit(writer, 0))
+        assert len(retried) == 2 and "the store takes no commit" in retried[0] and "status 503" in retried[0]
+        assert waiting.reason is None
+        front.rule = lambda method, path: Fault(503) if "/snapshots/" in path else None
+        with pytest.raises(Failure, match=r"start again: nothing is lost"):
+            waiting.made(lambda: commit(writer, 1))
+    assert sealed(store) == [0]
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -245,6 +269,23 @@ def test_credentials_that_are_refused_are_told_and_never_shown(
         sentence = str(error.value)
         assert "refuses this process's credentials" in sentence
         assert os.environ["AWS_ACCESS_KEY_ID"] not in sentence and "not-a-secret" not in sentence
+
+
+def test_a_profile_gives_credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    shared = tmp_path / "credentials"
+    shared.write_text(
+        "[of-tests]\naws_access_key_id = AKIAPROFILE\naws_secret_access_key = x\n", encoding="utf-8"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
+    monkeypatch.setenv("AWS_PROFILE", "of-tests")
+    store = s3.store()
+    seal(store, 0, 1)  # type: ignore[arg-type]
+    assert sealed(store) == [0]
+    monkeypatch.setenv("AWS_PROFILE", "not-there")
+    with pytest.raises(ObjectStoreError, match="profile"):
+        LogReader(s3.store())
 
 
 def test_without_credentials_it_says_where_they_come_from(

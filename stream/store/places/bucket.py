@@ -298,13 +298,17 @@ def _profile() -> Any:
     if not os.environ.get("AWS_PROFILE"):
         return None
     try:
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
         raise ObjectStoreError(
             "AWS_PROFILE is set, and reading profiles needs boto3: pip install 'freshet[aws-profiles]', or give the "
             "credentials by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from None
-    return Boto3CredentialProvider()
+    try:
+        return Boto3CredentialProvider()
+    except (BotoCoreError, ValueError) as error:
+        raise ObjectStoreError(f"the profile that AWS_PROFILE names gives no credentials: {error}") from None
 
 
 def _found(meta: Any) -> Found:
