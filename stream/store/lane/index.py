@@ -123,7 +123,7 @@ def newest_index(root: Place, header: LaneHeader, after: int = -1) -> tuple[Lane
         after: Only one with a larger number.
     """
     listed = index_numbers(root)
-    while True:
+    while listed and listed[0] > after:
         for number in listed:
             if number <= after:
                 break
@@ -133,7 +133,8 @@ def newest_index(root: Place, header: LaneHeader, after: int = -1) -> tuple[Lane
                 continue
         before, listed = listed, index_numbers(root)
         if listed == before:  # else they were replaced by newer ones meanwhile
-            return None
+            break
+    return None
 
 
 def read_lane_index(root: Place, header: LaneHeader, number: int) -> tuple[LaneIndex, ManifestRows]:

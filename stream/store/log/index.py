@@ -174,7 +174,8 @@ def newest_index(root: Place, after: int = -1) -> tuple[LogIndex, SnapshotRows, 
         CorruptError: All are damaged, and the commits that they stand for are no longer there.
     """
     listed = index_numbers(root)
-    while True:
+    problem: StoreError | None = None
+    while listed and listed[0] > after:
         problem = None
         for number in listed:
             if number <= after:
