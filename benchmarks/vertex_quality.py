@@ -50,7 +50,7 @@ ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
     ("distdy, paper", "distdy", {"reward": "paper"}),
     ("byte-lp", "byte-lp", {}),
     ("byte-lp, sweeps only", "byte-lp", {"refresh": None}),
-    ("byte-lp, few moves", "byte-lp", {"refresh": None, "move_cost": 3.0}),
+    ("byte-lp, few moves", "byte-lp", {"refresh": None, "steps": 0, "move_cost": 8.0}),
     ("anchor-metis", "anchor-metis", {}),
     ("kl", "kl", {}),
 ]

@@ -10,14 +10,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.partition.byte_lp_kernels import shed, sweep, traffic
+from stream.partition.annealing import COLUMNS, anneal
+from stream.partition.byte_lp_kernels import shed, traffic
 from stream.partition.interface import PartitionError, register
 from stream.partition.ldg import place_new
 from stream.partition.live_rows import live_rows
 from stream.partition.metis import NEW_NODE_SLACK, metis_of_live
 from stream.partition.metis_library import metis
+from stream.partition.mixing import mixed
 from stream.partition.node_arrays import grown
-from stream.partition.node_sets import Marks, union
+from stream.partition.node_sets import union
 from stream.partition.quality import DEFAULT_FANOUT, sampled_share
 from stream.partition.relabel import relabel
 from stream.partition.vertex import VertexPartitioner
@@ -29,8 +31,13 @@ _SLACK = 1.05
 _SWEEPS = 30
 """At most so many a snapshot; few streams need ten."""
 
+_HALF_UNITS = 256
+"""Halves are whole multiples of its inverse, so that sums of them in float32 are exact up to 65,536 vectors."""
+
 _WEIGHT_UNITS = 16
 """METIS takes whole numbers: sixteenths of a vector."""
+
+_POSITIVE = 2**62 - 1
 
 _WORTH_IT = 0.05
 """Below this gain the next METIS is put off twice as long."""
@@ -38,12 +45,14 @@ _WORTH_IT = 0.05
 
 @register
 class ByteLp(VertexPartitioner):
-    """METIS on the first snapshot, then new nodes to their neighbours and sweeps from what the delta touched.
+    """METIS on the first snapshot, then new nodes to their neighbours and a search from what the delta touched.
 
-    Sweeps end in local optima that drift from what METIS finds. So once ``refresh`` events a live pair have come in,
+    The search sweeps over nodes and gives each the part that is best for it; some of the sweeps are heated
+    (``annealing``), as those that are not end in poor local optima. Where nodes drift from what METIS finds nonetheless:
+    once ``refresh`` events a live pair have come in,
     METIS runs again with each old node tied to where it was: a weightless anchor a part, an edge of weight ``tie``
     between an old node and its part's anchor, and the pairs with their weights. Its parts, renamed to those of
-    before and swept, are taken where they send fewer vectors in fetches and moves. Where that gains little, the
+    before and searched from, are taken where they send fewer vectors in fetches and moves. Where that gains little, the
     next one is put off twice as long. No part ever holds more than ⌈1.05·n/K⌉ nodes.
 
     Args:
@@ -52,6 +61,8 @@ class ByteLp(VertexPartitioner):
         uses: How often a snapshot is trained on; None: ``window`` times.
         tie: Weight that holds a node to its part in METIS, in vectors.
         tries: Partitions that METIS makes each time, to take the best.
+        heat: Temperature of the first heated sweep, in costs of the mean pair; it falls evenly to 0.
+        steps: Heated sweeps a search; 0: none.
         refresh: Events a live pair between two runs of METIS; None: only on the first snapshot.
         fanout: f, neighbours that a trainer samples a node.
         shared: parts, seed and window of all vertex partitioners.
@@ -67,6 +78,8 @@ class ByteLp(VertexPartitioner):
         uses: float | None = None,
         tie: float = 3.0,
         tries: int = 4,
+        heat: float = 0.5,
+        steps: int = 2,
         refresh: float | None = 1.0,
         fanout: int = DEFAULT_FANOUT,
         **shared: Any,
@@ -76,6 +89,8 @@ class ByteLp(VertexPartitioner):
             (move_cost, "move_cost"),
             (pair_cost, "pair_cost"),
             (tie, "tie"),
+            (heat, "heat"),
+            (steps, "steps"),
             (refresh or 0.0, "refresh"),
         ):
             if not value >= 0:
@@ -90,6 +105,7 @@ class ByteLp(VertexPartitioner):
             raise PartitionError(f"{self.name} takes tries from 1 to 100, found {tries}")
         self.move_cost, self.pair_cost, self.fanout = move_cost, pair_cost, fanout
         self.tie, self.tries = tie, tries
+        self.heat, self.steps = heat, steps
         self.uses = float(self.window if uses is None else uses)
         self.refresh = math.inf if refresh is None else refresh
         # Events a live pair: until the next METIS, since the last one.
@@ -97,27 +113,26 @@ class ByteLp(VertexPartitioner):
         self._known: Float32 = np.empty(
             (0, 2), np.float32
         )  # as kernels know nodes; a row a node and room for more
-        self._ever: Marks = np.empty(0, np.bool_)
+        self._work: Float32 = np.empty((0, COLUMNS + self.parts), np.float32)
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         rows, known = delta.rows, self._known
         known[delta.left, 0] = -1
         known[delta.touched, 1] = self._halves(rows, delta.touched)
         weight = self._totals.weight_after(rows, delta.touched) + self.pair_cost * delta.num_pairs
-        live = int(self._held.sum()) + len(delta.entered)
         if not self._held.any():
             self._churn = 0.0
             part = metis_of_live(delta, self.parts, self.seed, self.tries)
             known[delta.live, 0] = part
-            self._improve(rows, known, self._count(part), delta.live, live, weight)
+            self._improve(delta, known, self._count(part), delta.live, weight)
             return delta.live, known[delta.live, 0].astype(np.int32)
         self._churn += len(delta.op) / max(delta.num_pairs, 1)
         part = place_new(rows, delta.entered, self._owner, self._held, NEW_NODE_SLACK, self.seed)
         known[delta.entered, 0] = part
         dirty = delta.touched[known[delta.touched, 0] >= 0]
-        changed = self._improve(rows, known, self._held + self._count(part), dirty, live, weight)
-        if self._churn >= self._wait and live:
-            self._take_cheaper(rows, self._tied(delta, live, weight))
+        changed = self._improve(delta, known, self._held + self._count(part), dirty, weight)
+        if self._churn >= self._wait and delta.num_live:
+            self._take_cheaper(rows, self._tied(delta, weight))
             changed = np.flatnonzero(self._known[: self._num_nodes, 0] != self._home)
         named = union(delta.entered, changed, self._marks)
         return named, self._known[named, 0].astype(np.int32)
@@ -132,10 +147,10 @@ class ByteLp(VertexPartitioner):
         if of_tied < of_swept:
             self._known = tied
 
-    def _tied(self, delta: SnapshotDelta, live: int, weight: float) -> Float32:
-        """Parts by METIS with every old node tied to its part of before, swept; known as ``_known``."""
+    def _tied(self, delta: SnapshotDelta, weight: float) -> Float32:
+        """Parts by METIS with every old node tied to its part of before, searched from; known as ``_known``."""
         starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
-        n, own, before = live, self._known[delta.live, 1].astype(np.float64), self._home[delta.live]
+        n, own, before = delta.num_live, self._known[delta.live, 1].astype(np.float64), self._home[delta.live]
         row = np.repeat(np.arange(n), np.diff(starts))
         pair_weight = self.uses * (own[row] + own[neighbours])
         old = np.flatnonzero(before >= 0)
@@ -154,54 +169,57 @@ class ByteLp(VertexPartitioner):
         part = relabel(before, found[:n], self.parts)
         known = self._known.copy()
         known[delta.live, 0] = part
-        self._improve(delta.rows, known, self._count(part), delta.live, live, weight)
+        self._improve(delta, known, self._count(part), delta.live, weight)
         return known
 
     def _improve(
-        self, rows: Rows, known: Float32, count: Int64, dirty: Int64, live: int, weight: float
+        self, delta: SnapshotDelta, known: Float32, count: Int64, dirty: Int64, weight: float
     ) -> Int64:
-        """Sweep from the dirty nodes, then bring every part within its capacity.
+        """Search from the dirty nodes, then bring every part within its capacity.
 
         Args:
-            rows: The live graph.
-            known: Parts and chances; parts are written to.
+            delta: The snapshot.
+            known: Parts and halves; parts are written to.
             count: int64 (K,) nodes a part; written to.
             dirty: int64, ascending.
-            live: n.
             weight: What all pairs cost a use if they are cut.
 
         Returns:
-            Nodes that changed, int64, without repeats.
+            Nodes that the search or the capacity took from where they were at the snapshot before, int64, without
+            repeats.
         """
+        rows, live = delta.rows, delta.num_live
         if live == 0:
             return dirty
         capacity = math.ceil(_SLACK * live / self.parts)
-        *_, changed = sweep(
+        *_, changed = anneal(
             rows,
             known,
-            self.uses,
+            self._work,
             self._owner,
             count,
             dirty,
-            self.move_cost,
+            self.move_cost / self.uses,
             # A part of n/K nodes costs what the mean node is worth; every pair is worth that to both ends.
-            2 * self.uses * weight / live * self.parts / live,
+            2 * weight / live * self.parts / live,
             capacity,
             _SWEEPS,
-            self._marks,
-            self._ever,
+            self.heat * weight / max(delta.num_pairs, 1),
+            self.steps,
+            int(mixed(self.seed, np.array([delta.tau & _POSITIVE]))[0] >> np.uint64(1)),
         )
         out = shed(rows, known[: self._num_nodes], self.uses, self._owner, count, self.move_cost, capacity)
         return union(changed, out, self._marks)
 
     def _halves(self, rows: Rows, nodes: Int64) -> Float64:
         """What each of these nodes adds to the cost of its pairs."""
-        return sampled_share(rows, nodes, self.fanout) + self.pair_cost / 2
+        halves: Float64 = sampled_share(rows, nodes, self.fanout) + self.pair_cost / 2
+        return np.rint(halves * _HALF_UNITS) / _HALF_UNITS
 
     def _grow(self, num_nodes: int) -> None:
         super()._grow(num_nodes)
         self._known = grown(self._known, num_nodes, -1)
-        self._ever = grown(self._ever, num_nodes)
+        self._work = grown(self._work, num_nodes)
 
     def _begin(self, delta: SnapshotDelta) -> None:
         super()._begin(delta)
@@ -227,5 +245,5 @@ class AnchorMetis(ByteLp):
 
     name: ClassVar[str] = "anchor-metis"
 
-    def __init__(self, *, refresh: float | None = 0.0, **shared: Any) -> None:
-        super().__init__(refresh=refresh, **shared)
+    def __init__(self, *, refresh: float | None = 0.0, steps: int = 30, **shared: Any) -> None:
+        super().__init__(refresh=refresh, steps=steps, **shared)
