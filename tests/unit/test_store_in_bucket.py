@@ -9,6 +9,7 @@ from lane_stream import lane
 from s3_server import S3Server
 from test_power_failures import commits, write_log
 
+from stream.cluster.current import announce, is_current, withdraw
 from stream.store.as_of import AsOf
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact, remove_lane
@@ -146,6 +147,16 @@ def test_what_a_writer_that_was_shut_out_left_is_swept_after_the_next_commit(sto
     compact(store, always=True)
     assert [p.name for p in root.rglob("*") if token in str(p)] == []
     assert verify(store).problems == []
+
+
+def test_a_cluster_is_told_which_submission_reads(store: str) -> None:
+    assert not is_current(store, "a")
+    announce(store, "a")
+    announce(store, "b")
+    withdraw(store, "a")
+    assert is_current(store, "b") and not is_current(store, "a")
+    withdraw(store, "b")
+    assert not is_current(store, "b")
 
 
 def test_verify_reads_the_bucket_and_not_the_copies(store: str) -> None:
