@@ -18,12 +18,12 @@ from stream.store.savings import measure
 from stream.synthetic.table2 import PAPER_GRAPHS, paper_snapshots
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
-SYNTHETIC = [
-    *((f"10k-{name}", 0.3, "hash") for name in ("sparse", "mid", "dense")),
-    *((f"100k-{name}", 0.3, "hash") for name in ("sparse", "mid", "dense")),
-    ("10k-sparse", 0.3, "ldg"),
-    ("10k-sparse", 0.3, "distdy"),
-]
+SIZES = (10, 20, 50, 100)
+DENSITIES = ("sparse", "mid", "dense")
+CHANGES = (0.1, 0.3, 0.7)
+"""Of edges and of features alike."""
+OTHER_LANES = ("ldg", "distdy")
+"""On the smallest graph, 30 % changed."""
 FEATURE_CHANGES = (0.1, 0.7)
 """Of the 10k-sparse graph with 30 % of its edges replaced, as the paper's figure 9(a) has it."""
 REAL = [
@@ -44,14 +44,23 @@ def show(name: str, found: dict[str, float]) -> None:
     print(f"| {name} | {shares} | {sizes} | {100 * found['moved_share']:.0f} |", flush=True)
 
 
-def synthetic(folder: Path) -> None:
-    for graph, change, algorithm in SYNTHETIC:
-        file = folder / f"{graph}-{change}.parquet"
-        if not file.exists():
-            tables = paper_snapshots(replace(PAPER_GRAPHS[graph], snapshots=5), change=change)
-            pq.write_table(pa.concat_tables(list(tables), promote_options="default"), file)
-        found = measure(read_events(file), algorithm=algorithm, parts=4, snapshots=5, window=5, segments=4)
-        show(f"{graph}, {100 * change:.0f} %, {algorithm}", found)
+def synthetic(folder: Path, sizes: list[int]) -> None:
+    for size in sizes:
+        for density in DENSITIES:
+            for change in CHANGES:
+                graph = f"{size}k-{density}"
+                file = folder / f"{graph}-{change}.parquet"
+                tables = paper_snapshots(replace(PAPER_GRAPHS[graph], snapshots=5), change=change)
+                pq.write_table(pa.concat_tables(list(tables), promote_options="default"), file)
+                lanes = ["hash", *(OTHER_LANES if (size, density, change) == (10, "sparse", 0.3) else ())]
+                for algorithm in lanes:
+                    found = measure(
+                        read_events(file), algorithm=algorithm, parts=4, snapshots=5, window=5, segments=4
+                    )
+                    show(f"{graph}, {100 * change:.0f} %, {algorithm}", found)
+                file.unlink()
+    if SIZES[0] not in sizes:
+        return
     bare = folder / "edges-only.parquet"
     tables = paper_snapshots(replace(PAPER_GRAPHS["10k-sparse"], snapshots=5), features=0)
     pq.write_table(pa.concat_tables(list(tables), promote_options="default"), bare)
@@ -107,8 +116,9 @@ def with_words(events: pa.Table, snapshots: int) -> pa.Table:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", choices=["synthetic", "real"])
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="Thousand nodes, synthetic only.")
     options = parser.parse_args()
     print("| stream | saved % | features | pairs | disk | whole MB | additive MB | disk MB | moved % |")
     with tempfile.TemporaryDirectory() as made:
         for what in options.what or ("synthetic", "real"):
-            {"synthetic": synthetic, "real": real}[what](Path(made))
+            synthetic(Path(made), options.sizes) if what == "synthetic" else real(Path(made))

@@ -2,7 +2,7 @@
 
 One sorted table holds the oldest snapshot of the window (or one before it), every later snapshot only its
 changes (DistDy, section 3.2). Changes that have left the window are folded into the table when they have grown to a
-share of it, so that advancing costs O(changes), amortised.
+share of it, so that advancing costs O(changes), amortised. Weights that are all the same are held once.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class _Changes:
 
     sequence: int
     keys: Int64
-    weight: Float32  # of those that come or have a new one
+    weight: Float32  # of those that come or have a new one, ``_held``
     gone: int
     come: int
 
@@ -31,14 +31,15 @@ class _Changes:
         kinds = [np.flatnonzero(op == kind) for kind in (-1, 1, 0)]
         rows = np.concatenate([kind[np.argsort(keys[kind], kind="stable")] for kind in kinds])
         gone, come, _ = (len(kind) for kind in kinds)
-        return cls(sequence, keys[rows], weight[rows[gone:]], gone, come)
+        return cls(sequence, keys[rows], _held(weight[rows[gone:]]), gone, come)
 
     def columns(self) -> tuple[Int64, Int8, Float32]:
         """Keys, op and weight of all rows."""
         op = np.zeros(len(self.keys), np.int8)
         op[: self.gone] = -1
         op[self.gone : self.gone + self.come] = 1
-        return self.keys, op, np.concatenate([np.zeros(self.gone, np.float32), self.weight])
+        weight = _of_each(self.weight, len(self.keys) - self.gone)
+        return self.keys, op, np.concatenate([np.zeros(self.gone, np.float32), weight])
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +70,8 @@ class PairWindow:
         """Let go of snapshots before ``sequence``, now or when it is worth it."""
         past = [changes for changes in self._changes if changes.sequence <= sequence]
         if always or sum(len(changes.keys) for changes in past) * _FOLD_SHARE > len(self._keys):
-            self._keys, self._weight, copies = self._merged(past)
+            self._keys, weight, copies = self._merged(past)
+            self._weight = _held(weight)
             self._twice = self._keys[copies > 1]
             self._changes = self._changes[len(past) :]
 
@@ -98,17 +100,27 @@ class PairWindow:
     def _merged(self, changes: list[_Changes]) -> tuple[Int64, Float32, Int8]:
         copies = np.ones(len(self._keys), np.int8)
         copies[np.searchsorted(self._keys, self._twice)] = 2
+        before = _of_each(self._weight, len(self._keys))
         if not changes:
-            return self._keys, self._weight, copies
+            return self._keys, before, copies
         rows = [change.columns() for change in changes]
         keys = np.concatenate([keys for keys, _, _ in rows])
         order = np.argsort(keys, kind="stable")  # equal keys stay in order of time
         op = np.concatenate([op for _, op, _ in rows])[order]
         weight = np.concatenate([weight for _, _, weight in rows])[order]
-        merged: tuple[Int64, Float32, Int8] = _merge(
-            self._keys, self._weight, copies, keys[order], op, weight
-        )
+        merged: tuple[Int64, Float32, Int8] = _merge(self._keys, before, copies, keys[order], op, weight)
         return merged
+
+
+def _held(weight: Float32) -> Float32:
+    """Weights as they are held: one where all are the same."""
+    bits = weight.view(np.int32)
+    return weight[:1].copy() if len(weight) > 1 and (bits == bits[0]).all() else weight
+
+
+def _of_each(held: Float32, count: int) -> Float32:
+    """The weights of so many pairs, from what is held of them."""
+    return held if len(held) == count else np.full(count, held[0], np.float32)
 
 
 @njit(cache=True, nogil=True)
