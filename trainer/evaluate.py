@@ -163,19 +163,20 @@ class _Run:
 
     def figures(self) -> dict[str, Any]:
         """Train, pick, test; figures of the test, seconds an epoch and peak memory of this rank."""
-        best, chosen, seconds = NONE, 0, []
+        best, chosen, seconds, discards = NONE, 0, [], []
         weights, state = self._copy()
         self._warm_up()
         self.model.load_state_dict(weights)
         self.strategy.restore(state)
         for epoch in range(self.config.optimisation.epochs):
             began = time.perf_counter()
-            validation, loss = self._epoch(epoch)
+            validation, loss, discarded = self._epoch(epoch)
             seconds.append(time.perf_counter() - began)
+            discards.append(discarded)
             ap = self._agree(validation, "ap")
             if self.ranks.rank == 0:
                 told = {} if ap == NONE else {"validation_ap": ap}
-                log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, **told)
+                log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, discarded=discarded, **told)
             if ap > best or best == NONE:  # without a figure to pick by, the last epoch
                 best, chosen = ap, epoch
                 weights, state = self._copy()
@@ -187,6 +188,7 @@ class _Run:
             **{name: test[key] for name, key in TABLE.items() if key in test},
             **({} if best == NONE else {"validation_ap": best}),
             "best_epoch": chosen,
+            "discarded": sum(discards) / len(discards),
             "epoch_s": sum(seconds) / len(seconds),
             "peak_mib": _peak_mib(),
         }
@@ -213,18 +215,20 @@ class _Run:
         """Weights, and what goes with them: a memory replayed through other weights is another memory."""
         return copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.strategy.state())
 
-    def _epoch(self, epoch: int) -> tuple[Figures, float]:
-        losses, learned, validation = 0.0, 0, []
+    def _epoch(self, epoch: int) -> tuple[Figures, float, int]:
+        """Figures of the validation, mean loss, and events that no rank could learn."""
+        losses, learned, discarded, validation = 0.0, 0, 0, []
         self.strategy.rewind()
         for examples, t in self._snapshots(self.split.validate_until_us, epoch):
             if self.split.train(t).any():
                 report = self.strategy.train(examples.of_events(self.split.train(t)), epoch)
                 losses += (report.loss or 0.0) * report.events
                 learned += report.events
+                discarded += report.discarded
             if self.split.validate(t).any():
                 asked = examples.of_events(self.split.validate(t)).only_random()
                 validation.append(predict(self.strategy, self.model, None, asked, self.ranks))
-        return _figures(validation), losses / max(learned, 1)
+        return _figures(validation), losses / max(learned, 1), discarded
 
     def _test(self) -> Figures:
         found = [
@@ -322,7 +326,7 @@ def _figures(parts: list[Predictions | None]) -> Figures:
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, float]:
     summary = {}
-    for key in (*TABLE, "epoch_s", "peak_mib"):
+    for key in (*TABLE, "discarded", "epoch_s", "peak_mib"):
         values = [run[key] for run in runs if key in run]
         if values:
             summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from memory_reference import Event, MemoryReference
 from test_trainer_contract import Session
-from thread_ranks import ThreadRanks, side_by_side
+from thread_ranks import side_by_side
 from trainer_streams import SECOND, meetings
 
 from schemas.config import Lane
@@ -16,6 +16,7 @@ from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
+from stream.store.log.event_columns import event_columns
 from stream.store.window.view import WindowView
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Sampling, insert_events, prepare
@@ -26,9 +27,7 @@ from trainer.ranks import Ranks
 from trainer.scoring.predictions import predict
 from trainer.strategies.interface import create_strategy
 from trainer.strategies.pac import PacStrategy
-from trainer.strategies.part_groups import PartGroups, combine
-from trainer.strategies.sharded_stream import ShardedStream
-from trainer.strategies.shared_copies import SharedCopies
+from trainer.strategies.part_groups import combine
 
 EVENTS = meetings(snapshots=4, a_snapshot=100, nodes=40, features=False)
 STILL = Optimisation(epochs=1, batch_size=8, learning_rate=1e-30)
@@ -78,6 +77,13 @@ class Rank:
             owned=self.strategy.owned(nodes), sampling=Sampling(0, 5),
             lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
         )  # fmt: skip
+
+    def leave_out(self, sequence: int) -> None:
+        """As a trainer that lags behind does."""
+        manifest, header = self.lane.manifests[sequence], self.lane.header
+        columns = event_columns(self.lane.log.events(manifest.tau), manifest.tau, header.interval_us, 0)
+        self.strategy.remember(manifest.tau, columns, manifest.num_nodes)
+        self.history.remember(insert_events(columns), manifest.num_nodes)
 
     def memory(self) -> dict[int, tuple[np.ndarray, int, int]]:
         """Mail and times of the nodes that this rank owns."""
@@ -142,6 +148,31 @@ def test_predictions_of_several_ranks_are_those_of_one(name: str, store: Path) -
     for ours, theirs in zip(together, alone, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_snapshots_that_are_left_out_are_remembered_across_ranks(store: Path) -> None:
+    def predicted(ranks: Ranks) -> np.ndarray:
+        rank = Rank(store, ranks, "tgn-history", "pac", STILL)
+        rank.strategy.train(rank.examples(0), 0)
+        rank.leave_out(1)
+        rank.leave_out(2)
+        return _scores(rank, 3)
+
+    def alone(ranks: Ranks) -> np.ndarray:
+        rank = Rank(store, ranks, "tgn-history", "pac", STILL)
+        rank.examples(0)  # neither learned nor predicted: nothing is discarded
+        rank.leave_out(1)
+        rank.leave_out(2)
+        return _scores(rank, 3)
+
+    assert np.isfinite(side_by_side(2, predicted)[0]).all()
+    np.testing.assert_allclose(side_by_side(3, alone)[0], alone(Ranks()), atol=1e-6)
+
+
+def _scores(rank: Rank, sequence: int) -> np.ndarray:
+    examples = rank.examples(sequence)
+    predictions = predict(rank.strategy, rank.model, None, examples, rank.ranks)
+    return predictions.positive[:, 0] if predictions is not None else np.empty(0)
 
 
 def reference_memory(
@@ -271,67 +302,6 @@ def test_memory_after_a_snapshot_is_that_of_each_ranks_events_alone_one_cycle_an
     assert sum(len(found) > 1 for found in copies.values()) > 0, "no shared node had events on both ranks"
 
 
-@pytest.mark.parametrize("how", ["latest", "mean"])
-def test_copies_become_one(how: str) -> None:
-    """Three ranks, nodes 0 … 3 shared and owned by ranks 0, 1, 2, 0; against a plain loop."""
-    owner = np.array([0, 1, 2, 0], np.int32)
-    times = {0: [50, 70, -1, 60], 1: [90, 70, -1, 20], 2: [80, 10, -1, -1]}  # −1: no event on that rank
-    gain = np.random.default_rng(0).normal(size=(3, 4, 2, 2, 96)).astype(np.float32)
-
-    def merged(ranks: ThreadRanks) -> dict[int, tuple[np.ndarray, int, int, np.ndarray]]:
-        groups = PartGroups(3, ranks.rank, 3, 0)
-        groups.place(owner, np.ones(4, np.bool_), 0)
-        model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 2, "walks": True})
-        stream = ShardedStream(model, EventFeed(0), ranks, 1, groups)
-        mailbox = stream.mailbox
-        mailbox.reserve(4)
-        mine = owner == ranks.rank
-        old = np.array([0, 1])  # nodes 0 and 1 had an event at 5 before
-        for node in old[mine[old]]:
-            one = np.array([node])
-            mailbox.put(one, torch.full((1, mailbox.mail.shape[1]), float(node)), np.array([5]))
-            mailbox.walks.sketch[mailbox.rows_of(one)] = 1.0
-            mailbox.walks.time_us[mailbox.rows_of(one)] = 5
-        mailbox.see(old[~mine[old]], np.full((~mine[old]).sum(), 5))
-        copies = SharedCopies(stream, np.arange(4), mine, ranks)
-        ours = np.array([node for node in range(4) if times[ranks.rank][node] >= 0])
-        mailbox.put(
-            ours,
-            torch.tensor([[10.0 * ranks.rank + node] * mailbox.mail.shape[1] for node in ours.tolist()]),
-            np.array(times[ranks.rank])[ours],
-        )
-        rows = mailbox.rows_of(ours)
-        mailbox.walks.sketch[rows] += gain[ranks.rank, ours]
-        mailbox.walks.time_us[rows] = np.array(times[ranks.rank])[ours]
-        copies.merge(how, ours, np.array([True, True, False, True]))
-        held = mailbox.rows(np.flatnonzero(mailbox.rows_of(np.arange(4)) >= 0))
-        assert owner[held.nodes].tolist() == [ranks.rank] * len(held.nodes), "copies are gone"
-        assert mailbox.event_us[:4].tolist() == [90, 70, -1, 60]
-        return {
-            int(node): (
-                held.mail[at].numpy(),
-                int(held.event_us[at]),
-                int(held.former_us[at]),
-                held.sketch[at],
-            )
-            for at, node in enumerate(held.nodes)
-        }
-
-    found = {node: row for rank in side_by_side(3, merged) for node, row in rank.items()}
-    for node in (0, 1, 3):
-        had = [rank for rank in range(3) if times[rank][node] >= 0]
-        latest = max(had, key=lambda rank: (times[rank][node], -rank))
-        mails = [10.0 * rank + node for rank in had]
-        expected = 10.0 * latest + node if how == "latest" else np.mean(mails)
-        mail, event_us, former_us, sketch = found[node]
-        np.testing.assert_allclose(mail, expected, rtol=1e-6)
-        assert event_us == times[latest][node]
-        assert former_us == (5 if node < 2 else event_us)
-        before = 1.0 if node < 2 else 0.0  # some microseconds decay nothing
-        np.testing.assert_allclose(sketch, before + sum(gain[rank, node] for rank in had), atol=1e-5)
-    assert 2 not in found
-
-
 def test_a_gathered_state_goes_on_with_another_number_of_ranks(store: Path) -> None:
     def first(ranks: Ranks) -> tuple[dict, dict, dict]:
         rank = Rank(store, ranks, "tgn-history", "pac", STILL)
@@ -346,9 +316,7 @@ def test_a_gathered_state_goes_on_with_another_number_of_ranks(store: Path) -> N
         rank.history.restore(history)
         rank.model.load_state_dict(weights)
         rank.strategy.restore(state)
-        examples = rank.examples(3)
-        predictions = predict(rank.strategy, rank.model, None, examples, ranks)
-        return predictions.positive[:, 0] if predictions is not None else np.empty(0)
+        return _scores(rank, 3)
 
     one, two = second(Ranks()), side_by_side(2, second)[0]
     np.testing.assert_allclose(two, one, atol=1e-6)
@@ -368,14 +336,6 @@ def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> Non
     two = side_by_side(2, held)
     assert sorted(two[0] + two[1]) == one
     assert max(len(part) for part in two) < 0.8 * len(one)
-
-
-def test_parts_are_dealt_out_evenly_and_shuffled_alike_on_every_rank() -> None:
-    assert combine(4, 4, 0, 7).tolist() == [0, 1, 2, 3]
-    rounds = [combine(8, 3, 0, number).tolist() for number in range(6)]
-    assert all(sorted(np.bincount(dealt)) == [2, 3, 3] for dealt in rounds)
-    assert len({tuple(dealt) for dealt in rounds}) > 3
-    assert combine(8, 3, 0, 2).tolist() == rounds[2]
 
 
 def test_what_it_cannot_do_is_said_in_a_sentence(store: Path) -> None:

@@ -161,7 +161,7 @@ def test_evaluate_takes_a_store_as_of_a_moment(tmp_path: Path) -> None:
         ({}, ["--split", "0.5,0.5"], "--split must be three numbers like 0.7,0.15,0.15, found '0.5,0.5'"),
         ({}, ["--split", "0.5,0.5,0.5"], "add up to 1"),
         ({}, ["--split", "nan,0.5,0.5"], "add up to 1"),
-        ({"strategy": "pac"}, [], "unknown strategy 'pac'; expected one of"),
+        ({"strategy": "snapshots"}, [], "unknown strategy 'snapshots'; expected one of"),
         ({"strategy": "sequential"}, [], "but model sage-linear is snapshot-based"),
         (
             {"strategy_params": {"group": 3}},

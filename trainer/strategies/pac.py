@@ -148,7 +148,8 @@ class PacStrategy(SequentialStrategy):
         first_us = -ranks.maximum([-int(learned.time_us[0]) if len(learned) else latest])[0]
         stream.deliver_before(first_us, batch)
         if ranks.rank > 0:  # rank 0's generator goes on, and is in the checkpoint
-            torch.manual_seed(hash((self._seed, examples.tau, epoch, ranks.rank)) % (1 << 63))
+            draw = [self._seed, examples.tau % (1 << 63), epoch, ranks.rank]
+            torch.manual_seed(int(np.random.default_rng(draw).integers(1 << 63)))
         cycle = _Cycle(stream, self._groups, ranks, self._first + np.flatnonzero(self._mine()))
         counts = [math.ceil(size / batch) for size in sizes]
         own, steps = counts[ranks.rank], max(counts)

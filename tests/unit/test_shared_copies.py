@@ -1,0 +1,81 @@
+"""Parts dealt out to ranks, and copies of shared nodes that become one memory."""
+
+import numpy as np
+import pytest
+import torch
+from thread_ranks import ThreadRanks, side_by_side
+
+from trainer.data.event_feed import EventFeed
+from trainer.models.interface import ModelShape, create_model
+from trainer.strategies.part_groups import PartGroups, combine
+from trainer.strategies.sharded_stream import ShardedStream
+from trainer.strategies.shared_copies import SharedCopies
+
+
+@pytest.mark.parametrize("how", ["latest", "mean"])
+def test_copies_become_one(how: str) -> None:
+    """Three ranks, nodes 0 … 3 shared and owned by ranks 0, 1, 2, 0; against a plain loop."""
+    owner = np.array([0, 1, 2, 0], np.int32)
+    times = {0: [50, 70, -1, 60], 1: [90, 70, -1, 20], 2: [80, 10, -1, -1]}  # −1: no event on that rank
+    gain = np.random.default_rng(0).normal(size=(3, 4, 2, 2, 96)).astype(np.float32)
+
+    def merged(ranks: ThreadRanks) -> dict[int, tuple[np.ndarray, int, int, np.ndarray]]:
+        groups = PartGroups(3, ranks.rank, 3, 0)
+        groups.place(owner, np.ones(4, np.bool_), 0)
+        model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 2, "walks": True})
+        stream = ShardedStream(model, EventFeed(0), ranks, 1, groups)
+        mailbox = stream.mailbox
+        mailbox.reserve(4)
+        mine = owner == ranks.rank
+        old = np.array([0, 1])  # nodes 0 and 1 had an event at 5 before
+        for node in old[mine[old]]:
+            one = np.array([node])
+            mailbox.put(one, torch.full((1, mailbox.mail.shape[1]), float(node)), np.array([5]))
+            mailbox.walks.sketch[mailbox.rows_of(one)] = 1.0
+            mailbox.walks.time_us[mailbox.rows_of(one)] = 5
+        mailbox.see(old[~mine[old]], np.full((~mine[old]).sum(), 5))
+        copies = SharedCopies(stream, np.arange(4), mine, ranks)
+        ours = np.array([node for node in range(4) if times[ranks.rank][node] >= 0])
+        mailbox.put(
+            ours,
+            torch.tensor([[10.0 * ranks.rank + node] * mailbox.mail.shape[1] for node in ours.tolist()]),
+            np.array(times[ranks.rank])[ours],
+        )
+        rows = mailbox.rows_of(ours)
+        mailbox.walks.sketch[rows] += gain[ranks.rank, ours]
+        mailbox.walks.time_us[rows] = np.array(times[ranks.rank])[ours]
+        copies.merge(how, ours, np.array([True, True, False, True]))
+        held = mailbox.rows(np.flatnonzero(mailbox.rows_of(np.arange(4)) >= 0))
+        assert owner[held.nodes].tolist() == [ranks.rank] * len(held.nodes), "copies are gone"
+        assert mailbox.event_us[:4].tolist() == [90, 70, -1, 60]
+        return {
+            int(node): (
+                held.mail[at].numpy(),
+                int(held.event_us[at]),
+                int(held.former_us[at]),
+                held.sketch[at],
+            )
+            for at, node in enumerate(held.nodes)
+        }
+
+    found = {node: row for rank in side_by_side(3, merged) for node, row in rank.items()}
+    for node in (0, 1, 3):
+        had = [rank for rank in range(3) if times[rank][node] >= 0]
+        latest = max(had, key=lambda rank: (times[rank][node], -rank))
+        mails = [10.0 * rank + node for rank in had]
+        expected = 10.0 * latest + node if how == "latest" else np.mean(mails)
+        mail, event_us, former_us, sketch = found[node]
+        np.testing.assert_allclose(mail, expected, rtol=1e-6)
+        assert event_us == times[latest][node]
+        assert former_us == (5 if node < 2 else event_us)
+        before = 1.0 if node < 2 else 0.0  # some microseconds decay nothing
+        np.testing.assert_allclose(sketch, before + sum(gain[rank, node] for rank in had), atol=1e-5)
+    assert 2 not in found
+
+
+def test_parts_are_dealt_out_evenly_and_shuffled_alike_on_every_rank() -> None:
+    assert combine(4, 4, 0, 7).tolist() == [0, 1, 2, 3]
+    rounds = [combine(8, 3, 0, number).tolist() for number in range(6)]
+    assert all(sorted(np.bincount(dealt)) == [2, 3, 3] for dealt in rounds)
+    assert len({tuple(dealt) for dealt in rounds}) > 3
+    assert combine(8, 3, 0, 2).tolist() == rounds[2]
