@@ -67,8 +67,15 @@ TROUBLE = [
 ]
 
 
-@pytest.mark.parametrize("trouble", TROUBLE, ids=str)
-@pytest.mark.parametrize("part", ["/commits/", "/snapshots/"])
+@pytest.mark.parametrize(
+    ("trouble", "part"),
+    [
+        *((trouble, "/commits/") for trouble in TROUBLE),
+        (Fault(503), "/snapshots/"),
+        (Fault(0, taken=True), "/snapshots/"),
+    ],
+    ids=str,
+)
 def test_a_put_that_fails_or_whose_answer_is_lost_is_made_once(
     store: str, front: FaultyS3, trouble: Fault, part: str
 ) -> None:

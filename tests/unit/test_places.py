@@ -1,10 +1,12 @@
 """What a folder of this machine and a prefix of a bucket have in common: the contract that the store is built on."""
 
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -303,3 +305,19 @@ def test_what_is_no_address_is_told_without_its_secrets(text: str, told: str) ->
         place_of(text)
     assert told in str(error.value)
     assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "/a b", "/ünï", "/50%", "/a+b&c", "/x/y/z"])
+def test_any_prefix_is_a_place(s3: S3Server, prefix: str) -> None:
+    place = place_of(s3.store(name=quote(f"any/{secrets.token_hex(4)}{prefix}")))
+    put_record(place / "log/commits/0.json", header("g"))
+    with stage(place) as staging:
+        reference = staging.add_table("tail/0.arrow", TABLE)
+        staging.finish()
+    assert read_table(place, reference).equals(TABLE)
+    assert cache_of(place).forget(place / reference.path, reference.checksum)  # type: ignore[arg-type]
+    assert read_table(place, reference).equals(TABLE)
+    assert names(place.rglob("*")) == ["0.json", reference.path.removeprefix("tail/")]
+    assert [read_record(path, LogHeader).graph for path in (place / "log/commits").glob("*.json")] == ["g"]
+    remove([place / "log", place / "tail"])
+    assert names(place.rglob("*")) == []

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from compacted import SNAPSHOTS, catch_up, grown, log_content, seal, seen
+from compacted import catch_up, grown, log_content, seal, seen
 from lane_stream import lane
 from s3_server import S3Server
 from test_power_failures import commits, write_log
@@ -25,11 +25,13 @@ from stream.store.places.place import place_of
 from stream.store.verify.store import verify
 
 LANES = [lane("hash"), lane("hdrf")]
+DAYS = 10
+"""Snapshots of a store here."""
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    store: Path = grown(tmp_path_factory.mktemp("local"), *LANES)
+    store: Path = grown(tmp_path_factory.mktemp("local"), *LANES, end=DAYS)
     return store
 
 
@@ -49,24 +51,24 @@ def described(store: object) -> dict[str, object]:
 
 
 def test_it_holds_what_a_folder_holds_from_its_begin_to_its_compaction(local: Path, store: str) -> None:
-    grown(store, *LANES)
+    grown(store, *LANES, end=DAYS)
     assert verify(store).problems == []
     assert described(store) == described(local)
     for name in ("hash", "hdrf"):
         assert seen(store, name, 0) == seen(local, name, 0)
-    half = AsOf.parse(str(SNAPSHOTS // 2))
+    half = AsOf.parse(str(DAYS // 2))
     assert read_graph(store, as_of=half).src.tolist() == read_graph(local, as_of=half).src.tolist()
 
     behind = LogReader(store)
-    assert compact(store, Keep(snapshots=5), always=True).first == SNAPSHOTS - 5
+    assert compact(store, Keep(snapshots=4), always=True).first == DAYS - 4
     assert verify(store).problems == []
-    assert seen(store, "hash", SNAPSHOTS - 5) == seen(local, "hash", SNAPSHOTS - 5)
-    assert log_content(store, SNAPSHOTS - 5) == log_content(local, SNAPSHOTS - 5)
+    assert seen(store, "hash", DAYS - 4) == seen(local, "hash", DAYS - 4)
+    assert log_content(store, DAYS - 4) == log_content(local, DAYS - 4)
     behind.refresh()
-    with pytest.raises(RetainedError, match=f"can start from {SNAPSHOTS - 5}"):
+    with pytest.raises(RetainedError, match=f"can start from {DAYS - 4}"):
         behind.events(0)
     log = [path.key for path in (place_of(store) / "log").rglob("*")]  # type: ignore[union-attr]
-    assert sum("/snapshots/" in key for key in log) == 2 * 5
+    assert sum("/snapshots/" in key for key in log) == 2 * 4
     assert sum("/commits/" in key for key in log) == 1
 
 
@@ -118,19 +120,19 @@ def test_a_store_that_is_not_there_is_told(store: str) -> None:
 
 
 def test_a_copy_of_a_bucket_in_a_folder_is_a_store(store: str, tmp_path: Path, local: Path) -> None:
-    grown(store, LANES[0], end=SNAPSHOTS - 2)  # type: ignore[arg-type]
-    compact(store, Keep(snapshots=8), always=True)
+    grown(store, LANES[0], end=DAYS - 2)  # type: ignore[arg-type]
+    compact(store, Keep(snapshots=6), always=True)
     root = place_of(store)
     for path in root.rglob("*"):
         copy = tmp_path / str(path).removeprefix(f"{root}/")
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
     assert verify(tmp_path).problems == []
-    seal(tmp_path, SNAPSHOTS - 2, SNAPSHOTS)
+    seal(tmp_path, DAYS - 2, DAYS)
     catch_up(tmp_path, LANES[0])
     compact(tmp_path, Keep(snapshots=4), always=True)
     assert verify(tmp_path).problems == []
-    assert seen(tmp_path, "hash", SNAPSHOTS - 4) == seen(local, "hash", SNAPSHOTS - 4)
+    assert seen(tmp_path, "hash", DAYS - 4) == seen(local, "hash", DAYS - 4)
 
 
 def test_what_a_writer_that_was_shut_out_left_is_swept_after_the_next_commit(store: str) -> None:

@@ -26,8 +26,13 @@ PAUSE_S = 0.1
 
 MAX_PAUSE_S = 5.0
 
-CONNECT_S, ANSWER_S = 5.0, 30.0
-"""How long one request waits for a connection, and for its answer, where ``retry_s`` isn't less."""
+CONNECT_S, ANSWER_S, MOST_S = 5.0, 30.0, 600.0
+"""How long one request waits for a connection, for some of its answer, and for all of it: a large file on a slow line."""
+
+_NO_CREDENTIALS = re.compile(
+    r"Missing ?(AccessKeyId|SecretAccessKey)|performing \w+ [^?\s]*/latest/(api/token|meta-data)|AssumeRoleWithWebIdentity"
+)
+"""What the library says when it found none, or couldn't ask for a role's."""
 
 _PASSING = {"408", "409", "429"}
 """Refusals that another try may not meet."""
@@ -170,7 +175,7 @@ class Bucket:
     def _conditional(self, key: str, content: bytes, etag: str | None) -> str:
         """Put an object if the one with an ETag lies there; None: if none does."""
         import obstore
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
         mode: Any = "create" if etag is None else {"e_tag": etag}
         until_s, pause_s = time.monotonic() + self.address.retry_s, PAUSE_S
@@ -180,16 +185,16 @@ class Bucket:
             except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
                 told = self._told(error, key)
                 if told.errno == errno.ENOENT:
-                    raise told from error
+                    raise told from None
                 if (done := self._ours(key, content, etag)) is not None:
                     return done
                 told = ObjectStoreError(
                     f"{self.address}/{key} is put by others all the time", errno.EHOSTUNREACH
                 )
-            except Exception as error:
+            except (BaseError, PermissionError) as error:
                 told = self._told(error, key)
                 if told.errno != errno.EHOSTUNREACH:
-                    raise told from error
+                    raise told from None
             if time.monotonic() + pause_s > until_s:
                 raise told
             time.sleep(pause_s)
@@ -225,12 +230,12 @@ class Bucket:
             return operation(self._store())
         except FileNotFoundError as error:
             if _code(error) == "NoSuchBucket":
-                raise self._told(error, key) from error
+                raise self._told(error, key) from None
             raise FileNotFoundError(
                 errno.ENOENT, os.strerror(errno.ENOENT), f"{self.address}/{key}"
             ) from None
         except (BaseError, PermissionError) as error:
-            raise self._told(error, key) from error
+            raise self._told(error, key) from None
 
     def _store(self) -> "S3Store":
         with self._lock:
@@ -246,22 +251,21 @@ class Bucket:
         endpoint = (
             address.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         )
-        answer_s = min(ANSWER_S, address.retry_s)
         return S3Store(
             address.bucket,
             **{key: value for key, value in given.items() if value is not None},
             credential_provider=_profile(),
             client_options={
                 "allow_http": endpoint is not None and endpoint.startswith("http://"),
-                "connect_timeout": timedelta(seconds=min(CONNECT_S, answer_s)),
-                "read_timeout": timedelta(seconds=answer_s),
-                "timeout": timedelta(seconds=20 * answer_s),  # of a large file's part, on a slow line
+                "connect_timeout": timedelta(seconds=CONNECT_S),
+                "read_timeout": timedelta(seconds=ANSWER_S),
+                "timeout": timedelta(seconds=MOST_S),
             },
             retry_config={"max_retries": 1000, "retry_timeout": timedelta(seconds=address.retry_s)},
         )
 
     def _told(self, error: Exception, key: str) -> ObjectStoreError:
-        """An error of the library as a sentence: without what it was sent, which may name credentials."""
+        """An error of the library as a sentence, without its own text: that may repeat what a request was signed with."""
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         text, code = str(error), _code(error)
@@ -275,7 +279,7 @@ class Bucket:
                 f"{where} refuses this process's credentials for {key or 'its list'} ({code or 'access denied'}): it must "
                 "list, read, put and delete there; see that the environment, the profile or the role has them"
             )
-        if "/latest/" in text or "Missing" in text or "credential" in text.lower():
+        if _NO_CREDENTIALS.search(text):
             return ObjectStoreError(
                 f"no credentials for {where}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give "
                 "the machine a role"

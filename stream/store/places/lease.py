@@ -114,7 +114,10 @@ class Lease:
             pass
         since_s, seen = time.monotonic(), ""
         while True:
-            raw, found = self._bucket.read(self._key)
+            try:
+                raw, found = self._bucket.read(self._key)
+            except FileNotFoundError:  # removed with its lane this moment
+                return self._taken()
             holder = _read(raw)
             if (
                 not holder
