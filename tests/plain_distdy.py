@@ -134,11 +134,8 @@ class PlainDistDy:
                 free[k] += c[v]
                 free[m] -= C
 
-        chance = {v: float(np.float32(min(len(row[v]), self.f) / len(row[v]))) for v in live if row[v]}
+        chance = {v: round(min(len(row[v]), self.f) / len(row[v]) * 2**30) for v in live if row[v]}
         scale = C * self.B / len(live)
-
-        def weight(u, v):
-            return scale * (chance[u] + chance[v])
 
         def utility():
             """Every pair inside counts at both of its ends, in whole multiples of 2^-30."""
@@ -187,13 +184,13 @@ class PlainDistDy:
             for sweep in range(self.M):
                 again = sweep < len(thresholds)
                 for v in sorted(look):
-                    inside = [0.0] * K
+                    inside = [0] * K
                     for u in row[v]:
-                        inside[owner[u]] += weight(u, v)
+                        inside[owner[u]] += chance[u] + chance[v]
                     k = owner[v]
 
                     def score(m, v=v, k=k, inside=inside):
-                        gain = inside[m] - toll[m] * (count[m] + (m != k))
+                        gain = scale / 2**30 * inside[m] - toll[m] * (count[m] + (m != k))
                         own = (reward if v in due else later_reward)[m]
                         return gain + own if before.get(v) == m else gain
 

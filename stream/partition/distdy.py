@@ -39,9 +39,10 @@ from stream.partition.distdy_kernels import refine
 from stream.partition.interface import CapacityError, PartitionError, register
 from stream.partition.node_arrays import grown
 from stream.partition.node_sets import Marks, union
+from stream.partition.pair_totals import FRACTION
 from stream.partition.quality import DEFAULT_FANOUT, sampled_share
 from stream.partition.vertex import VertexPartitioner
-from stream.snapshots.delta import Float32, Float64, Int32, Int64, Rows, SnapshotDelta
+from stream.snapshots.delta import Float64, Int32, Int64, Rows, SnapshotDelta
 
 _VALUE_BYTES = 4
 _SLACK = 4.0
@@ -126,10 +127,11 @@ class DistDy(VertexPartitioner):
         self._least_utility = math.inf  # running minimum of U/Σa, per byte
         self._swept_since = 0  # nodes touched since the last sweep over all
         # A row a node each: what kernels know of it, bytes of its changed segments, marks.
-        self._known: Float32 = np.empty((0, 2), np.float32)
+        self._known: Int32 = np.empty((0, 2), np.int32)
         self._extra: Int64 = np.empty(0, np.int64)
         self._ever: Marks = np.empty(0, np.bool_)
         self._asked: Marks = np.empty(0, np.bool_)
+        self._slot: Int32 = np.empty(0, np.int32)
         # Of the snapshot that is being placed: bytes a server, capacities, and C·B/N.
         self._load: Int64 = np.zeros(parts, np.int64)
         self._capacity_used: Int64 = np.zeros(parts, np.int64)
@@ -138,7 +140,7 @@ class DistDy(VertexPartitioner):
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         live, rows = int(self._held.sum()) + len(delta.entered), delta.rows
         self._known[delta.left, 0] = -1
-        self._known[delta.touched, 1] = sampled_share(rows, delta.touched, self.fanout)
+        self._known[delta.touched, 1] = self._chance(rows, delta.touched)
         if live == 0:
             self._load = np.zeros(self.parts, np.int64)
             return np.empty(0, np.int64), np.empty(0, np.int32)
@@ -181,7 +183,7 @@ class DistDy(VertexPartitioner):
         self._extra[delta.feature_nodes] = 0
         self._capacity_used, self._load, self._scale = capacity, start - free, scale
         changed = union(placed, moved, self._marks)
-        return changed, self._known[changed, 0].astype(np.int32)
+        return changed, self._known[changed, 0]
 
     def _refine(
         self,
@@ -217,6 +219,7 @@ class DistDy(VertexPartitioner):
                 self._marks,
                 self._ever,
                 self._asked,
+                self._slot,
             )
             if gained >= 0 or not len(thresholds):
                 return moved, free_after
@@ -273,11 +276,16 @@ class DistDy(VertexPartitioner):
         self._extra = grown(self._extra, num_nodes, 0)
         self._ever = grown(self._ever, num_nodes)
         self._asked = grown(self._asked, num_nodes)
+        self._slot = grown(self._slot, num_nodes, -1)
 
     def _begin(self, delta: SnapshotDelta) -> None:
         super()._begin(delta)
         self._known[:, 0] = self._owner
-        self._known[:, 1] = sampled_share(delta.rows, np.arange(self._num_nodes), self.fanout)
+        self._known[:, 1] = self._chance(delta.rows, np.arange(self._num_nodes))
+
+    def _chance(self, rows: Rows, nodes: Int64) -> Int32:
+        """Chance that a neighbour of each of these nodes is sampled, in fractions."""
+        return np.rint(FRACTION * sampled_share(rows, nodes, self.fanout)).astype(np.int32)
 
     def _most_nodes(self, live: int) -> int:
         """Nodes that a server may hold of this many."""

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from stream.snapshots.delta import Float32, Int32, Int64
+from stream.snapshots.delta import Int32, Int64
 
 REFERENCE_BYTES = 8
 """What a node takes in a snapshot that changes nothing of it: a reference to where its vector is."""
@@ -12,7 +12,7 @@ REFERENCE_BYTES = 8
 def base_partition(
     new: Int64,
     before: Int32,
-    known: Float32,
+    known: Int32,
     extra: Int64,
     stay: Int64,
     full_bytes: int,
@@ -29,7 +29,7 @@ def base_partition(
     Args:
         new: int64 (m,), ascending: nodes without an owner.
         before: int32 (≥ N,) owner of each live node at the snapshot before, −1 for none.
-        known: float32 (≥ N, 2), first the server of each node, as in ``before``; written to.
+        known: int32 (≥ N, 2), first the server of each node, as in ``before``; written to.
         extra: int64 (≥ N,) bytes of changed segments.
         stay: int64 (K,) bytes of all nodes of each server if they stay.
         full_bytes: What a node takes anywhere but where it was.
@@ -53,7 +53,7 @@ def base_partition(
 
 
 @njit(cache=True, nogil=True)
-def _keep(before: Int32, known: Float32, extra: Int64, free: Int64, held: Int64) -> Int64:
+def _keep(before: Int32, known: Int32, extra: Int64, free: Int64, held: Int64) -> Int64:
     """Keep nodes in the order of their ids while their change fits; the others, int64, lose their server."""
     homeless = np.empty(len(before), np.int64)
     size = 0
@@ -73,7 +73,7 @@ def _keep(before: Int32, known: Float32, extra: Int64, free: Int64, held: Int64)
 
 
 @njit(cache=True, nogil=True)
-def _spread(waiting: Int64, known: Float32, full_bytes: int, free: Int64, held: Int64, most: int) -> int:
+def _spread(waiting: Int64, known: Int32, full_bytes: int, free: Int64, held: Int64, most: int) -> int:
     """Give nodes the server with most free memory, below the bound if there is one; how many found one."""
     for i in range(len(waiting)):
         k = _roomiest(free, held, full_bytes, most)
@@ -89,7 +89,7 @@ def _spread(waiting: Int64, known: Float32, full_bytes: int, free: Int64, held: 
 
 @njit(cache=True, nogil=True)
 def _shed(
-    before: Int32, known: Float32, extra: Int64, full_bytes: int, free: Int64, held: Int64, most: int
+    before: Int32, known: Int32, extra: Int64, full_bytes: int, free: Int64, held: Int64, most: int
 ) -> Int64:
     """Take from servers above the bound the youngest nodes they kept; these nodes, int64."""
     over = 0
@@ -100,7 +100,7 @@ def _shed(
     for v in range(len(before) - 1, -1, -1):
         if size == over:
             break
-        k = int(known[v, 0])
+        k = known[v, 0]
         if k < 0 or held[k] <= most or k != before[v]:
             continue
         m = _roomiest(free, held, full_bytes, most)

@@ -1,7 +1,8 @@
 """DistDy's refinement (Alg. 2). Arrays in, arrays out.
 
-What is known of a node is float32 (≥ N, 2): its server, −1 for none, and the chance ``min(d, f) / d`` that a given
-neighbour of it is sampled. Side by side, a neighbour costs one cache miss instead of two.
+What is known of a node is int32 (≥ N, 2): its server, −1 for none, and the chance ``min(d, f) / d`` that a given
+neighbour of it is sampled, in multiples of 1 / ``FRACTION``. Side by side, a neighbour costs one cache miss instead of
+two, and sums of whole numbers are the same in any order.
 """
 
 import numpy as np
@@ -9,14 +10,20 @@ from numba import njit
 
 from stream.partition.distdy_base import REFERENCE_BYTES
 from stream.partition.node_sets import Marks, ascending
-from stream.snapshots.delta import Float32, Float64, Int32, Int64, Rows
+from stream.partition.pair_totals import FRACTION
+from stream.snapshots.delta import Float64, Int32, Int64, Rows
+
+_KEPT = 1 << 24
+"""Sums that are kept at most: 128 MiB."""
+_SETTLED = 8
+"""Sums are kept once fewer than one in so many of the nodes looked at move: keeping them up costs a row a move."""
 
 
 @njit(cache=True, nogil=True)
 def refine(
     rows: Rows,
     first: Int64,
-    known: Float32,
+    known: Int32,
     scale: float,
     before: Int32,
     extra: Int64,
@@ -32,6 +39,7 @@ def refine(
     marks: Marks,
     ever: Marks,
     asked: Marks,
+    slot: Int32,
 ) -> tuple[float, Int64, Int32]:
     """Move nodes to better servers until none gains or the budget is spent (DistDy Alg. 2).
 
@@ -41,6 +49,9 @@ def refine(
     Sweeps with a threshold come first: they look at all of ``first`` and also let a node move that loses less than
     the threshold (threshold accepting: Dueck and Scheuer, J. Comput. Phys. 90, 1990). One more takes all of ``first``,
     then only those are looked at to which a neighbour's move gave a reason: neighbours that are not on its new server.
+
+    Where few nodes move, what a node has on each server is summed up once, when it is first looked at, and kept up by
+    the moves of its neighbours: the rows of hubs, which hardly ever move, are read once a snapshot, not once a sweep.
 
     Args:
         rows: Adjacency of the snapshot.
@@ -61,14 +72,19 @@ def refine(
         marks: bool (≥ N,), all false before and after.
         ever: Another one.
         asked: Another one.
+        slot: int32 (≥ N,), all −1 before and after.
 
     Returns:
         What the payoff has risen by, the nodes that moved at least once, int64, without repeats, and their servers
         before, int32.
     """
     parts = len(free)
-    inside = np.zeros(parts, np.float64)
-    # Only as much of these is ever touched as there are moves.
+    unit = scale / FRACTION
+    # Only as much of these is ever touched as there are nodes looked at and moves. The last row is for nodes without one.
+    room = min(len(marks), _KEPT // parts)
+    sums = np.empty((room + 1) * parts, np.int64)
+    kept = np.empty(room, np.int64)
+    num_kept = 0
     queue = np.empty(len(marks), np.int64)
     movers = np.empty(len(marks), np.int64)
     came_from = np.empty(len(marks), np.int32)
@@ -78,18 +94,23 @@ def refine(
     for v in first:
         asked[v] = True
     everything = len(first) == held.sum()
+    settled = not everything
     for made in range(sweeps):
         again = made < len(thresholds)  # all of ``first`` is looked at in the next sweep, too
         threshold = thresholds[made] if again else 0.0
+        moved = 0
         for v in due:
-            inside[:] = 0.0
-            own = np.float64(known[v, 1])
-            for i in range(rows.start[v], rows.end[v]):
-                u = rows.indices[i]
-                inside[int(known[u, 0])] += scale * (np.float64(known[u, 1]) + own)
+            at: int = slot[v] * parts
+            if at < 0:
+                at = num_kept * parts
+                if settled and num_kept < room and rows.end[v] - rows.start[v] > parts // 4:
+                    slot[v] = num_kept
+                    kept[num_kept] = v
+                    num_kept += 1
+                _sum_up(rows, v, known, sums[at : at + parts])
             k, home = int(known[v, 0]), before[v]
             best = k
-            best_score = inside[k] - toll[k] * held[k]
+            best_score = unit * sums[at + k] - toll[k] * held[k]
             gain = 0.0 if home < 0 else reward[home] if asked[v] else later_reward[home]
             if k == home:
                 best_score += gain
@@ -99,7 +120,7 @@ def refine(
             for m in range(parts):
                 if m == k or held[m] >= most:
                     continue
-                score = inside[m] - toll[m] * (held[m] + 1)
+                score = unit * sums[at + m] - toll[m] * (held[m] + 1)
                 size = full_bytes
                 if m == home:
                     score += gain
@@ -114,19 +135,25 @@ def refine(
             held[k] -= 1
             held[best] += 1
             known[v, 0] = best
+            moved += 1
             if not ever[v]:
                 ever[v] = True
                 movers[num_movers] = v
                 came_from[num_movers] = k
                 num_movers += 1
-            if again and everything:
+            if again and everything and num_kept == 0:
                 continue
             for i in range(rows.start[v], rows.end[v]):
                 u = rows.indices[i]
+                if slot[u] >= 0:
+                    weight = np.int64(known[u, 1]) + np.int64(known[v, 1])
+                    sums[np.int64(slot[u]) * parts + k] -= weight
+                    sums[np.int64(slot[u]) * parts + best] += weight
                 if known[u, 0] != best and not marks[u] and not (again and asked[u]):
                     marks[u] = True
                     queue[queued] = u
                     queued += 1
+        settled = settled or moved * _SETTLED < len(due)
         if again:
             continue
         due = ascending(queue, queued, marks)
@@ -139,4 +166,16 @@ def refine(
         asked[v] = False
     for i in range(num_movers):
         ever[movers[i]] = False
+    for i in range(num_kept):
+        slot[kept[i]] = -1
     return gained, movers[:num_movers].copy(), came_from[:num_movers].copy()
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _sum_up(rows: Rows, v: int, known: Int32, sums: Int64) -> None:
+    """What a node has on each server, in fractions: int64 (K,)."""
+    sums[:] = 0
+    own = np.int64(known[v, 1])
+    for i in range(rows.start[v], rows.end[v]):
+        u = rows.indices[i]
+        sums[known[u, 0]] += np.int64(known[u, 1]) + own

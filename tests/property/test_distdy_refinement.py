@@ -9,6 +9,7 @@ from plain_distdy import pair_lists, snapshot
 
 from stream.partition.distdy_base import REFERENCE_BYTES
 from stream.partition.distdy_kernels import refine
+from stream.partition.pair_totals import FRACTION
 from stream.partition.quality import sampled_share
 
 
@@ -27,7 +28,7 @@ def refinements(draw):
     delta = snapshot(0, n, draw(pair_lists(n)), loops=range(n))
     owners = st.lists(st.integers(0, parts - 1), min_size=n, max_size=n)
     tolls = st.lists(st.floats(0, 0.5), min_size=parts, max_size=parts)
-    chance = sampled_share(delta.rows, np.arange(n), 2).astype(np.float32).astype(np.float64)
+    chance = np.rint(sampled_share(delta.rows, np.arange(n), 2) * FRACTION) / FRACTION
     pairs = [
         (u, int(v))
         for u in range(n)
@@ -53,7 +54,7 @@ def sweep(case, owner, free, sweeps=1, thresholds=()):
     """Servers in ``owner`` after so many sweeps; what they gained, who moved and from where."""
     delta = case["delta"]
     n = delta.num_nodes
-    known = np.stack([owner, case["chance"]], axis=1).astype(np.float32)
+    known = np.stack([owner, case["chance"] * FRACTION], axis=1).astype(np.int32)
     gained, moved, came_from = refine(
         delta.rows,
         delta.live,
@@ -70,6 +71,7 @@ def sweep(case, owner, free, sweeps=1, thresholds=()):
         case["most"],
         sweeps,
         *(np.zeros(n, np.bool_) for _ in range(3)),
+        np.full(n, -1, np.int32),
     )
     owner[:] = known[:, 0]
     return gained, moved, came_from

@@ -8,7 +8,7 @@ from stream.partition.distdy_base import REFERENCE_BYTES, base_partition
 def base(before, stay_bytes, free, most):
     """Owners, free bytes and nodes without a place after Alg. 1; a whole vector is 20 bytes."""
     before, stay = np.array(before, np.int32), np.array(stay_bytes, np.int64)
-    known, free = np.stack([before, before], axis=1).astype(np.float32), np.array(free, np.int64)
+    known, free = np.stack([before, before], axis=1).astype(np.int32), np.array(free, np.int64)
     old = before >= 0
     _, without = base_partition(
         np.flatnonzero(~old),
