@@ -110,7 +110,7 @@ def test_a_full_disk_is_waited_for(
     assert len(running.ran) == 1
     told = [line["event"] for line in logs]
     assert told.count("no room for a commit, waiting for it") == 1
-    assert told.count("the disk takes commits again") == 1
+    assert told.count("the store takes commits again") == 1
     run_job(content)
     whole = configuration(tmp_path / "whole", kafka, topic, lanes=LANES)
     run_job(whole)
