@@ -9,6 +9,7 @@ from numba import njit
 
 from stream.partition.mixing import splitmix64
 from stream.snapshots.delta import Float32, Int32, Int64, Rows
+from stream.snapshots.prefetch import prefetch_neighbours
 
 _NUM_DRAWS = 1024
 DRAWS: Float32 = -np.log((np.arange(_NUM_DRAWS) + 0.5) / _NUM_DRAWS).astype(np.float32)
@@ -75,8 +76,10 @@ def anneal(
     parts = len(count)
     active = np.empty(len(work), np.int64)  # only as much is ever touched as take part
     size = len(first)
+    flat = known.reshape(-1)
     for j in range(size):
         active[j] = first[j]
+        prefetch_neighbours(rows, first, j, flat, 2)
         _join(rows, known, work, first[j], parts)
     draw = splitmix64(np.uint64(seed))
     none = np.float32(0.0)

@@ -5,6 +5,7 @@ from numba import njit
 
 from stream.partition.node_arrays import grown
 from stream.snapshots.delta import Int32, Int64, Rows, SnapshotDelta
+from stream.snapshots.prefetch import AHEAD, prefetch, prefetch_neighbours
 
 FRACTION = 2**30
 """Weights are summed as whole multiples of its inverse: sums don't depend on the order, and nothing drifts."""
@@ -122,7 +123,11 @@ def _change(v: int, degree: int, same: int, fanout: int, known: Int32, sums: Int
 @njit(cache=True, nogil=True)
 def _take_pairs(pairs: Int64, sign: int, fanout: int, known: Int32, sums: Int64, stored: Int64) -> None:
     """Pairs come (+1) or go (−1) between the owners that are known."""
+    flat = known.reshape(-1)
     for i in range(len(pairs)):
+        if i + AHEAD < len(pairs):
+            prefetch(flat, 3 * pairs[i + AHEAD, 0])
+            prefetch(flat, 3 * pairs[i + AHEAD, 1])
         u, v = pairs[i, 0], pairs[i, 1]
         a, b = known[u, _OWNER], known[v, _OWNER]
         same = sign if a == b else 0
@@ -141,7 +146,10 @@ def _take_owners(
     rows: Rows, nodes: Int64, home: Int32, fanout: int, known: Int32, sums: Int64, stored: Int64
 ) -> None:
     """Nodes get the owners of ``home``, one after the other."""
-    for v in nodes:
+    flat = known.reshape(-1)
+    for j in range(len(nodes)):
+        prefetch_neighbours(rows, nodes, j, flat, 3)
+        v = nodes[j]
         was, now = known[v, _OWNER], home[v] + 1
         if was == now:
             continue
