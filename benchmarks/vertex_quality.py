@@ -41,6 +41,7 @@ DAY_S = 86_400
 
 ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
     ("hash", "hash", {}),
+    ("random", "random", {}),
     ("load-aware", "load-aware", {}),
     ("ldg", "ldg", {}),
     ("greedy-store", "greedy-store", {}),
@@ -50,6 +51,7 @@ ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
     ("distdy, paper", "distdy", {"reward": "paper"}),
     ("byte-lp", "byte-lp", {}),
     ("byte-lp, sweeps only", "byte-lp", {"refresh": None}),
+    ("byte-lp, one heated sweep", "byte-lp", {"refresh": None, "steps": 1}),
     ("byte-lp, few moves", "byte-lp", {"refresh": None, "steps": 0, "move_cost": 8.0}),
     ("anchor-metis", "anchor-metis", {}),
     ("kl", "kl", {}),
