@@ -9,7 +9,7 @@ from numba import njit
 
 from stream.partition.mixing import splitmix64
 from stream.snapshots.delta import Float32, Int32, Int64, Rows
-from stream.snapshots.prefetch import prefetch_neighbours
+from stream.snapshots.prefetch import ENTRIES, NODES_AHEAD, prefetch
 
 _NUM_DRAWS = 1024
 DRAWS: Float32 = -np.log((np.arange(_NUM_DRAWS) + 0.5) / _NUM_DRAWS).astype(np.float32)
@@ -79,7 +79,12 @@ def anneal(
     flat = known.reshape(-1)
     for j in range(size):
         active[j] = first[j]
-        prefetch_neighbours(rows, first, j, flat, 2)
+        if j + 2 * NODES_AHEAD < size:
+            prefetch(rows.indices, rows.start[first[j + 2 * NODES_AHEAD]])
+        if j + NODES_AHEAD < size:
+            w = first[j + NODES_AHEAD]
+            for i in range(rows.start[w], min(rows.end[w], rows.start[w] + ENTRIES)):
+                prefetch(flat, 2 * rows.indices[i])
         _join(rows, known, work, first[j], parts)
     draw = splitmix64(np.uint64(seed))
     none = np.float32(0.0)

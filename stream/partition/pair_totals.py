@@ -5,7 +5,7 @@ from numba import njit
 
 from stream.partition.node_arrays import grown
 from stream.snapshots.delta import Int32, Int64, Rows, SnapshotDelta
-from stream.snapshots.prefetch import AHEAD, prefetch, prefetch_neighbours
+from stream.snapshots.prefetch import AHEAD, ENTRIES, NODES_AHEAD, prefetch
 
 FRACTION = 2**30
 """Weights are summed as whole multiples of its inverse: sums don't depend on the order, and nothing drifts."""
@@ -148,7 +148,12 @@ def _take_owners(
     """Nodes get the owners of ``home``, one after the other."""
     flat = known.reshape(-1)
     for j in range(len(nodes)):
-        prefetch_neighbours(rows, nodes, j, flat, 3)
+        if j + 2 * NODES_AHEAD < len(nodes):
+            prefetch(rows.indices, rows.start[nodes[j + 2 * NODES_AHEAD]])
+        if j + NODES_AHEAD < len(nodes):
+            w = nodes[j + NODES_AHEAD]
+            for i in range(rows.start[w], min(rows.end[w], rows.start[w] + ENTRIES)):
+                prefetch(flat, 3 * rows.indices[i])
         v = nodes[j]
         was, now = known[v, _OWNER], home[v] + 1
         if was == now:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from llvmlite import ir
-from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
@@ -34,23 +33,3 @@ NODES_AHEAD = 4
 
 ENTRIES = 64
 """Of a row, at most; a hub's later ones are fetched while its first are worked on."""
-
-
-@njit(cache=True, nogil=True, inline="always")
-def prefetch_neighbours(rows: Any, nodes: Any, j: int, table: Any, width: int) -> None:
-    """Fetch what a loop over ``nodes`` needs soon after the j-th: for the neighbours of a later one, lines of a table.
-
-    Args:
-        rows: The live graph.
-        nodes: int64, what the loop goes over.
-        j: Where it is.
-        table: 1-d contiguous; ``width`` entries a node.
-        width: Of a node.
-    """
-    if j + 2 * NODES_AHEAD < len(nodes):
-        prefetch(rows.indices, rows.start[nodes[j + 2 * NODES_AHEAD]])
-    if j + NODES_AHEAD < len(nodes):
-        w = nodes[j + NODES_AHEAD]
-        begin = rows.start[w]
-        for i in range(begin, min(rows.end[w], begin + ENTRIES)):
-            prefetch(table, width * rows.indices[i])
