@@ -262,10 +262,14 @@ class StreamJob:
     def _lane(self, lane: Lane) -> LaneThread:
         return LaneThread(self._config.store, lane, self._metrics)
 
-    def _connected(self) -> PartitionReader | None:
+    def _connected(self, arrival_s: float) -> PartitionReader | None:
         """A reader that goes on where the log is; None when the job was stopped while it waited for brokers.
 
-        The first one must find brokers. Later ones wait for them, as a reader at work does.
+        The first one must find brokers. Later ones wait for them, as a reader at work does; there, too, the end of an
+        outage counts as an arrival.
+
+        Args:
+            arrival_s: When the last message came.
         """
         self._waiting = True
         try:
@@ -283,7 +287,9 @@ class StreamJob:
                     self._answers = self._answers or Answers(self._config.kafka.bootstrap)
                     self._answers.missed(error)
                     continue
-                if self._answers is not None:
+                if self._answers is None:
+                    reader.last_arrival_s = arrival_s
+                else:
                     self._answers.heard()
                     self._answers = None
                 self._begun = True
@@ -297,11 +303,10 @@ class StreamJob:
 
     def _cycle(self, writer: LogWriter, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
-        reader = self._connected()
+        reader = self._connected(arrival_s)
         if reader is None:
             return arrival_s
         try:
-            reader.last_arrival_s = arrival_s
             self._reader = reader
             if self._stopping:  # asked for before there was a reader to tell
                 reader.stop.set()

@@ -156,7 +156,7 @@ def test_a_broker_that_restarts_in_mid_stream_costs_no_event_and_doubles_none(
     producer = threading.Thread(target=replay, args=(events,), kwargs=options)
     # Cycles end in the outage, too.
     config = StreamConfig(**configuration(tmp_path / "store", own.address, topic, cycle_s=1.0))
-    running = Running(config, until_idle_s=2.0)
+    running = Running(config, until_idle_s=5.0)
     try:
         producer.start()
         reached(lambda: running.job.lag() >= 0 and running.totals.events > 500)
