@@ -265,11 +265,8 @@ class StreamJob:
     def _connected(self, arrival_s: float) -> PartitionReader | None:
         """A reader that goes on where the log is; None when the job was stopped while it waited for brokers.
 
-        The first one must find brokers. Later ones wait for them, as a reader at work does; there, too, the end of an
-        outage counts as an arrival.
-
-        Args:
-            arrival_s: When the last message came.
+        The first one must find brokers. Later ones wait for them, as a reader at work does, and as there the end of an
+        outage counts as an arrival; else the last message came at ``arrival_s``.
         """
         self._waiting = True
         try:
