@@ -79,3 +79,20 @@ def test_parts_are_dealt_out_evenly_and_shuffled_alike_on_every_rank() -> None:
     assert all(sorted(np.bincount(dealt)) == [2, 3, 3] for dealt in rounds)
     assert len({tuple(dealt) for dealt in rounds}) > 3
     assert combine(8, 3, 0, 2).tolist() == rounds[2]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_negatives_of_all_ranks_together_are_uniform(ranks: int) -> None:
+    """A shared node is on every rank, one that is not known yet on one only."""
+    draws = np.random.default_rng(4)
+    home, shared = draws.integers(-1, 6, 30).astype(np.int32), draws.random(30) < 0.3
+    nodes = np.array([31, 2, 5, 29, 0, 44, 12, 60, 7])
+    weights = []
+    for rank in range(ranks):
+        groups = PartGroups(6, rank, ranks, 0)
+        groups.place(home, shared, 1)
+        weights.append(groups.weigh(nodes))
+        here = nodes[nodes < 30]
+        np.testing.assert_array_equal(weights[-1][nodes < 30] > 0, groups.held()[here])
+    assert (np.sum(weights, axis=0) == ranks).all()
+    assert ((np.array(weights) > 0).sum(axis=0)[nodes >= 30] == 1).all()

@@ -42,6 +42,19 @@ def test_random_negatives_are_uniform_over_the_pool_without_the_true_destination
     assert (drawn != random_destinations(pool, true, 1, Draw(3, 9, 0))[:, 0]).any()
 
 
+def test_weighted_negatives_are_as_frequent_as_their_weights_say_and_weights_of_one_change_nothing() -> None:
+    pool, true = np.array([5, 7, 9, 11]), np.full(60_000, 3)
+    drawn = random_destinations(pool, true, 1, Draw(3, 8, 0), np.array([3, 1, 1, 3]))[:, 0]
+    shares = [float((drawn == node).mean()) for node in pool]
+    assert shares == pytest.approx([0.375, 0.125, 0.125, 0.375], rel=0.05)
+    true = np.full(60_000, 7)
+    assert (random_destinations(pool, true, 1, Draw(3, 8, 0), np.array([3, 9, 1, 3])) != 7).all()
+    np.testing.assert_array_equal(
+        random_destinations(pool, true, 2, Draw(3, 8, 0), np.ones(4, np.int64)),
+        random_destinations(pool, true, 2, Draw(3, 8, 0)),
+    )
+
+
 def test_historical_negatives_were_seen_before_and_do_not_happen_now() -> None:
     history = History()
     history.remember(inserts([0, 1, 2, 3], [4, 5, 6, 7]), 8)

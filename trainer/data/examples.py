@@ -1,5 +1,6 @@
 """One snapshot as link prediction: what happened, what did not, and what was known just before."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any
@@ -70,11 +71,11 @@ class Lesson:
 
     Attributes:
         mine: bool (E,), the insert events.
-        reach: bool (nodes,), destinations that its negatives may have; ids beyond have no past and may be, too.
+        weigh: How often negatives have each of some distinct destinations, relatively; 0: never.
     """
 
     mine: Bool
-    reach: Bool
+    weigh: Callable[[Int64], Int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,24 +187,25 @@ def prepare(
     possible = min(len(training_pool), len(judged_pool)) > 1
     mine = np.nonzero(owned[src])[0] if possible else np.empty(0, np.int64)
     taught = mine
+    weights: Int64 | None = None
     if lesson is not None and possible:
-        near = training_pool < len(lesson.reach)
-        training_pool = training_pool[~near | lesson.reach[np.where(near, training_pool, 0)]]
+        weights = lesson.weigh(training_pool)
+        training_pool, weights = training_pool[weights > 0], weights[weights > 0]
         taught = np.nonzero(lesson.mine)[0] if len(training_pool) > 1 else mine[:0]
 
-    def uniform(of: Int64, draws: int, purpose: int, pool: Int64) -> Int64:
+    def others(of: Int64, draws: int, purpose: int, pool: Int64, weights: Int64 | None = None) -> Int64:
         if not possible or len(pool) < 2:
             return np.zeros((len(of), draws), np.int64)  # nobody asks for them
-        return random_destinations(pool, dst[of], draws, Draw(sampling.seed, tau, purpose))
+        return random_destinations(pool, dst[of], draws, Draw(sampling.seed, tau, purpose), weights)
 
     every = np.arange(len(src), dtype=np.int64)
-    training = uniform(every, 1, Purpose.TRAINING + epoch, training_pool)
-    judged = uniform(every, 1, Purpose.RANDOM, judged_pool)
+    training = others(every, 1, Purpose.TRAINING + epoch, training_pool, weights)
+    judged = others(every, 1, Purpose.RANDOM, judged_pool)
     old_src, old_dst, drawable = historical_pairs(
         history, inserts, Draw(sampling.seed, tau, Purpose.HISTORICAL)
     )
     ranked = _sample(len(src), sampling.ranked_events, Draw(sampling.seed, tau, Purpose.RANKED_EVENTS))
-    among = uniform(ranked, sampling.candidates, Purpose.CANDIDATES, judged_pool)
+    among = others(ranked, sampling.candidates, Purpose.CANDIDATES, judged_pool)
     own_ranked = np.nonzero(owned[src[ranked]])[0] if possible else mine
     old = mine[drawable[mine]]
 

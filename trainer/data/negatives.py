@@ -40,19 +40,26 @@ def destination_pool(history: History, events: Inserts) -> Int64:
     return first_appearances(np.concatenate([history.destinations, events.dst]))
 
 
-def random_destinations(pool: Int64, true: Int64, draws: int, draw: Draw) -> Int64:
-    """Uniform destinations other than the true one.
+def random_destinations(
+    pool: Int64, true: Int64, draws: int, draw: Draw, weights: Int64 | None = None
+) -> Int64:
+    """Destinations other than the true one, uniform or by weight.
 
     Args:
         pool: Distinct ids, at least two.
         true: int64 (n,), each in the pool or not.
         draws: Negatives an event.
         draw: The stream of random numbers.
+        weights: int64, as the pool, positive: how likely each is, relatively. None, or all 1: uniform.
 
     Returns:
         int64 (n, draws), from the pool, never the event's own destination.
     """
-    picked = draw.generator().integers(0, len(pool), (len(true), draws))
+    if weights is None:
+        picked = draw.generator().integers(0, len(pool), (len(true), draws))
+    else:
+        ends = np.cumsum(weights)
+        picked = np.searchsorted(ends, draw.generator().integers(0, ends[-1], (len(true), draws)), "right")
     collides = pool[picked] == true[:, None]
     drawn: Int64 = pool[(picked + collides) % len(pool)]
     return drawn

@@ -108,7 +108,7 @@ class PacStrategy(SequentialStrategy):
         mine = self._learner == self._ranks.rank
         if tau != self._tau or len(mine) != len(inserts):  # before a checkpoint: it is not learned again
             mine = np.zeros(len(inserts), np.bool_)
-        return Lesson(mine, self._groups.held())
+        return Lesson(mine, self._groups.weigh)
 
     @torch.no_grad()
     def predict(self, model: Model, queries: list[Queries]) -> list[NDArray[np.float32]]:

@@ -74,11 +74,31 @@ class PartGroups:
         inside = nodes < len(self.owner)
         if inside.all():
             return self.owner[nodes]
-        return np.where(inside, self.owner[np.where(inside, nodes, 0)], NOBODY).astype(np.int32)
+        found = np.full(len(nodes), NOBODY, np.int32)
+        found[inside] = self.owner[nodes[inside]]
+        return found
 
     def held(self) -> Bool:
         """Nodes that this rank has while it learns, bool (nodes,)."""
         return (self.owner == self.rank) | self.shared
+
+    def weigh(self, nodes: Int64) -> Int64:
+        """How often this rank's negatives have each node, so that those of all ranks are uniform.
+
+        A node of one rank may stand for a negative there only, a shared one on every rank. Ids that are not known yet
+        are dealt out like all others: were they everywhere, most negatives would be told by having no past.
+
+        Args:
+            nodes: int64 (n,), any ids.
+
+        Returns:
+            int64 (n,): the number of ranks, 1 for shared nodes, 0 for those that are not here.
+        """
+        owner, shared = self.owners(nodes), np.zeros(len(nodes), np.bool_)
+        known = owner != NOBODY
+        shared[known] = self.shared[nodes[known]]
+        owner[~known] = self._owners(nodes[~known], np.full(int((~known).sum()), NOBODY, np.int32))
+        return np.where(shared, 1, np.where(owner == self.rank, self.ranks, 0))
 
     def learners(self, src: Int64, dst: Int64, part: Int32) -> Int32:
         """The one rank that learns each event: it has both ends.
