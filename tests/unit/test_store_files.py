@@ -15,10 +15,11 @@ from schemas.store import FileRef, LaneHeader, LogHeader
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, LaneBusyError
 from stream.store.files import records
 from stream.store.files.crash import VARIABLE
-from stream.store.files.data import Staging, open_table, read_table, write_file, write_table
+from stream.store.files.data import Staging, checksum, open_table, read_table, write_file, write_table
 from stream.store.files.lock import FolderLock
 from stream.store.files.paths import inside
 from stream.store.files.records import put_record, read_record
+from stream.store.files.write_out import WriteOut
 
 HEADER = LogHeader(graph="g", interval_us=1, ids="int")
 TABLE = pa.table({"x": pa.array(range(100), pa.int64())})
@@ -208,3 +209,25 @@ def test_a_crash_point_kills_at_the_pass_that_was_asked_for() -> None:
         )
         assert done.stdout == seen
         assert done.returncode == (0 if wanted == "elsewhere" else -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("pieces", [[0], [1, 0, 7], [1 << 16, 3, (1 << 24) + 5, (1 << 25) - 1]])
+def test_what_is_written_out_early_is_every_byte_and_its_checksum_that_of_the_file(
+    tmp_path: Path, pieces: list[int]
+) -> None:
+    content = [bytes(range(256)) * (length // 256) + b"x" * (length % 256) for length in pieces]
+    with WriteOut(tmp_path / "x") as file:
+        sink = file.native()
+        for piece in content:
+            sink.write(piece)
+            assert sink.tell() == file.bytes
+    assert (tmp_path / "x").read_bytes() == b"".join(content)
+    assert file.checksum == checksum(tmp_path / "x")
+
+
+def test_arrow_writes_out_the_bytes_that_it_writes_itself(tmp_path: Path) -> None:
+    written = write_table(tmp_path, "x.arrow", TABLE)
+    with pa.OSFile(str(tmp_path / "y"), "wb") as sink, pa.ipc.new_file(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    assert (tmp_path / "x.arrow").read_bytes() == (tmp_path / "y").read_bytes()
+    assert written.bytes == (tmp_path / "y").stat().st_size

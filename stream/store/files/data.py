@@ -17,6 +17,7 @@ from stream.store.files.arrow_bounds import open_bounded, require_whole
 from stream.store.files.crash import crash_point
 from stream.store.files.paths import TEMPORARY, inside, make_folders, remove_empty, sync_file, sync_folder
 from stream.store.files.records import put_record, read_record
+from stream.store.files.write_out import WriteOut
 from stream.store.places.cache import cache_of
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
@@ -77,12 +78,12 @@ class Staging:
         self._folders.add(path.parent)
         temporary = path.with_name(path.name + TEMPORARY)
         self._staged.append(path)
-        with pa.OSFile(str(temporary), "wb") as sink:
-            write(sink)
-        size = temporary.stat().st_size
+        with WriteOut(temporary) as sink:
+            write(sink.native())
+        size = sink.bytes
         crash_point("file.torn", lambda: os.truncate(temporary, size // 2))
         crash_point("file.written")
-        return FileRef(path=relative, bytes=size, checksum=checksum(temporary))
+        return FileRef(path=relative, bytes=size, checksum=sink.checksum)
 
     def add_table(
         self, relative: str, table: pa.Table | list[pa.RecordBatch], *, compressed: bool = False

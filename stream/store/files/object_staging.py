@@ -5,12 +5,11 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
-
 from schemas.store import FileRef
 from stream.store.files.crash import crash_point
-from stream.store.files.data import SYNC_THREADS, Staging, Write, checksum
+from stream.store.files.data import SYNC_THREADS, Staging, Write
 from stream.store.files.paths import inside, with_token
+from stream.store.files.write_out import WriteOut
 from stream.store.places.cache import cache_of
 from stream.store.places.object_path import ObjectPath
 
@@ -44,9 +43,9 @@ class ObjectStaging(Staging):
         place = inside(self._place, named)
         scratch = self._cache.scratch()
         self._files.append((place, scratch, ""))
-        with pa.OSFile(str(scratch), "wb") as sink:
-            write(sink)
-        size, digest = scratch.stat().st_size, checksum(scratch)
+        with WriteOut(scratch) as sink:
+            write(sink.native())
+        size, digest = sink.bytes, sink.checksum
         self._files[-1] = place, scratch, digest
         crash_point("file.torn", lambda: os.truncate(scratch, size // 2))
         crash_point("file.written")

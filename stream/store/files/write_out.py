@@ -1,0 +1,109 @@
+"""Writing a file: checksummed as it goes, and on its way to the disk before it is whole."""
+
+import ctypes
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import xxhash
+
+_PIECE = 1 << 24
+"""Bytes after which the disk begins with what was written: while the next ones are copied and checksummed, and fsync then
+waits for the last of them only."""
+
+_BUFFER = 1 << 16
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+class WriteOut:
+    """A new file that counts and checksums what is written to it; a context manager.
+
+    Attributes:
+        bytes: Length so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Create the file, or empty it.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        self.bytes = 0
+        self._digest = xxhash.xxh64()
+        self._file = path.open("wb", buffering=_BUFFER)
+        self._sent = 0
+
+    def write(self, content: Any) -> int:
+        """Append bytes: anything with a buffer.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        view = memoryview(content).cast("B")
+        for start in range(0, len(view), _PIECE):
+            piece = view[start : start + _PIECE]
+            self._file.write(piece)
+            self._digest.update(piece)
+            self.bytes += len(piece)
+            if self.bytes - self._sent >= _PIECE:
+                self._file.flush()
+                _begin_write_out(self._file.fileno())
+                self._sent = self.bytes
+        return len(view)
+
+    def native(self) -> pa.PythonFile:
+        """The file as Arrow's writers take it."""
+        return pa.PythonFile(self, "w")
+
+    def tell(self) -> int:
+        """Length so far."""
+        return self.bytes
+
+    def flush(self) -> None:
+        """Hand to the system what is buffered."""
+        self._file.flush()
+
+    @property
+    def checksum(self) -> str:
+        """xxh64, hex, of what was written."""
+        return self._digest.hexdigest()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Hand the rest to the system; doing so twice is harmless."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _linux_write_out() -> Callable[[int], object] | None:
+    """sync_file_range(2) where the system has it, as one that only begins."""
+    if sys.platform != "linux":
+        return None
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is None:
+        return None
+    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    # What it answers doesn't matter: only fsync says what is durable, and it reports what went wrong meanwhile.
+    return lambda descriptor: call(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+
+_WRITE_OUT = _linux_write_out()
+
+
+def _begin_write_out(descriptor: int) -> None:
+    if _WRITE_OUT is not None:
+        _WRITE_OUT(descriptor)
