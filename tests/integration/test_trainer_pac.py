@@ -1,7 +1,10 @@
 """``pac`` as users start it: two ranks that are killed, or told to end, go on with the same numbers."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,16 +57,29 @@ def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict
     return lines
 
 
-def test_after_kill_nine_of_a_rank_all_go_on_with_the_same_numbers(
+def test_after_kill_nine_of_each_rank_torchrun_goes_on_with_the_same_numbers(
     store: Path, straight: list[dict], tmp_path: Path
 ) -> None:
+    """``benchmarks/rank_kills.py`` does it 20 times."""
     config = pac(tmp_path, store)
-    with started("run", "--config", str(config), "--ranks", "2", "--until-idle", "2", "--json") as process:
-        until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
-        ranks_of(process)[-1].kill()
-        out, err = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, err
-        assert json.loads(out)["snapshots"] == SNAPSHOTS
+    torchrun = "torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=5 --monitor-interval=0.2"
+    command = f"{torchrun} -m trainer.cli run --config {config} --until-idle 2"
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command.split()],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            for victim, lines in enumerate((3, 7)):
+                until(lambda lines=lines: len(scored(tmp_path)) >= lines, f"snapshot {lines}")
+                ranks_of(process)[victim].kill()
+            assert process.wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()
+        finally:
+            for child in [*ranks_of(process), process]:
+                child.kill()
+            process.wait()
     assert numbers(scored(tmp_path)) == numbers(straight)
 
 

@@ -218,6 +218,7 @@ def test_every_event_is_learned_once_or_counted_as_discarded(ranks: int, store: 
         return found
 
     everyones = side_by_side(ranks, learned)
+    assert _between_shared(store, 3) > 10, "events between shared nodes are what could be learned twice"
     some_discarded = 0
     for sequence in range(3):
         expected, _ = reference_memory(store, ranks, sequence)
@@ -229,6 +230,52 @@ def test_every_event_is_learned_once_or_counted_as_discarded(ranks: int, store: 
         }
         some_discarded += inserts - events
     assert some_discarded > 0
+
+
+def _between_shared(store: Path, snapshots: int) -> int:
+    """Events of the first snapshots whose ends are both shared."""
+    lane = LaneReader(store, "sep")
+    window, found = WindowView(lane, 1), 0
+    for manifest in lane.manifests[:snapshots]:
+        window.advance(manifest)
+        shared, columns = window.shared(), window.events(manifest.tau)
+        inserts = columns.op == 1
+        found += int((shared[columns.src[inserts]] & shared[columns.dst[inserts]]).sum())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "algorithm", "params", "ranks"),
+    [(2, "hash", {}, 3), (6, "hash", {}, 4), (12, "sep", {"hubs": 0.1}, 4)],
+)
+def test_no_rank_waits_for_one_that_has_less_to_do_or_nothing(
+    nodes: int, algorithm: str, params: dict[str, object], ranks: int, tmp_path: Path
+) -> None:
+    """A collective that a rank leaves out breaks the barrier of the others."""
+    lane = Lane(name="sep", algorithm=algorithm, parts=ranks, params=params)
+    events = meetings(snapshots=3, a_snapshot=50, nodes=nodes, features=False)
+    build_store(events, tmp_path, interval_us=SECOND, lanes=[lane])
+
+    def learned(group: Ranks) -> list[tuple[int, int, float | None]]:
+        rank = Rank(tmp_path, group, "tgn-history", "pac", Optimisation(epochs=2, batch_size=2))
+        found = []
+        for sequence in range(3):
+            examples = rank.examples(sequence)
+            predict(rank.strategy, rank.model, rank.model, examples, group)
+            for epoch in range(2):
+                report = rank.strategy.train(examples, epoch)
+                found.append((len(examples.learned), report.steps, report.loss))
+        rank.strategy.embeddings(np.flatnonzero(rank.strategy.owned(nodes)))
+        rank.strategy.gather(rank.strategy.state())
+        assert all(torch.isfinite(weights).all() for weights in rank.model.state_dict().values())
+        return found
+
+    everyones = side_by_side(ranks, learned)
+    sizes = np.array([[size for size, _, _ in found] for found in everyones])
+    assert (sizes.max(axis=0) - sizes.min(axis=0) > 2).any() == (nodes > 2), "others have much more to do"
+    assert (sizes == 0).all(axis=1).any() == (algorithm == "hash"), "a rank has never anything to do"
+    for other in everyones[1:]:
+        assert [row[1:] for row in other] == [row[1:] for row in everyones[0]]
 
 
 def test_memory_after_a_snapshot_is_that_of_each_ranks_events_alone_one_cycle_and_the_latest_copy(

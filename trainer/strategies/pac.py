@@ -30,6 +30,9 @@ from trainer.strategies.shared_copies import SYNCHRONISE, SharedCopies, Synchron
 
 Int64 = NDArray[np.int64]
 
+GATHERED_AT_ONCE = 65_536
+"""Rows a rank sends at once for a checkpoint: bounds what the first rank's device must take beside its own."""
+
 _ROUNDS = 1 << 32
 """Shuffles of one pass over a stream, at most."""
 
@@ -255,14 +258,19 @@ class PacStrategy(SequentialStrategy):
         way.stream.mailbox.restore(state, held)
 
     def _gathered(self, own: dict[str, Any]) -> dict[str, Any]:
-        """One stream's state with the rows of all ranks on rank 0."""
+        """One stream's state with the rows of all ranks on rank 0, in its host's memory."""
         ranks = self._ranks
-        sent = [len(own["nodes"]), *[0] * (ranks.size - 1)]
-        received = ranks.exchange_sizes(sent)
+        (most,) = ranks.maximum([len(own["nodes"])])
+        firsts = range(0, max(most, 1), GATHERED_AT_ONCE)
 
         def collected(rows: Any) -> Tensor:
             table = rows if isinstance(rows, Tensor) else torch.from_numpy(np.ascontiguousarray(rows))
-            return ranks.exchange(table.to(ranks.device), sent, received, "checkpoint").cpu()
+            blocks = []
+            for first in firsts:
+                block = table[first : first + GATHERED_AT_ONCE].to(ranks.device)
+                sent = [len(block), *[0] * (ranks.size - 1)]
+                blocks.append(ranks.exchange(block, sent, ranks.exchange_sizes(sent), "checkpoint").cpu())
+            return torch.cat(blocks)
 
         by_row = ("nodes", "mail", "sketch", "sketch_us")
         return {key: collected(value) if key in by_row else value for key, value in own.items()}

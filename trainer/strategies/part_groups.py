@@ -59,7 +59,7 @@ class PartGroups:
         """
         self._home, self.shared, self.round_number = home, shared, round_number
         self._dealt = combine(self._parts, self.ranks, self._seed, round_number)
-        self.owner = self._owners(np.arange(len(home)), home)
+        self.owner = self._owners()
 
     def grow(self, num_nodes: int) -> None:
         """Know ids below ``num_nodes``; new ones have no home yet."""
@@ -67,7 +67,7 @@ class PartGroups:
         if more > 0:
             self._home = np.concatenate([self._home, np.full(more, NOBODY, np.int32)])
             self.shared = np.concatenate([self.shared, np.zeros(more, np.bool_)])
-            self.owner = self._owners(np.arange(len(self._home)), self._home)
+            self.owner = self._owners()
 
     def owners(self, nodes: Int64) -> Int32:
         """int32 (n,) rank of each node; −1 for ids beyond the known ones."""
@@ -97,7 +97,7 @@ class PartGroups:
         owner, shared = self.owners(nodes), np.zeros(len(nodes), np.bool_)
         known = owner != NOBODY
         shared[known] = self.shared[nodes[known]]
-        owner[~known] = self._owners(nodes[~known], np.full(int((~known).sum()), NOBODY, np.int32))
+        owner[~known] = self._dealt[nodes[~known] % self._parts]
         return np.where(shared, 1, np.where(owner == self.rank, self.ranks, 0))
 
     def learners(self, src: Int64, dst: Int64, part: Int32) -> Int32:
@@ -135,5 +135,8 @@ class PartGroups:
         """Bytes held."""
         return self._home.nbytes + self.owner.nbytes + self.shared.nbytes
 
-    def _owners(self, nodes: Int64, home: Int32) -> Int32:
-        return self._dealt[np.where(home >= 0, home, nodes % self._parts)]
+    def _owners(self) -> Int32:
+        owner = self._dealt[self._home]  # −1 finds some rank, which isn't its own yet
+        bare = np.flatnonzero(self._home < 0)
+        owner[bare] = self._dealt[bare % self._parts]
+        return owner

@@ -53,7 +53,8 @@ class ShardedStream(MemoryStream):
         Args:
             numbers: int64, ascending numbers of events, of which both ends have rows here or no events yet.
         """
-        self._near = self._groups.held()
+        if self._near is None:
+            self._near = self._groups.held()
         self._numbers = numbers
         self.delivered = 0
 
