@@ -31,6 +31,36 @@ class Lag(Section):
     )
 
 
+class Hold(Section):
+    """When exports are held back: what was touched meanwhile is exported with the next one that is let out."""
+
+    below_recency: bool = Field(
+        False, description="While the model's AP on the newest snapshot is below that of Recency."
+    )
+    ap_drop: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="While the AP is lower by more than this than its mean over the last snapshots let out, such as "
+        "0.05; null: never.",
+    )
+    over: int = Field(10, ge=1, description="How many snapshots let out that mean is over.")
+
+
+class Exports(Section):
+    """What each snapshot leaves under exports/ in the store, for others to read or for freshet-stream to publish."""
+
+    embeddings: bool = Field(False, description="Embeddings of the nodes that it touched.")
+    scores: bool = Field(False, description="The predictions of its events, made before they were learned.")
+    name: Name | None = Field(None, description="Folder under exports/; null: the lane's name.")
+    keep: int | None = Field(
+        None,
+        ge=1,
+        description="Newest exports kept, and those that a topic is still to get; null: all.",
+    )
+    hold: Hold = Field(default_factory=Hold)
+
+
 class TrainerMetrics(Metrics):
     """Where each rank serves its metrics and health endpoints."""
 
@@ -86,9 +116,7 @@ class TrainerConfig(Service):
     interval_s: float | None = Field(
         None, gt=0, description="evaluate: snapshot length; null: a hundredth of the file's span."
     )
-    export_embeddings: bool = Field(
-        False, description="Write node embeddings of each snapshot under exports/ in the store."
-    )
+    exports: Exports = Field(default_factory=Exports)
     seed: int = Field(0, ge=0, description="Seed of weights, sampling and negatives.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one.")
     metrics: TrainerMetrics = Field(default_factory=TrainerMetrics)

@@ -19,7 +19,8 @@ from stream.store.window.view import WindowView
 from trainer.checkpoint import Checkpoints
 from trainer.data.examples import Examples, Sampling, insert_events, prepare
 from trainer.data.history import History
-from trainer.export import export_embeddings
+from trainer.export_gate import HELD, ExportGate
+from trainer.exporter import Exporter, version_of
 from trainer.follower import Follower
 from trainer.metrics import TrainerMetrics
 from trainer.models.interface import ModelShape, create_model
@@ -74,6 +75,10 @@ class Trainer:
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self.scores = ScoreFile(config.checkpoint)
         self._resume()
+        exported = config.exports.embeddings or config.exports.scores
+        self._exporter = Exporter(config, lane, ranks) if exported else None
+        self._gate = ExportGate(config.exports.hold, self.scores.lines() if ranks.rank == 0 else ())
+        self._held: str | None = None
 
     def step(self, manifest: LaneManifest) -> None:
         """Evaluate, then train on one snapshot: no event is learned before it was predicted."""
@@ -89,14 +94,15 @@ class Trainer:
             predictions = predict(
                 self.strategy, self.model, self.floor, examples, self.ranks, window_s=self.window_s
             )
+        figures = predictions.figures() if predictions is not None else {}
+        scores_version = version_of(self.model) if self._exporter is not None else ""
         with phases("train"):
             report = self._learn(examples)
-        if self.config.export_embeddings:
+        if self._exporter is not None:
             with phases("export"):
-                export_embeddings(self.strategy, self.window, self.lane, manifest, self.ranks, self.config)
+                self._export(self._exporter, manifest, predictions, figures, scores_version)
         self.sequence = manifest.sequence
         self.known_nodes = manifest.num_nodes
-        figures = predictions.figures() if predictions is not None else {}
         with phases("checkpoint"):
             self._record(manifest, examples, predictions, report, figures, phases, skipped)
             if (manifest.sequence + 1) % self.config.checkpoint_every == 0:
@@ -212,6 +218,33 @@ class Trainer:
             discarded=reports[-1].discarded,
         )
 
+    def _export(
+        self,
+        exporter: Exporter,
+        manifest: LaneManifest,
+        predictions: Predictions | None,
+        figures: Figures,
+        scores_version: str,
+    ) -> None:
+        """Export the snapshot, unless its AP holds that back; rank 0 judges."""
+        was = self._held
+        ap, floor = (figures.get(("ap", "all", scorer)) for scorer in ("model", "recency"))
+        self._held = self._gate.judge(ap, floor) if self.ranks.rank == 0 else None
+        (held,) = self.ranks.any(self._held is not None)
+        if not held:
+            self._held = exporter.export(self.strategy, self.model, manifest, predictions, scores_version)
+        if self.ranks.rank != 0:
+            return
+        self.metrics.export_held(yes=self._held is not None)
+        if self._held is not None and was is None:
+            log.warning(
+                "exports are held back; what is touched meanwhile goes out with the next one that is let out",
+                tau=manifest.tau,
+                reason=self._held,
+            )
+        elif self._held is None and was is not None:
+            log.info("exports are let out again", tau=manifest.tau)
+
     def _record(
         self,
         manifest: LaneManifest,
@@ -242,6 +275,8 @@ class Trainer:
         }
         if report.loss is not None:
             line["loss"] = report.loss
+        if self._held is not None:
+            line[HELD] = self._held
         self.scores.append(line)
         log.info(
             "snapshot",

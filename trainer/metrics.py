@@ -65,6 +65,9 @@ class TrainerMetrics:
         self._waiting = self._make(
             Gauge, "trainer_waiting", "1 while there is no snapshot to train: the store doesn't move", "lane"
         )
+        self._export_held = self._make(
+            Gauge, "trainer_export_held", "1 while exports are held back for what the model predicts"
+        )
         self._build = self._make(Gauge, "build_info", "1, labelled with the version", "version")
         self._config = self._make(Gauge, "config_info", "1, labelled with the configuration's hash", "hash")
         self._digest = hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:16]
@@ -84,6 +87,10 @@ class TrainerMetrics:
     def waiting(self, *, yes: bool) -> None:
         """Whether there is nothing to train right now."""
         self._waiting.labels(self._graph, self._lane).set(int(yes))
+
+    def export_held(self, *, yes: bool) -> None:
+        """Whether the last snapshot's export was held back."""
+        self._export_held.labels(self._graph).set(int(yes))
 
     def lag(self, snapshots: int) -> None:
         """Snapshots of the lane that are not yet trained."""

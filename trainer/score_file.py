@@ -6,7 +6,7 @@ were left out for lag; ``excluded`` (events left out of scores, by reason); ``st
 ``auc``, ``mrr``, ``hits_at_10`` of the model; ``<scorer>_ap`` and so on for the floors ``random``, ``edgebank``,
 ``recency``; ``inductive_…``, ``transductive_…``, ``historical_…`` for the subsets; ``seconds`` by phase; ``t_max``
 (event time, s); ``lag`` (snapshots behind the lane); ``wall_time`` (s since the epoch). A figure that cannot be
-computed is absent.
+computed is absent. ``held`` says why a snapshot's export was held back.
 """
 
 import json

@@ -12,11 +12,11 @@ import yaml
 from s3_server import S3Server
 from streaming import COMMAND, T0, configuration, edge, fresh_topic, run_job, send, written
 
+from stream.store.exports.reader import ExportReader
 from stream.store.files.crash import VARIABLE
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
-from stream.store.places.place import place_of
 from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
@@ -43,7 +43,8 @@ def trained(folder: Path, store: str) -> list[int]:
     config = folder / "trainer.yaml"
     keys = {
         "store": store, "lane": "hash", "model_params": {"hidden": 8, "signature": 8}, "window": 2, "metrics": {"port": 0},
-        "optimisation": {"epochs": 1, "batch_size": 64}, "checkpoint": str(folder / "checkpoints"), "export_embeddings": True,
+        "optimisation": {"epochs": 1, "batch_size": 64}, "checkpoint": str(folder / "checkpoints"),
+        "exports": {"embeddings": True},
     }  # fmt: skip
     config.write_text(yaml.safe_dump(keys), encoding="utf-8")
     run = [sys.executable, "-m", "trainer.cli", "run", "--config", str(config), "--until-idle", "1"]
@@ -81,5 +82,6 @@ def test_what_kafka_has_reaches_a_trainer_through_a_bucket(kafka: str, s3: S3Ser
     ]
     taus = [manifest.tau for manifest in LaneReader(store, "hash").manifests]
     assert trained(tmp_path / "trainer", store) == taus
-    exported = [path.name for path in (place_of(store) / "exports/embeddings/hash").iterdir()]
-    assert sorted(exported) == [f"{tau}-0.arrow" for tau in taus]
+    exported = ExportReader(store, "hash")
+    assert [commit.tau for commit in exported.commits] == taus
+    assert len(exported.table(exported.commits[0], "embeddings")) == exported.commits[0].num_embeddings > 0

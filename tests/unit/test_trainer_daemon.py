@@ -185,27 +185,6 @@ def test_the_scores_file_has_what_its_description_says(tmp_path: Path) -> None:
     json.dumps(line, allow_nan=False)
 
 
-@KINDS
-def test_embeddings_of_touched_nodes_are_exported_with_their_own_ids(kind: dict, tmp_path: Path) -> None:
-    events = meetings()
-    ids = pc.add(events["src"], 1000)
-    moved = events.set_column(1, events.schema.field("src"), ids).set_column(
-        2, events.schema.field("dst"), pc.add(events["dst"], 1000)
-    )
-    make_lane(tmp_path / "store", events=moved)
-    trainer = run(config_for(tmp_path, export_embeddings=True, **kind))
-    tau = trainer.lane.manifests[-1].tau
-    with pa.ipc.open_file(str(tmp_path / f"store/exports/embeddings/hash/{tau}-0.arrow")) as file:
-        table = file.read_all()
-    touched = trainer.window.events(tau)
-    assert table["node"].to_pylist() == np.unique(np.concatenate([touched.src, touched.dst])).tolist()
-    external = trainer.lane.log.external_ids().to_pylist()
-    assert table["id"].to_pylist() == [external[node] for node in table["node"].to_pylist()]
-    assert min(table["id"].to_pylist()) >= 1000
-    assert np.isfinite(np.stack(table["embedding"].to_numpy())).all()
-    assert table.schema.metadata[b"tau"] == str(tau).encode()
-
-
 def test_a_lane_made_later_is_waited_for_and_a_follower_ends_when_idle(tmp_path: Path) -> None:
     told: list[str | None] = []
     looks = iter(range(100))

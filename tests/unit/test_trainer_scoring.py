@@ -69,7 +69,7 @@ def test_recency_puts_seen_pairs_above_unseen_ones_and_recent_above_old() -> Non
 def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_order() -> None:
     rng = np.random.default_rng(0)
     table = rng.random((6, len(SCORERS)))
-    one = Predictions(table, 1 - table, np.zeros(6, np.bool_), table[:0], table[:0], table[:0])
+    one = Predictions(table, 1 - table, np.zeros(6, np.bool_), table[:0], table[:0], table[:0], np.arange(6))
     figures = one.figures()
     assert ("ap", "all", "model") in figures
     assert ("ap", "transductive", "recency") in figures
@@ -83,7 +83,9 @@ def test_scores_that_are_no_numbers_have_no_figure_and_the_others_keep_theirs() 
     sound = np.tile(np.array([[2.0], [0.0], [2.0]]), (1, len(SCORERS)))
     broken, ranks = sound.copy(), np.ones((3, len(SCORERS)))
     broken[1, 0] = ranks[1, 0] = np.nan
-    predictions = Predictions(broken, sound - 1, np.array([True, False, False]), sound, broken - 1, ranks)
+    predictions = Predictions(
+        broken, sound - 1, np.array([True, False, False]), sound, broken - 1, ranks, np.arange(3)
+    )
     figures = predictions.figures()
     of_the_model = {key[:2] for key in figures if key[2] == "model"}
     assert of_the_model == {("ap", "inductive"), ("auc", "inductive")}

@@ -39,6 +39,7 @@ class Predictions:
         historical_positive: float64 (h, 5), events for which a historical negative could be drawn.
         historical_negative: float64 (h, 5).
         ranks: float64 (r, 5), ranks of ranked events among their candidates, 1 is best; NaN where a score is none.
+        event: int64 (n,), each event's place among its snapshot's inserts.
     """
 
     positive: Float64
@@ -47,6 +48,7 @@ class Predictions:
     historical_positive: Float64
     historical_negative: Float64
     ranks: Float64
+    event: NDArray[np.int64]
 
     def figures(self) -> Figures:
         """All figures by (metric, subset, scorer)."""
@@ -141,6 +143,7 @@ def predict(
         historical_positive=positive[np.searchsorted(event, old)],
         historical_negative=historical,
         ranks=np.stack([ranks_among(true[:, s], candidates[:, :, s]) for s in range(len(SCORERS))], axis=1),
+        event=event,
     )
 
 

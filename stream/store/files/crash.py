@@ -44,6 +44,14 @@ AFTER_COMMIT: Final = (
 )
 """Crash points of what the job does beside the log after a commit."""
 
+EXPORTS: Final = (
+    "export.named",  # an export's files are durable, no record names them
+    "export.committed",  # its record is there
+    "publish.sent",  # an export is in its topic, nobody knows
+    "publish.marked",  # it is known
+)
+"""Crash points of a trainer's exports and of their way into a topic, beside those of the files and records."""
+
 _wanted, _left = "", 0
 
 

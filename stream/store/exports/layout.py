@@ -1,0 +1,44 @@
+"""Where exports lie in a store."""
+
+import re
+
+from stream.store.places.place import Place, place_of
+
+COMMITS = "commits"
+FILES = "files"
+PUBLISHED = "published"
+
+_COMMIT = re.compile(r"(\d{16})\.json")
+_FILE = re.compile(r"(\d+)-[0-9a-f]+-(?:embeddings|scores)(?:_[0-9a-f]{12})?\.arrow(?:\.tmp)?")
+
+
+def export_folder(store: str | Place, name: str) -> Place:
+    """The folder of one name's exports."""
+    return place_of(store) / "exports" / name
+
+
+def commit_name(number: int) -> str:
+    """A commit's path in that folder."""
+    return f"{COMMITS}/{number:016d}.json"
+
+
+def published_name(topic: str, kind: str) -> str:
+    """The path of what is known of a topic."""
+    return f"{PUBLISHED}/{topic}.{kind}.json"
+
+
+def file_name(number: int, token: str, kind: str) -> str:
+    """A data file's path; the token keeps two writers from one name."""
+    return f"{FILES}/{number}-{token}-{kind}.arrow"
+
+
+def commit_number(name: str) -> int | None:
+    """The number of a commit by its file's name; None: it is none."""
+    found = _COMMIT.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def file_number(name: str) -> int | None:
+    """The number that a data file, or an unfinished one, was written for; None: it is none of ours."""
+    found = _FILE.fullmatch(name)
+    return int(found[1]) if found else None

@@ -1,0 +1,133 @@
+"""The writer of exports: files first, whole and durable, then the commit that names them.
+
+Order of a commit: the files under temporary names, fsync, rename; the record, put only where its number is free. A
+crash before the record leaves files that no record names: the next commit of that number sweeps them. The free number
+is also the fence: of two writers under one name the second fails, and what it wrote is nobody's.
+"""
+
+import secrets
+from types import TracebackType
+from typing import Self
+
+from schemas.exports import ExportCommit, ExportKind
+from schemas.store import FileRef
+from stream.service.failure import Failure
+from stream.store.exports.layout import FILES, commit_name, file_name, file_number
+from stream.store.exports.reader import ExportReader
+from stream.store.files.crash import crash_point
+from stream.store.files.data import Staging, Write, stage
+from stream.store.files.records import put_record
+from stream.store.files.sweep import names_in, remove
+from stream.store.places.place import Place
+
+
+class ExportWriter:
+    """Adds commits to the exports under one name, and removes old ones.
+
+    Attributes:
+        reader: What is there.
+    """
+
+    def __init__(self, store: str | Place, name: str) -> None:
+        self.reader = ExportReader(store, name)
+        self._name = name
+        self._swept = False
+
+    def begin(self) -> "Export":
+        """The next commit, to be filled with files and then committed; a context manager."""
+        self.reader.refresh()
+        return Export(self.reader.root, len(self.reader.commits))
+
+    def commit(self, export: "Export", record: ExportCommit) -> None:
+        """Make an export visible.
+
+        Args:
+            export: Its files are written.
+            record: Its number and files are those of ``export``.
+
+        Raises:
+            Failure: Another trainer took the number.
+            OSError: The disk refuses.
+        """
+        export.finish()
+        crash_point("export.named")
+        try:
+            put_record(self.reader.root / commit_name(record.number), record)
+        except FileExistsError:
+            raise Failure(
+                f"export {record.number} of {self.reader.root} was made by another trainer at the same time: stop one, "
+                "or give it another name in the key exports.name"
+            ) from None
+        crash_point("export.committed")
+        self.reader.refresh()
+        if not self._swept:
+            self._sweep(record)
+            self._swept = True
+
+    def retain(self, newest: int) -> int:
+        """Keep the newest commits only; what a topic is still to get stays as well.
+
+        Args:
+            newest: How many.
+
+        Returns:
+            How many went: records first, so that none ever names a file that is gone.
+        """
+        commits = self.reader.commits
+        waiting = self.reader.least_published()
+        before = len(commits) - newest
+        before = before if waiting is None else min(before, waiting)
+        going = [commits[number] for number in range(commits.first, max(before, commits.first))]
+        root = self.reader.root
+        remove(root / commit_name(commit.number) for commit in going)
+        remove(root / file.path for commit in going for file in (commit.embeddings, commit.scores) if file)
+        commits.drop_before(before)
+        return len(going)
+
+    def _sweep(self, record: ExportCommit) -> None:
+        """Remove what was written for this number and no record names: its number is taken now."""
+        named = {file.path for file in (record.embeddings, record.scores) if file}
+        folder = self.reader.root / FILES
+        remove(
+            folder / entry
+            for entry in names_in(folder)
+            if file_number(entry) == record.number and f"{FILES}/{entry}" not in named
+        )
+
+
+class Export:
+    """The files of one commit that is being made."""
+
+    def __init__(self, root: Place, number: int) -> None:
+        self.number = number
+        self._staging: Staging = stage(root)
+        self._token = secrets.token_hex(6)
+
+    def add(self, kind: ExportKind, write: Write) -> FileRef:
+        """Write one file under a temporary name.
+
+        Args:
+            kind: Which.
+            write: Called once with an open ``pyarrow.NativeFile``.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        return self._staging.add(file_name(self.number, self._token, kind), write)
+
+    def finish(self) -> None:
+        """Give the files their names, durably."""
+        self._staging.finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._staging.discard()
+
+    def discard(self) -> None:
+        """Forget it: nothing was visible."""
+        self._staging.discard()

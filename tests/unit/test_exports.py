@@ -1,0 +1,347 @@
+"""What a trainer exports: whole or not at all, in order, of every touched node, held back while it predicts badly."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from prometheus_client import generate_latest
+from structlog.testing import capture_logs
+from thread_ranks import side_by_side
+from trainer_streams import make_lane, meetings
+
+from schemas.exports import ExportCommit
+from schemas.trainer_config import Hold, Optimisation, TrainerConfig
+from stream.service.failure import Failure
+from stream.store.errors import CorruptError, RetainedError
+from stream.store.exports.reader import ExportReader
+from stream.store.exports.writer import ExportWriter
+from stream.store.lane.reader import LaneReader
+from trainer.daemon import Trainer
+from trainer.export_gate import ExportGate
+from trainer.exporter import touched_nodes, version_of
+from trainer.metrics import TrainerMetrics
+from trainer.ranks import Ranks
+from trainer.score_file import ScoreFile
+from trainer.scoring.ranking import average_precision, batched
+
+BOTH = {"embeddings": True, "scores": True}
+EVENT_MODEL = {
+    "model": "tgn-history",
+    "strategy": "sequential",
+    "model_params": {"memory": 8, "time_width": 8},
+    "optimisation": Optimisation(epochs=1, batch_size=16, learning_rate=0.01),
+}
+KINDS = pytest.mark.parametrize("kind", [{}, EVENT_MODEL], ids=["snapshot-model", "event-model"])
+
+
+def config_for(folder: Path, **more: object) -> TrainerConfig:
+    values = {
+        "store": str(folder / "store"),
+        "lane": "hash",
+        "model_params": {"hidden": 8, "signature": 8},
+        "window": 2,
+        "checkpoint": str(folder / "checkpoints"),
+        "optimisation": Optimisation(epochs=1, batch_size=16, learning_rate=0.01),
+        "exports": BOTH,
+        **more,
+    }
+    return TrainerConfig.model_validate(values)
+
+
+def trainer_for(config: TrainerConfig, ranks: Ranks | None = None) -> Trainer:
+    lane = LaneReader(config.store, config.lane)
+    metrics = TrainerMetrics(config, 0)
+    metrics.graph(lane.header.graph)
+    return Trainer(config, lane, ranks or Ranks(), metrics)
+
+
+def run(config: TrainerConfig, until: int | None = None) -> Trainer:
+    trainer = trainer_for(config)
+    for manifest in trainer.lane.manifests[trainer.sequence + 1 : until]:
+        trainer.step(manifest)
+    return trainer
+
+
+def exports(config: TrainerConfig) -> ExportReader:
+    return ExportReader(config.store, config.exports.name or config.lane)
+
+
+def moved(events: pa.Table) -> pa.Table:
+    """The same events of nodes whose ids begin at 1000, each with an event id of its own."""
+    for column in ("src", "dst"):
+        at = events.schema.get_field_index(column)
+        events = events.set_column(at, events.schema.field(at), pc.add(events[column], 1000))
+    at = events.schema.get_field_index("event_id")
+    names = pa.array([f"e{row}" for row in range(len(events))])
+    return events.set_column(at, events.schema.field(at), names)
+
+
+@KINDS
+def test_embeddings_of_touched_nodes_have_the_producers_ids_times_and_the_weights_version(
+    kind: dict, tmp_path: Path
+) -> None:
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    config = config_for(tmp_path, **kind)
+    trainer = run(config)
+    found = exports(config)
+    assert [commit.sequence for commit in found.commits] == list(range(6))
+    newest = found.commits[-1]
+    table = found.table(newest, "embeddings")
+    manifest = trainer.lane.manifests[-1]
+    events = trainer.lane.log.events(manifest.tau)
+    last_touch: dict[int, int] = {}
+    for src, dst, t in zip(*(events[name].to_pylist() for name in ("src", "dst", "t")), strict=True):
+        last_touch |= {end: max(t, last_touch.get(end, t)) for end in (src, dst) if end is not None}
+    assert (
+        dict(zip(table["id"].to_pylist(), table["t"].cast(pa.int64()).to_pylist(), strict=True)) == last_touch
+    )
+    assert min(table["id"].to_pylist()) >= 1000
+    assert set(table["model_version"].to_pylist()) == {newest.model_version} == {version_of(trainer.model)}
+    expected = trainer.strategy.embeddings(table["node"].to_numpy()).numpy()
+    assert np.array_equal(np.stack(table["embedding"].to_numpy()), expected)
+    assert (newest.tau, newest.lane, newest.num_embeddings) == (manifest.tau, "hash", len(table))
+    assert newest.time_us == max(t for t in last_touch.values())
+
+
+def test_scores_have_event_ids_and_give_the_average_precision_that_the_run_tells(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    config = config_for(tmp_path)
+    trainer = run(config)
+    found, line = exports(config), ScoreFile(config.checkpoint).lines()[-1]
+    commit = found.commits[-1]
+    table = found.table(commit, "scores")
+    events = trainer.lane.log.events(commit.tau)
+    rows = events.take(table["row"])
+    for name in ("event_id", "src", "dst"):
+        assert table[name].to_pylist() == rows[name].to_pylist()
+    assert set(rows["op"].to_pylist()) == {1}
+    assert len(table) == commit.num_scores == line["scored"]
+    assert table["event_id"].null_count == 0
+    positive, negative = table["score"].to_numpy(), table["negative_score"].to_numpy()
+    assert batched(average_precision, positive, negative) == pytest.approx(line["ap"], abs=1e-9)
+    versions = [one.model_version for one in found.commits]
+    assert [one.scores_version for one in found.commits][1:] == versions[:-1]  # weights before learning
+
+
+def test_a_run_that_goes_on_exports_each_snapshot_once(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path, checkpoint_every=4)
+    run(config, until=6)  # the checkpoint is of the fourth: two snapshots are learned and exported again
+    before = [commit.model_dump() for commit in exports(config).commits]
+    run(config)
+    assert [commit.model_dump() for commit in exports(config).commits] == before
+    assert [commit["sequence"] for commit in before] == list(range(6))
+
+
+def test_other_weights_for_an_old_snapshot_come_after_what_was_published(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    run(config_for(tmp_path))
+    other = config_for(tmp_path, checkpoint=str(tmp_path / "other"), seed=1)
+    run(other, until=2)
+    found = exports(other).commits
+    assert [(commit.number, commit.sequence) for commit in found] == [
+        *((number, number) for number in range(6)),
+        (6, 0),
+        (7, 1),
+    ]
+    assert found[6].model_version != found[0].model_version
+
+
+def test_a_gate_holds_while_the_model_is_below_recency_and_after_a_drop() -> None:
+    gate = ExportGate(Hold(below_recency=True, ap_drop=0.05, over=2))
+    assert gate.judge(None, None) == "no snapshot has an AP yet"
+    assert gate.judge(0.60, 0.70) == "AP 0.6000 is below Recency's 0.7000"
+    assert gate.judge(None, 0.7) == "AP 0.6000 is below Recency's 0.7000"  # nothing new is known
+    assert gate.judge(0.80, 0.70) is None
+    assert gate.judge(0.90, 0.70) is None
+    assert gate.judge(0.81, 0.70) is None  # .04 below the mean .85
+    assert gate.judge(0.79, 0.70) == "AP 0.7900 is more than 0.05 below 0.8550, its mean before"
+    assert gate.judge(0.80, 0.70) is not None  # what is held back does not lower the mean
+    assert gate.judge(0.81, 0.70) is None
+    lines = [{"ap": 0.9}, {"ap": 0.9}, {"ap": 0.5, "held": "why"}, {}]
+    restarted = ExportGate(Hold(ap_drop=0.05, over=2), lines)
+    assert restarted.judge(None, None) == "why"
+    assert restarted.judge(0.84, None) is not None
+    assert ExportGate(Hold()).judge(0.1, 0.9) is None
+
+
+def test_what_was_held_back_is_exported_with_the_next_and_both_log_and_metric_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path, exports={**BOTH, "hold": {"below_recency": True}})
+    judged = iter([None, "AP 0.6 is below", "AP 0.6 is below", None, None, None])
+    monkeypatch.setattr(ExportGate, "judge", lambda *_: next(judged))
+    with capture_logs() as logs:
+        trainer = run(config, until=3)
+        assert 'freshet_trainer_export_held{graph="meetings"} 1.0' in text_of(trainer)
+        for manifest in trainer.lane.manifests[3:]:
+            trainer.step(manifest)
+    assert 'freshet_trainer_export_held{graph="meetings"} 0.0' in text_of(trainer)
+    told = [entry["event"] for entry in logs if entry["event"].startswith("exports are")]
+    assert told == [
+        "exports are held back; what is touched meanwhile goes out with the next one that is let out",
+        "exports are let out again",
+    ]
+    assert [line.get("held") for line in ScoreFile(config.checkpoint).lines()][:4] == [
+        None, "AP 0.6 is below", "AP 0.6 is below", None,
+    ]  # fmt: skip
+    found = exports(config)
+    assert [(commit.sequence, commit.after) for commit in found.commits] == [(0, -1), (3, 0), (4, 3), (5, 4)]
+    meanwhile = touched_nodes(trainer.lane.log, trainer.lane.manifests[1:4])
+    assert found.table(found.commits[1], "embeddings")["node"].to_pylist() == meanwhile.nodes.tolist()
+
+
+def text_of(trainer: Trainer) -> str:
+    return generate_latest(trainer.metrics.registry).decode()
+
+
+def test_embeddings_that_are_no_numbers_are_held_back(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path)
+    trainer = run(config, until=1)
+    whole = trainer.strategy.embeddings
+    trainer.strategy.embeddings = lambda nodes: whole(nodes) * float("nan")
+    trainer.step(trainer.lane.manifests[1])
+    assert [commit.sequence for commit in exports(config).commits] == [0]
+    assert ScoreFile(config.checkpoint).lines()[1]["held"] == "an embedding is not a number"
+    assert len(list((tmp_path / "store/exports/hash/files").iterdir())) == 2
+
+
+def test_two_ranks_export_what_one_does(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    one = config_for(tmp_path, exports={**BOTH, "name": "one"})
+    two = config_for(tmp_path, exports={**BOTH, "name": "two"}, checkpoint=str(tmp_path / "two"))
+
+    def work(ranks: Ranks) -> None:
+        ranks.from_first = lambda value: ranks.everyones(value)[0]  # type: ignore[attr-defined]
+        trainer = trainer_for(replace_learning(two), ranks)
+        for manifest in trainer.lane.manifests[:2]:
+            trainer.step(manifest)
+
+    run(replace_learning(one), until=2)
+    side_by_side(2, work)
+    for commit, other in zip(exports(one).commits, exports(two).commits, strict=True):
+        for kind in ("embeddings", "scores"):
+            ours, theirs = exports(one).table(commit, kind), exports(two).table(other, kind)
+            assert ours.drop_columns(FLOATS[kind]).drop_columns(["model_version"]) == theirs.drop_columns(
+                FLOATS[kind]
+            ).drop_columns(["model_version"])
+            for name in FLOATS[kind]:
+                pairs = (np.stack(table[name].to_numpy()) for table in (ours, theirs))
+                assert np.allclose(*pairs, atol=1e-4)
+
+
+FLOATS = {"embeddings": ["embedding"], "scores": ["score", "negative_score"]}
+
+
+def replace_learning(config: TrainerConfig) -> TrainerConfig:
+    """Hardly any learning: steps of two ranks have other batches than those of one."""
+    return config.model_copy(update={"optimisation": Optimisation(epochs=1, learning_rate=1e-9)})
+
+
+def test_a_kill_at_any_point_leaves_an_export_whole_or_invisible(tmp_path: Path) -> None:
+    job = Path(__file__).parents[1] / "export_job.py"
+    done = subprocess.run(
+        [sys.executable, str(job), str(tmp_path / "store")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for tau, (point, killed, seen) in enumerate(found["after_kill"]):
+        assert killed, point
+        there = point in ("record.linked", "record.named", "export.committed")
+        assert seen == list(range(tau + 1 if there else tau)), point
+    assert found["end"] == list(range(len(found["after_kill"])))
+    assert found["files"] == 2 * len(found["end"])  # nothing that no record names
+
+
+def exported(store: Path, count: int) -> ExportWriter:
+    writer = ExportWriter(store, "lane")
+    for _ in range(count):
+        add(writer)
+    return writer
+
+
+def add(writer: ExportWriter) -> None:
+    table = pa.table({"id": [1, 2]})
+
+    def write(sink: object) -> None:
+        with pa.ipc.new_file(sink, table.schema) as file:
+            file.write_table(table)
+
+    with writer.begin() as export:
+        file = export.add("embeddings", write)
+        number = export.number
+        writer.commit(
+            export,
+            ExportCommit(
+                number=number,
+                lane="lane",
+                tau=number,
+                sequence=number,
+                after=number - 1,
+                model="m",
+                model_version="v",
+                scores_version="v",
+                time_us=0,
+                embeddings=file,
+                num_embeddings=2,
+            ),
+        )
+
+
+def test_old_exports_go_but_not_those_that_a_topic_waits_for(tmp_path: Path) -> None:
+    writer = exported(tmp_path, 6)
+    reader = ExportReader(tmp_path, "lane")
+    reader.mark_published("vectors", "embeddings", 2)
+    assert writer.retain(3) == 2
+    with pytest.raises(RetainedError, match="no longer kept"):
+        reader.table(reader.commits[0], "embeddings")
+    reader.mark_published("vectors", "embeddings", 6)
+    assert writer.retain(3) == 1
+    add(writer)
+    later = ExportReader(tmp_path, "lane")
+    assert (later.commits.first, len(later.commits)) == (3, 7)
+    assert len(list((tmp_path / "exports/lane/files").iterdir())) == 4
+    assert later.published("vectors", "embeddings") == 6
+    assert later.published("other", "embeddings") == 3
+
+
+def test_a_second_writer_under_one_name_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    writer = exported(tmp_path, 1)
+    late = ExportWriter(tmp_path, "lane")
+    with late.begin() as export:
+        file = export.add("embeddings", lambda sink: sink.write(b"other"))
+        add(writer)
+        record = replace_number(writer.reader.commits[1], export.number, file)
+        with pytest.raises(Failure, match=r"export 1 of .* was made by another trainer .* exports.name"):
+            late.commit(export, record)
+    reader = ExportReader(tmp_path, "lane")
+    assert [reader.table(commit, "embeddings")["id"].to_pylist() for commit in reader.commits] == [[1, 2]] * 2
+
+
+def replace_number(commit: ExportCommit, number: int, file: object) -> ExportCommit:
+    return commit.model_copy(update={"number": number, "embeddings": file})
+
+
+def test_a_reader_follows_and_tells_what_is_damaged(tmp_path: Path) -> None:
+    writer = exported(tmp_path, 2)
+    reader = ExportReader(tmp_path, "lane")
+    seen = []
+    for commit in reader.follow(0, timeout_s=5, stop=lambda: len(seen) == 20):
+        seen.append(commit.number)
+        if len(seen) < 20:
+            add(writer)
+    assert seen == list(range(20))
+    file = tmp_path / "exports/lane" / reader.commits[3].embeddings.path
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(CorruptError, match="does not match the checksum"):
+        reader.table(reader.commits[3], "embeddings")
+    (tmp_path / "exports/lane/commits" / f"{4:016d}.json").unlink()
+    with pytest.raises(CorruptError, match=r"0004\.json is missing, though later exports exist"):
+        ExportReader(tmp_path, "lane")

@@ -1,0 +1,256 @@
+"""What each snapshot leaves for others: embeddings of touched nodes, and the predictions of its events."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import structlog
+import torch
+import xxhash
+from numpy.typing import NDArray
+
+from schemas.events import Op
+from schemas.exports import ExportCommit
+from schemas.store import LaneManifest
+from schemas.trainer_config import TrainerConfig
+from stream.store.exports.writer import ExportWriter
+from stream.store.lane.reader import LaneReader
+from stream.store.log.reader import LogReader
+from trainer.models.interface import Model
+from trainer.ranks import Ranks
+from trainer.scoring.predictions import Predictions
+from trainer.strategies.interface import Strategy
+
+log = structlog.get_logger()
+
+Int64 = NDArray[np.int64]
+
+NODES_AT_ONCE = 1 << 18
+"""Nodes embedded and written as one record batch: bounds memory."""
+
+NO_NUMBERS = "an embedding is not a number"
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Nodes and when each was last touched: ascending dense ids, and microseconds of event time."""
+
+    nodes: Int64
+    time_us: Int64
+
+
+class Exporter:
+    """Makes one export a snapshot; every method is a collective, rank 0 writes.
+
+    Embeddings are those of all nodes touched since the last export, so that whoever applies all exports in order has
+    each node's newest one, whatever was held back, skipped or cut off in between.
+
+    Args:
+        config: What is exported, and under which name.
+        lane: This rank's reader.
+        ranks: All ranks.
+    """
+
+    def __init__(self, config: TrainerConfig, lane: LaneReader, ranks: Ranks) -> None:
+        assert config.store is not None, "a lane lies in a store"
+        self._config, self._lane, self._ranks = config, lane, ranks
+        self._writer = (
+            ExportWriter(config.store, config.exports.name or lane.header.lane) if ranks.rank == 0 else None
+        )
+
+    def export(
+        self,
+        strategy: Strategy,
+        model: Model,
+        manifest: LaneManifest,
+        predictions: Predictions | None,
+        scores_version: str,
+    ) -> str | None:
+        """Export a snapshot that was learned, unless that is done already.
+
+        Args:
+            strategy: Its embeddings are those after the snapshot.
+            model: The model.
+            manifest: The snapshot.
+            predictions: Of its events, before they were learned; on rank 0.
+            scores_version: ``version_of`` the weights that made them.
+
+        Returns:
+            On rank 0: why nothing was exported; None: it was, or had been.
+        """
+        wanted = self._config.exports
+        version = version_of(model)
+        after = self._ranks.from_first(self._before(manifest.sequence, version))
+        if after == manifest.sequence:
+            return None
+        touched = (
+            touched_nodes(self._lane.log, self._lane.manifests[after + 1 : manifest.sequence + 1])
+            if wanted.embeddings
+            else None
+        )
+        if self._writer is None:
+            for _ in embedded(strategy, touched, self._lane, self._ranks, version) if touched else ():
+                pass  # rank 0 writes them
+            return None
+        with self._writer.begin() as export:
+            files: dict[str, Any] = {}
+            if touched is not None:
+                written = _Written()
+                batches = embedded(strategy, touched, self._lane, self._ranks, version)
+                files["embeddings"] = export.add("embeddings", lambda sink: written.write(sink, batches))
+                if not written.finite:
+                    export.discard()
+                    return NO_NUMBERS
+                files["num_embeddings"] = written.rows
+            if wanted.scores:
+                table = score_table(self._lane.log, manifest.tau, predictions, scores_version)
+                files["scores"] = export.add(
+                    "scores", lambda sink: _Written().write(sink, table.to_batches(NODES_AT_ONCE) or [table])
+                )
+                files["num_scores"] = len(table)
+            record = ExportCommit(
+                number=export.number,
+                lane=self._lane.header.lane,
+                tau=manifest.tau,
+                sequence=manifest.sequence,
+                after=after,
+                model=self._config.model,
+                model_version=version,
+                scores_version=scores_version,
+                time_us=self._lane.log.snapshots[manifest.sequence].max_t_us,
+                **files,
+            )
+            self._writer.commit(export, record)
+        if wanted.keep is not None:
+            self._writer.retain(wanted.keep)
+        return None
+
+    def _before(self, sequence: int, version: str) -> int:
+        """Rank 0: the snapshot up to which embeddings were exported; ``sequence`` itself where it is done."""
+        if self._writer is None:
+            return 0
+        for commit in reversed(self._writer.reader.commits):
+            if commit.sequence == sequence and commit.model_version == version:
+                return sequence
+            if commit.sequence < sequence and (commit.embeddings or not self._config.exports.embeddings):
+                return commit.sequence
+        return -1
+
+
+class _Written:
+    """What was written to a file."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.finite = True
+
+    def write(self, sink: Any, batches: Any) -> None:
+        """Write record batches of one schema, the first of which is always there, as an Arrow IPC file."""
+        writer = None
+        for batch in batches:
+            if writer is None:
+                writer = pa.ipc.new_file(sink, batch.schema)
+            self.rows += len(batch)
+            if "embedding" in batch.schema.names:
+                self.finite &= bool(np.isfinite(batch.column("embedding").values.to_numpy()).all())
+            writer.write(batch)
+        assert writer is not None
+        writer.close()
+
+
+def version_of(model: Model) -> str:
+    """The model's name and the xxh64 of its weights: what is equal was made by the same weights, bit for bit."""
+    digest = xxhash.xxh64()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).tobytes())
+    return f"{model.name}-{digest.hexdigest()}"
+
+
+def touched_nodes(log_reader: LogReader, manifests: list[LaneManifest]) -> Touched:
+    """Ends of all events of some snapshots, deletes and node events as well, and when each was last touched."""
+    ends, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for manifest in manifests:
+        events = log_reader.events(manifest.tau)
+        t = events["t"].to_numpy()
+        for column in ("src_node", "dst_node"):
+            nodes = events[column].to_numpy()
+            there = nodes >= 0
+            ends.append(nodes[there])
+            times.append(t[there])
+    every, when = np.concatenate(ends), np.concatenate(times)
+    nodes, place = np.unique(every, return_inverse=True)
+    newest = np.full(len(nodes), np.iinfo(np.int64).min)
+    np.maximum.at(newest, place, when)
+    return Touched(nodes, newest)
+
+
+def embedded(
+    strategy: Strategy, touched: Touched, lane: LaneReader, ranks: Ranks, version: str
+) -> Iterator[pa.RecordBatch]:
+    """Embeddings of nodes, some at a time; a collective at each step, whose batches are whole on rank 0.
+
+    Columns: ``id`` (the producer's), ``node`` (dense), ``t`` (when it was last touched, UTC), ``model_version``,
+    ``embedding`` (float32, of one length).
+    """
+    total = len(touched.nodes)
+    for begin in range(0, max(total, 1), NODES_AT_ONCE):
+        here = slice(begin, min(begin + NODES_AT_ONCE, total))
+        nodes = touched.nodes[here]
+        owned = strategy.owned(int(nodes.max(initial=-1)) + 1)[nodes] if len(nodes) else np.zeros(0, np.bool_)
+        rows = _on_first(strategy.embeddings(nodes[owned]).float(), np.flatnonzero(owned), ranks)
+        flat = pa.array(rows.ravel())
+        count = len(rows)
+        yield pa.RecordBatch.from_arrays(
+            [
+                lane.log.external_ids().take(pa.array(nodes[:count])),
+                pa.array(nodes[:count]),
+                pa.array(touched.time_us[here][:count]).cast(pa.timestamp("us", "UTC")),
+                pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([version])),
+                pa.FixedSizeListArray.from_arrays(flat, rows.shape[1]),
+            ],
+            names=["id", "node", "t", "model_version", "embedding"],
+        )
+
+
+def _on_first(rows: torch.Tensor, place: Int64, ranks: Ranks) -> NDArray[np.float32]:
+    """All ranks' rows on rank 0, each at its place; none elsewhere."""
+    sent = [len(rows), *[0] * (ranks.size - 1)]
+    received = ranks.exchange_sizes(sent)
+    places = ranks.exchange(torch.from_numpy(place).to(rows.device), sent, received, "exports").cpu().numpy()
+    table = ranks.exchange(rows.contiguous(), sent, received, "exports").cpu().numpy()
+    ordered = np.empty_like(table)
+    ordered[places] = table
+    return ordered
+
+
+def score_table(log_reader: LogReader, tau: int, predictions: Predictions | None, version: str) -> pa.Table:
+    """The predictions of a snapshot's events, by rows of the log's events.
+
+    Columns: ``row`` (of the snapshot's ``events.arrow``), ``event_id`` (the producer's, null without one), ``src``,
+    ``dst``, ``t``, ``model_version``, ``score`` (the logit: log-odds that it happens rather than its negative),
+    ``negative_score`` (of the same source and a random destination).
+    """
+    events = log_reader.events(tau)
+    inserts = np.flatnonzero(events["op"].to_numpy() == int(Op.INSERT))
+    event = predictions.event if predictions is not None else np.empty(0, np.int64)
+    scores = predictions.positive[:, 0] if predictions is not None else np.empty(0)
+    against = predictions.negative[:, 0] if predictions is not None else np.empty(0)
+    rows = pa.array(inserts[event])
+    found = events.select(["event_id", "src", "dst", "t"]).take(rows).combine_chunks()
+    return pa.table(
+        {
+            "row": rows,
+            "event_id": found["event_id"],
+            "src": found["src"],
+            "dst": found["dst"],
+            "t": found["t"].cast(pa.timestamp("us", "UTC")),
+            "model_version": pa.DictionaryArray.from_arrays(
+                pa.array(np.zeros(len(rows), np.int32)), pa.array([version])
+            ),
+            "score": pa.array(scores.astype(np.float32)),
+            "negative_score": pa.array(against.astype(np.float32)),
+        }
+    )
