@@ -1,15 +1,15 @@
-"""PAC beside plain training: python benchmarks/pac.py --data FILE … (SPEED's Tables IV, VI and VII).
+"""PAC beside plain training: python benchmarks/pac.py [--data FILE …] (SPEED's Tables IV, VI and VII).
 
 Every row trains a model on one lane with some ranks, each a process of its own joined by gloo, for a few epochs over
 the first 70 % of a file, takes the epoch that predicts the next 15 % best, and predicts the last 15 %: ``evaluate``'s
 protocol, without floors and rankings. Columns:
 
-- ``ap``, ``ind``: average precision of the test, of all events and of those with a node that training never saw;
-- ``cut %``: training events that no rank could learn, mean over epochs; ``std``: standard deviation of ranks' events;
-- ``nodes %``: share of the nodes of which a rank has memory while it learns, mean of ranks;
-- ``MiB``: mails and walks a rank held, at most, the largest of ranks; ``events``: events, graph, on every rank;
-- ``s``: seconds an epoch of training of the slowest rank, and its CPU seconds, which a busy machine says less about;
-- ``MiB sent``: payload a rank sent an epoch; ``part s``: what the partitioner took for the file.
+- *AP*, *inductive*: average precision of the test, of all events and of those with a node that training never saw;
+- *cut*: training events that no rank could learn, mean over epochs; *events a rank*: their standard deviation;
+- *nodes a rank*: share of the nodes of which a rank has memory while it learns, mean of ranks;
+- *memory*: mails and walks a rank held, at most, the largest of ranks; *events*: events and graph, on every rank;
+- *s an epoch*: of training, of the slowest rank, and its CPU seconds, which a busy machine says less about;
+- *MiB sent*: payload a rank sent an epoch; *partitioner*: seconds it took for the file.
 
 Rows are appended to --out as JSON when they are done; what is there already is not run again.
 """
@@ -37,6 +37,8 @@ from trainer.ranks import Ranks
 from trainer.scoring.predictions import Figures, predict
 from trainer.strategies.pac import PacStrategy
 
+DATA = Path(__file__).resolve().parents[1] / "../shared/data/collegemsg.parquet"
+BATCH = 200
 KEYS = (
     "data",
     "model",
@@ -175,49 +177,78 @@ def start(row: dict[str, Any], out: Path) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as Markdown."""
+    """Rows as Markdown, seeds of one setting as their mean ± standard deviation."""
     lines = [
-        "| data | model | lane | ranks | ap | ind | cut % | std | nodes % | MiB | events MiB | s | CPU s | MiB sent | part s |",
+        "| data, model | lane | ranks | seeds | AP | inductive | cut | events a rank, std | nodes a rank | memory a rank, MiB "
+        "| events, MiB | s an epoch | CPU s | MiB sent | partitioner, s |",
         "|" + "---|" * 15,
     ]
+    settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        lane = f"{row['lane']} {100 * row['hubs']:g} %" if row["lane"] == "sep" else row["lane"]
+        settings.setdefault(tuple(row[key] for key in KEYS if key != "seed"), []).append(row)
+    for runs in settings.values():
+        row = runs[0]
+        lane = f"sep {100 * row['hubs']:g} %" if row["lane"] == "sep" else row["lane"]
+        lane = "any" if row["ranks"] == 1 else lane
+        lane += ", `mean`" if row["synchronise"] == "mean" else ""
+        lane += f", batch {row['batch']}" if row["batch"] != BATCH else ""
+        mean = {
+            key: statistics.mean(run[key] for run in runs)
+            for key in row
+            if key not in (*KEYS, "ap", "inductive_ap", "validation_ap")
+        }
         cells = [
-            Path(row["data"]).stem, row["model"], lane, row["ranks"], _number(row["ap"], 4), _number(row["inductive_ap"], 4),
-            f"{100 * row['cut']:.1f}", f"{row['events_std']:.0f}", f"{100 * row['nodes']:.0f}", f"{row['memory_mib']:.1f}",
-            f"{row['events_mib']:.1f}", f"{row['wall_s']:.1f}", f"{row['cpu_s']:.1f}", f"{row['sent_mib']:.0f}",
-            f"{row['partition_s']:.2f}",
+            f"{Path(row['data']).stem}, {row['model']}", lane, row["ranks"], len(runs),
+            _spread([run["ap"] for run in runs]), _spread([run["inductive_ap"] for run in runs]), f"{100 * mean['cut']:.1f} %",
+            f"{mean['events_std']:.0f}", f"{100 * mean['nodes']:.0f} %", f"{mean['memory_mib']:.2f}", f"{mean['events_mib']:.1f}",
+            f"{mean['wall_s']:.1f}", f"{mean['cpu_s']:.1f}", f"{mean['sent_mib']:.0f}", f"{mean['partition_s']:.2f}",
         ]  # fmt: skip
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return "\n".join(lines)
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+def _spread(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    mean = f"{statistics.mean(known):.4f}"
+    return f"{mean} ± {statistics.stdev(known):.4f}" if len(known) > 1 else mean
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", nargs="+", type=Path, default=[])
-    parser.add_argument("--model", default="tgn")
+    parser.add_argument("--data", nargs="+", type=Path, default=[DATA])
+    parser.add_argument("--model", default="tgn-history")
     parser.add_argument("--lanes", nargs="+", default=["sep"])
-    parser.add_argument("--hubs", nargs="+", type=float, default=[0.0, 0.01, 0.05, 0.1], help="of sep")
+    parser.add_argument("--hubs", nargs="+", type=float, default=[0.05], help="of sep")
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--parts", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=BATCH, help="of every rank")
     parser.add_argument("--snapshots", type=int, default=25)
     parser.add_argument("--synchronise", default="latest")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("pac.jsonl"))
+    parser.add_argument("--out", type=Path, help="JSON lines; what is there is not run again")
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank_of:
         work(json.loads(given.rank_of), given.out)
         return
-    done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    missing = [str(data) for data in given.data if not data.exists()]
+    if missing:
+        sys.exit(f"{missing[0]} is not there; name a Parquet file of src, dst, t with --data")
+    if given.out is None:
+        with tempfile.TemporaryDirectory(prefix="freshet-pac-") as folder:
+            print(table(measure(given, Path(folder) / "rows.jsonl")))
+    else:
+        print(table(measure(given, given.out)))
+
+
+def measure(given: argparse.Namespace, out: Path) -> list[dict[str, Any]]:
+    """Run what is not in ``out`` yet; all rows that are there then."""
+    done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     for data in given.data:
         for lane in given.lanes:
             for hubs in given.hubs if lane == "sep" else [0.0]:
@@ -236,8 +267,8 @@ def main() -> None:
                     with tempfile.TemporaryDirectory(prefix="freshet-pac-") as folder:
                         _store(data, Path(folder) / "store", lane, hubs, given)
                         for row in rows:
-                            start({**row, "store": str(Path(folder) / "store")}, given.out)
-    print(table([json.loads(line) for line in given.out.read_text().splitlines()]))
+                            start({**row, "store": str(Path(folder) / "store")}, out)
+    return [json.loads(line) for line in out.read_text().splitlines()]
 
 
 def _store(data: Path, folder: Path, lane: str, hubs: float, given: argparse.Namespace) -> None:
