@@ -304,6 +304,21 @@ class Retention(Section):
     )
 
 
+class Publication(Section):
+    """What trainers export, into a topic: whole exports in order, at least once."""
+
+    exports: Name = Field(
+        description="Folder under exports/ in the store: the trainer's exports.name, else its lane."
+    )
+    kind: Literal["embeddings", "scores"] = Field("embeddings", description="Which of their files.")
+    topic: TopicName = Field(description="Where to; made where it is missing.")
+    format: Literal["json", "arrow"] = Field(
+        "json",
+        description="json: a message a row, the key is the node's or event's id; arrow: up to 4,096 rows a message.",
+    )
+    partitions: int = Field(1, ge=1, description="Of a topic that is missing.")
+
+
 class Runner(Section):
     """Where the pipeline runs: in this process, or on Flink through Beam's portable runner."""
 
@@ -374,6 +389,9 @@ class StreamConfig(Service):
         description="Event ids remembered at most, at most 144 bytes each; further ones are not, and counted.",
     )
     lanes: list[Lane] = Field(default_factory=list, description="Partitioners that follow the log.")
+    publish: list[Publication] = Field(
+        default_factory=list, description="Exports of trainers that go into topics of the same brokers."
+    )
     retention: Retention = Field(default_factory=Retention)
     metrics: Metrics = Field(default_factory=Metrics)
     runner: Runner = Field(default_factory=Runner)
@@ -391,6 +409,14 @@ class StreamConfig(Service):
         names = [lane.name for lane in self.lanes]
         if len(set(names)) < len(names):
             raise ValueError(f"lanes must have distinct names, found {names}")
+        taken = {self.kafka.dead_letters, *(topic.name for topic in self.kafka.topics)}
+        topics = [one.topic for one in self.publish]
+        for wanted in topics:
+            if wanted in taken or topics.count(wanted) > 1:
+                raise ValueError(
+                    f"publish: topic {wanted} is used twice; each publication has a topic of its own, neither one that is "
+                    "read nor that of the dead letters"
+                )
         low_high = self.time_bounds
         if low_high is not None and any(abs(bound) > _MOST_S for bound in low_high if bound is not None):
             raise ValueError(f"time_bounds must lie within ±{_MOST_S:.0e} seconds, found {list(low_high)}")

@@ -100,6 +100,11 @@ class StreamMetrics:
         self._standby = self._make(Gauge, "stream_standby", "1 while another process writes the store")
         self._standby.labels(self._graph).set(0)
 
+        self._published = self._make(Counter, "stream_published", "Messages of exports in topics", "topic")
+        self._publish_lag = self._make(
+            Gauge, "stream_publish_lag_exports", "Exports that a topic has not", "topic"
+        )
+
         self._store_bytes = self._make(Gauge, "store_bytes", "Bytes of the snapshots' files", "kind")
         self._make(Gauge, "store_free_bytes", "Free bytes where the store lies").labels(
             self._graph
@@ -208,6 +213,14 @@ class StreamMetrics:
     def standing_by(self, waits: bool) -> None:
         """The job waits for another process to leave the store, or no longer does."""
         self._standby.labels(self._graph).set(waits)
+
+    def published(self, topic: str, messages: int) -> None:
+        """Messages of an export are in a topic."""
+        self._published.labels(self._graph, topic).inc(messages)
+
+    def publish_lag(self, topic: str, exports: int) -> None:
+        """Exports that a topic has not."""
+        self._publish_lag.labels(self._graph, topic).set(exports)
 
     def restarted(self, cause: str) -> None:
         """The pipeline was renewed (cycle, partitions), or a commit (disk) or a lane (lane) was tried again."""

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from stream.cluster.job import ClusterJob
     from stream.cluster.totals import LogTotals
     from stream.job.loop import Ran, StreamJob
-    from stream.metrics import Totals
+    from stream.metrics import StreamMetrics, Totals
+
+PUBLISHED_S = 60.0
+"""How long the end of an idle job waits for exports that are not published yet."""
 
 
 def run(
@@ -96,10 +99,20 @@ def run_job(
     quiet_beam(debug)
     calm_collector()
     with ExitStack() as stack:
-        if config.runner.name == "flink":
-            ran = _watched(config.graph, *_on_flink(config, until_idle_s, standby), signals)
-        else:
-            ran = _watched(config.graph, *_here(config, until_idle_s, standby, stack), signals)
+        from stream.kafka.export_publisher import ExportPublishers
+        from stream.metrics import StreamMetrics
+
+        metrics = StreamMetrics(config)
+        job, totals = (
+            _on_flink(config, until_idle_s, standby)
+            if config.runner.name == "flink"
+            else _here(config, metrics, until_idle_s, standby, stack)
+        )
+        publishers = ExportPublishers(config.store, config.publish, config.kafka, metrics).start()
+        stack.callback(publishers.close)
+        ran = _watched(config.graph, job, totals, signals)
+        if ran.idle:
+            publishers.drain(PUBLISHED_S)
     return {
         "snapshots": ran.snapshots,
         "events": ran.events,
@@ -112,13 +125,15 @@ def run_job(
 
 
 def _here(
-    config: StreamConfig, until_idle_s: float | None, standby: bool, stack: ExitStack
-) -> "tuple[StreamJob, Totals]":
+    config: StreamConfig,
+    metrics: "StreamMetrics",
+    until_idle_s: float | None,
+    standby: bool,
+    stack: ExitStack,
+) -> "tuple[StreamJob | ClusterJob, Totals | LogTotals]":
     """The job in this process, with its endpoint."""
     from stream.job.loop import StreamJob
-    from stream.metrics import StreamMetrics
 
-    metrics = StreamMetrics(config)
     job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby)
     endpoint = Endpoint(config.metrics, metrics.registry, job.not_ready)
     stack.callback(endpoint.close)
@@ -130,7 +145,7 @@ def _here(
 
 def _on_flink(
     config: StreamConfig, until_idle_s: float | None, standby: bool
-) -> "tuple[ClusterJob, LogTotals]":
+) -> "tuple[StreamJob | ClusterJob, Totals | LogTotals]":
     """The job on a cluster; metrics are served where the log is written."""
     from stream.cluster.job import ClusterJob
 

@@ -1,0 +1,197 @@
+"""What a trainer exports, into a topic: every committed export in order, at least once.
+
+The publisher follows the commits of an export folder, sends a commit's whole file, waits until the brokers have all of
+it, and only then writes down that the topic has it. A kill in between sends that one export again, with the same keys.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Self
+
+import structlog
+from kafka import KafkaProducer
+
+from schemas.config import Kafka, Publication
+from schemas.exports import ExportCommit
+from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.export_messages import arrow_messages, json_messages
+from stream.kafka.greeting import greet
+from stream.kafka.topics import ensure_topic
+from stream.metrics import StreamMetrics
+from stream.service.failure import Failure
+from stream.store.errors import LaneBusyError, RetainedError
+from stream.store.exports.layout import COMMITS, PUBLISHED
+from stream.store.exports.reader import ExportReader
+from stream.store.files.crash import crash_point
+from stream.store.files.lock import lock_folder, new_writer_id
+from stream.store.files.paths import make_folders
+
+RETRY_S = 5.0
+"""Pause before a failed try is made again."""
+
+FLUSH_S = 60.0
+"""How long brokers have to take an export."""
+
+FOLLOW_S = 1.0
+"""How often a quiet folder is looked at for a wish to end."""
+
+log = structlog.get_logger()
+
+
+class ExportPublisher:
+    """Publishes one kind of export from a thread of its own; a failure stops nothing else and is tried again.
+
+    Of two publishers of one topic the second waits until the first is gone.
+
+    Args:
+        store: Of the exports.
+        publication: What goes where.
+        kafka: The brokers.
+        metrics: Told of messages and lag.
+    """
+
+    def __init__(self, store: str, publication: Publication, kafka: Kafka, metrics: StreamMetrics) -> None:
+        self.error: str | None = None
+        self._store, self._to, self._kafka, self._metrics = store, publication, kafka, metrics
+        self._stopping, self._caught_up = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"publish {publication.topic}", daemon=True)
+
+    def start(self) -> Self:
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until the topic has all that is exported now; False: not in time."""
+        self._caught_up.clear()
+        return self._caught_up.wait(timeout_s)
+
+    def close(self, timeout_s: float = RETRY_S) -> None:
+        """Stop; what is unpublished is published by the next start."""
+        self._stopping.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._publish_all()
+            except LaneBusyError:
+                pass  # another process publishes: this one stands by
+            except Exception as error:  # noqa: BLE001  whatever fails here, the stream goes on
+                told = " ".join(str(error).split()) or type(error).__name__
+                if told != self.error:
+                    log.error("publishing failed, trying again", topic=self._to.topic, error=told)
+                self.error = told
+            self._stopping.wait(RETRY_S)
+
+    def _publish_all(self) -> None:
+        reader = ExportReader(self._store, self._to.exports)
+        for folder in (COMMITS, PUBLISHED):
+            make_folders(reader.root / folder)
+        lock = lock_folder(reader.root / PUBLISHED, new_writer_id(), f"{self._to.topic}.{self._to.kind}.lock")
+        try:
+            producer = self._producer()
+            try:
+                self._follow(reader, producer, lock.require)
+            finally:
+                producer.close(timeout=RETRY_S)
+        finally:
+            lock.release()
+
+    def _follow(self, reader: ExportReader, producer: KafkaProducer, still_ours: Callable[[], None]) -> None:
+        following = reader.published(self._to.topic, self._to.kind)
+        while not self._stopping.is_set():
+            reader.refresh()
+            if following < reader.commits.first:
+                log.error(
+                    "exports were removed before they were published",
+                    topic=self._to.topic, first=following, last=reader.commits.first - 1,
+                )  # fmt: skip
+                following = reader.commits.first
+            for commit in reader.follow(following, timeout_s=FOLLOW_S, stop=self._stopping.is_set):
+                self._metrics.publish_lag(self._to.topic, len(reader.commits) - commit.number)
+                try:
+                    sent = self._publish(reader, commit, producer)
+                except RetainedError:
+                    break  # removed this moment, with others maybe
+                still_ours()
+                crash_point("publish.sent")
+                following = commit.number + 1
+                reader.mark_published(self._to.topic, self._to.kind, following)
+                crash_point("publish.marked")
+                self._metrics.published(self._to.topic, sent)
+                self.error = None
+            self._metrics.publish_lag(self._to.topic, max(0, len(reader.commits) - following))
+            if following >= len(reader.commits):
+                self._caught_up.set()
+
+    def _publish(self, reader: ExportReader, commit: ExportCommit, producer: KafkaProducer) -> int:
+        """Send one export and wait until the brokers have it; returns how many messages it was."""
+        table = reader.table(commit, self._to.kind)
+        if table is None:
+            return 0
+        messages = arrow_messages if self._to.format == "arrow" else json_messages
+        with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._to.topic}"):
+            sent = [
+                producer.send(self._to.topic, value, key=key)
+                for key, value in messages(self._to.exports, self._to.kind, commit, table)
+            ]
+            producer.flush(timeout=FLUSH_S)
+            for future in sent:
+                future.get(timeout=FLUSH_S)
+        return len(sent)
+
+    def _producer(self) -> KafkaProducer:
+        kafka, doing = self._kafka, f"writing to topic {self._to.topic}"
+        greet(kafka, doing)
+        settings = client_settings(kafka)
+        ensure_topic(settings, kafka.bootstrap, self._to.topic, self._to.partitions)
+        with kafka_failures(kafka.bootstrap, doing):
+            return KafkaProducer(
+                **settings, acks="all", enable_idempotence=True, linger_ms=20, batch_size=1 << 19,
+                max_request_size=32 << 20, metrics_enabled=False,
+            )  # fmt: skip
+
+
+class ExportPublishers:
+    """All publishers of a configuration.
+
+    Args:
+        store: Of the exports.
+        publications: What goes where.
+        kafka: The brokers.
+        metrics: Told of messages and lag.
+    """
+
+    def __init__(
+        self, store: str, publications: list[Publication], kafka: Kafka, metrics: StreamMetrics
+    ) -> None:
+        self._publishers = [ExportPublisher(store, one, kafka, metrics) for one in publications]
+        self._topics = [one.topic for one in publications]
+
+    def start(self) -> Self:
+        """Start all of them."""
+        for publisher in self._publishers:
+            publisher.start()
+        return self
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until every topic has what is exported now.
+
+        Raises:
+            Failure: One has not, in time.
+        """
+        behind = [
+            f"{topic}: {publisher.error or 'not in time'}"
+            for topic, publisher in zip(self._topics, self._publishers, strict=True)
+            if not publisher.drain(timeout_s)
+        ]
+        if behind:
+            raise Failure(
+                f"exports are not all published ({'; '.join(behind)}); nothing is lost, start again to go on"
+            )
+
+    def close(self) -> None:
+        """Stop all of them."""
+        for publisher in self._publishers:
+            publisher.close()

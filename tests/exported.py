@@ -1,0 +1,76 @@
+"""Exports as a trainer leaves them, written by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.exports import ExportCommit, ExportKind
+from stream.store.exports.reader import ExportReader
+from stream.store.exports.writer import ExportWriter
+
+WIDTH = 4
+
+
+def versions(count: int, version: str) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([version]))
+
+
+def embeddings(tau: int, nodes: int) -> pa.Table:
+    vectors = np.arange(nodes * WIDTH, dtype=np.float32) + tau
+    return pa.table(
+        {
+            "id": pa.array([f"n{node}" for node in range(nodes)]),
+            "node": np.arange(nodes),
+            "t": pa.array(np.arange(nodes) * 500_000 + tau * 10_000_000).cast(pa.timestamp("us", "UTC")),
+            "model_version": versions(nodes, f"tgn-{tau}"),
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors), WIDTH),
+        }
+    )
+
+
+def scores(tau: int, events: int) -> pa.Table:
+    return pa.table(
+        {
+            "row": np.arange(events) + 1,
+            "event_id": pa.array([f"e{row}" if row % 2 else None for row in range(events)]),
+            "src": pa.array(["a"] * events),
+            "dst": pa.array(["b"] * events),
+            "t": pa.array(np.arange(events) + tau * 10_000_000).cast(pa.timestamp("us", "UTC")),
+            "model_version": versions(events, f"tgn-{tau - 1}"),
+            "score": pa.array(np.where(np.arange(events) == 0, np.nan, 1.5).astype(np.float32)),
+            "negative_score": pa.array(np.full(events, -0.5, np.float32)),
+        }
+    )
+
+
+def write_export(store: str | Path, name: str, *, rows: int = 3) -> ExportCommit:
+    """One more export under a name."""
+    writer = ExportWriter(store, name)
+    with writer.begin() as export:
+        tau = export.number
+
+        def file(kind: ExportKind, table: pa.Table) -> object:
+            def write(sink: object) -> None:
+                with pa.ipc.new_file(sink, table.schema) as into:
+                    into.write_table(table)
+
+            return export.add(kind, write)
+
+        record = ExportCommit(
+            number=tau,
+            lane=name,
+            tau=tau,
+            sequence=tau,
+            after=tau - 1,
+            model="tgn",
+            model_version=f"tgn-{tau}",
+            scores_version=f"tgn-{tau - 1}",
+            time_us=tau * 10_000_000,
+            embeddings=file("embeddings", embeddings(tau, rows)),
+            scores=file("scores", scores(tau, rows)),
+            num_embeddings=rows,
+            num_scores=rows,
+        )
+        writer.commit(export, record)
+    return ExportReader(store, name).commits[-1]

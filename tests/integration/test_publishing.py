@@ -1,0 +1,100 @@
+"""Exports into a real Kafka: exactly what is committed, in order, again after kills and never less."""
+
+import json
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from exported import embeddings, write_export
+from forked import Commands
+from streaming import T0, configuration, edge, fresh_topic, read_topic, result, send, written
+
+from schemas.config import Kafka, Publication, StreamConfig, Topic
+from stream.kafka.export_publisher import ExportPublisher
+from stream.metrics import StreamMetrics
+from stream.store.exports.reader import ExportReader
+
+pytestmark = pytest.mark.integration
+EXPORTS = 4
+
+
+def wanted(store: Path, kafka: str, **publish: object) -> tuple[dict, str, str]:
+    """A configuration with a topic to read and one to publish to."""
+    edges, vectors = fresh_topic(kafka), fresh_topic(kafka, stem="vectors")
+    send(kafka, edges, [edge(1, 2, T0)])
+    return (
+        configuration(store, kafka, edges, publish=[{"exports": "hash", "topic": vectors, **publish}]),
+        edges,
+        vectors,
+    )
+
+
+def test_what_is_committed_is_published_also_after_kills_with_keys_that_tell_repetitions(
+    kafka: str, tmp_path: Path, commands: Commands
+) -> None:
+    store, log = tmp_path / "store", tmp_path / "log"
+    content, _, topic = wanted(store, kafka)
+    config = written(tmp_path, content)
+    for _ in range(EXPORTS):
+        write_export(store, "hash")
+    for crash_at, position in (("publish.sent:2", 1), ("publish.marked:2", 3)):
+        code = commands.run("run", "--config", config, log=log, crash_at=crash_at)
+        assert code == -signal.SIGKILL, log.read_text()
+        assert ExportReader(store, "hash").published(topic, "embeddings") == position
+    write_export(store, "hash")
+    ran = result("run", "--config", config, "--until-idle", "1")
+    assert ran["ended"] == "idle"
+    assert ExportReader(store, "hash").published(topic, "embeddings") == EXPORTS + 1
+
+    found = [(key, json.loads(value)) for key, value in read_topic(kafka, topic)]
+    assert all(message["id"].encode() == key for key, message in found)
+    times = Counter((message["id"], message["export"]) for _, message in found)
+    nodes = [f"n{node}" for node in range(3)]
+    assert times == {
+        (node, number): 2 if number == 1 else 1 for node in nodes for number in range(EXPORTS + 1)
+    }
+    order = [message["export"] for _, message in found]
+    assert order == sorted(order)
+    newest = {message["id"]: message["embedding"] for _, message in found}
+    expected = embeddings(EXPORTS, 3)
+    assert newest == dict(zip(expected["id"].to_pylist(), expected["embedding"].to_pylist(), strict=True))
+
+
+def test_a_publisher_follows_and_a_second_one_waits_until_it_is_gone(kafka: str, tmp_path: Path) -> None:
+    content, _, topic = wanted(tmp_path, kafka)
+    settings = Kafka(bootstrap=kafka, topics=[Topic(name="any")])
+    to = Publication(exports="hash", kind="scores", topic=topic, format="arrow")
+    metrics = StreamMetrics(StreamConfig(**content))
+    first, second = (ExportPublisher(str(tmp_path), to, settings, metrics) for _ in range(2))
+    first.start()
+    assert first.drain(30)  # of nothing: the folder isn't there yet
+    second.start()
+    write_export(tmp_path, "hash")
+    assert first.drain(30)
+    assert not second.drain(0.5)
+    first.close()
+    write_export(tmp_path, "hash")
+    assert second.drain(30)
+    second.close()
+    found = read_topic(kafka, topic)
+    assert [key for key, _ in found] == [b"hash/scores/0/0", b"hash/scores/1/0"]
+    assert pa.ipc.open_stream(found[0][1]).read_all()["event_id"].to_pylist() == [None, "e1", None]
+
+
+def test_an_outage_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.kafka.client.BOOTSTRAP_TIMEOUT_MS", 500)
+    settings = Kafka(bootstrap="127.0.0.1:9", topics=[Topic(name="any")])
+    to = Publication(exports="hash", topic="vectors")
+    write_export(tmp_path, "hash")
+    config = configuration(tmp_path, "127.0.0.1:9", "edges")
+    publisher = ExportPublisher(str(tmp_path), to, settings, StreamMetrics(StreamConfig(**config))).start()
+    deadline = time.monotonic() + 30
+    while publisher.error is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    publisher.close()
+    assert publisher.error is not None
+    assert "no broker" in publisher.error
+    assert ExportReader(tmp_path, "hash").published("vectors", "embeddings") == 0
