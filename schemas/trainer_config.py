@@ -61,6 +61,21 @@ class Exports(Section):
     hold: Hold = Field(default_factory=Hold)
 
 
+class Budget(Section):
+    """What event models remember at most; beyond it what was unseen for longest is forgotten, and counted."""
+
+    nodes: int | None = Field(
+        None,
+        ge=1,
+        description="Nodes with a state; those of the newest snapshot stay in any case. null: all that ever came.",
+    )
+    events: int | None = Field(
+        None,
+        ge=1,
+        description="Events that neighbours are sampled from, and with them pairs; null: all that ever came.",
+    )
+
+
 class TrainerMetrics(Metrics):
     """Where each rank serves its metrics and health endpoints."""
 
@@ -113,6 +128,7 @@ class TrainerConfig(Service):
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
     optimisation: Optimisation = Field(default_factory=Optimisation)
     lag: Lag = Field(default_factory=Lag)
+    budget: Budget = Field(default_factory=Budget)
     interval_s: float | None = Field(
         None, gt=0, description="evaluate: snapshot length; null: a hundredth of the file's span."
     )

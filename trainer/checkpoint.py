@@ -18,7 +18,7 @@ import torch
 from stream.service.failure import Failure
 from stream.store.files.paths import sync_folder
 
-FORMAT = 1
+FORMAT = 2
 _SUFFIX = ".pt"
 _TEMPORARY = ".pt.tmp"
 

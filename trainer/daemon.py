@@ -3,7 +3,7 @@
 import copy
 import json
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import structlog
@@ -11,24 +11,26 @@ import torch
 
 from schemas.events import US_PER_S
 from schemas.store import LaneManifest
-from schemas.trainer_config import TrainerConfig
+from schemas.trainer_config import Budget, TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import event_columns
 from stream.store.window.view import WindowView
 from trainer.checkpoint import Checkpoints
 from trainer.data.examples import Examples, Sampling, insert_events, prepare
 from trainer.data.history import History
+from trainer.data.log_window import LogWindow, NamedWindow, edge_events, named
+from trainer.data.node_names import NodeNames
 from trainer.export_gate import HELD, ExportGate
 from trainer.exporter import Exporter, version_of
 from trainer.follower import Follower
+from trainer.forgetting import Forgotten, forget_beyond
 from trainer.metrics import TrainerMetrics
 from trainer.models.interface import ModelShape, create_model
 from trainer.phases import Phases
 from trainer.ranks import Ranks
 from trainer.score_file import ScoreFile, flat_figures
 from trainer.scoring.predictions import Figures, Predictions, predict
-from trainer.strategies.interface import StepReport, create_strategy
+from trainer.strategies.interface import EventStrategy, StepReport, create_strategy
 
 log = structlog.get_logger()
 
@@ -65,8 +67,16 @@ class Trainer:
         self.floor = copy.deepcopy(self.model)  # random weights, never trained
         self.strategy.setup(self.model, lane.header, ranks, config.optimisation, config.seed)
         own_parts = [part for part in range(lane.header.parts) if part % ranks.size == ranks.rank]
+        self.names = NodeNames()
         # one more than the model's window: the newest snapshot is what the ones before it have to predict
-        self.window = WindowView(lane, config.window + 1, own_parts)
+        reads_events = self.strategy.reads == "events"
+        view = LogWindow(lane) if reads_events else WindowView(lane, config.window + 1, own_parts)
+        self.window = NamedWindow(view, self.names)
+        if self.strategy.trains != "event" and config.budget != Budget():
+            raise Failure(
+                f"key budget bounds what event models remember, but {config.model} is a snapshot model, whose window is "
+                "its bound; leave the key out"
+            )
         self.window_s = config.window * header.interval_us / US_PER_S
         """How long the floor EdgeBank with a window remembers a pair."""
         self.history = History()
@@ -102,9 +112,10 @@ class Trainer:
             with phases("export"):
                 self._export(self._exporter, manifest, predictions, figures, scores_version)
         self.sequence = manifest.sequence
-        self.known_nodes = manifest.num_nodes
+        with phases("forget"):
+            evicted = self._forget(manifest)
         with phases("checkpoint"):
-            self._record(manifest, examples, predictions, report, figures, phases, skipped)
+            self._record(manifest, examples, predictions, report, figures, phases, skipped, evicted)
             if (manifest.sequence + 1) % self.config.checkpoint_every == 0:
                 self.save()
         self._observe(manifest, examples, report, figures, phases)
@@ -127,6 +138,7 @@ class Trainer:
                 "model": self.model.state_dict(),
                 "strategy": strategy,
                 "history": self.history.state(),
+                "names": self.names.state(),
                 "rng": torch.get_rng_state(),
             },
         )
@@ -158,6 +170,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.strategy.restore(state["strategy"])
         self.history.restore({name: column.numpy() for name, column in state["history"].items()})
+        self.names.restore(state["names"])
         self.known_nodes = state["known_nodes"]
         torch.set_rng_state(state["rng"])
         self.sequence = self._saved = sequence
@@ -182,17 +195,31 @@ class Trainer:
         """Remember the events of snapshots that are left out; the model never learns them."""
         left_out = self.lane.manifests[self.sequence + 1 : sequence]
         for skipped in left_out:
-            header = self.lane.header
-            columns = event_columns(
-                self.lane.log.events(skipped.tau), skipped.tau, header.interval_us, header.edge_features
-            )
-            self.strategy.remember(skipped.tau, columns, skipped.num_nodes)
+            self.names.meet(skipped.num_nodes)
+            columns = named(edge_events(self.lane, skipped.tau), self.names)
+            self.strategy.remember(skipped.tau, columns, len(self.names))
             inserts = insert_events(columns)
-            self.history.remember(inserts, skipped.num_nodes)
-            self.known_nodes = skipped.num_nodes
+            self.history.remember(inserts, len(self.names))
+            self._forget(skipped)
             if self.ranks.rank == 0:
                 self.metrics.used("state_only", len(inserts))
         return len(left_out)
+
+    def _forget(self, manifest: LaneManifest) -> Forgotten:
+        """After a snapshot: stay within the budget."""
+        evicted = Forgotten()
+        if self.strategy.trains == "event":
+            remembering = cast(EventStrategy, self.strategy)
+            since_us = manifest.tau * self.lane.header.interval_us
+            evicted = forget_beyond(self.config.budget, remembering, self.history, self.names, since_us)
+            if self.ranks.rank == 0:
+                left = {"node": len(self.names), "event": len(remembering.event_times)}
+                self.metrics.forgot(
+                    {"node": evicted.nodes, "event": evicted.events, "pair": evicted.pairs},
+                    {**left, "pair": self.history.pairs.size},
+                )
+        self.known_nodes = len(self.names)
+        return evicted
 
     def _examples(self, manifest: LaneManifest) -> Examples:
         nodes = self.window.num_nodes
@@ -232,7 +259,9 @@ class Trainer:
         self._held = self._gate.judge(ap, floor) if self.ranks.rank == 0 else None
         (held,) = self.ranks.any(self._held is not None)
         if not held:
-            self._held = exporter.export(self.strategy, self.model, manifest, predictions, scores_version)
+            self._held = exporter.export(
+                self.strategy, self.model, self.names, manifest, predictions, scores_version
+            )
         if self.ranks.rank != 0:
             return
         self.metrics.export_held(yes=self._held is not None)
@@ -254,6 +283,7 @@ class Trainer:
         figures: Figures,
         phases: Phases,
         skipped: int,
+        evicted: Forgotten,
     ) -> None:
         if self.ranks.rank != 0 or predictions is None:
             return
@@ -265,6 +295,7 @@ class Trainer:
             "trained": report.events,
             "discarded": report.discarded,
             "skipped": skipped,
+            "evicted": evicted.nodes,
             "excluded": examples.excluded,
             "steps": report.steps,
             "seconds": dict(phases.seconds),

@@ -18,6 +18,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.store.exports.writer import ExportWriter
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
+from trainer.data.node_names import NodeNames
 from trainer.models.interface import Model
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions
@@ -64,6 +65,7 @@ class Exporter:
         self,
         strategy: Strategy,
         model: Model,
+        names: NodeNames,
         manifest: LaneManifest,
         predictions: Predictions | None,
         scores_version: str,
@@ -73,6 +75,7 @@ class Exporter:
         Args:
             strategy: Its embeddings are those after the snapshot.
             model: The model.
+            names: Numbers of nodes; those that were touched and forgotten since the last export are left out.
             manifest: The snapshot.
             predictions: Of its events, before they were learned; on rank 0.
             scores_version: ``version_of`` the weights that made them.
@@ -91,14 +94,14 @@ class Exporter:
             else None
         )
         if self._writer is None:
-            for _ in embedded(strategy, touched, self._lane, self._ranks, version) if touched else ():
+            for _ in embedded(strategy, touched, names, self._lane, self._ranks, version) if touched else ():
                 pass  # rank 0 writes them
             return None
         with self._writer.begin() as export:
             files: dict[str, Any] = {}
             if touched is not None:
                 written = _Written()
-                batches = embedded(strategy, touched, self._lane, self._ranks, version)
+                batches = embedded(strategy, touched, names, self._lane, self._ranks, version)
                 files["embeddings"] = export.add("embeddings", lambda sink: written.write(sink, batches))
                 if not written.finite:
                     export.discard()
@@ -188,26 +191,29 @@ def touched_nodes(log_reader: LogReader, manifests: list[LaneManifest]) -> Touch
 
 
 def embedded(
-    strategy: Strategy, touched: Touched, lane: LaneReader, ranks: Ranks, version: str
+    strategy: Strategy, touched: Touched, names: NodeNames, lane: LaneReader, ranks: Ranks, version: str
 ) -> Iterator[pa.RecordBatch]:
     """Embeddings of nodes, some at a time; a collective at each step, whose batches are whole on rank 0.
 
     Columns: ``id`` (the producer's), ``node`` (dense), ``t`` (when it was last touched, UTC), ``model_version``,
     ``embedding`` (float32, of one length).
     """
-    total = len(touched.nodes)
+    every = names.find(touched.nodes)
+    remembered = every >= 0
+    every, ids, times = every[remembered], touched.nodes[remembered], touched.time_us[remembered]
+    total = len(every)
     for begin in range(0, max(total, 1), NODES_AT_ONCE):
         here = slice(begin, min(begin + NODES_AT_ONCE, total))
-        nodes = touched.nodes[here]
+        nodes = every[here]
         owned = strategy.owned(int(nodes.max(initial=-1)) + 1)[nodes] if len(nodes) else np.zeros(0, np.bool_)
         rows = _on_first(strategy.embeddings(nodes[owned]).float(), np.flatnonzero(owned), ranks)
         flat = pa.array(rows.ravel())
         count = len(rows)
         yield pa.RecordBatch.from_arrays(
             [
-                lane.log.external_ids().take(pa.array(nodes[:count])),
-                pa.array(nodes[:count]),
-                pa.array(touched.time_us[here][:count]).cast(pa.timestamp("us", "UTC")),
+                lane.log.external_ids().take(pa.array(ids[here][:count])),
+                pa.array(ids[here][:count]),
+                pa.array(times[here][:count]).cast(pa.timestamp("us", "UTC")),
                 pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([version])),
                 pa.FixedSizeListArray.from_arrays(flat, rows.shape[1]),
             ],

@@ -60,6 +60,8 @@ class TrainerMetrics:
             Gauge, "trainer_checkpoint_timestamp_seconds", "When the newest checkpoint was written"
         )
         self._memory = self._make(Gauge, "trainer_memory_bytes", "Memory held", "rank", "kind")
+        self._evicted = self._make(Counter, "trainer_evicted", "Forgotten to stay within the budget", "kind")
+        self._remembered = self._make(Gauge, "trainer_remembered", "What event models remember", "kind")
         self._comm = self._make(Counter, "trainer_comm_bytes", "Payload bytes sent to other ranks", "op")
         self._up = self._make(Gauge, "trainer_rank_up", "1 while the rank runs", "rank")
         self._waiting = self._make(
@@ -127,6 +129,13 @@ class TrainerMetrics:
     def checkpointed(self) -> None:
         """A checkpoint was written now."""
         self._checkpoint.labels(self._graph).set(time.time())
+
+    def forgot(self, evicted: Mapping[str, int], left: Mapping[str, int]) -> None:
+        """What was forgotten since the last snapshot, and what is remembered now, by kind: node, event, pair."""
+        for kind, count in evicted.items():
+            self._evicted.labels(self._graph, kind).inc(count)
+        for kind, count in left.items():
+            self._remembered.labels(self._graph, kind).set(count)
 
     def resources(self, sent_bytes: Mapping[str, int], held: Mapping[str, int]) -> None:
         """What the rank has sent since it started, and what it holds now."""

@@ -2,7 +2,8 @@
 
 Keys of a line: ``sequence`` and ``tau`` of the snapshot; ``events`` (all of the snapshot), ``scored`` and
 ``trained`` inserts; ``discarded`` inserts, which no rank has both ends of; ``skipped`` snapshots just before it that
-were left out for lag; ``excluded`` (events left out of scores, by reason); ``steps``; ``loss`` (mean, nats); ``ap``,
+were left out for lag; ``excluded`` (events left out of scores, by reason); ``evicted`` nodes, forgotten afterwards for
+the budget; ``steps``; ``loss`` (mean, nats); ``ap``,
 ``auc``, ``mrr``, ``hits_at_10`` of the model; ``<scorer>_ap`` and so on for the floors ``random``, ``edgebank``,
 ``recency``; ``inductive_…``, ``transductive_…``, ``historical_…`` for the subsets; ``seconds`` by phase; ``t_max``
 (event time, s); ``lag`` (snapshots behind the lane); ``wall_time`` (s since the epoch). A figure that cannot be

@@ -61,7 +61,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_by_name(content: bytes, tmp_pat
 
 def test_another_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
     torch.save({"format": 99}, tmp_path / f"{0:016d}.pt")
-    with pytest.raises(Failure, match="has format 99, this release reads 1"):
+    with pytest.raises(Failure, match="has format 99, this release reads 2"):
         Checkpoints(tmp_path, 1).newest()
 
 

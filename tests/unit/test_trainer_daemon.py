@@ -180,7 +180,7 @@ def test_the_scores_file_has_what_its_description_says(tmp_path: Path) -> None:
         "wall_time", "loss", "ap", "auc", "mrr", "hits_at_10", "random_ap", "edgebank_ap", "edgebank_window_ap", "recency_ap",
         "transductive_ap", "historical_ap",
     } <= line.keys()  # fmt: skip
-    assert line["seconds"].keys() == {"advance", "prepare", "score", "train"}
+    assert line["seconds"].keys() == {"advance", "prepare", "score", "train", "forget"}
     assert all(0 <= line[key] <= 1 for key in line if key.endswith(("ap", "auc", "mrr", "hits_at_10")))
     json.dumps(line, allow_nan=False)
 

@@ -19,6 +19,9 @@ CARRIED = 3
 """Columns of ``EventFeed.carried`` before the event's features: weight, label, whether there is a label."""
 
 
+_AT_ONCE = 1 << 16
+
+
 class EventFeed:
     """All insert events so far, numbered from 0 in log order.
 
@@ -42,6 +45,8 @@ class EventFeed:
         self._dst = np.empty(0, np.int32)
         self._time_us: Int64 = np.empty(0, np.int64)
         self._carried: Float32 = np.empty((0, CARRIED + features), np.float32)
+        self._births = 0  # nodes that ever came
+        self._born: Int64 | None = None  # by number, how many came before; None: the number
         self.graph = TemporalGraph()
 
     def __len__(self) -> int:
@@ -89,6 +94,45 @@ class EventFeed:
             self._carried[new, CARRIED:] = events.features[inserts].clip(-LARGEST_FEATURE, LARGEST_FEATURE)
         self.graph.append(events.src[inserts], events.dst[inserts], events.visible_t[inserts], num_nodes)
         self._size = end
+        self._bear(num_nodes)
+
+    def born(self, nodes: Int64) -> Int64:
+        """How many nodes came before each: its number, until nodes were forgotten, and never another node's."""
+        if self._born is None:
+            return nodes
+        last = len(self._born) - 1
+        return np.where(nodes <= last, self._born[np.minimum(nodes, last)], self._births + nodes - last - 1)
+
+    def forget(self, kept: Int64, first: int) -> Int64:
+        """Forget nodes with all their events, and the oldest events; what is left is numbered anew, in its order.
+
+        Args:
+            kept: int64, ascending numbers of the nodes that stay.
+            first: Number of the oldest event that may stay.
+
+        Returns:
+            int64 (events before + 1,): how many of the events before each stay, so the new number of one that does.
+        """
+        nodes = self.graph.num_nodes
+        if self._born is None:
+            self._born = np.arange(self._births)
+        self._born = self._born[kept]
+        place = np.full(nodes, -1, np.int32)
+        place[kept] = np.arange(len(kept))
+        held = (place[self.src] >= 0) & (place[self.dst] >= 0)
+        held[:first] = False
+        before: Int64 = np.concatenate([[0], np.cumsum(held)])
+        chosen = np.flatnonzero(held)
+        for name in ("_src", "_dst", "_time_us", "_carried"):
+            column = getattr(self, name)
+            for begin in range(0, len(chosen), _AT_ONCE):  # a copy of a whole column would double the peak
+                part = chosen[begin : begin + _AT_ONCE]
+                column[begin : begin + len(part)] = column[part]
+        self._size = len(chosen)
+        for ends in (self.src, self.dst):
+            ends[:] = place[ends]
+        self.graph.forget(kept, before)
+        return before
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything, as arrays."""
@@ -97,6 +141,9 @@ class EventFeed:
         }
         for name in ("src", "dst", "time_us", "carried"):
             state[name] = getattr(self, name)
+        state["births"] = np.array([self._births])
+        if self._born is not None:
+            state["born"] = self._born
         return state
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
@@ -104,6 +151,8 @@ class EventFeed:
         for name in ("src", "dst", "time_us", "carried"):
             setattr(self, f"_{name}", np.asarray(state[name]).copy())
         self._size = len(self._src)
+        self._births = int(state["births"][0])
+        self._born = np.asarray(state["born"], np.int64).copy() if "born" in state else None
         graph = {name.removeprefix("graph_"): state[name] for name in state if name.startswith("graph_")}
         self.graph.restore(graph)  # type: ignore[arg-type]  # these are int64
 
@@ -111,4 +160,13 @@ class EventFeed:
     def memory_bytes(self) -> int:
         """Bytes held."""
         columns = (self._src, self._dst, self._time_us, self._carried)
-        return self.graph.memory_bytes + sum(column.nbytes for column in columns)
+        born = 0 if self._born is None else self._born.nbytes
+        return self.graph.memory_bytes + born + sum(column.nbytes for column in columns)
+
+    def _bear(self, num_nodes: int) -> None:
+        if self._born is None:
+            self._births = max(self._births, num_nodes)
+            return
+        fresh = np.arange(self._births, self._births + num_nodes - len(self._born))
+        self._born = np.concatenate([self._born, fresh])
+        self._births += len(fresh)

@@ -143,6 +143,35 @@ class History:
         nothing = np.empty(0, np.int64)
         self.replay(events, num_nodes, nothing, nothing, nothing)
 
+    @property
+    def last_seen_us(self) -> Int64:
+        """int64 (nodes,), time of each node's latest event; ``NEVER`` without one."""
+        latest: Int64 = np.maximum(self.last_out, self.last_in)
+        return latest
+
+    def forget(self, kept: Int64, since_us: int) -> int:
+        """Forget nodes with their pairs, and pairs that did not meet since a time; nodes are numbered anew.
+
+        Args:
+            kept: int64, ascending nodes that stay, in their order.
+            since_us: Microseconds.
+
+        Returns:
+            Pairs forgotten.
+        """
+        assert not len(self._open), "between snapshots everything is known"
+        place = np.full(len(self.last_out), -1, np.int64)
+        place[kept] = np.arange(len(kept))
+        for name in ("last_out", "last_in", "count_out", "count_in"):
+            setattr(self, name, getattr(self, name)[kept])
+        destinations = place[self.destinations]
+        self.destinations = destinations[destinations >= 0]
+        table, size = self.pairs, self.pairs.size
+        src, dst = (place[ends] for ends in table.pairs(np.arange(size)))
+        stay = np.flatnonzero((src >= 0) & (dst >= 0) & (table.last_us[:size] >= since_us))
+        self.pairs = PairTable((src[stay] << 32) | dst[stay], table.last_us[stay], table.count[stay])
+        return size - len(stay)
+
     def state(self) -> dict[str, NDArray[np.signedinteger]]:
         """Everything, as arrays; ``restore`` of it changes nothing that follows. Not with ``across``."""
         assert not self._across

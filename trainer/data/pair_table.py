@@ -32,7 +32,8 @@ def find(slots, shift, keys, key):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _fill(slots, shift, keys, size):  # type: ignore[no-untyped-def]  # compiled
+def fill(slots, shift, keys, size):  # type: ignore[no-untyped-def]  # compiled
+    """Enter ``keys[:size]`` into empty slots."""
     for position in range(size):
         slots[-1 - find(slots, shift, keys, keys[position])] = position
 
@@ -75,7 +76,7 @@ class PairTable:
             bits = max(10, int(2 * need - 1).bit_length() + 1)
             self.slots = np.full(1 << bits, _EMPTY, np.int32)
             self.shift = 64 - bits
-            _fill(self.slots, self.shift, self.keys, self.size)
+            fill(self.slots, self.shift, self.keys, self.size)
 
     def pairs(self, positions: Int64) -> tuple[Int64, Int64]:
         """Source and destination ids of entries."""

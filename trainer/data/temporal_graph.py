@@ -76,6 +76,22 @@ class TemporalGraph:
         )
         self.num_events += len(src)
 
+    def forget(self, kept: Int64, before: Int64) -> None:
+        """Forget nodes and events; what is left is numbered anew, in its order, and lies without gaps.
+
+        Args:
+            kept: int64, ascending nodes that stay.
+            before: int64 (num_events + 1,), how many of the events before each stay. No event of a node that goes may.
+        """
+        place = np.full(len(self.row), -1, np.int64)
+        place[kept] = np.arange(len(kept))
+        size = _count_left(self.row, self.entry, kept, before)
+        row, entry = self.row, self.entry
+        self.__init__()  # type: ignore[misc]  # nothing of before stays
+        self._used = self._lay_out(size)
+        _copy_left((row, entry), (self.row, self.entry), kept, place, before)
+        self.num_events = int(before[-1])
+
     def state(self) -> dict[str, Int64]:
         """Everything, as arrays without slack, from which ``restore`` makes an equal graph."""
         size = self.row[:, 1]
@@ -88,7 +104,17 @@ class TemporalGraph:
     def restore(self, state: Mapping[str, Int64]) -> None:
         """Become the graph of a ``state()``."""
         self.__init__()  # type: ignore[misc]  # nothing of before stays
-        size = np.asarray(state["size"], np.int64)
+        self._used = self._lay_out(np.asarray(state["size"], np.int64))
+        self.entry[_places(self.row)] = state["entry"]
+        self.num_events = int(state["num_events"][0])
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return self.row.nbytes + self.room.nbytes + self._extra.nbytes + self.entry.nbytes
+
+    def _lay_out(self, size: Int64) -> int:
+        """Give every node of an empty graph a slab for so many entries; the arena entries taken."""
         self._reserve_nodes(len(size))
         room = np.maximum(np.ceil(np.log2(np.maximum(size, 1))), _SMALLEST).astype(np.int64)
         lengths = np.where(size > 0, np.left_shift(np.int64(1), room), 0)
@@ -98,14 +124,7 @@ class TemporalGraph:
         self.row[: len(size), 1] = size
         used = int(ends[-1]) if len(ends) else 0
         self._reserve_arena(used)
-        self._used = used
-        self.entry[_places(self.row)] = state["entry"]
-        self.num_events = int(state["num_events"][0])
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes held."""
-        return self.row.nbytes + self.room.nbytes + self._extra.nbytes + self.entry.nbytes
+        return used
 
     def _reserve_nodes(self, num_nodes: int) -> None:
         if num_nodes <= len(self.row):
@@ -129,6 +148,36 @@ def _places(row: Int64) -> Int64:
     within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
     places: Int64 = np.repeat(start, size) + within
     return places
+
+
+@njit(cache=True, nogil=True)
+def _count_left(row, entry, kept, before):  # type: ignore[no-untyped-def]  # compiled
+    """Entries of each kept node whose events stay."""
+    size = np.zeros(len(kept), np.int64)
+    for i in range(len(kept)):
+        first, count = row[kept[i]]
+        for j in range(first, first + count):
+            number = entry[j, 1] >> (NODE_BITS + 1)
+            size[i] += before[number + 1] - before[number]
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _copy_left(old, new, kept, place, before):  # type: ignore[no-untyped-def]  # compiled
+    old_row, old_entry = old
+    row, entry = new
+    rest = (np.int64(1) << NODE_BITS) - 1
+    for i in range(len(kept)):
+        first, count = old_row[kept[i]]
+        to = row[i, 0]
+        for j in range(first, first + count):
+            word = old_entry[j, 1]
+            event, other = word >> NODE_BITS, word & rest
+            number = event >> 1
+            if before[number + 1] > before[number]:
+                entry[to, 0] = old_entry[j, 0]
+                entry[to, 1] = ((2 * before[number] + (event & 1)) << NODE_BITS) | place[other]
+                to += 1
 
 
 @njit(cache=True, nogil=True, inline="always")

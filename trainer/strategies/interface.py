@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from trainer.data.history import Inserts
 from trainer.models.interface import Kind, Model, models
 from trainer.parameters import check_parameters
 from trainer.ranks import Ranks
+
+Reads = Literal["graph", "events"]
+"""What a strategy needs of a window: the lane's graph with its parts, or nothing but the newest snapshot's events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Strategy(Protocol):
 
     name: ClassVar[str]
     trains: ClassVar[Kind]
+    reads: ClassVar[Reads]
 
     def setup(
         self, model: Model, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
@@ -118,6 +122,30 @@ class Strategy(Protocol):
     @property
     def held_bytes(self) -> dict[str, int]:
         """Bytes held beside window and history, by kind."""
+        ...
+
+
+class EventStrategy(Strategy, Protocol):
+    """A strategy for event models: it remembers the stream by itself, and can forget."""
+
+    @property
+    def event_times(self) -> NDArray[np.int64]:
+        """Times of the events that are remembered, int64, microseconds, not decreasing."""
+        ...
+
+    def forget(self, kept: NDArray[np.int64], first: int) -> int:
+        """Forget nodes with all that is remembered of them, and the oldest events; not a collective.
+
+        From now on nodes are numbered anew: those that stay, in their order. What was done last about the newest
+        snapshot stays done. An event that is not yet in the memory is not forgotten for its age.
+
+        Args:
+            kept: int64, ascending numbers of the nodes that stay.
+            first: Number of the oldest event that may stay.
+
+        Returns:
+            Events forgotten.
+        """
         ...
 
 

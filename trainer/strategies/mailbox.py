@@ -16,6 +16,8 @@ Int64 = NDArray[np.int64]
 
 NEVER = -1
 
+_AT_ONCE = 1 << 16
+
 LARGEST_MAIL = 1e6
 """Mails are cut off there, and what is no number is zero: one hostile event must not be passed on for ever."""
 
@@ -240,6 +242,25 @@ class Mailbox:
     def forget(self) -> None:
         """Forget all marks: what is, stays."""
         self._marks.clear()
+
+    def keep(self, kept: Int64) -> None:
+        """Forget all nodes but these, ascending; they are numbered anew, in their order. There is no mark."""
+        assert not self._marks
+        kept = kept[kept < len(self.event_us)]
+        for times in (self.event_us, self.former_us):
+            times[: len(kept)] = times[kept]
+            times[len(kept) :] = NEVER
+        if self.places is not None:
+            self.places.keep(kept)
+            return
+        tables: list[Any] = (
+            [self.mail] if self.walks is None else [self.mail, self.walks.sketch, self.walks.time_us]
+        )
+        for table in tables:
+            for begin in range(0, len(kept), _AT_ONCE):  # in place: a copy would double the peak
+                part = kept[begin : begin + _AT_ONCE]
+                table[begin : begin + len(part)] = table[part]
+            table[len(kept) :] = 0
 
     def changed(self) -> Int64:
         """Nodes with a row that changed since the newest mark."""

@@ -101,10 +101,9 @@ class MemoryStream:
         """Walk features of pairs at times (q, walk_width()); None for a model without."""
         if self.mailbox.walks is None:
             return None
-        rows = None
-        if self.mailbox.places is not None:
-            rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
-        features = torch.from_numpy(self.mailbox.walks.features(src, dst, time_us, rows))
+        rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
+        born = self._feed.born
+        features = torch.from_numpy(self.mailbox.walks.features(born(src), born(dst), time_us, rows))
         return features.to(self._device, self.mailbox.own.dtype)
 
     def mark(self) -> int:
@@ -116,6 +115,17 @@ class MemoryStream:
         """Go back to the newest ``mark``, which is gone then."""
         self.mailbox.back()
         self.position = position
+
+    def forget(self, kept: Int64, before: Int64) -> None:
+        """Follow the feed, which forgot nodes and events; no mark is left.
+
+        Args:
+            kept: int64, ascending numbers of the nodes that stay.
+            before: int64 (events before + 1,), how many of the events before each stay.
+        """
+        self.mailbox.forget()
+        self.mailbox.keep(kept)
+        self.position = int(before[self.position])
 
     def state(self) -> dict[str, Any]:
         """Everything, as tensors and arrays."""
@@ -156,10 +166,8 @@ class MemoryStream:
         newest[place] = times  # of repeated places the last value stays
         self.mailbox.put(nodes, mails, newest)
         if self.mailbox.walks is not None:
-            rows = None
-            if self.mailbox.places is not None:
-                rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
-            self.mailbox.walks.add(src, dst, time_us, rows)
+            rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
+            self.mailbox.walks.add(feed.born(src), feed.born(dst), time_us, rows)
 
     def _mails(self, own: Tensor, told: Tensor, numbers: Int64) -> Tensor:
         """Mails (2 · events, width), the source's first, from what each end is and tells."""

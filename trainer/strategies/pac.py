@@ -19,7 +19,7 @@ from trainer.data.history import Inserts
 from trainer.models.interface import Model
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
-from trainer.strategies.interface import StepReport, register
+from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.mailbox import Rows
 from trainer.strategies.memory_stream import ROWS_AT_ONCE
 from trainer.strategies.memory_way import MemoryWay, logits
@@ -56,6 +56,7 @@ class PacStrategy(SequentialStrategy):
     """
 
     name: ClassVar[str] = "pac"
+    reads: ClassVar[Reads] = "graph"
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class PacStrategy(SequentialStrategy):
         before = self._groups.owner
         round_number = self._passes * _ROUNDS + self._snapshots // self._shuffle_every
         self._groups.place(window.owner(tau), window.shared(), round_number)
-        for way in self._ways:
+        for way in self._every_way:
             carry(way.stream.mailbox, before, self._groups.owner, self._ranks)
         inserts = window.events(tau).op == int(Op.INSERT)
         parts = window.event_parts(tau)
@@ -211,9 +212,15 @@ class PacStrategy(SequentialStrategy):
         self._tau, self._num_nodes = state["tau"], state["num_nodes"]
         self._feed.restore({name: np.asarray(column) for name, column in state["feed"].items()})
         self._first = len(self._feed)
-        streams = [state["streams"][str(place)] for place in range(len(state["streams"]))]
-        self._restore_stream(self._ways[0], streams[0])
-        self._resumed = streams[1:]
+        self._restore_ways(state["streams"])
+
+    def forget(self, kept: Int64, first: int) -> int:
+        """See ``EventStrategy.forget``."""
+        events = super().forget(kept, first)
+        self._groups.keep(kept)
+        self._first = len(self._feed)
+        self._learner = self._learner[:0]
+        return events
 
     @property
     def held_bytes(self) -> dict[str, int]:

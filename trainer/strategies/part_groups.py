@@ -69,6 +69,10 @@ class PartGroups:
             self.shared = np.concatenate([self.shared, np.zeros(more, np.bool_)])
             self.owner = self._owners()
 
+    def keep(self, kept: Int64) -> None:
+        """Forget all nodes but these, ascending; they are numbered anew, in their order, and keep their owners."""
+        self._home, self.shared, self.owner = self._home[kept], self.shared[kept], self.owner[kept]
+
     def owners(self, nodes: Int64) -> Int32:
         """int32 (n,) rank of each node; −1 for ids beyond the known ones."""
         inside = nodes < len(self.owner)

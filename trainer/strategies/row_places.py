@@ -51,6 +51,14 @@ class RowPlaces:
         self._free = np.concatenate([self._free, rows[rows >= 0]])
         self._at[nodes[rows >= 0]] = -1
 
+    def keep(self, kept: Int64) -> None:
+        """Forget all nodes but these, ascending; they are numbered anew, in their order, and keep their rows."""
+        gone = self._at >= 0
+        gone[kept] = False
+        self.release(np.flatnonzero(gone))
+        self._at[: len(kept)] = self._at[kept]
+        self._at[len(kept) :] = -1
+
     def held(self) -> Int64:
         """Nodes with a row, ascending."""
         return np.flatnonzero(self._at >= 0)

@@ -21,7 +21,7 @@ from trainer.data.history import Inserts
 from trainer.models.interface import Kind, Model
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
-from trainer.strategies.interface import StepReport, register
+from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.memory_way import MemoryWay, logits
 
@@ -44,6 +44,7 @@ class SequentialStrategy:
 
     name: ClassVar[str] = "sequential"
     trains: ClassVar[Kind] = "event"
+    reads: ClassVar[Reads] = "events"
 
     def __init__(self, *, group: int = 200, precision: str = "float32") -> None:
         if group < 1:
@@ -72,7 +73,6 @@ class SequentialStrategy:
             weight_decay=optimisation.weight_decay,
             fused=True,  # one kernel over all weights: a memory model has many small ones
         )
-        self._resumed: list[dict[str, Any]] = []
         self.rewind()
 
     def rewind(self) -> None:
@@ -81,6 +81,9 @@ class SequentialStrategy:
         self._tau: int | None = None
         self._num_nodes = 0
         self._ways = [self._way(self._model)]
+        self._resumed: list[
+            MemoryWay
+        ] = []  # of models that were predicted beside: they come in the same order
 
     def advance(self, window: GraphWindow) -> None:
         """See ``Strategy.advance``."""
@@ -155,7 +158,7 @@ class SequentialStrategy:
             "tau": self._tau,
             "num_nodes": self._num_nodes,
             "feed": self._feed.state(),
-            "streams": {str(place): way.stream.state() for place, way in enumerate(self._ways)},
+            "streams": {str(place): way.stream.state() for place, way in enumerate(self._every_way)},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -165,9 +168,21 @@ class SequentialStrategy:
         self._tau = state["tau"]
         self._num_nodes = state["num_nodes"]
         self._feed.restore({name: np.asarray(column) for name, column in state["feed"].items()})
-        streams = [state["streams"][str(place)] for place in range(len(state["streams"]))]
-        self._restore_stream(self._ways[0], streams[0])
-        self._resumed = streams[1:]  # of models that were predicted beside: they come in the same order
+        self._restore_ways(state["streams"])
+
+    @property
+    def event_times(self) -> Int64:
+        """See ``EventStrategy.event_times``."""
+        return self._feed.time_us
+
+    def forget(self, kept: Int64, first: int) -> int:
+        """See ``EventStrategy.forget``."""
+        events = len(self._feed)
+        before = self._feed.forget(kept, min(first, *(way.stream.position for way in self._every_way)))
+        for way in self._every_way:
+            way.settle()
+            way.stream.forget(kept, before)
+        return events - len(self._feed)
 
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
         """See ``Strategy.gather``."""
@@ -182,7 +197,7 @@ class SequentialStrategy:
         """See ``Strategy.held_bytes``: events with their graph, and memories."""
         return {
             "events": self._feed.memory_bytes,
-            "memory": sum(way.stream.memory_bytes for way in self._ways),
+            "memory": sum(way.stream.memory_bytes for way in self._every_way),
         }
 
     def _check(self, lane: LaneHeader, ranks: Ranks) -> None:
@@ -234,11 +249,20 @@ class SequentialStrategy:
         for way in self._ways:
             if way.model is model:
                 return way
-        way = self._way(model)
-        if self._resumed:
-            self._restore_stream(way, self._resumed.pop(0))
+        way = self._resumed.pop(0) if self._resumed else self._way(model)
+        way.model = way.stream.model = model
         self._ways.append(way)
         return way
+
+    @property
+    def _every_way(self) -> list[MemoryWay]:
+        return [*self._ways, *self._resumed]
+
+    def _restore_ways(self, streams: dict[str, Any]) -> None:
+        ways = [self._way(self._model) for _ in streams]
+        for place, way in enumerate(ways):
+            self._restore_stream(way, streams[str(place)])
+        self._ways, self._resumed = ways[:1], ways[1:]
 
     def _restore_stream(self, way: MemoryWay, state: dict[str, Any]) -> None:
         way.stream.restore(state)

@@ -107,7 +107,8 @@ class ShardedStream(MemoryStream):
             request.answer(torch.from_numpy(sketch_us).to(self._device), "walks").cpu().numpy(),
         )
         at_src, at_dst = np.split(place, 2)
-        features = torch.from_numpy(fetched.features(src, dst, time_us, (at_src, at_dst)))
+        born = self._feed.born
+        features = torch.from_numpy(fetched.features(born(src), born(dst), time_us, (at_src, at_dst)))
         return features.to(self._device, self.mailbox.own.dtype)
 
     @torch.no_grad()
@@ -162,7 +163,7 @@ class ShardedStream(MemoryStream):
             self._ranks.sum_rows(torch.from_numpy(sketch).to(self._device), "walks").cpu().numpy(),
             self._ranks.sum_rows(torch.from_numpy(sketch_us).to(self._device), "walks").cpu().numpy(),
         )
-        everyones.add(src, dst, time_us, places)
+        everyones.add(self._feed.born(src), self._feed.born(dst), time_us, places)
         walks.sketch[rows], walks.time_us[rows] = everyones.sketch[mine], everyones.time_us[mine]
 
     def _everyones(self, rows: Tensor, here: NDArray[np.bool_]) -> Tensor:

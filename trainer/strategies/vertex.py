@@ -23,7 +23,7 @@ from trainer.data.remote import InputRows
 from trainer.models.interface import Kind, Model, NodeInputs, SnapshotModel
 from trainer.nn.rows import rows
 from trainer.ranks import Ranks
-from trainer.strategies.interface import StepReport, register
+from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.structural import structural_embeddings
 
 Int64 = NDArray[np.int64]
@@ -44,6 +44,7 @@ class VertexStrategy:
 
     name: ClassVar[str] = "vertex"
     trains: ClassVar[Kind] = "snapshot"
+    reads: ClassVar[Reads] = "graph"
 
     def __init__(self, *, inference_nodes: int = 65_536) -> None:
         if inference_nodes < 1:

@@ -1,0 +1,127 @@
+"""Numbers of the nodes that are remembered: as long as none was forgotten, the stream's dense ids themselves."""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from trainer.data.pair_table import fill, find
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+
+_EMPTY = -1
+
+
+class NodeNames:
+    """Which number each remembered node has; what is kept by number grows with those, not with the stream.
+
+    Until ``keep`` is first called, numbers are dense ids. From then on remembered nodes stand in a hash table, in the
+    order in which they came; a forgotten node that comes back gets a new number, like a node never seen.
+    """
+
+    def __init__(self) -> None:
+        self._seen = 0  # dense ids below this have come
+        self._size = 0
+        self._ids: Int64 | None = None  # dense id by number; None: they are equal
+        self._slots: Int32 = np.empty(0, np.int32)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def meet(self, num_ids: int) -> None:
+        """Give a number to every dense id that came since, up to ``num_ids`` exclusively."""
+        fresh = np.arange(self._seen, num_ids)
+        self._seen = max(self._seen, num_ids)
+        if self._ids is None:
+            self._size = self._seen
+        elif len(fresh):
+            self.numbers(fresh)
+
+    def numbers(self, ids: Int64) -> Int64:
+        """Numbers int64 (n,) of dense ids that have come; those that were forgotten get new ones."""
+        if self._ids is None:
+            return ids
+        self._reserve(len(ids))
+        found = np.empty(len(ids), np.int64)
+        self._size = _number(self._slots, _shift(self._slots), self._ids, self._size, (ids, found))
+        return found
+
+    def find(self, ids: Int64) -> Int64:
+        """Numbers int64 (n,) of dense ids; −1 for those that were forgotten."""
+        if self._ids is None:
+            return ids
+        found = np.empty(len(ids), np.int64)
+        _find_all(self._slots, _shift(self._slots), self._ids, ids, found)
+        return found
+
+    def ids(self, numbers: Int64) -> Int64:
+        """Dense ids int64 (n,) of numbers."""
+        return numbers if self._ids is None else self._ids[numbers]
+
+    def keep(self, kept: Int64) -> None:
+        """Forget all nodes but these; they are numbered anew, in their order.
+
+        Args:
+            kept: int64, ascending numbers.
+        """
+        self._ids = kept.copy() if self._ids is None else self._ids[kept]
+        self._size = len(kept)
+        self._slots = np.empty(0, np.int32)
+        self._reserve(0)
+
+    def state(self) -> dict[str, Any]:
+        """What ``restore`` continues from."""
+        names = {} if self._ids is None else {"ids": self._ids[: self._size]}
+        return {"seen": self._seen, **names}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        self._seen = self._size = int(state["seen"])
+        self._ids = None
+        if "ids" in state:
+            self._ids = np.asarray(state["ids"]).copy()
+            self._size = len(self._ids)
+            self._slots = np.empty(0, np.int32)
+            self._reserve(0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return self._slots.nbytes + (0 if self._ids is None else self._ids.nbytes)
+
+    def _reserve(self, more: int) -> None:
+        """Room for so many more nodes, at a load of at most one half."""
+        assert self._ids is not None
+        need = self._size + more
+        if need > len(self._ids):
+            room = max(need, len(self._ids) * 5 // 4)
+            self._ids = np.concatenate([self._ids[: self._size], np.empty(room - self._size, np.int64)])
+        if 2 * max(need, 1) > len(self._slots):
+            self._slots = np.full(1 << max(10, int(2 * need - 1).bit_length() + 1), _EMPTY, np.int32)
+            fill(self._slots, _shift(self._slots), self._ids, self._size)
+
+
+def _shift(slots: Int32) -> int:
+    return 64 - (len(slots).bit_length() - 1)
+
+
+@njit(cache=True, nogil=True)
+def _find_all(slots, shift, keys, ids, out):  # type: ignore[no-untyped-def]  # compiled
+    for i in range(len(ids)):
+        out[i] = max(find(slots, shift, keys, ids[i]), np.int64(-1))
+
+
+@njit(cache=True, nogil=True)
+def _number(slots, shift, keys, size, asked):  # type: ignore[no-untyped-def]  # compiled
+    ids, out = asked
+    for i in range(len(ids)):
+        position = find(slots, shift, keys, ids[i])
+        if position < 0:
+            slots[-1 - position] = size
+            position = np.int64(size)
+            keys[size] = ids[i]
+            size += 1
+        out[i] = position
+    return size

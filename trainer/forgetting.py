@@ -1,0 +1,77 @@
+"""What event models forget, so that a stream without an end fits into memory: nodes and events unseen for longest."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.trainer_config import Budget
+from trainer.data.history import NEVER, History
+from trainer.data.node_names import NodeNames
+from trainer.strategies.interface import EventStrategy
+
+Int64 = NDArray[np.int64]
+
+SLACK = 8
+"""Beyond the budget, an eighth of it is forgotten at once: renumbering what is left costs its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """How much was forgotten: nodes, events of the temporal graph, pairs of the history."""
+
+    nodes: int = 0
+    events: int = 0
+    pairs: int = 0
+
+
+def longest_unseen(last_seen_us: Int64, most: int, since_us: int) -> Int64:
+    """Nodes to keep.
+
+    Args:
+        last_seen_us: int64 (nodes,).
+        most: Above so many nodes, those unseen for longest go until seven eighths are left; of equal times those with
+            the lowest number go first.
+        since_us: Nodes seen since then stay in any case.
+
+    Returns:
+        int64, ascending.
+    """
+    nodes = len(last_seen_us)
+    if nodes <= most:
+        return np.arange(nodes)
+    stays = last_seen_us >= since_us
+    stays[np.argsort(last_seen_us, kind="stable")[nodes - (most - most // SLACK) :]] = True
+    return np.flatnonzero(stays)
+
+
+def forget_beyond(
+    budget: Budget, strategy: EventStrategy, history: History, names: NodeNames, since_us: int
+) -> Forgotten:
+    """Bring what is remembered within the budget, between two snapshots.
+
+    A node goes with its state, its events and its pairs; an event beyond the budget of events goes with the pairs that
+    did not meet since. All of it follows from the past alone and is the same on all ranks.
+
+    Args:
+        budget: Of nodes and events.
+        strategy: Has the memory and the events.
+        history: Has the pairs and when nodes were last seen.
+        names: Numbers of the remembered nodes.
+        since_us: Begin of the newest snapshot, whose nodes and events stay in any case.
+    """
+    nodes, times = len(names), strategy.event_times
+    kept = np.arange(nodes)
+    if budget.nodes is not None:
+        kept = longest_unseen(history.last_seen_us[:nodes], budget.nodes, since_us)
+    first = 0
+    if budget.events is not None and len(times) > budget.events:
+        first = len(times) - (budget.events - budget.events // SLACK)
+        first = min(first, int(np.searchsorted(times, since_us)))
+    if len(kept) == nodes and not first:
+        return Forgotten()
+    oldest_us = int(times[first]) if first else NEVER
+    events = strategy.forget(kept, first)
+    pairs = history.forget(kept, oldest_us)
+    names.keep(kept)
+    return Forgotten(nodes - len(kept), events, pairs)
