@@ -53,7 +53,8 @@ ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
     ("byte-lp, sweeps only", "byte-lp", {"refresh": None}),
     ("byte-lp, one heated sweep", "byte-lp", {"refresh": None, "steps": 1}),
     ("byte-lp, few moves", "byte-lp", {"refresh": None, "steps": 0, "move_cost": 8.0}),
-    ("byte-lp, fewest moves", "byte-lp", {"refresh": None, "steps": 0, "move_cost": 12.0}),
+    ("byte-lp, fewer moves", "byte-lp", {"refresh": None, "steps": 0, "move_cost": 12.0}),
+    ("byte-lp, fewest moves", "byte-lp", {"refresh": None, "steps": 0, "move_cost": 24.0}),
     ("anchor-metis", "anchor-metis", {}),
     ("kl", "kl", {}),
 ]
