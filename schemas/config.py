@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from schemas.events import IdKind
-from schemas.fields import Fields, IdPrefix, OpName
+from schemas.fields import MAX_PARTS, Fields, IdPrefix, OpName
 from schemas.section import Section
 from schemas.store_address import Store
 
@@ -274,7 +274,7 @@ class Lane(Section):
 
     name: Name = Field(description="Folder of the lane in the store.")
     algorithm: str = Field(description="A partitioner: freshet-stream partition --help lists them.")
-    parts: int = Field(ge=1, le=4096, description="K, the number of parts.")
+    parts: int = Field(ge=1, le=MAX_PARTS, description="K, the number of parts.")
     window: int = Field(4, ge=1, description="w: snapshots that trainers look back.")
     edge_life: int | None = Field(
         None, ge=1, description="Intervals an edge lives after its last occurrence; null: until deleted."

@@ -8,6 +8,8 @@ from pydantic import AfterValidator, Field, model_validator
 from schemas.section import Section
 
 MAX_PATH_KEYS = 16
+MAX_PARTS = 4096
+"""K of any lane: partitioners keep some tables of a row and a column a part."""
 MAX_FEATURE_PATHS = 4096
 
 PathKeys = tuple[str, ...]

@@ -179,11 +179,10 @@ def _compare(
     from schemas.events import US_PER_S
     from stream.commands.progress import Display
     from stream.partition.comparison import compare
-    from stream.partition.interface import PartitionError
+    from stream.partition.interface import check_parts
     from stream.store.store_events import read_source
 
-    if parts < 1:  # said before the file is read
-        raise PartitionError(f"partitioners need at least one part, found parts = {parts}")
+    check_parts("every partitioner", parts)  # said before the file is read
     read = read_source(file, as_of)
     running, done = "", 0
 

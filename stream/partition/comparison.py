@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from stream.partition.interface import Kind, PartitionError, algorithms
+from stream.partition.interface import Kind, PartitionError, algorithms, check_parts
 from stream.partition.offline import Mode, TwoPass, accepted_params, partition_events
 
 _SLOW = {"kl": {"max_pairs": 10_000}}
@@ -60,11 +60,10 @@ def compare(
         progress: Told the events that it has done.
 
     Raises:
-        PartitionError: K is below 1, or a parameter is taken by none.
+        PartitionError: K is out of range, or a parameter is taken by none.
         ValueError: The snapshots are wrong.
     """
-    if parts < 1:
-        raise PartitionError(f"partitioners need at least one part, found parts = {parts}")
+    check_parts("every partitioner", parts)
     known = algorithms()
     takes = {name: accepted_params(name) for name in known}
     for given in params or {}:

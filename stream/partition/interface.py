@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from schemas.fields import MAX_PARTS
 from stream.partition.parameters import PartitionError, check_parameters
 from stream.snapshots.delta import Int8, Int32, Int64, SnapshotDelta
 
@@ -138,6 +139,18 @@ def algorithms() -> dict[str, Factory]:
     return found
 
 
+def check_parts(whose: str, parts: int) -> None:
+    """Refuse a K that no partitioner can work with, by the name of who was asked for it.
+
+    Raises:
+        PartitionError: K is below 1 or above ``MAX_PARTS``.
+    """
+    if parts < 1:
+        raise PartitionError(f"{whose} needs at least one part, found parts = {parts}")
+    if parts > MAX_PARTS:
+        raise PartitionError(f"{whose} takes at most {MAX_PARTS} parts, found {parts}")
+
+
 def create(
     name: str,
     given: Mapping[str, Any] | None = None,
@@ -164,8 +177,7 @@ def create(
     known = algorithms()
     if name not in known:
         raise PartitionError(f"unknown partitioner {name!r}; expected one of {', '.join(sorted(known))}")
-    if parts < 1:
-        raise PartitionError(f"{name} needs at least one part, found parts = {parts}")
+    check_parts(name, parts)
     if not 0 <= seed < _SEEDS:
         raise PartitionError(f"{name} takes a seed from 0 to {_SEEDS - 1}, found {seed}")
     own = {**(given or {}), **params}

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas.events import US_PER_S
-from stream.partition.interface import Assignment, PartitionError, Quality
+from stream.partition.interface import Assignment, Quality
 from stream.partition.load_lanes import LANE_PARTS, SHORT_LOADS, lanes_for
 from stream.partition.need_cover_homes import forget_former_homes, local_graph, place, slots
 from stream.partition.need_cover_nodes import (
@@ -46,7 +46,6 @@ _LARGEST_UNIT = 1e15
 """Weights are stored times e^(t/T), the unit of forward decay, and brought back to 1 beyond this."""
 _UNPICKED = 2**31 - 1
 _STORED = ("need", "at_home", "other", "at_other")
-_MOST_PARTS = 2**15
 
 
 class NeedCover:
@@ -63,8 +62,6 @@ class NeedCover:
     def __init__(
         self, *, parts: int, seed: int, hubs: float, time_constant: float | None, past_weight: float
     ) -> None:
-        if parts > _MOST_PARTS:
-            raise PartitionError(f"sep takes at most {_MOST_PARTS} parts, found {parts}")
         self.parts, self.seed = parts, seed
         self.hubs, self.time_constant, self.past_weight = hubs, time_constant, past_weight
         words = -(-parts // 64)

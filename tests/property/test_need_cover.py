@@ -330,8 +330,3 @@ def test_states_of_the_other_rule_are_refused_with_what_to_do():
 def test_parameters_out_of_range_are_refused(params, message):
     with pytest.raises(PartitionError, match=message):
         create("sep", parts=2, **params)
-
-
-def test_more_parts_than_the_state_can_number_are_refused():
-    with pytest.raises(PartitionError, match="sep takes at most 32768 parts, found 32769"):
-        create("sep", parts=2**15 + 1)

@@ -88,7 +88,7 @@ def test_two_pass_is_for_those_that_can(file):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--parts", 0], "error: partitioners need at least one part, found parts = 0"),
+        (["--parts", 0], "error: every partitioner needs at least one part, found parts = 0"),
         (["--parts", 2, "--param", "colour=red"], "error: no partitioner takes colour"),
         (["--parts", 2, "--plot", "/nowhere/x.png"], "error: --plot /nowhere/x.png: it must be a file"),
     ],

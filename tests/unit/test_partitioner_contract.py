@@ -283,6 +283,11 @@ def test_no_parts_are_refused(algorithm):
         create(algorithm, parts=0)
 
 
+def test_more_parts_than_any_table_of_parts_has_room_for_are_refused(algorithm):
+    with pytest.raises(PartitionError, match=f"{algorithm} takes at most 4096 parts, found 4097"):
+        create(algorithm, parts=4097)
+
+
 def test_an_unknown_parameter_is_refused(algorithm):
     with pytest.raises(PartitionError, match="colour"):
         create(algorithm, parts=2, colour="red")
