@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from memory_reference import Event, MemoryReference
@@ -148,6 +149,36 @@ def test_predictions_of_several_ranks_are_those_of_one(name: str, store: Path) -
     for ours, theirs in zip(together, alone, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_what_happens_later_changes_nothing_that_was_predicted_or_learned_before(tmp_path: Path) -> None:
+    times = EVENTS["t"].to_numpy()
+    other = meetings(seed=1, snapshots=4, a_snapshot=100, nodes=40, features=False)
+    changed = pa.concat_tables(
+        [EVENTS.filter(times < 3 * SECOND), other.filter(other["t"].to_numpy() >= 3 * SECOND)]
+    )
+    found = []
+    for name, events in (("as it was", EVENTS), ("changed", changed)):
+        lane = Lane(name="sep", algorithm="sep", parts=5, params={"hubs": 0.2})
+        build_store(events, tmp_path / name, interval_us=SECOND, lanes=[lane])
+
+        def scores(group: Ranks, name: str = name) -> list[np.ndarray]:
+            rank = Rank(
+                tmp_path / name, group, "tgn", "pac", Optimisation(epochs=1, batch_size=8), shuffle_every=1
+            )
+            found = []
+            for sequence in range(4):
+                examples = rank.examples(sequence)
+                predictions = predict(rank.strategy, rank.model, None, examples, group)
+                rank.strategy.train(examples, 0)
+                if predictions is not None:
+                    found.append(predictions.positive[:, 0])
+            return found
+
+        found.append(side_by_side(2, scores)[0])
+    for sequence in range(3):
+        np.testing.assert_array_equal(found[0][sequence], found[1][sequence])
+    assert len(found[0][3]) != len(found[1][3]) or (found[0][3] != found[1][3]).any()
 
 
 def test_snapshots_that_are_left_out_are_remembered_across_ranks(store: Path) -> None:
