@@ -22,13 +22,15 @@ from stream.store.window.view import WindowView
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Sampling, insert_events, prepare
 from trainer.data.history import History
+from trainer.data.log_window import NamedWindow
+from trainer.data.node_names import NodeNames
 from trainer.models.interface import ModelShape, create_model
 from trainer.models.memory.messages import Mail
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import predict
 from trainer.strategies.interface import create_strategy
 from trainer.strategies.pac import PacStrategy
-from trainer.strategies.part_groups import combine
+from trainer.strategies.part_groups import PartGroups, combine
 
 EVENTS = meetings(snapshots=4, a_snapshot=100, nodes=40, features=False)
 STILL = Optimisation(epochs=1, batch_size=8, learning_rate=1e-30)
@@ -398,6 +400,39 @@ def test_a_gathered_state_goes_on_with_another_number_of_ranks(store: Path) -> N
 
     one, two = second(Ranks()), side_by_side(2, second)[0]
     np.testing.assert_allclose(two, one, atol=1e-6)
+
+
+def test_several_ranks_forget_what_one_forgets(store: Path) -> None:
+    def predicted(ranks: Ranks) -> list[np.ndarray]:
+        rank = Rank(store, ranks, "tgn-history", "pac" if ranks.size > 1 else "sequential", STILL)
+        names = NodeNames()
+        rank.window = NamedWindow(rank.window, names)
+        found = []
+        for sequence in range(4):
+            found.append(_scores(rank, sequence))
+            if sequence in (1, 2):
+                kept = np.flatnonzero(np.arange(len(names)) % 5 != 3)
+                oldest_us = int(rank.strategy.event_times[20])
+                rank.strategy.forget(kept, 20)
+                rank.history.forget(kept, oldest_us)
+                names.keep(kept)
+        assert rank.strategy.owned(len(names)).any()
+        return found
+
+    alone = predicted(Ranks())
+    for together in (side_by_side(2, predicted)[0], side_by_side(3, predicted)[0]):
+        for ours, theirs in zip(together, alone, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_owners_stay_when_nodes_are_forgotten_and_others_come() -> None:
+    groups = PartGroups(5, 0, 3, 0)
+    groups.place(np.array([4, -1, 2, -1, -1, 0], np.int32), np.zeros(6, np.bool_), 1)
+    kept = np.array([1, 2, 4, 5])
+    before = groups.owner[kept].tolist()
+    groups.keep(kept)
+    groups.grow(6)
+    assert groups.owner[:4].tolist() == before
 
 
 def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> None:

@@ -71,7 +71,9 @@ class PartGroups:
 
     def keep(self, kept: Int64) -> None:
         """Forget all nodes but these, ascending; they are numbered anew, in their order, and keep their owners."""
-        self._home, self.shared, self.owner = self._home[kept], self.shared[kept], self.owner[kept]
+        homes = np.where(self._home >= 0, self._home, np.arange(len(self._home)) % self._parts)
+        self._home, self.shared = homes.astype(np.int32)[kept], self.shared[kept]
+        self.owner = self._owners()
 
     def owners(self, nodes: Int64) -> Int32:
         """int32 (n,) rank of each node; −1 for ids beyond the known ones."""
