@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,11 @@ def main() -> int:
         folder = Path(name)
         lane = Lane(name="sep", algorithm="sep", parts=PARTS, params={"hubs": 0.1})
         build_store(meetings(snapshots, given.seed), folder / "store", interval_us=US_PER_S, lanes=[lane])
-        straight = trainer(folder, "straight", given)
-        ends(straight)
-        killed = trainer(folder, "killed", given)
-        recovered = kill_again_and_again(killed, folder / "killed", given)
-        ends(killed)
+        with trainer(folder, "straight", given) as process:
+            ends(process, folder / "straight")
+        with trainer(folder, "killed", given) as process:
+            recovered = kill_again_and_again(process, folder / "killed", given)
+            ends(process, folder / "killed")
         same = figures(folder / "killed") == figures(folder / "straight")
         scored = len(figures(folder / "killed"))
     print(
@@ -105,14 +107,18 @@ def wait_for(process: subprocess.Popen[bytes], folder: Path, lines: int) -> bool
     return True
 
 
-def ends(process: subprocess.Popen[bytes]) -> None:
-    """Wait for an end that must be a good one."""
-    if process.wait() != 0:
-        sys.exit(f"torchrun ended with {process.returncode}")
+def ends(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Wait for an end, which must be a good one, as long as snapshots are scored."""
+    while wait_for(process, folder, scored(folder) + 1):
+        pass
+    if process.poll() != 0:
+        print((folder / "log").read_text(encoding="utf-8")[-2000:], file=sys.stderr)
+        sys.exit("torchrun scored nothing any more" if process.poll() is None else "torchrun ended badly")
 
 
-def trainer(folder: Path, name: str, given: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """The daemon under torchrun, which ends when there is nothing more to learn."""
+@contextmanager
+def trainer(folder: Path, name: str, given: argparse.Namespace) -> Iterator[subprocess.Popen[bytes]]:
+    """The daemon under torchrun, which ends when there is nothing more to learn; gone afterwards in any case."""
     (folder / name).mkdir()
     config = folder / name / "trainer.yaml"
     config.write_text(
@@ -134,12 +140,20 @@ def trainer(folder: Path, name: str, given: argparse.Namespace) -> subprocess.Po
         f"--max-restarts={given.kills + 5}", "--monitor-interval=0.2", "-m", "trainer.cli",
         "run", "--config", str(config), "--until-idle", "2", "--json",
     ]  # fmt: skip
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command,
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         stdout=subprocess.DEVNULL,
         stderr=(folder / name / "log").open("wb"),
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            for rank in ranks_of(process):
+                rank.kill()
+            process.kill()
+            process.wait()
 
 
 def ranks_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
