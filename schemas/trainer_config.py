@@ -18,17 +18,28 @@ class Optimisation(Section):
     )
     batch_size: int = Field(256, ge=1, description="Events a step and rank.")
     learning_rate: float = Field(1e-3, gt=0, description="Of Adam.")
+    rate: Literal["constant", "decay", "on-drift"] = Field(
+        "constant",
+        description="Learning rate after the warm-up: as it is; falling with the root of the steps; likewise, and anew "
+        "from the warm-up on when the model predicts worse (key drift).",
+    )
+    warm_up_steps: int = Field(0, ge=0, description="Steps over which the rate rises from 0.")
+    decay_steps: int = Field(
+        10_000, ge=1, description="Under decay and on-drift the rate is half after three times as many steps."
+    )
     weight_decay: float = Field(0.0, ge=0, description="Of Adam.")
     grad_clip: float | None = Field(1.0, gt=0, description="Largest gradient norm; null: no clipping.")
+    max_nonfinite: int = Field(
+        3,
+        ge=1,
+        description="Snapshots in a row without a finite step after which training ends with an error.",
+    )
 
 
 class Lag(Section):
     """What happens when the stream runs ahead of training."""
 
     max_snapshots: int = Field(8, ge=1, description="Behind by more than this is lag.")
-    policy: Literal["train-all", "skip-to-latest"] = Field(
-        "train-all", description="Catch up in order, or skip and count."
-    )
 
 
 class Hold(Section):
@@ -59,6 +70,16 @@ class Exports(Section):
         description="Newest exports kept, and those that a topic is still to get; null: all.",
     )
     hold: Hold = Field(default_factory=Hold)
+
+
+class Drift(Section):
+    """When the model's predictions are seen to have become worse: AP over a sliding window, against the one before."""
+
+    window_events: int = Field(2_000, ge=1, description="Predicted events of the window, whole snapshots.")
+    reference_events: int = Field(10_000, ge=1, description="Predicted events before the window.")
+    threshold: float = Field(
+        0.05, gt=0, lt=1, description="A drop of the mean AP by more than this is a drift."
+    )
 
 
 class Budget(Section):
@@ -128,6 +149,13 @@ class TrainerConfig(Service):
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
     optimisation: Optimisation = Field(default_factory=Optimisation)
     lag: Lag = Field(default_factory=Lag)
+    overload: Literal["train-all", "skip-to-latest", "subsample"] = Field(
+        "train-all",
+        description="When snapshots arrive faster than they are learned: learn all, later and later; beyond the lag go to "
+        "the latest; or learn a sample of batches, fewer the further behind, so that nothing falls behind for ever. What "
+        "is not learned reaches graph and memory all the same.",
+    )
+    drift: Drift = Field(default_factory=Drift)
     budget: Budget = Field(default_factory=Budget)
     interval_s: float | None = Field(
         None, gt=0, description="evaluate: snapshot length; null: a hundredth of the file's span."

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import time
 from typing import Any, cast
 
 import numpy as np
@@ -20,21 +19,23 @@ from trainer.data.examples import Examples, Sampling, insert_events, prepare
 from trainer.data.history import History
 from trainer.data.log_window import LogWindow, NamedWindow, edge_events, named
 from trainer.data.node_names import NodeNames
-from trainer.export_gate import HELD, ExportGate
+from trainer.drift import DriftWatch
+from trainer.export_gate import ExportGate
 from trainer.exporter import Exporter, version_of
 from trainer.follower import Follower
 from trainer.forgetting import Forgotten, forget_beyond
+from trainer.journal import Step, observe, write_line
+from trainer.lessons import Lessons
 from trainer.metrics import TrainerMetrics
 from trainer.models.interface import ModelShape, create_model
-from trainer.phases import Phases
+from trainer.overload import LoadPolicy
 from trainer.ranks import Ranks
 from trainer.score_file import ScoreFile, flat_figures
-from trainer.scoring.predictions import Figures, Predictions, predict
-from trainer.strategies.interface import EventStrategy, StepReport, create_strategy
+from trainer.scoring.predictions import predict
+from trainer.soundness import is_sound
+from trainer.strategies.interface import EventStrategy, create_strategy
 
 log = structlog.get_logger()
-
-LOGGED = ("sequence", "tau", "events", "loss", "ap", "random_ap", "edgebank_ap", "recency_ap")
 
 
 class Trainer:
@@ -79,6 +80,8 @@ class Trainer:
             )
         self.window_s = config.window * header.interval_us / US_PER_S
         """How long the floor EdgeBank with a window remembers a pair."""
+        self._lessons = Lessons(self.strategy, self.model, ranks, config.optimisation, config.seed)
+        self.load = LoadPolicy(config.overload, config.lag.max_snapshots)
         self.history = History()
         self.known_nodes = 0
         self._saved = -1  # sequence of the newest checkpoint
@@ -87,38 +90,45 @@ class Trainer:
         self._resume()
         exported = config.exports.embeddings or config.exports.scores
         self._exporter = Exporter(config, lane, ranks) if exported else None
-        self._gate = ExportGate(config.exports.hold, self.scores.lines() if ranks.rank == 0 else ())
+        lines = self.scores.lines() if ranks.rank == 0 else ()
+        self._gate = ExportGate(config.exports.hold, lines)
+        self._drift = DriftWatch(config.drift, lines)
         self._held: str | None = None
 
     def step(self, manifest: LaneManifest) -> None:
         """Evaluate, then train on one snapshot: no event is learned before it was predicted."""
-        phases = Phases()
-        self.metrics.lag(len(self.lane.manifests) - 1 - self.sequence)
-        skipped = self._skip_to(manifest.sequence)
+        step = Step(manifest)
+        phases = step.phases
+        self.metrics.lag(self._lag(self.sequence))
+        step.skipped = self._skip_to(manifest.sequence)
+        step.passes = self._passes(manifest.sequence)
         with phases("advance"):
             self.window.advance(manifest)
             self.strategy.advance(self.window)
         with phases("prepare"):
-            examples = self._examples(manifest)
+            step.examples = self._examples(manifest)
         with phases("score"):
-            predictions = predict(
-                self.strategy, self.model, self.floor, examples, self.ranks, window_s=self.window_s
+            step.predictions = predict(
+                self.strategy, self.model, self.floor, step.examples, self.ranks, window_s=self.window_s
             )
-        figures = predictions.figures() if predictions is not None else {}
+            self._judge(step)
         scores_version = version_of(self.model) if self._exporter is not None else ""
         with phases("train"):
-            report = self._learn(examples)
+            step.report = self._lessons.learn(step.examples, step.passes)
         if self._exporter is not None:
             with phases("export"):
-                self._export(self._exporter, manifest, predictions, figures, scores_version)
+                self._export(self._exporter, step, scores_version)
         self.sequence = manifest.sequence
         with phases("forget"):
-            evicted = self._forget(manifest)
+            step.evicted = self._forget(manifest)
         with phases("checkpoint"):
-            self._record(manifest, examples, predictions, report, figures, phases, skipped, evicted)
+            if self.ranks.rank == 0:
+                write_line(
+                    self.scores, step, newest_us=self._newest_us(manifest), lag=self._lag(self.sequence)
+                )
             if (manifest.sequence + 1) % self.config.checkpoint_every == 0:
                 self.save()
-        self._observe(manifest, examples, report, figures, phases)
+        self._observe(step)
 
     def save(self) -> None:
         """Write a checkpoint of the last snapshot learned, if there is one and it isn't written yet; a collective."""
@@ -129,6 +139,11 @@ class Trainer:
         if self.ranks.rank != 0:
             return
         manifest = self.lane.manifests[self.sequence]
+        if not is_sound(self.model.state_dict()) or not is_sound(self.strategy.rate.state()):
+            raise Failure(
+                f"weights after snapshot {manifest.tau} are not finite, no checkpoint is written; the next start goes on "
+                "from the newest one"
+            )
         self.checkpoints.save(
             self.sequence,
             {
@@ -235,98 +250,55 @@ class Trainer:
             lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
         )
 
-    def _learn(self, examples: Examples) -> StepReport:
-        reports = [self.strategy.train(examples, epoch) for epoch in range(self.config.optimisation.epochs)]
-        return StepReport(
-            steps=sum(report.steps for report in reports),
-            events=reports[-1].events,
-            loss=reports[-1].loss,
-            nonfinite=sum(report.nonfinite for report in reports),
-            discarded=reports[-1].discarded,
-        )
+    def _lag(self, sequence: int) -> int:
+        """Snapshots of the lane after number ``sequence``."""
+        return len(self.lane.manifests) - 1 - sequence
 
-    def _export(
-        self,
-        exporter: Exporter,
-        manifest: LaneManifest,
-        predictions: Predictions | None,
-        figures: Figures,
-        scores_version: str,
-    ) -> None:
+    def _passes(self, sequence: int) -> float:
+        """Passes over the snapshot's events, the same on all ranks."""
+        lag = self._lag(sequence)
+        if self.config.overload == "subsample":
+            lag = self.ranks.from_first(lag)
+        return self.load.passes(lag, self.config.optimisation.epochs)
+
+    def _judge(self, step: Step) -> None:
+        """The figures of the predictions, and whether they have become worse."""
+        if step.predictions is not None:
+            step.figures = step.predictions.figures()
+            scored = {"scored": len(step.predictions.positive)}
+            step.sliding = self._drift.see({**scored, **flat_figures(step.figures)})
+            if step.sliding.drifted:
+                log.warning(
+                    "the model predicts worse than before", tau=step.manifest.tau, drop=step.sliding.drop
+                )
+        if self.config.optimisation.rate == "on-drift" and self.ranks.any(step.sliding.drifted)[0]:
+            self.strategy.rate.drifted()
+
+    def _export(self, exporter: Exporter, step: Step, scores_version: str) -> None:
         """Export the snapshot, unless its AP holds that back; rank 0 judges."""
-        was = self._held
-        ap, floor = (figures.get(("ap", "all", scorer)) for scorer in ("model", "recency"))
+        was, tau = self._held, step.manifest.tau
+        ap, floor = (step.figures.get(("ap", "all", scorer)) for scorer in ("model", "recency"))
         self._held = self._gate.judge(ap, floor) if self.ranks.rank == 0 else None
         (held,) = self.ranks.any(self._held is not None)
         if not held:
             self._held = exporter.export(
-                self.strategy, self.model, self.names, manifest, predictions, scores_version
+                self.strategy, self.model, self.names, step.manifest, step.predictions, scores_version
             )
+        step.held = self._held
         if self.ranks.rank != 0:
             return
         self.metrics.export_held(yes=self._held is not None)
         if self._held is not None and was is None:
             log.warning(
                 "exports are held back; what is touched meanwhile goes out with the next one that is let out",
-                tau=manifest.tau,
+                tau=tau,
                 reason=self._held,
             )
         elif self._held is None and was is not None:
-            log.info("exports are let out again", tau=manifest.tau)
+            log.info("exports are let out again", tau=tau)
 
-    def _record(
-        self,
-        manifest: LaneManifest,
-        examples: Examples,
-        predictions: Predictions | None,
-        report: StepReport,
-        figures: Figures,
-        phases: Phases,
-        skipped: int,
-        evicted: Forgotten,
-    ) -> None:
-        if self.ranks.rank != 0 or predictions is None:
-            return
-        line: dict[str, Any] = {
-            "sequence": manifest.sequence,
-            "tau": manifest.tau,
-            "events": manifest.num_events,
-            "scored": len(predictions.positive),
-            "trained": report.events,
-            "discarded": report.discarded,
-            "skipped": skipped,
-            "evicted": evicted.nodes,
-            "excluded": examples.excluded,
-            "steps": report.steps,
-            "seconds": dict(phases.seconds),
-            "t_max": self._newest_us(manifest) / 1e6,
-            "lag": len(self.lane.manifests) - 1 - manifest.sequence,
-            "wall_time": time.time(),
-            **flat_figures(figures),
-        }
-        if report.loss is not None:
-            line["loss"] = report.loss
-        if self._held is not None:
-            line[HELD] = self._held
-        self.scores.append(line)
-        log.info(
-            "snapshot",
-            **{
-                key: round(line[key], 4) if isinstance(line[key], float) else line[key]
-                for key in LOGGED
-                if key in line
-            },
-        )
-
-    def _observe(
-        self,
-        manifest: LaneManifest,
-        examples: Examples,
-        report: StepReport,
-        figures: Figures,
-        phases: Phases,
-    ) -> None:
-        self.metrics.seconds(phases.seconds)
+    def _observe(self, step: Step) -> None:
+        self.metrics.seconds(step.phases.seconds)
         self.metrics.resources(
             self.ranks.sent_bytes,
             {
@@ -335,14 +307,9 @@ class Trainer:
                 **self.strategy.held_bytes,
             },
         )
-        self.metrics.lag(len(self.lane.manifests) - 1 - manifest.sequence)
-        if self.ranks.rank != 0:
-            return  # counts of all ranks are rank 0's, so that sums over ranks are right
-        self.metrics.scored(figures)
-        self.metrics.excluded(examples.excluded)
-        self.metrics.used("trained", report.events)
-        self.metrics.used("discarded", report.discarded)
-        self.metrics.learned(report.loss, report.nonfinite, self._newest_us(manifest))
+        self.metrics.lag(self._lag(self.sequence))
+        if self.ranks.rank == 0:
+            observe(self.metrics, step, self._newest_us(step.manifest))
 
     def _newest_us(self, manifest: LaneManifest) -> int:
         return self.lane.log.snapshots[manifest.sequence].max_t_us
@@ -350,6 +317,6 @@ class Trainer:
 
 def follow(trainer: Trainer, follower: Follower) -> None:
     """The loop: one snapshot after the other, until it is time to end; then a last checkpoint."""
-    while (manifest := follower.next(trainer.lane, trainer.sequence, trainer.config.lag)) is not None:
+    while (manifest := follower.next(trainer.lane, trainer.sequence, trainer.load)) is not None:
         trainer.step(manifest)
     trainer.save()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import structlog
 
 from schemas.store import LaneManifest
-from schemas.trainer_config import Lag
 from stream.store.errors import ConfigMissingError
 from stream.store.lane.reader import LaneReader
+from trainer.overload import LoadPolicy
 from trainer.ranks import Ranks
 
 TICK_S = 0.5
@@ -68,18 +68,18 @@ class Follower:
             self._waiting(f"waiting for lane {name} in {store}")
             time.sleep(TICK_S)
 
-    def next(self, lane: LaneReader, after: int, lag: Lag) -> LaneManifest | None:
+    def next(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:
         """The next snapshot to train, waiting for it; None: it is time to end.
 
         Args:
             lane: This rank's reader.
             after: Sequence number of the last one trained, −1 for none.
-            lag: Behind by more than its ``max_snapshots`` and told to skip: the latest.
+            load: What is left out when training is behind.
         """
         if self.end_after is not None and after >= self.end_after:
             return None
         while True:
-            sequence = self._ranks.from_first(self._look(lane, after, lag))
+            sequence = self._ranks.from_first(self._look(lane, after, load))
             (ended,) = self._ranks.any(self._stop() or (sequence < 0 and self._ended()))
             if ended:
                 return None
@@ -89,15 +89,14 @@ class Follower:
                 return _manifest(lane, sequence)
             self._waiting(f"lane {lane.header.lane} has no snapshot after number {after}")
 
-    def _look(self, lane: LaneReader, after: int, lag: Lag) -> int:
+    def _look(self, lane: LaneReader, after: int, load: LoadPolicy) -> int:
         if self._ranks.rank != 0:
             return -1
-        for manifest in lane.follow(after if after >= 0 else None, timeout_s=TICK_S, stop=self._stop):
+        for _ in lane.follow(after if after >= 0 else None, timeout_s=TICK_S, stop=self._stop):
             newest = lane.manifests[-1].sequence
             if self.end_after is not None:
                 newest = min(newest, self.end_after)
-            behind = newest - after > lag.max_snapshots
-            return newest if behind and lag.policy == "skip-to-latest" else manifest.sequence
+            return load.next(max(after, lane.manifests.first - 1), newest)
         return -1
 
     def _ended(self) -> bool:

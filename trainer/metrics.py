@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
 from schemas.trainer_config import TrainerConfig
+from trainer.drift import Sliding
 from trainer.scoring.predictions import Figures
 
 STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -53,6 +54,16 @@ class TrainerMetrics:
         self._loss = self._make(Gauge, "trainer_loss", "Mean loss of the last snapshot, nats a query")
         self._score = self._make(
             Gauge, "trainer_score", "Prequential score of the last snapshot", "metric", "subset", "scorer"
+        )
+        self._sliding = self._make(
+            Gauge, "trainer_sliding_score", "Prequential score over the sliding window", "metric", "scorer"
+        )
+        self._drop = self._make(
+            Gauge, "trainer_drift", "By how much the sliding AP is below that of the reference before it"
+        )
+        self._drifts = self._make(Counter, "trainer_drifts", "Drops of the sliding AP beyond the threshold")
+        self._share = self._make(
+            Gauge, "trainer_trained_ratio", "Share of the last snapshot's inserts that were learned"
         )
         self._excluded = self._make(Counter, "trainer_eval_excluded", "Events left out of scores", "reason")
         self._nonfinite = self._make(Counter, "trainer_nonfinite", "Steps with non-finite loss or gradient")
@@ -103,6 +114,20 @@ class TrainerMetrics:
         self._score.clear()
         for (metric, subset, scorer), value in figures.items():
             self._score.labels(self._graph, metric, subset, scorer).set(value)
+
+    def slid(self, sliding: Sliding) -> None:
+        """Scores of the sliding window; without a reference there is no drift to tell."""
+        self._sliding.clear()
+        for scorer, value in sliding.ap.items():
+            self._sliding.labels(self._graph, "ap", scorer).set(value)
+        self._drop.clear()
+        if sliding.drop is not None:
+            self._drop.labels(self._graph).set(sliding.drop)
+        self._drifts.labels(self._graph).inc(int(sliding.drifted))
+
+    def trained_share(self, share: float) -> None:
+        """How much of the last snapshot was learned."""
+        self._share.labels(self._graph).set(share)
 
     def excluded(self, reasons: Mapping[str, int]) -> None:
         """Events left out of scores."""

@@ -73,9 +73,7 @@ def test_run_prints_its_keys_and_goes_on_where_it_stopped(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("clean_environment")
 def test_run_as_of_a_moment_learns_no_later_snapshot_and_can_go_on(tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
-    file = write(
-        tmp_path, store=str(tmp_path / "store"), lag={"max_snapshots": 1, "policy": "skip-to-latest"}
-    )
+    file = write(tmp_path, store=str(tmp_path / "store"), lag={"max_snapshots": 1}, overload="skip-to-latest")
     code, past, _ = invoke(
         "run", "--config", file, "--as-of", "@3"
     )  # what happened by second 3: snapshots 0, 1, 2

@@ -20,6 +20,7 @@ from stream.store.log.event_columns import EventColumns
 from trainer.daemon import Trainer, follow
 from trainer.follower import Follower
 from trainer.metrics import TrainerMetrics
+from trainer.overload import LoadPolicy
 from trainer.ranks import Ranks
 from trainer.score_file import ScoreFile
 
@@ -131,7 +132,7 @@ def test_late_events_are_learned_and_counted_but_not_scored(
 @KINDS
 def test_skip_to_latest_remembers_what_it_skips_and_counts_it(kind: dict, tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
-    config = config_for(tmp_path, lag=Lag(max_snapshots=2, policy="skip-to-latest"), **kind)
+    config = config_for(tmp_path, lag=Lag(max_snapshots=2), overload="skip-to-latest", **kind)
     trainer = trainer_for(config)
     follow(trainer, Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda _: None))
     assert [(line["sequence"], line["skipped"]) for line in lines(config)] == [(5, 5)]
@@ -202,8 +203,9 @@ def test_a_lane_made_later_is_waited_for_and_a_follower_ends_when_idle(tmp_path:
     assert lane is not None
     assert told[0] == f"waiting for lane hash in {tmp_path / 'store'}"
     idle = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=told.append)
-    assert idle.next(lane, -1, Lag()).sequence == 0
-    assert idle.next(lane, 5, Lag()) is None
+    load = LoadPolicy("train-all", 8)
+    assert idle.next(lane, -1, load).sequence == 0
+    assert idle.next(lane, 5, load) is None
     assert Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=told.append).open_lane(
         str(tmp_path / "nowhere"), "hash"
     ) is None  # fmt: skip

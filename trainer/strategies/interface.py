@@ -15,6 +15,7 @@ from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Lesson, Queries
 from trainer.data.graph_window import GraphWindow
 from trainer.data.history import Inserts
+from trainer.learning_rate import LearningRate
 from trainer.models.interface import Kind, Model, models
 from trainer.parameters import check_parameters
 from trainer.ranks import Ranks
@@ -53,6 +54,8 @@ class Strategy(Protocol):
     name: ClassVar[str]
     trains: ClassVar[Kind]
     reads: ClassVar[Reads]
+    rate: LearningRate
+    """The optimiser and its rate; there after ``setup``."""
 
     def setup(
         self, model: Model, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
@@ -101,6 +104,10 @@ class Strategy(Protocol):
 
     def train(self, examples: Examples, epoch: int) -> StepReport:
         """One pass over this rank's examples of the newest snapshot."""
+        ...
+
+    def undo(self) -> None:
+        """Take back what training the newest snapshot left in memory; weights are put back by the caller."""
         ...
 
     def embeddings(self, nodes: NDArray[np.int64]) -> Tensor:

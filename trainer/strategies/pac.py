@@ -19,6 +19,7 @@ from trainer.data.history import Inserts
 from trainer.models.interface import Model
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
+from trainer.soundness import spoil
 from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.mailbox import Rows
 from trainer.strategies.memory_stream import ROWS_AT_ONCE
@@ -205,7 +206,7 @@ class PacStrategy(SequentialStrategy):
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Strategy.restore``; the number of ranks may be another one."""
-        self._optimiser.load_state_dict(state["optimiser"])
+        self.rate.restore(state["rate"])
         self.rewind()
         self._passes, self._snapshots = state["passes"], state["snapshots"]
         self._groups.restore(state["groups"])
@@ -244,13 +245,15 @@ class PacStrategy(SequentialStrategy):
 
     def _share(self, stream: ShardedStream, examples: Examples, here: slice, total: int) -> float | None:
         """A step over ``total`` events of all ranks; the sum of this rank's losses, None if it was left out."""
-        self._optimiser.zero_grad(set_to_none=True)
+        self.rate.optimiser.zero_grad(set_to_none=True)
         learned = here.stop - here.start
         summed = 0.0
         if learned:
             loss = self._loss(stream, examples, here)
             (loss * (learned / total)).backward()
             summed = float(loss.detach()) * 2 * learned
+            if not math.isfinite(summed):
+                spoil(self._model.parameters())
         self._ranks.sum_gradients(self._model.parameters())
         # the summed gradient is equal on all ranks, so they agree on leaving a step out without asking
         return summed if self._follow_gradient() else None

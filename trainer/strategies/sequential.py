@@ -18,9 +18,11 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Lesson, Queries
 from trainer.data.graph_window import GraphWindow
 from trainer.data.history import Inserts
+from trainer.learning_rate import LearningRate
 from trainer.models.interface import Kind, Model
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
+from trainer.soundness import spoil
 from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.memory_way import MemoryWay, logits
@@ -67,12 +69,13 @@ class SequentialStrategy:
         self._optimisation = optimisation
         self._lane = lane
         self._seed = seed
-        self._optimiser = torch.optim.Adam(
+        optimiser = torch.optim.Adam(
             model.parameters(),
             lr=optimisation.learning_rate,
             weight_decay=optimisation.weight_decay,
             fused=True,  # one kernel over all weights: a memory model has many small ones
         )
+        self.rate = LearningRate(optimisation, optimiser)
         self.rewind()
 
     def rewind(self) -> None:
@@ -133,11 +136,15 @@ class SequentialStrategy:
         self._model.eval()
         return StepReport(
             steps=math.ceil(events / batch),
-            events=events,
+            events=learned,
             loss=losses / (2 * learned) if learned else None,
             nonfinite=nonfinite,
             seconds={"train": time.perf_counter() - began},
         )
+
+    def undo(self) -> None:
+        """See ``Strategy.undo``."""
+        self._ways[0].restart()
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
@@ -154,7 +161,7 @@ class SequentialStrategy:
     def state(self) -> dict[str, Any]:
         """See ``Strategy.state``: the optimiser, the events with their graph, and every model's memory."""
         return {
-            "optimiser": self._optimiser.state_dict(),
+            "rate": self.rate.state(),
             "tau": self._tau,
             "num_nodes": self._num_nodes,
             "feed": self._feed.state(),
@@ -163,7 +170,7 @@ class SequentialStrategy:
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Strategy.restore``."""
-        self._optimiser.load_state_dict(state["optimiser"])
+        self.rate.restore(state["rate"])
         self.rewind()
         self._tau = state["tau"]
         self._num_nodes = state["num_nodes"]
@@ -216,9 +223,12 @@ class SequentialStrategy:
     def _step(self, stream: MemoryStream, examples: Examples, here: slice) -> float | None:
         """Learn some events; their summed loss, None where loss or gradient was not finite."""
         loss = self._loss(stream, examples, here)
-        self._optimiser.zero_grad(set_to_none=True)
+        self.rate.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-        return float(loss.detach()) * 2 * (here.stop - here.start) if self._follow_gradient() else None
+        found = float(loss.detach())
+        if not math.isfinite(found):
+            spoil(self._model.parameters())
+        return found * 2 * (here.stop - here.start) if self._follow_gradient() else None
 
     def _loss(self, stream: MemoryStream, examples: Examples, here: slice) -> Tensor:
         """Mean loss of some events and their negatives, seen from what is strictly before the first."""
@@ -239,7 +249,7 @@ class SequentialStrategy:
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
         if not bool(torch.isfinite(norm)):
             return False
-        self._optimiser.step()
+        self.rate.step()
         return True
 
     def _way(self, model: MemoryModel) -> MemoryWay:

@@ -20,9 +20,11 @@ from trainer.data.graph_window import GraphWindow
 from trainer.data.history import Inserts
 from trainer.data.past import STRIDE, Past, PastBuilder
 from trainer.data.remote import InputRows
+from trainer.learning_rate import LearningRate
 from trainer.models.interface import Kind, Model, NodeInputs, SnapshotModel
 from trainer.nn.rows import rows
 from trainer.ranks import Ranks
+from trainer.soundness import spoil
 from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.structural import structural_embeddings
 
@@ -69,9 +71,10 @@ class VertexStrategy:
         self._ranks = ranks
         self._seed = seed
         self._optimisation = optimisation
-        self._optimiser = torch.optim.Adam(
+        optimiser = torch.optim.Adam(
             model.parameters(), lr=optimisation.learning_rate, weight_decay=optimisation.weight_decay
         )
+        self.rate = LearningRate(optimisation, optimiser)
         self._features = lane.node_features
         self._inputs = InputRows(ranks, lane.node_features)
         self._builder = PastBuilder(model.window, ranks.size)
@@ -120,7 +123,7 @@ class VertexStrategy:
         events = len(examples.positive)
         per_rank = self._ranks.exchange_sizes([events] * self._ranks.size)
         batch = self._optimisation.batch_size
-        losses, nonfinite, steps = 0.0, 0, math.ceil(max(per_rank) / batch)
+        losses, nonfinite, known, steps = 0.0, 0, 0, math.ceil(max(per_rank) / batch)
         order = np.random.default_rng([self._seed, examples.tau % (1 << 63), epoch]).permutation(events)
         self._model.train()
         for step in range(steps):
@@ -129,15 +132,19 @@ class VertexStrategy:
             loss, learned = self._step(examples, chosen, total, (epoch << 32) + step)
             losses += loss
             nonfinite += not learned
+            known += total // 2 if learned else 0
         self._model.eval()
         (loss_sum,) = self._ranks.total([losses])
         return StepReport(
             steps=steps,
-            events=sum(per_rank),
-            loss=loss_sum / (2 * sum(per_rank)) if sum(per_rank) else None,
+            events=known,
+            loss=loss_sum / (2 * known) if known else None,
             nonfinite=nonfinite,
             seconds={"train": time.perf_counter() - began},
         )
+
+    def undo(self) -> None:
+        """See ``Strategy.undo``: there is no memory."""
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
@@ -147,11 +154,11 @@ class VertexStrategy:
 
     def state(self) -> dict[str, Any]:
         """See ``Strategy.state``."""
-        return {"optimiser": self._optimiser.state_dict()}
+        return {"rate": self.rate.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Strategy.restore``."""
-        self._optimiser.load_state_dict(state["optimiser"])
+        self.rate.restore(state["rate"])
 
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
         """See ``Strategy.gather``."""
@@ -192,10 +199,13 @@ class VertexStrategy:
         truth = torch.zeros_like(logits)
         truth[: len(chosen)] = 1
         losses = binary_cross_entropy_with_logits(logits, truth, reduction="sum")
-        self._optimiser.zero_grad(set_to_none=True)
+        self.rate.optimiser.zero_grad(set_to_none=True)
         (losses / max(total, 1)).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+        found = float(losses.detach())
+        if not math.isfinite(found):
+            spoil(self._model.parameters())
         self._ranks.sum_gradients(self._model.parameters())
-        return float(losses.detach())
+        return found
 
     def _step(self, examples: Examples, chosen: Int64, total: int, draw: int) -> tuple[float, bool]:
         loss = self.gradients(examples, chosen, total, draw)
@@ -204,7 +214,7 @@ class VertexStrategy:
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
         if not bool(torch.isfinite(norm)):
             return 0.0, False
-        self._optimiser.step()
+        self.rate.step()
         return loss, True
 
     def _embed(self, model: SnapshotModel, past: Past, nodes: Int64, draw: int) -> Tensor:

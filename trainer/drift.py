@@ -1,0 +1,82 @@
+"""Whether the model predicts worse than it did: test-then-train AP over a sliding window, against the one before."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.trainer_config import Drift
+from trainer.score_file import weighted_mean
+
+DRIFTED = "drifted"
+"""Key of a line of the score file: a drift was seen in the snapshot's predictions."""
+
+_SCORERS = {"model": "ap", "recency": "recency_ap", "edgebank": "edgebank_ap", "random": "random_ap"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """The newest window.
+
+    Attributes:
+        ap: Mean AP by scorer, over the window's snapshots, each weighted by its events.
+        drop: By how much the model's is below its mean over the reference before the window; None without one.
+        drifted: Whether this is seen as a drift; what was before is then no reference any more.
+    """
+
+    ap: dict[str, float]
+    drop: float | None = None
+    drifted: bool = False
+
+
+class DriftWatch:
+    """Sees every snapshot's AP; snapshots without one say nothing.
+
+    Args:
+        config: Lengths of window and reference, and the drop that is a drift.
+        lines: Those of the score file so far, so that a restart sees what an uninterrupted run would.
+    """
+
+    def __init__(self, config: Drift, lines: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._config = config
+        self._window: deque[dict[str, Any]] = deque()
+        self._before: deque[dict[str, Any]] = deque()
+        for line in lines:
+            self._take(line)
+            if line.get(DRIFTED):
+                self._before.clear()
+
+    def see(self, line: Mapping[str, Any]) -> Sliding:
+        """Take a snapshot's figures in.
+
+        Args:
+            line: ``scored`` events, and ``ap``, ``recency_ap``, … as in the score file.
+        """
+        self._take(line)
+        window, before = list(self._window), list(self._before)
+        means = {scorer: weighted_mean(window, key, "scored") for scorer, key in _SCORERS.items()}
+        ap = {scorer: mean for scorer, mean in means.items() if mean is not None}
+        was = weighted_mean(before, "ap", "scored")
+        if was is None or "model" not in ap or _events(self._before) < self._config.reference_events:
+            return Sliding(ap)
+        drop = was - ap["model"]
+        drifted = drop > self._config.threshold
+        if drifted:
+            self._before.clear()
+        return Sliding(ap, drop, drifted)
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if line.get("ap") is None or not line.get("scored"):
+            return
+        self._window.append({key: line.get(key) for key in ("scored", *_SCORERS.values())})
+        while _events(self._window) - self._window[0]["scored"] >= self._config.window_events:
+            self._before.append(self._window.popleft())
+        while (
+            self._before
+            and _events(self._before) - self._before[0]["scored"] >= self._config.reference_events
+        ):
+            self._before.popleft()
+
+
+def _events(lines: Iterable[Mapping[str, Any]]) -> int:
+    return sum(line["scored"] for line in lines)

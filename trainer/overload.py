@@ -1,0 +1,66 @@
+"""What is left out when snapshots arrive faster than they are learned."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Overload = Literal["train-all", "skip-to-latest", "subsample"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPolicy:
+    """Which snapshot is taken next, and how much of it is learned, by how far training is behind.
+
+    ``train-all``: each, whole. ``skip-to-latest``: more than ``max_snapshots`` behind, the latest. ``subsample``: up to
+    a quarter of ``max_snapshots`` behind, each whole; from there on fewer and fewer passes, none at ``max_snapshots``;
+    beyond, half of the backlog's bound is jumped to. What is not learned updates graph and memory under all three.
+
+    Attributes:
+        overload: The policy.
+        max_snapshots: Behind by more than this is lag.
+    """
+
+    overload: Overload
+    max_snapshots: int
+
+    def next(self, after: int, newest: int) -> int:
+        """Sequence number of the snapshot to take, after number ``after``; ``newest`` > ``after`` is there."""
+        if self.overload == "train-all" or newest - after <= self.max_snapshots:
+            return after + 1
+        return newest if self.overload == "skip-to-latest" else newest - self.max_snapshots // 2
+
+    def passes(self, lag: int, epochs: int) -> float:
+        """Passes over a snapshot's events, in 0 … ``epochs``.
+
+        Args:
+            lag: Snapshots that wait after it.
+            epochs: Passes without lag.
+        """
+        free = self.max_snapshots // 4
+        if self.overload != "subsample" or lag <= free:
+            return float(epochs)
+        return epochs * max(0.0, 1.0 - (lag - free) / (self.max_snapshots - free))
+
+
+def time_stratified(
+    events: int, batch: int, share: float, generator: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Whole batches of consecutive events, spread evenly over them: one in every stretch of 1 / share batches.
+
+    Batches stay whole, for an event is learned from what was before its batch: events drawn one by one would be
+    learned from a staler memory than they are predicted from.
+
+    Args:
+        events: How many, in order of time.
+        batch: Events a batch.
+        share: Of the batches, in 0 … 1; each is equally likely.
+        generator: Draws where the first stretch begins.
+
+    Returns:
+        bool (events,).
+    """
+    ends = generator.random() + share * np.arange(-(-events // batch) + 1)
+    taken: NDArray[np.bool_] = np.floor(ends[1:]) > np.floor(ends[:-1])
+    return np.repeat(taken, batch)[:events]
