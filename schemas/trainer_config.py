@@ -36,6 +36,14 @@ class Optimisation(Section):
     )
 
 
+class Classifier(Section):
+    """evaluate, task node-classification: the perceptron that learns labels from embeddings."""
+
+    epochs: int = Field(30, ge=1, description="Passes over the labelled training events.")
+    batch_size: int = Field(200, ge=1, description="Labelled events a step.")
+    learning_rate: float = Field(3e-4, gt=0, description="Of Adam.")
+
+
 class Lag(Section):
     """What happens when the stream runs ahead of training."""
 
@@ -134,6 +142,11 @@ class TrainerConfig(Service):
     model_params: dict[str, Any] = Field(
         default_factory=dict, description="The model's own parameters, such as {hidden: 64}."
     )
+    task: Literal["link-prediction", "node-classification"] = Field(
+        "link-prediction",
+        description="evaluate: what is judged; node-classification takes an event model, and events with labels 0 and 1.",
+    )
+    classifier: Classifier = Field(default_factory=Classifier)
     strategy: str = Field(
         "vertex",
         description="How ranks share the work: vertex; event models: sequential on one rank, pac on several.",

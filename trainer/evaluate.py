@@ -15,30 +15,30 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
-from schemas.config import Lane
-from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
-from stream.store.from_file import build_store
+from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import event_columns
-from stream.store.log.reader import LogReader
-from stream.store.store_events import is_store, read_source
 from stream.store.window.view import WindowView
-from trainer.data.examples import Examples, Sampling, insert_events, prepare
+from trainer.classification import UnlabelledWindow, event_labels, node_figures
+from trainer.data.examples import Examples, insert_events
 from trainer.data.history import History, Inserts
 from trainer.data.split import Split, split_by_time
+from trainer.data.stored_negatives import StoredNegatives, write_negatives
+from trainer.evaluation_store import all_inserts, build_store_of
+from trainer.foreign_scores import ForeignScores, judge
 from trainer.models.interface import ModelShape, create_model
+from trainer.offline_protocol import OfflineProtocol
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Figures, Predictions, join, predict
 from trainer.strategies.interface import create_strategy
+from trainer.strategies.sequential import SequentialStrategy
 
 log = structlog.get_logger()
 
-RANKED = 2000
-"""Test events that are ranked among candidates, about as many in every snapshot: each costs 50 predictions."""
-
 WARMED = 32
 """Events of a snapshot that are used before seconds are counted."""
+
+NODE_FIGURES = ("auroc", "validation_auroc", "random_auroc", "activity_auroc")
 
 NONE = -1.0
 """In the place of a figure that cannot be computed, where ranks agree on one."""
@@ -66,6 +66,8 @@ def evaluate(
     shares: tuple[float, float, float],
     seeds: int,
     as_of: str | None = None,
+    negatives: str | None = None,
+    scores: str | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate the configured model on a file of events; a collective.
 
@@ -82,32 +84,50 @@ def evaluate(
         shares: Of training, validation and test in time quantiles.
         seeds: Repetitions with seeds ``seed``, ``seed`` + 1 …
         as_of: A moment of the store; None: all that is sealed.
+        negatives: A file of negatives to be judged by, in all repetitions; made, from ``seed``, where it is missing.
+        scores: A file of another model's scores for the test events and these negatives: it is judged, on one rank,
+            and nothing is trained.
 
     Returns:
         On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more
         than one seed, and ``runs``, one entry a seed. A figure that cannot be computed is absent. Elsewhere None.
     """
     # before a large file is partitioned: what is wrong with the configuration
-    create_strategy(config.strategy, config.strategy_params, config.model)
+    strategy = create_strategy(config.strategy, config.strategy_params, config.model)
     create_model(config.model, ModelShape(0, config.window), config.model_params)
+    if config.task == "node-classification" and strategy.name != SequentialStrategy.name:
+        raise Failure(
+            f"task node-classification needs strategy sequential and an event model, found {config.strategy}"
+        )
+    if scores is not None and (negatives is None or ranks.size > 1):
+        raise Failure(
+            "--scores needs --negatives FILE, whose negatives were scored"
+            if negatives is None
+            else "--scores trains nothing: leave --ranks out"
+        )
     folder = ranks.text_from_first(tempfile.mkdtemp(prefix="freshet-evaluate-") if ranks.rank == 0 else "")
     parts = config.parts or ranks.size
     try:
-        if not _build(config, data, as_of, folder, parts, ranks):
+        if not build_store_of(config, data, as_of, folder, parts, ranks):
             return None
         lane = LaneReader(folder, config.lane)
-        inserts = _all_inserts(lane)
+        labels = event_labels(lane) if config.task == "node-classification" else None
+        inserts = all_inserts(lane)
         split = split_by_time(inserts.visible_us, shares)
-        runs = [
-            _Run(config, lane, ranks, inserts, split, config.seed + repeat).figures()
-            for repeat in range(seeds)
-        ]
+        stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
+        if scores is not None:
+            found = judge(ForeignScores(scores), OfflineProtocol(lane, inserts, split, 0, stored), ranks)
+            return _foreign(scores, found, lane, inserts)
+        runs = []
+        for seed in range(config.seed, config.seed + seeds):
+            protocol = OfflineProtocol(lane, inserts, split, seed, stored)
+            runs.append(_Run(config, lane, ranks, protocol, seed, labels).figures())
     finally:
         if ranks.rank == 0:  # mapped files stay readable for ranks that are not yet done
             shutil.rmtree(folder, ignore_errors=True)
     if ranks.rank != 0:
         return None
-    if not any("random_ap" in run for run in runs):
+    if labels is None and not any("random_ap" in run for run in runs):
         log.warning(
             "no score: negatives are other destinations, and the training events have fewer than two",
             data=str(data),
@@ -134,14 +154,16 @@ class _Run:
         config: TrainerConfig,
         lane: LaneReader,
         ranks: Ranks,
-        inserts: Inserts,
-        split: Split,
+        protocol: OfflineProtocol,
         seed: int,
+        labels: dict[int, NDArray[np.int64]] | None,
     ) -> None:
+        self.labels = labels
         self.config = config
         self.lane = lane
         self.ranks = ranks
-        self.split = split
+        self.split = protocol.split
+        self.protocol = protocol
         self.seed = seed
         torch.manual_seed(seed)
         shape = ModelShape(lane.header.node_features, config.window, seed, lane.header.edge_features)
@@ -149,17 +171,6 @@ class _Run:
         self.model = create_model(config.model, shape, config.model_params).to(ranks.device)
         self.floor = copy.deepcopy(self.model)
         self.strategy.setup(self.model, lane.header, ranks, config.optimisation, seed)
-        trained = split.train(inserts.visible_us)
-        tested = np.unique(inserts.visible_us[split.test(inserts.visible_us)] // lane.header.interval_us)
-        self.test_span_s = (int(inserts.visible_us.max()) - split.validate_until_us) / US_PER_S
-        """EdgeBank's window is as long as the test, as its authors have it."""
-        self.sampling = Sampling(
-            seed,
-            ranked_events=-(-RANKED // len(tested)),
-            pool=np.unique(inserts.dst),
-            training_pool=np.unique(inserts.dst[trained]),
-        )
-        self.trained_nodes = np.unique(np.concatenate([inserts.src[trained], inserts.dst[trained]]))
 
     def figures(self) -> dict[str, Any]:
         """Train, pick, test; figures of the test, seconds an epoch and peak memory of this rank."""
@@ -182,16 +193,31 @@ class _Run:
                 weights, state = self._copy()
         self.model.load_state_dict(weights)
         self.strategy.restore(state)
-        test = self._test()
         return {
             "seed": self.seed,
-            **{name: test[key] for name, key in TABLE.items() if key in test},
+            **self._judged(),
             **({} if best == NONE else {"validation_ap": best}),
             "best_epoch": chosen,
             "discarded": sum(discards) / len(discards),
             "epoch_s": sum(seconds) / len(seconds),
             "peak_mib": _peak_mib(),
         }
+
+    def _judged(self) -> dict[str, float]:
+        """Figures of the test by their names in the result."""
+        if self.labels is None:
+            test = self._test()
+            return {name: test[key] for name, key in TABLE.items() if key in test}
+        assert isinstance(self.strategy, SequentialStrategy)
+        return node_figures(
+            self.strategy,
+            {"model": self.model, "random": self.floor},
+            lambda: self._snapshots(float("inf"), self.config.optimisation.epochs),
+            self.labels,
+            self.split,
+            self.config.classifier,
+            self.seed,
+        )
 
     def _warm_up(self) -> None:
         """Use on a few events of the first snapshots what is compiled at its first use; random numbers stay.
@@ -238,7 +264,7 @@ class _Run:
                 self.floor,
                 examples.of_events(self.split.test(t)),
                 self.ranks,
-                window_s=self.test_span_s,
+                window_s=self.protocol.test_span_s,
             )
             for examples, t in self._snapshots(float("inf"), self.config.optimisation.epochs)
             if self.split.test(t).any()
@@ -250,7 +276,8 @@ class _Run:
         own_parts = [
             part for part in range(self.lane.header.parts) if part % self.ranks.size == self.ranks.rank
         ]
-        window = WindowView(self.lane, self.config.window + 1, own_parts)
+        view = WindowView if self.labels is None else UnlabelledWindow
+        window = view(self.lane, self.config.window + 1, own_parts)
         history = History(across=True)
         for manifest in self.lane.manifests:
             if manifest.tau * self.lane.header.interval_us > until_us:
@@ -258,14 +285,12 @@ class _Run:
             window.advance(manifest)
             self.strategy.advance(window)
             events = window.events(manifest.tau)
-            examples = prepare(
+            examples = self.protocol.examples(
                 manifest.tau,
                 events,
                 history,
                 num_nodes=window.num_nodes,
-                known=np.isin(np.arange(window.num_nodes), self.trained_nodes),
                 owned=self.strategy.owned(window.num_nodes),
-                sampling=self.sampling,
                 epoch=epoch,
                 lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
             )
@@ -277,46 +302,34 @@ class _Run:
         return self.ranks.total([own])[0]
 
 
-def _build(
-    config: TrainerConfig, data: str | Path, as_of: str | None, folder: str, parts: int, ranks: Ranks
-) -> bool:
-    """Make the store on rank 0 while the others wait; False on ranks that wait in vain."""
-    lane = Lane(
-        name=config.lane,
-        algorithm=config.lane,
-        parts=parts,
-        window=config.window,
-        seed=config.seed,
-        params=config.lane_params,
-    )
-    interval_us = round(config.interval_s * US_PER_S) if config.interval_s else None
-    error: Exception | None = None
-    if ranks.rank == 0:
+def _stored(
+    path: str, lane: LaneReader, inserts: Inserts, split: Split, seed: int, ranks: Ranks
+) -> StoredNegatives:
+    """The negatives of a file, which rank 0 makes first where it is missing; a collective."""
+    refused = ""
+    if ranks.rank == 0 and not Path(path).exists():
         try:
-            source = read_source(str(data), as_of)
-            if interval_us is None and is_store(str(data)):
-                interval_us = LogReader(str(data)).header.interval_us
-            build_store(source, folder, interval_us=interval_us, lanes=[lane])
-        except Exception as caught:  # noqa: BLE001  raised below, after the others know
-            error = caught
-    (failed,) = ranks.any(error is not None)
-    if error is not None:
-        raise error
-    return not failed
+            drawn = OfflineProtocol(lane, inserts, split, seed).every_snapshot()
+            write_negatives(path, lane, inserts, split, drawn, {"seed": seed, "events": len(inserts)})
+            log.info("negatives written", file=path, seed=seed)
+        except OSError as error:
+            refused = f"--negatives {path} cannot be written: {error}"
+    refused = ranks.text_from_first(refused).strip()
+    if refused:
+        raise Failure(refused)
+    return StoredNegatives(path, lane, inserts, split)
 
 
-def _all_inserts(lane: LaneReader) -> Inserts:
-    parts = [
-        insert_events(event_columns(lane.log.events(snapshot.tau), snapshot.tau, lane.header.interval_us, 0))
-        for snapshot in lane.log.snapshots
-    ]
-    empty = np.empty(0, np.int64)
-    return Inserts(
-        np.concatenate([*(part.src for part in parts), empty]),
-        np.concatenate([*(part.dst for part in parts), empty]),
-        np.concatenate([*(part.visible_us for part in parts), empty]),
-        np.concatenate([*(part.late for part in parts), empty.astype(np.bool_)]),
-    )
+def _foreign(path: str, found: Predictions, lane: LaneReader, inserts: Inserts) -> dict[str, Any]:
+    figures = found.figures()
+    return {
+        "model": Path(path).stem,
+        "strategy": "scores",
+        **{name: figures[key] for name, key in TABLE.items() if key in figures},
+        "scored": len(found.positive),
+        "snapshots": len(lane.manifests),
+        "events": len(inserts),
+    }
 
 
 def _figures(parts: list[Predictions | None]) -> Figures:
@@ -326,11 +339,11 @@ def _figures(parts: list[Predictions | None]) -> Figures:
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, float]:
     summary = {}
-    for key in (*TABLE, "discarded", "epoch_s", "peak_mib"):
+    for key in (*TABLE, *NODE_FIGURES, "discarded", "epoch_s", "peak_mib"):
         values = [run[key] for run in runs if key in run]
         if values:
             summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))
-        if len(values) > 1 and key in TABLE:
+        if len(values) > 1 and key in (*TABLE, *NODE_FIGURES):
             summary[f"{key}_spread"] = float(np.std(values, ddof=1))
     return summary
 

@@ -27,6 +27,22 @@ def evaluate(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Repetitions; means and spread are shown.")
     ] = 1,
+    negatives: Annotated[
+        str | None,
+        typer.Option(
+            "--negatives",
+            metavar="FILE",
+            help="Judge by the negatives of this Parquet file; it is made where it is missing.",
+        ),
+    ] = None,
+    scores: Annotated[
+        str | None,
+        typer.Option(
+            "--scores",
+            metavar="FILE",
+            help="Judge another model by its scores (Parquet or CSV) of the test events and --negatives.",
+        ),
+    ] = None,
     as_of: AsOfMoment = None,
     ranks: RankCount = None,
     json: Json = False,
@@ -40,16 +56,22 @@ def evaluate(
     def body() -> None:
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(TrainerConfig, file)
-        result = in_ranks(ranks, lambda: _evaluate(config, data, as_of, split, seeds))
+        result = in_ranks(ranks, lambda: _evaluate(config, data, as_of, split, seeds, negatives, scores))
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "runs"}
-            print_json(result) if json else print_table(f"{config.model} on {data}", shown)
+            print_json(result) if json else print_table(f"{result['model']} on {data}", shown)
 
     finish(body, *expected_errors(), debug=debug)
 
 
 def _evaluate(
-    config: TrainerConfig, data: str, as_of: str | None, split: str, seeds: int
+    config: TrainerConfig,
+    data: str,
+    as_of: str | None,
+    split: str,
+    seeds: int,
+    negatives: str | None,
+    scores: str | None,
 ) -> Mapping[str, Any] | None:
     from trainer.data.split import parse_shares
     from trainer.evaluate import evaluate as evaluate_file
@@ -60,6 +82,15 @@ def _evaluate(
     rank_dies_with_launcher()
     group = Ranks.from_environment(config.device)
     try:
-        return evaluate_file(config, data, group, shares=shares, seeds=seeds, as_of=as_of)
+        return evaluate_file(
+            config,
+            data,
+            group,
+            shares=shares,
+            seeds=seeds,
+            as_of=as_of,
+            negatives=negatives,
+            scores=scores,
+        )
     finally:
         group.close()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from schemas.events import Op
 from stream.store.log.event_columns import EventColumns
 from trainer.data.history import History, Inserts
-from trainer.data.negatives import Draw, destination_pool, historical_pairs, random_destinations
+from trainer.data.negatives import NONE, Draw, Judged, destination_pool, historical_pairs, random_destinations
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -162,6 +162,7 @@ def prepare(
     sampling: Sampling,
     epoch: int = 0,
     lesson: Lesson | None = None,
+    stored: Judged | None = None,
 ) -> Examples:
     """Draw a snapshot's negatives and look everything up, then let ``history`` remember the snapshot.
 
@@ -177,6 +178,7 @@ def prepare(
         sampling: How negatives are drawn.
         epoch: Distinguishes the training negatives of repeated passes.
         lesson: What this rank learns from; None: its own events.
+        stored: What the events are judged by; None: that is drawn.
     """
     inserts = insert_events(events)
     src, dst = inserts.src, inserts.dst
@@ -200,21 +202,28 @@ def prepare(
 
     every = np.arange(len(src), dtype=np.int64)
     training = others(every, 1, Purpose.TRAINING + epoch, training_pool, weights)
-    judged = others(every, 1, Purpose.RANDOM, judged_pool)
-    old_src, old_dst, drawable = historical_pairs(
-        history, inserts, Draw(sampling.seed, tau, Purpose.HISTORICAL)
-    )
-    ranked = _sample(len(src), sampling.ranked_events, Draw(sampling.seed, tau, Purpose.RANKED_EVENTS))
-    among = others(ranked, sampling.candidates, Purpose.CANDIDATES, judged_pool)
-    own_ranked = np.nonzero(owned[src[ranked]])[0] if possible else mine
-    old = mine[drawable[mine]]
+    if stored is None:
+        old_src, old_dst, drawable = historical_pairs(
+            history, inserts, Draw(sampling.seed, tau, Purpose.HISTORICAL)
+        )
+        ranked = _sample(len(src), sampling.ranked_events, Draw(sampling.seed, tau, Purpose.RANKED_EVENTS))
+        stored = Judged(
+            random=others(every, 1, Purpose.RANDOM, judged_pool)[:, 0],
+            historical_src=np.where(drawable, old_src, NONE),
+            historical_dst=old_dst,
+            ranked=ranked,
+            candidates=others(ranked, sampling.candidates, Purpose.CANDIDATES, judged_pool),
+        )
+    judged = mine[stored.random[mine] != NONE]
+    old = mine[stored.historical_src[mine] != NONE]
+    own_ranked = np.nonzero(owned[src[stored.ranked]])[0] if possible else mine[:0]
 
     asked = [
         (mine, src[mine], dst[mine]),
         (taught, src[taught], training[taught, 0]),
-        (mine, src[mine], judged[mine, 0]),
-        (old, old_src[old], old_dst[old]),
-        _each(ranked[own_ranked], src, among[own_ranked]),
+        (judged, src[judged], stored.random[judged]),
+        (old, stored.historical_src[old], stored.historical_dst[old]),
+        _each(stored.ranked[own_ranked], src, stored.candidates[own_ranked]),
     ]
     if taught is not mine:
         asked.append((taught, src[taught], dst[taught]))
@@ -230,7 +239,7 @@ def prepare(
         random=random,
         historical=historical,
         candidates=candidates,
-        num_candidates=sampling.candidates,
+        num_candidates=stored.candidates.shape[1],
         excluded={"late": int(inserts.late.sum()), "delete": len(events) - len(inserts)},
     )
 

@@ -9,6 +9,9 @@ from trainer.data.history import History, Inserts, first_appearances
 
 Int64 = NDArray[np.int64]
 
+NONE = -1
+"""In the place of a node where there is no negative."""
+
 _ATTEMPTS = 4
 
 
@@ -29,6 +32,25 @@ class Draw:
     def generator(self) -> np.random.Generator:
         """A fresh generator at the stream's beginning."""
         return np.random.default_rng([self.seed, self.tau % (1 << 63), self.purpose])
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the events of one snapshot are judged by; those that are not judged have ``NONE``.
+
+    Attributes:
+        random: int64 (E,), destinations.
+        historical_src: int64 (E,).
+        historical_dst: int64 (E,).
+        ranked: int64 (r,), ascending: events that are ranked among candidates.
+        candidates: int64 (r, M), destinations.
+    """
+
+    random: Int64
+    historical_src: Int64
+    historical_dst: Int64
+    ranked: Int64
+    candidates: Int64
 
 
 def destination_pool(history: History, events: Inserts) -> Int64:

@@ -9,7 +9,7 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
-from trainer.data.examples import Examples
+from trainer.data.examples import Examples, Queries
 from trainer.models.interface import Model
 from trainer.ranks import Ranks
 from trainer.scoring.floors import edgebank, edgebank_window, recency
@@ -99,12 +99,41 @@ def predict(
     Returns:
         On rank 0: predictions of all ranks. Elsewhere None.
     """
-    on_time = examples.of_events(~examples.inserts.late)
-    asked = [on_time.positive, on_time.random, on_time.historical, on_time.candidates]
+    asked = judged_queries(examples)
     logits = strategy.predict(model, asked)
     untrained = (
         strategy.predict(floor, asked) if floor is not None else [np.zeros_like(known) for known in logits]
     )
+    return side_by_side(examples, asked, logits, untrained, ranks, window_s)
+
+
+def judged_queries(examples: Examples) -> list[Queries]:
+    """What is asked about a snapshot: events on time, random and historical negatives, candidates."""
+    on_time = examples.of_events(~examples.inserts.late)
+    return [on_time.positive, on_time.random, on_time.historical, on_time.candidates]
+
+
+def side_by_side(
+    examples: Examples,
+    asked: list[Queries],
+    logits: Sequence[NDArray[np.floating]],
+    untrained: Sequence[NDArray[np.floating]],
+    ranks: Ranks,
+    window_s: float,
+) -> Predictions | None:
+    """Scores of a model beside those of the floors; a collective.
+
+    Args:
+        examples: This rank's.
+        asked: ``judged_queries`` of them.
+        logits: The model's score of each query.
+        untrained: Those of random weights.
+        ranks: All ranks.
+        window_s: Of the floor that remembers pairs for so many seconds.
+
+    Returns:
+        On rank 0: predictions of all ranks. Elsewhere None.
+    """
     tables = _gather(
         [
             np.stack(
@@ -127,7 +156,7 @@ def predict(
     (event, positive), (_, negative), (old, historical), (ranked, candidates) = (
         (table[:, 0].astype(np.int64), table[:, 1:]) for table in tables
     )
-    ranked = ranked[:: examples.num_candidates]
+    ranked = ranked[:: max(1, examples.num_candidates)]
     candidates = candidates.reshape(len(ranked), examples.num_candidates, len(SCORERS))
     true = positive[np.searchsorted(event, ranked)]
     true[np.isnan(candidates).any(axis=1)] = np.nan  # among scores that are no numbers there is no rank

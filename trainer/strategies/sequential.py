@@ -147,6 +147,22 @@ class SequentialStrategy:
         self._ways[0].restart()
 
     @torch.no_grad()
+    def embed_sources(self, model: Model, queries: Queries) -> Tensor:
+        """Embeddings (Q, width) of the queries' sources, each just before its event."""
+        assert isinstance(model, MemoryModel)
+        way = self._way_of(model)
+        way.restart()
+        model.eval()
+        found = [way.stream.mailbox.own.new_empty(0, model.width)]
+        for before_us in np.unique(queries.before_us).tolist():
+            way.stream.deliver_before(before_us)
+            begin, end = np.searchsorted(queries.before_us, [before_us, before_us + 1]).tolist()
+            asked = queries.part(slice(begin, end))
+            times = np.full(len(asked), before_us) if model.once_a_batch else asked.time_us
+            found.append(way.stream.embed_all(asked.src, times, before_us))
+        return torch.cat(found)
+
+    @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
         """See ``Strategy.embeddings``: a microsecond after the newest event, all events seen."""
         stream = self._ways[0].stream

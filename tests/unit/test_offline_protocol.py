@@ -1,0 +1,217 @@
+"""Negatives in a file and other models' scores: the same protocol, whoever is judged by it."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from structlog.testing import capture_logs
+from trainer_streams import meetings
+
+from schemas.trainer_config import Optimisation, TrainerConfig
+from stream.service.failure import Failure
+from trainer.evaluate import evaluate
+from trainer.ranks import Ranks
+from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
+
+SHARES = (0.6, 0.2, 0.2)
+FLOORS = ("edgebank_ap", "edgebank_window_ap", "recency_ap")
+FIGURES = ("ap", "auc", "mrr", "hits_at_10", "transductive_ap", "historical_ap", *FLOORS)
+
+
+def config_for(**more: object) -> TrainerConfig:
+    values = {
+        "lane": "hash",
+        "model": "tgn",
+        "strategy": "sequential",
+        "model_params": {"memory": 8, "time_width": 8},
+        "optimisation": Optimisation(epochs=1, batch_size=50, learning_rate=0.01),
+        "interval_s": 1.0,
+        **more,
+    }
+    return TrainerConfig.model_validate(values)
+
+
+def write_events(path: Path, *, seed: int = 0) -> str:
+    events = meetings(seed=seed, snapshots=10, a_snapshot=40, features=False)
+    table = events.select(["src", "dst", "op"]).append_column(
+        "t", [[t / 1e6 for t in events["t"].to_pylist()]]
+    )
+    pq.write_table(table, path)
+    return str(path)
+
+
+def judged(data: str, *, shares: tuple[float, float, float] = SHARES, seed: int = 0, **more: object) -> dict:
+    with capture_logs():
+        result = evaluate(config_for(seed=seed), data, Ranks(), shares=shares, seeds=1, **more)
+    assert result is not None
+    return result
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_events(tmp_path_factory.mktemp("data") / "events.parquet")
+
+
+@pytest.fixture(scope="module")
+def made(data: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict]:
+    """A file of negatives, and the figures of the run that made it."""
+    path = str(tmp_path_factory.mktemp("negatives") / "negatives.parquet")
+    return path, judged(data, negatives=path)
+
+
+def test_stored_negatives_are_those_that_would_be_drawn_and_serve_every_seed(
+    data: str, made: tuple[str, dict]
+) -> None:
+    path, first = made
+    content = Path(path).read_bytes()
+    drawn = judged(data)
+    assert [drawn[name] for name in FIGURES] == [first[name] for name in FIGURES]
+    other = judged(data, seed=1, negatives=path)
+    assert Path(path).read_bytes() == content
+    assert [other[name] for name in FLOORS] == [first[name] for name in FLOORS]
+    assert other["ap"] != first["ap"]
+    assert [judged(data, seed=1)[name] for name in FLOORS] != [first[name] for name in FLOORS]
+
+
+def test_the_file_has_a_row_an_event_and_says_what_it_is(data: str, made: tuple[str, dict]) -> None:
+    table, events = pq.read_table(made[0]), pq.read_table(data)
+    inserts = events.filter(pc.equal(events["op"], 1)).sort_by("t")
+    for name in ("src", "dst"):
+        assert table[name].to_pylist() == inserts[name].take(table["event"]).to_pylist()
+    assert set(table["part"].to_pylist()) == {"validation", "test"}
+    assert not pc.any(pc.equal(table["random"], table["dst"])).as_py()
+    ranked = table.filter(table["candidates"].is_valid())
+    assert set(ranked["part"].to_pylist()) == {"test"}
+    assert {len(row) for row in ranked["candidates"].to_pylist()} == {50}
+    assert table["historical_src"].null_count < len(table) / 2
+    assert b'"seed": 0' in table.schema.metadata[b"freshet.negatives"]
+
+
+def changed(path: str, to: Path, **columns: object) -> str:
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        at = table.schema.get_field_index(name)
+        table = table.remove_column(at) if values is None else table.set_column(at, name, values)
+    pq.write_table(table, to)
+    return str(to)
+
+
+def test_negatives_of_other_data_or_another_split_are_refused_in_a_sentence(
+    data: str, made: tuple[str, dict], tmp_path: Path
+) -> None:
+    path = made[0]
+    with pytest.raises(Failure, match=r"made for other data or another --split: .* event \d+ .* has no row"):
+        judged(data, shares=(0.5, 0.2, 0.3), negatives=path)
+    with pytest.raises(Failure, match=r"was made for other data.*name a file that is not there"):
+        judged(write_events(tmp_path / "other.parquet", seed=5), negatives=path)
+    table = pq.read_table(path)
+    t = table["t"].to_pylist()
+    wrong = changed(path, tmp_path / "a", t=pa.array([*t[:-1], t[-1] + 1]))
+    with pytest.raises(
+        Failure, match=rf"event {table['event'][-1]} has t {t[-1]}, the file says {t[-1] + 1}"
+    ):
+        judged(data, negatives=wrong)
+    stranger = changed(path, tmp_path / "b", random=pa.array([777] * len(table)))
+    with pytest.raises(Failure, match="column random names 777, which is no node of the data"):
+        judged(data, negatives=stranger)
+    with pytest.raises(Failure, match="has no column random"):
+        judged(data, negatives=changed(path, tmp_path / "c", random=None))
+    (tmp_path / "d").write_text("no Parquet")
+    with pytest.raises(Failure, match="cannot be read"):
+        judged(data, negatives=str(tmp_path / "d"))
+    with pytest.raises(Failure, match="cannot be written"):
+        judged(data, negatives=str(tmp_path / "nowhere" / "n.parquet"))
+
+
+def foreign(path: str, seed: int = 3) -> pa.Table:
+    """Scores of a model that knows something, for all rows of a file of negatives."""
+    table = pq.read_table(path)
+    rng = np.random.default_rng(seed)
+    count = len(table)
+    candidates = [
+        None if row is None else rng.normal(0, 1, len(row)).tolist()
+        for row in table["candidates"].to_pylist()
+    ]
+    return pa.table(
+        {
+            "event": table["event"],
+            "score": rng.normal(1, 1, count),
+            "random_score": rng.normal(0, 1, count),
+            "historical_score": rng.normal(0.5, 1, count),
+            "candidate_scores": pa.array(candidates, pa.list_(pa.float64())),
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_another_models_scores_are_judged_by_the_same_figures_beside_the_same_floors(
+    kind: str, data: str, made: tuple[str, dict], tmp_path: Path
+) -> None:
+    path, ours = made
+    scores = foreign(path)
+    shuffled = scores.take(np.random.default_rng(0).permutation(len(scores)))
+    file = tmp_path / f"theirs.{kind}"
+    if kind == "parquet":
+        pq.write_table(shuffled, file)
+    else:
+        texts = [
+            None if row is None else " ".join(map(str, row))
+            for row in shuffled["candidate_scores"].to_pylist()
+        ]
+        pyarrow.csv.write_csv(shuffled.set_column(4, "candidate_scores", pa.array(texts)), file)
+    found = judged(data, negatives=path, scores=str(file))
+    assert [found[name] for name in FLOORS] == [ours[name] for name in FLOORS]
+    assert "random_ap" not in found
+    assert found["model"] == "theirs"
+
+    negatives = pq.read_table(path)
+    test = np.array([part == "test" for part in negatives["part"].to_pylist()])
+    positive, random = (scores[name].to_numpy()[test] for name in ("score", "random_score"))
+    assert found["scored"] == test.sum()
+    assert found["ap"] == pytest.approx(batched(average_precision, positive, random))
+    assert found["auc"] == pytest.approx(batched(area_under_roc, positive, random))
+    lists = [row for row in scores["candidate_scores"].to_pylist() if row is not None]
+    true = [
+        score
+        for score, row in zip(
+            scores["score"].to_pylist(), scores["candidate_scores"].to_pylist(), strict=True
+        )
+        if row is not None
+    ]
+    ranks = ranks_among(np.array(true), np.array(lists))
+    assert found["mrr"] == pytest.approx((1 / ranks).mean())
+    drawn = test & negatives["historical_src"].is_valid().to_numpy()
+    historical = scores["historical_score"].to_numpy()[drawn]
+    assert found["historical_ap"] == pytest.approx(
+        batched(average_precision, scores["score"].to_numpy()[drawn], historical)
+    )
+
+
+def test_scores_that_lack_something_are_refused_or_their_figures_absent(
+    data: str, made: tuple[str, dict], tmp_path: Path
+) -> None:
+    path = made[0]
+    scores = foreign(path)
+
+    def file(table: pa.Table) -> str:
+        pq.write_table(table, tmp_path / "s.parquet")
+        return str(tmp_path / "s.parquet")
+
+    few = judged(data, negatives=path, scores=file(scores.select(["event", "score", "random_score"])))
+    assert "ap" in few
+    assert not {"mrr", "historical_ap", "hits_at_10"} & few.keys()
+    with pytest.raises(Failure, match=r"lacks 1 of \d+ test events, the first is event \d+: score every row"):
+        judged(data, negatives=path, scores=file(scores.slice(0, len(scores) - 1)))
+    with pytest.raises(Failure, match=r"has event \d+ more than once"):
+        judged(data, negatives=path, scores=file(pa.concat_tables([scores, scores.slice(3, 1)])))
+    with pytest.raises(Failure, match="has no column score"):
+        judged(data, negatives=path, scores=file(scores.drop_columns(["score"])))
+    short = [None if row is None else row[:-1] for row in scores["candidate_scores"].to_pylist()]
+    with pytest.raises(Failure, match=r"has 49 candidate_scores, the negatives' file has 50 candidates"):
+        judged(data, negatives=path, scores=file(scores.set_column(4, "candidate_scores", pa.array(short))))
+    with pytest.raises(Failure, match="--scores needs --negatives"):
+        judged(data, scores=file(scores))
