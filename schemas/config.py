@@ -2,19 +2,33 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from schemas.events import IdKind
-from schemas.fields import MAX_PARTS, Fields, IdPrefix, OpName
+from schemas.fields import MAX_PARTS
+from schemas.kafka_config import Kafka, Topic, TopicName
 from schemas.section import Section
 from schemas.store_address import Store
 
+__all__ = [
+    "Features",
+    "Kafka",
+    "Lane",
+    "Metrics",
+    "Name",
+    "Publication",
+    "Retention",
+    "Runner",
+    "Service",
+    "Snapshots",
+    "StreamConfig",
+    "Topic",
+    "TopicName",
+]
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 """A graph's or lane's name: it becomes a folder, so no separators and no leading dot."""
-
-TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
-"""What Kafka takes for a topic."""
 
 _MOST_S = 1e11
 """Three thousand years: longer intervals are mistakes, and their microseconds would leave int64 near its ends."""
@@ -41,188 +55,6 @@ class Metrics(Section):
 
     host: str = Field("127.0.0.1", description="Address to bind; 0.0.0.0 in containers.")
     port: int = Field(9108, ge=0, le=65535, description="0: any free port, printed at start.")
-
-
-class Topic(Section):
-    """One Kafka topic with events."""
-
-    name: TopicName = Field(description="Topic name.")
-    format: Literal["json", "arrow"] = Field(
-        "json", description="json: one event a message; arrow: one IPC batch a message."
-    )
-    time_unit: Literal["s", "ms", "us", "rfc3339"] | None = Field(
-        None, description="Unit of t; default: s for json, us for arrow."
-    )
-    fields: Fields | None = Field(
-        None,
-        description="Paths to the fields of messages that are written otherwise, such as "
-        "{src: card.id, dst: merchant.id, t: created_at}; null: src, dst, t … as freshet-stream schema says.",
-    )
-    ops: dict[str, OpName] | None = Field(
-        None,
-        min_length=1,
-        description="Words of op, such as {c: insert, u: insert, d: delete}; null: insert and delete.",
-    )
-    id_prefix: IdPrefix | None = Field(
-        None,
-        description="Text before ids, such as {src: 'card:', dst: 'merchant:'}; whole numbers become text. "
-        "With ids: string.",
-    )
-
-    @property
-    def unit(self) -> Literal["s", "ms", "us", "rfc3339"]:
-        """The time unit in force."""
-        return self.time_unit or ("s" if self.format == "json" else "us")
-
-    @model_validator(mode="after")
-    def _mapped(self) -> Self:
-        if self.fields is not None:
-            if self.ops is not None and self.fields.op is None:
-                raise ValueError(f"topic {self.name}: ops are the words of op, but fields names no op")
-            if self.format == "arrow" and self.fields.node is not None and self.fields.src is not None:
-                raise ValueError(
-                    f"topic {self.name}: a row of an Arrow message is a node event where dst is null: "
-                    "fields names src and dst, or node"
-                )
-            if self.format == "arrow" and self.fields.values is not None and self.fields.features is not None:
-                raise ValueError(
-                    f"topic {self.name}: an Arrow message has one column of features, whole where offset is null: "
-                    "fields names features, or offset and values"
-                )
-        return self
-
-
-class Kafka(Section):
-    """Broker, topics and client limits."""
-
-    bootstrap: str = Field(min_length=1, description="host:port of the brokers, comma-separated.")
-    topics: list[Topic] = Field(min_length=1, description="Topics to read.")
-    dead_letters: TopicName | None = Field(
-        None, description="Topic for refused messages; null: kept in the log only."
-    )
-    group: str | None = Field(
-        None, description="Consumer group that lag monitors watch; default freshet-<graph>."
-    )
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="As in Kafka clients."
-    )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="With SASL."
-    )
-    sasl_username: str | None = Field(None, description="With SASL.")
-    sasl_password: SecretStr | None = Field(
-        None, description="With SASL; better from a file or FRESHET_STREAM_KAFKA__SASL_PASSWORD."
-    )
-    sasl_password_file: str | None = Field(
-        None, description="File with the password, as secrets are mounted; read at every connection."
-    )
-    ssl_cafile: str | None = Field(
-        None, description="Certificates of the authorities that sign brokers', PEM; null: the system's."
-    )
-    ssl_certfile: str | None = Field(
-        None, description="Certificate to show to brokers, PEM, its chain after it; null: none."
-    )
-    ssl_keyfile: str | None = Field(
-        None, description="Key of ssl_certfile, PEM; null: it is in that file too."
-    )
-    ssl_password: SecretStr | None = Field(
-        None, description="Password of an encrypted key; better from a file or the environment."
-    )
-    ssl_password_file: str | None = Field(None, description="File with the password of the key.")
-    api_version: tuple[int, ...] | None = Field(
-        None, description="Protocol version to assume, as [2, 1]; null: ask the broker."
-    )
-    max_poll_records: int = Field(
-        20_000, ge=1, description="Messages of a topic partition handed on at a time, at most."
-    )
-    max_partition_fetch_bytes: int = Field(
-        8 << 20, ge=1 << 10, description="Bytes a fetch and partition at most."
-    )
-    max_message_bytes: int = Field(
-        16 << 20,
-        ge=1,
-        description="A longer message is refused, bytes; as much text of Arrow dictionaries is written out at a time.",
-    )
-    max_batch_bytes: int = Field(
-        128 << 20,
-        ge=1,
-        description="A producer's batch of messages that is longer, decompressed, ends the stream, bytes.",
-    )
-    max_message_rows: int = Field(
-        1 << 20, ge=1, description="An Arrow message with more rows, over all its batches, is refused."
-    )
-    on_gap: Literal["fail", "skip"] = Field(
-        "fail", description="When retention deleted unread offsets: stop, or skip and count."
-    )
-    start: Literal["earliest", "latest"] = Field(
-        "earliest",
-        description="Where a topic that the log doesn't know begins; partitions added to one that it knows: earliest.",
-    )
-    metadata_refresh_s: float = Field(
-        5.0, gt=0, le=3600, description="How often topics are looked at for new partitions, seconds."
-    )
-
-    @field_validator("topics")
-    @classmethod
-    def _distinct(cls, topics: list[Topic]) -> list[Topic]:
-        names = [topic.name for topic in topics]
-        if len(set(names)) < len(names):
-            raise ValueError(f"topics must have distinct names, found {names}")
-        return topics
-
-    @property
-    def servers(self) -> list[str]:
-        """host:port of each broker to begin with."""
-        return [server.strip() for server in self.bootstrap.split(",")]
-
-    @property
-    def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.security_protocol.endswith("SSL")
-
-    @property
-    def uses_sasl(self) -> bool:
-        """Whether brokers want a login."""
-        return self.security_protocol.startswith("SASL")
-
-    @model_validator(mode="after")
-    def _secured_as_meant(self) -> Self:
-        for name in ("sasl_password", "ssl_password"):
-            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
-                raise ValueError(f"give {name} or {name}_file, not both")
-        if self.uses_sasl:
-            has_password = self.sasl_password is not None or self.sasl_password_file is not None
-            needed = {
-                "sasl_mechanism": self.sasl_mechanism,
-                "sasl_username": self.sasl_username,
-                "sasl_password or sasl_password_file": has_password,
-            }
-            missing = [name for name, value in needed.items() if not value]
-            if missing:
-                raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
-        elif self.sasl_mechanism is not None:
-            raise ValueError(
-                f"sasl_mechanism is given, but security_protocol {self.security_protocol} has no login; "
-                f"set it to SASL_{self.security_protocol}"
-            )
-        files = [name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile") if getattr(self, name)]
-        if files and not self.uses_tls:
-            raise ValueError(
-                f"{', '.join(files)} given, but security_protocol {self.security_protocol} has no TLS; "
-                "set it to SSL or SASL_SSL"
-            )
-        if self.ssl_keyfile is not None and self.ssl_certfile is None:
-            raise ValueError("ssl_keyfile is given without ssl_certfile")
-        return self
-
-    @model_validator(mode="after")
-    def _letters_go_elsewhere(self) -> Self:
-        if self.dead_letters in {topic.name for topic in self.topics}:
-            raise ValueError(
-                f"dead_letters must be a topic that is not read, or refused messages come back for ever: "
-                f"found {self.dead_letters!r} among topics"
-            )
-        return self
 
 
 class Snapshots(Section):
