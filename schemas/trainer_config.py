@@ -10,6 +10,19 @@ from schemas.section import Section
 from schemas.store_address import Store
 
 
+class Replay(Section):
+    """Old events learned again beside the new ones, by the strategy sequential."""
+
+    ratio: float = Field(
+        0.0, ge=0, le=10, description="Old events for each new one that is learned; 0: none."
+    )
+    batches: int = Field(64, ge=1, description="Old batches kept, about 2 KiB an event.")
+    sample: Literal["reservoir", "time"] = Field(
+        "reservoir",
+        description="Which: each of the past equally likely, or each stretch of its time equally.",
+    )
+
+
 class Optimisation(Section):
     """How a snapshot is learned."""
 
@@ -28,6 +41,7 @@ class Optimisation(Section):
         10_000, ge=1, description="Under decay and on-drift the rate is half after three times as many steps."
     )
     weight_decay: float = Field(0.0, ge=0, description="Of Adam.")
+    replay: Replay = Field(default_factory=Replay)
     grad_clip: float | None = Field(1.0, gt=0, description="Largest gradient norm; null: no clipping.")
     max_nonfinite: int = Field(
         3,

@@ -86,6 +86,8 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, lag: int) -> No
     }
     if step.report.loss is not None:
         line["loss"] = step.report.loss
+    if step.report.replayed:
+        line["replayed"] = step.report.replayed
     if step.report.nonfinite:
         line["nonfinite"] = step.report.nonfinite
     if step.held is not None:
@@ -118,6 +120,7 @@ def observe(metrics: TrainerMetrics, step: Step, newest_us: int) -> None:
     metrics.excluded(step.examples.excluded)
     metrics.used("trained", report.events)
     metrics.used("discarded", report.discarded)
+    metrics.used("replayed", report.replayed)
     metrics.used("state_only", max(0, inserts - report.events - report.discarded))
     if inserts:
         metrics.trained_share(report.events / inserts)

@@ -104,6 +104,7 @@ def _together(reports: list[StepReport]) -> StepReport:
         steps=sum(report.steps for report in reports),
         events=max(report.events for report in reports),
         loss=next((report.loss for report in reversed(reports) if report.loss is not None), None),
+        replayed=sum(report.replayed for report in reports),
         nonfinite=sum(report.nonfinite for report in reports),
         discarded=max(report.discarded for report in reports),
     )

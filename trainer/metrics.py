@@ -135,7 +135,7 @@ class TrainerMetrics:
             self._excluded.labels(self._graph, reason).inc(count)
 
     def used(self, use: str, events: int) -> None:
-        """Insert events that were trained, only remembered (``state_only``), or skipped."""
+        """Insert events by use, as docs/metrics.md has it."""
         self._events.labels(self._graph, use).inc(events)
 
     def learned(self, loss: float | None, nonfinite: int, newest_event_us: int) -> None:

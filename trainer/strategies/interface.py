@@ -33,6 +33,7 @@ class StepReport:
         events: Distinct events learned from.
         loss: Mean binary cross-entropy a query, in nats; None without events.
         discarded: Events that no rank could learn from, because no rank has both ends.
+        replayed: Old events learned again.
         nonfinite: Steps left out because loss or gradient was not finite.
         seconds: Wall time by phase, of this rank.
     """
@@ -40,6 +41,7 @@ class StepReport:
     steps: int
     events: int
     loss: float | None
+    replayed: int = 0
     nonfinite: int = 0
     discarded: int = 0
     seconds: dict[str, float] = field(default_factory=dict)

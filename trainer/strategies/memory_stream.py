@@ -12,6 +12,7 @@ from trainer.data.temporal_sampler import Layer, TemporalSampler
 from trainer.data.walks import WalkSketches
 from trainer.models.memory.embeddings import Hop
 from trainer.models.memory.model import MemoryModel
+from trainer.strategies.looked_up import LookedUp
 from trainer.strategies.mailbox import Mailbox
 
 Int64 = NDArray[np.int64]
@@ -37,6 +38,7 @@ class MemoryStream:
     Attributes:
         position: Events delivered so far.
         mailbox: What they left.
+        looked_up: If there is one, it is told what is looked up.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class MemoryStream:
     ) -> None:
         self.model = model
         self.position = 0
+        self.looked_up: LookedUp | None = None
         walks = WalkSketches(model.seed) if model.walks else None
         self.mailbox = Mailbox(
             model.width, model.edges, next(model.parameters()).dtype, device, walks, partial=partial
@@ -85,6 +88,8 @@ class MemoryStream:
             (R, d).
         """
         states, hops = self._look(nodes, time_us, before_us, self.model.layers)
+        if self.looked_up is not None:
+            self.looked_up.hops = hops
         return self.model.embed(states, hops)
 
     @torch.no_grad()
@@ -215,6 +220,8 @@ class MemoryStream:
     def _states(self, nodes: Int64) -> Tensor:
         """States (n, d) of distinct nodes; only those with mail go through the updater."""
         there, mail = self.mailbox.take(nodes)
+        if self.looked_up is not None:
+            self.looked_up.states = len(nodes), torch.from_numpy(there).to(self._device), mail
         states = self.mailbox.own.new_zeros(len(nodes), self.model.width)
         if not len(there):
             return states

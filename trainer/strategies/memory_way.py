@@ -9,6 +9,7 @@ from torch import Tensor
 from trainer.data.examples import Queries
 from trainer.models.memory.model import MemoryModel
 from trainer.nn.rows import rows
+from trainer.strategies.looked_up import Asked
 from trainer.strategies.memory_stream import MemoryStream
 
 
@@ -34,6 +35,19 @@ class MemoryWay:
 
 def logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Tensor:
     """Logits of some queries; each (node, event) is embedded once, or each node."""
+    z, asked = embedded(stream, queries, here, before_us)
+    if stream.looked_up is not None:
+        stream.looked_up.asked = asked
+    return score(stream.model, z, asked)
+
+
+def score(model: MemoryModel, z: Tensor, asked: Asked) -> Tensor:
+    """Logits (q,) of pairs among embeddings (n, d)."""
+    return model.score(rows(z, asked.at_src), rows(z, asked.at_dst), asked.encounters, asked.walks)
+
+
+def embedded(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> tuple[Tensor, Asked]:
+    """The embeddings that some queries need, and which of them each is about."""
     src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
     if stream.model.once_a_batch:
         nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
@@ -44,9 +58,5 @@ def logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) 
         z = stream.embed(keys & 0xFFFFFFFF, np.tile(time_us, 2)[first], before_us)
     device = z.device
     at_src, at_dst = (torch.from_numpy(half).to(device) for half in np.split(place, 2))
-    return stream.model.score(
-        rows(z, at_src),
-        rows(z, at_dst),
-        torch.from_numpy(queries.encounters[here]).to(device),
-        stream.walk_features(src, dst, time_us),
-    )
+    encounters = torch.from_numpy(queries.encounters[here]).to(device)
+    return z, Asked(at_src, at_dst, encounters, stream.walk_features(src, dst, time_us))

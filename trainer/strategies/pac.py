@@ -58,6 +58,7 @@ class PacStrategy(SequentialStrategy):
 
     name: ClassVar[str] = "pac"
     reads: ClassVar[Reads] = "graph"
+    replays: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -24,8 +24,10 @@ from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
 from trainer.soundness import spoil
 from trainer.strategies.interface import Reads, StepReport, register
+from trainer.strategies.looked_up import LookedUp
 from trainer.strategies.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.memory_way import MemoryWay, logits
+from trainer.strategies.rehearsal import PastBatch, Rehearsal
 
 Int64 = NDArray[np.int64]
 
@@ -47,6 +49,7 @@ class SequentialStrategy:
     name: ClassVar[str] = "sequential"
     trains: ClassVar[Kind] = "event"
     reads: ClassVar[Reads] = "events"
+    replays: ClassVar[bool] = True
 
     def __init__(self, *, group: int = 200, precision: str = "float32") -> None:
         if group < 1:
@@ -61,6 +64,11 @@ class SequentialStrategy:
     ) -> None:
         """See ``Strategy.setup``."""
         self._check(lane, ranks)
+        if optimisation.replay.ratio and not self.replays:
+            raise Failure(
+                f"key optimisation.replay: strategy {self.name} does not learn old events again, sequential does; set "
+                "its ratio to 0"
+            )
         assert isinstance(model, MemoryModel)
         self._model = model
         if self._halved:
@@ -84,9 +92,9 @@ class SequentialStrategy:
         self._tau: int | None = None
         self._num_nodes = 0
         self._ways = [self._way(self._model)]
-        self._resumed: list[
-            MemoryWay
-        ] = []  # of models that were predicted beside: they come in the same order
+        self._rehearsal = Rehearsal(self._optimisation.replay, self._seed)
+        # of models that were predicted beside: they come in the same order
+        self._resumed: list[MemoryWay] = []
 
     def advance(self, window: GraphWindow) -> None:
         """See ``Strategy.advance``."""
@@ -126,19 +134,24 @@ class SequentialStrategy:
         way = self._ways[0]
         way.restart()
         batch, events = self._optimisation.batch_size, len(examples.learned)
-        losses, learned, nonfinite = 0.0, 0, 0
+        losses, learned, nonfinite, replayed = 0.0, 0, 0, 0
         for first in range(0, events, batch):
             here = slice(first, min(first + batch, events))
-            loss = self._step(way.stream, examples, here)
+            loss = self._step(self._new(way.stream, examples, here, keep=epoch == 0))
             nonfinite += loss is None
-            losses += loss or 0.0
+            losses += 2 * (here.stop - here.start) * (loss or 0.0)
             learned += 0 if loss is None else here.stop - here.start
+            for old in self._rehearsal.due(here.stop - here.start):
+                failed = self._step(old.loss(self._model)) is None
+                nonfinite += failed
+                replayed += 0 if failed else old.positives
         self._model.eval()
         return StepReport(
             steps=math.ceil(events / batch),
             events=learned,
             loss=losses / (2 * learned) if learned else None,
             nonfinite=nonfinite,
+            replayed=replayed,
             seconds={"train": time.perf_counter() - began},
         )
 
@@ -178,6 +191,7 @@ class SequentialStrategy:
         """See ``Strategy.state``: the optimiser, the events with their graph, and every model's memory."""
         return {
             "rate": self.rate.state(),
+            "rehearsal": self._rehearsal.state(),
             "tau": self._tau,
             "num_nodes": self._num_nodes,
             "feed": self._feed.state(),
@@ -192,6 +206,7 @@ class SequentialStrategy:
         self._num_nodes = state["num_nodes"]
         self._feed.restore({name: np.asarray(column) for name, column in state["feed"].items()})
         self._restore_ways(state["streams"])
+        self._rehearsal.restore(state["rehearsal"], self._ranks.device)
 
     @property
     def event_times(self) -> Int64:
@@ -221,6 +236,7 @@ class SequentialStrategy:
         return {
             "events": self._feed.memory_bytes,
             "memory": sum(way.stream.memory_bytes for way in self._every_way),
+            "rehearsal": self._rehearsal.memory_bytes,
         }
 
     def _check(self, lane: LaneHeader, ranks: Ranks) -> None:
@@ -236,15 +252,31 @@ class SequentialStrategy:
         self._feed.append(events, num_nodes)
         self._tau, self._num_nodes = tau, num_nodes
 
-    def _step(self, stream: MemoryStream, examples: Examples, here: slice) -> float | None:
-        """Learn some events; their summed loss, None where loss or gradient was not finite."""
-        loss = self._loss(stream, examples, here)
+    def _step(self, loss: Tensor) -> float | None:
+        """Learn from a mean loss; None where it or its gradient was not finite."""
         self.rate.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
         found = float(loss.detach())
         if not math.isfinite(found):
             spoil(self._model.parameters())
-        return found * 2 * (here.stop - here.start) if self._follow_gradient() else None
+        return found if self._follow_gradient() else None
+
+    def _new(self, stream: MemoryStream, examples: Examples, here: slice, *, keep: bool) -> Tensor:
+        """Mean loss of a new batch, which is kept if it is to be learned again."""
+        time_us = int(examples.learned.time_us[here.start])
+        place = self._rehearsal.place_for(time_us) if keep else None
+        if place is None:
+            return self._loss(stream, examples, here)
+        stream.looked_up = seen = LookedUp()
+        loss = self._loss(stream, examples, here)
+        stream.looked_up = None
+        assert seen.states is not None
+        assert seen.asked is not None
+        nodes, there, mail = seen.states
+        self._rehearsal.keep(
+            place, PastBatch(nodes, there, mail, seen.hops, seen.asked, here.stop - here.start, time_us)
+        )
+        return loss
 
     def _loss(self, stream: MemoryStream, examples: Examples, here: slice) -> Tensor:
         """Mean loss of some events and their negatives, seen from what is strictly before the first."""

@@ -66,6 +66,11 @@ class VertexStrategy:
             raise Failure(
                 f"lane {lane.lane} has {lane.parts} parts for {ranks.size} ranks: start at most {lane.parts} ranks"
             )
+        if optimisation.replay.ratio:
+            raise Failure(
+                f"key optimisation.replay: strategy {self.name} does not learn old events again, sequential does; set "
+                "its ratio to 0"
+            )
         assert isinstance(model, SnapshotModel)
         self._model = model
         self._ranks = ranks
