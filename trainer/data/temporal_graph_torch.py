@@ -134,7 +134,10 @@ def _floyd(nodes: Tensor, seen: Tensor, k: int, seed: int) -> Tensor:
     for step in range(k):
         limit = (seen - k + step).clamp(min=0)
         state = state + _GOLDEN
-        drawn = _shift(_mix64(state), 1) % (limit + 1)
+        word = _mix64(state)
+        # the upper 64 bits of word · (limit + 1)
+        lower = ((word & 0xFFFFFFFF) * (limit + 1)) >> 32
+        drawn = (_shift(word, 32) * (limit + 1) + lower) >> 32
         taken = (chosen[:, :step] == drawn[:, None]).any(dim=1)
         chosen[:, step] = torch.where(taken, limit, drawn)
     return chosen.sort(dim=1, descending=True).values

@@ -16,6 +16,11 @@ How = Literal["recent", "uniform"]
 
 HOWS: tuple[How, ...] = ("recent", "uniform")
 
+BLOCK = 512
+"""Queries that are worked on side by side; what they touch fits the second cache."""
+LINE = 4
+"""Entries a cache line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
@@ -101,7 +106,7 @@ class TemporalSampler:
         self._k = k
         self._how: How = how
         self._seed = seed
-        self._place: Int32 = np.empty(0, np.int32)  # −1 between calls
+        self._place: Int32 = np.empty(0, np.int32)  # −1 between calls, the last element 0
 
     def distinct(self, *ids: NDArray[np.signedinteger]) -> tuple[Int64, list[Int64]]:
         """Distinct ids in order of first appearance, and the place of every id among them.
@@ -114,11 +119,11 @@ class TemporalSampler:
         """
         flat = [array.ravel() for array in ids]
         highest = max((int(array.max(initial=-1)) for array in flat), default=-1)
-        if highest >= len(self._place):
-            self._place = np.full(
-                max(highest + 1, len(self._place) * 5 // 4, self.graph.num_nodes), -1, np.int32
-            )
-        found: Int64 = np.empty(sum(len(array) for array in flat), np.int64)
+        if highest >= len(self._place) - 1:
+            nodes = max(highest + 1, len(self._place) * 5 // 4, self.graph.num_nodes)
+            self._place = np.full(nodes + 1, -1, np.int32)
+            self._place[-1] = 0
+        found: Int64 = np.empty(sum(len(array) for array in flat) + 1, np.int64)  # a step writes before it knows
         places = [np.empty(len(array), np.int64) for array in flat]
         size = 0
         for array, place in zip(flat, places, strict=True):
@@ -151,92 +156,143 @@ class TemporalSampler:
         return found
 
 
+# Rows, entries and places lie anywhere in memory. A loop that goes node by node waits for one miss after the other, and
+# each branch on what it found there is a guess. So every step is made for a whole block before the next: its loads don't
+# wait for each other, and the steps that have to branch find everything in the cache. Indices are unsigned where they
+# may be: a signed one is checked for being negative at every access.
+
+
 @njit(cache=True, nogil=True)
 def _sample(graph, queries, draw, out):  # type: ignore[no-untyped-def]  # compiled
     row, entry = graph
     nodes, before = queries
     uniform, seed = draw
-    out_node, out_event, out_time, out_count = out
-    k = out_node.shape[1]
-    rest = (np.int64(1) << NODE_BITS) - 1
-    # Rows lie anywhere in memory. Loads that don't wait for each other are fetched side by side: first all rows, then
-    # all newest times; a single loop would wait for two misses a node, one after the other.
-    first = np.empty(len(nodes), np.int64)
-    newest = np.empty(len(nodes), np.int64)
-    for i in range(len(nodes)):
-        node = nodes[i]
-        first[i] = row[node, 0] if node < len(row) else 0
-        out_count[i] = row[node, 1] if node < len(row) else 0
-    for i in range(len(nodes)):
-        newest[i] = entry[first[i] + out_count[i] - 1, 0] if out_count[i] > 0 else 0
-    chosen = np.empty(k, np.int64)
-    for i in range(len(nodes)):
-        begin, seen = first[i], out_count[i]
-        if seen > 0 and newest[i] >= before[i]:
-            low, high = np.int64(0), seen - 1  # entry ``high`` is not before
-            while low < high:
-                middle = (low + high) >> 1
-                if entry[begin + middle, 0] < before[i]:
-                    low = middle + 1
-                else:
-                    high = middle
-            seen = low
-        count = min(seen, k)
-        out_count[i] = count
-        drawn = uniform and seen > k
-        if drawn:
-            _floyd(nodes[i], seen, seed, chosen)
-        for j in range(count):
-            at = begin + (chosen[j] if drawn else seen - 1 - j)
-            word = entry[at, 1]
-            out_node[i, j] = word & rest
-            out_event[i, j] = word >> NODE_BITS
-            out_time[i, j] = entry[at, 0]
-        for j in range(count, k):
-            out_node[i, j] = -1
-            out_event[i, j] = -1
-            out_time[i, j] = 0
+    out_count = out[3]
+    k = out[0].shape[1]
+    first = np.empty(BLOCK, np.int64)
+    seen = np.empty(BLOCK, np.int64)
+    chosen = np.empty((BLOCK if uniform else 0, k), np.int64)
+    drawn = np.empty(k, np.int64)
+    touched = np.int64(0)
+    for begin in range(0, len(nodes), BLOCK):
+        size = min(BLOCK, len(nodes) - begin)
+        for i in range(size):
+            node = nodes[begin + i]
+            known = node < len(row)
+            at = np.uint64(node if known else 0)
+            first[i] = row[at, 0] if known else 0
+            seen[i] = row[at, 1] if known else 0
+        _count_before(entry, first[:size], seen[:size], before[begin : begin + size])
+        for i in range(size):
+            count = min(seen[i], k)
+            out_count[begin + i] = count
+            if uniform and seen[i] > k:
+                _floyd(nodes[begin + i], seen[i], seed, drawn, chosen[i])
+                for j in range(k):
+                    touched += entry[np.uint64(first[i] + chosen[i, j]), 0]
+            elif count > 0:
+                newest = first[i] + seen[i] - 1
+                for j in range(0, count, LINE):
+                    touched += entry[np.uint64(newest - j), 0]
+                touched += entry[np.uint64(newest + 1 - count), 0]
+        _copy(entry, (first, seen, chosen, begin, size), uniform, out)
+    return touched  # or the loads would be left out
 
 
 @njit(cache=True, nogil=True)
-def _floyd(node, population, seed, chosen):  # type: ignore[no-untyped-def]  # compiled
+def _count_before(entry, first, seen, before):  # type: ignore[no-untyped-def]  # compiled
+    """Make ``seen`` the number of entries strictly before, by binary search; its steps have no branch."""
+    for i in range(len(first)):
+        begin, left, limit = first[i], seen[i], before[i]
+        if left == 0 or entry[np.uint64(begin + left - 1), 0] < limit:
+            continue
+        low = begin
+        while left > 1:
+            half = left >> 1
+            low += half if entry[np.uint64(low + half - 1), 0] < limit else 0
+            left -= half
+        seen[i] = low - begin + (entry[np.uint64(low), 0] < limit)
+
+
+@njit(cache=True, nogil=True)
+def _copy(entry, found, uniform, out):  # type: ignore[no-untyped-def]  # compiled
+    first, seen, chosen, begin, size = found
+    out_node, out_event, out_time, _ = out
+    k = out_node.shape[1]
+    rest = (np.int64(1) << NODE_BITS) - 1
+    for i in range(size):
+        count = min(seen[i], k)
+        node, event, time = out_node[begin + i], out_event[begin + i], out_time[begin + i]
+        if uniform and seen[i] > k:
+            for j in range(k):
+                at = np.uint64(first[i] + chosen[i, j])
+                node[j] = entry[at, 1] & rest
+                event[j] = entry[at, 1] >> NODE_BITS
+                time[j] = entry[at, 0]
+            continue
+        newest = first[i] + seen[i] - 1
+        for j in range(count):
+            at = np.uint64(newest - j)
+            node[j] = entry[at, 1] & rest
+            event[j] = entry[at, 1] >> NODE_BITS
+            time[j] = entry[at, 0]
+        for j in range(count, k):
+            node[j] = -1
+            event[j] = -1
+            time[j] = 0
+
+
+@njit(cache=True, nogil=True)
+def _floyd(node, population, seed, drawn, chosen):  # type: ignore[no-untyped-def]  # compiled
     """Fill ``chosen`` with distinct positions below ``population``, descending (Floyd's algorithm)."""
     golden = np.uint64(0x9E3779B97F4A7C15)
+    low_half, half = np.uint64((1 << 32) - 1), np.uint64(32)
     state = mix64(seed ^ mix64(np.uint64(node) + golden))
-    k = len(chosen)
+    k = len(drawn)
     for j in range(k):
-        limit = population - k + j
+        limit = np.uint64(population - k + j)
+        size = limit + np.uint64(1)
         state += golden
-        drawn = np.int64(mix64(state) >> np.uint64(1)) % (limit + 1)
+        word = mix64(state)
+        # the upper 64 bits of word · size: uniform, and no division
+        at = np.int64(((word >> half) * size + (((word & low_half) * size) >> half)) >> half)
+        taken = False
         for other in range(j):  # each step admits one more position and draws one that is not yet taken
-            if chosen[other] == drawn:
-                drawn = limit
-                break
-        place = j
-        while place > 0 and chosen[place - 1] < drawn:
-            chosen[place] = chosen[place - 1]
-            place -= 1
-        chosen[place] = drawn
+            taken |= drawn[other] == at
+        drawn[j] = np.int64(limit) if taken else at
+    for j in range(k):  # sorted by counting
+        larger = 0
+        for other in range(k):
+            larger += drawn[other] > drawn[j]
+        chosen[larger] = drawn[j]
 
 
 @njit(cache=True, nogil=True)
 def _distinct(ids, place, found, size, out):  # type: ignore[no-untyped-def]  # compiled
+    """Give ids that have no place yet the next ones, in order of first appearance; returns how many have one.
+
+    ``place`` is −1 where there is none; its last element, 0, stands for all negative ids.
+    """
+    nothing = np.uint32(len(place) - 1)  # as unsigned numbers negative ids are larger than all others
+    for back in range(len(ids)):
+        i = np.uint64(len(ids) - 1 - back)
+        at = min(np.uint32(ids[i]), nothing)
+        old = place[at]
+        place[at] = old if old >= 0 else np.int32(-2 - np.int32(i))  # in the end that of the first appearance
+    begin, end = size, np.uint64(size)
     for i in range(len(ids)):
-        node = ids[i]
-        if node < 0:
-            out[i] = 0
-            continue
-        at = place[node]
-        if at < 0:
-            at = size
-            place[node] = at
-            found[size] = node
-            size += 1
-        out[i] = at
+        at = min(np.uint32(ids[i]), nothing)
+        found[end] = ids[i]
+        end += np.uint64(place[at] == np.int32(-2 - i))
+    size = np.int64(end)
+    for i in range(begin, size):
+        place[np.uint64(found[i])] = i
+    for i in range(len(ids)):
+        out[i] = place[min(np.uint32(ids[i]), nothing)]
     return size
 
 
 @njit(cache=True, nogil=True)
 def _forget(found, size, place):  # type: ignore[no-untyped-def]  # compiled
     for i in range(size):
-        place[found[i]] = -1
+        place[np.uint64(found[i])] = -1
