@@ -123,7 +123,9 @@ class TemporalSampler:
             nodes = max(highest + 1, len(self._place) * 5 // 4, self.graph.num_nodes)
             self._place = np.full(nodes + 1, -1, np.int32)
             self._place[-1] = 0
-        found: Int64 = np.empty(sum(len(array) for array in flat) + 1, np.int64)  # a step writes before it knows
+        found: Int64 = np.empty(
+            sum(len(array) for array in flat) + 1, np.int64
+        )  # a step writes before it knows
         places = [np.empty(len(array), np.int64) for array in flat]
         size = 0
         for array, place in zip(flat, places, strict=True):
