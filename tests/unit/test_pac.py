@@ -375,7 +375,7 @@ def test_memory_after_a_snapshot_is_that_of_each_ranks_events_alone_one_cycle_an
         row = torch.from_numpy(mail)[None]
         gap = torch.tensor([(event_us - former_us) / 1e6], dtype=torch.float64)
         with torch.no_grad():
-            ours = model.states(Mail(row[:, :6], row[:, 6:12], row[:, 12:], gap))[0].numpy()
+            ours = model.states(Mail(row, gap))[0].numpy()
         np.testing.assert_allclose(ours, state, atol=1e-9)
         compared += 1
     assert compared > 20

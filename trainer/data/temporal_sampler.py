@@ -276,19 +276,17 @@ def _distinct(ids, place, found, size, out):  # type: ignore[no-untyped-def]  # 
     ``place`` is −1 where there is none; its last element, 0, stands for all negative ids.
     """
     nothing = np.uint32(len(place) - 1)  # as unsigned numbers negative ids are larger than all others
-    for back in range(len(ids)):
-        i = np.uint64(len(ids) - 1 - back)
-        at = min(np.uint32(ids[i]), nothing)
+    for i in range(len(ids) - 1, -1, -1):
+        at = min(np.uint32(ids[np.uint64(i)]), nothing)
         old = place[at]
-        place[at] = old if old >= 0 else np.int32(-2 - np.int32(i))  # in the end that of the first appearance
-    begin, end = size, np.uint64(size)
+        place[at] = old if old >= 0 else np.int32(-2 - i)  # in the end that of the first appearance
+    begin = size
     for i in range(len(ids)):
         at = min(np.uint32(ids[i]), nothing)
-        found[end] = ids[i]
-        end += np.uint64(place[at] == np.int32(-2 - i))
-    size = np.int64(end)
-    for i in range(begin, size):
-        place[np.uint64(found[i])] = i
+        found[np.uint64(size)] = ids[i]
+        size += place[at] == np.int32(-2 - i)
+    for new in range(begin, size):
+        place[np.uint64(found[new])] = new
     for i in range(len(ids)):
         out[i] = place[min(np.uint32(ids[i]), nothing)]
     return size

@@ -5,6 +5,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from trainer.nn.compiled import kernels_fit
+from trainer.nn.gathered_attention import GatheredAttention
+from trainer.nn.products import dense
+from trainer.nn.rows import rows
+
 Merge = Literal["mlp", "linear"]
 MERGES: tuple[Merge, ...] = ("mlp", "linear")
 
@@ -33,33 +38,55 @@ class TemporalAttention(nn.Module):
         self.key = nn.Linear(width + edges + time, width, bias=False)
         self.value = nn.Linear(width + edges + time, width, bias=False)
         self.dropout = nn.Dropout(dropout)
-        self.merge: nn.Module = nn.Linear(2 * width, width)
+        self.merge: nn.Linear | nn.Sequential = nn.Linear(2 * width, width)
         if merge == "mlp":
             self.merge = nn.Sequential(self.merge, nn.ReLU(), nn.Linear(width, width))
 
-    def forward(self, own: Tensor, now: Tensor, context: Tensor, there: Tensor) -> Tensor:
+    def forward(
+        self,
+        own: Tensor,
+        now: Tensor,
+        states: Tensor,
+        place: Tensor,
+        edge: Tensor,
+        time: Tensor,
+        there: Tensor,
+    ) -> Tensor:
         """Embeddings of R rows.
 
         Args:
             own: (R, width), h(u).
-            now: (time,), φ(0).
-            context: (R, K, width + edges + time), c of each neighbour.
+            now: (T,), φ(0).
+            states: (n, width), h of all neighbours.
+            place: int64 (R, K), each neighbour among the states.
+            edge: (R, K, edges), without gradient.
+            time: (R, K, T), φ of each neighbour.
             there: bool (R, K), which neighbours exist.
 
         Returns:
             (R, width); of a row without neighbours, the attention is zero.
         """
-        rows, width = own.shape
+        width = own.shape[1]
         each = width // self.heads
-        query = self.query(torch.cat([own, now.expand(rows, -1)], dim=1)).view(rows, self.heads, each)
-        key = self.key.weight.view(self.heads, each, -1)
-        asked = torch.einsum("rhe,hec->rhc", query, key)
+        # φ(0) is the same for all rows, and so is its part of the query
+        told = nn.functional.linear(now, self.query.weight[:, width:], self.query.bias)
+        query = dense(own, self.query.weight[:, :width], told).chunk(self.heads, dim=1)
+        key = self.key.weight.chunk(self.heads)
+        asked = torch.stack([dense(q, k.t()) for q, k in zip(query, key, strict=True)], dim=1)
         kept = self.dropout(there.to(own.dtype).unsqueeze(1).expand(-1, self.heads, -1))
-        gathered = _Gather.apply(asked, context, there.unsqueeze(1), kept, each**-0.5)  # type: ignore[no-untyped-call]  # torch's apply is untyped
-        value = self.value.weight.view(self.heads, each, -1)
-        attended = torch.einsum("rhc,hec->rhe", gathered, value).reshape(rows, width)
-        embedded: Tensor = self.merge(torch.cat([attended, own], dim=1))
-        return embedded
+        if kernels_fit(states):
+            gathered = GatheredAttention.apply(asked, states, place, edge, time, there, kept, each**-0.5)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        else:
+            context = torch.cat([rows(states, place), edge, time], dim=2)
+            gathered = _Gather.apply(asked, context, there.unsqueeze(1), kept, each**-0.5)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        value = self.value.weight.chunk(self.heads)
+        attended = [dense(c, v) for c, v in zip(gathered.unbind(dim=1), value, strict=True)]
+        merged = torch.cat([*attended, own], dim=1)
+        for layer in self.merge if isinstance(self.merge, nn.Sequential) else [self.merge]:
+            merged = (
+                dense(merged, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(merged)
+            )
+        return merged
 
 
 class _Gather(torch.autograd.Function):

@@ -2,8 +2,12 @@
 
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from trainer.nn.compiled import kernels_fit
+from trainer.nn.cosines import cosines, cosines_back
 
 LONGEST_LOG_S = 20.0
 """e²⁰ s = 15 years."""
@@ -28,7 +32,8 @@ class CosineTime(nn.Module):
 
     def forward(self, seconds: Tensor) -> Tensor:
         """Spans (…) in seconds, not negative → (…, width)."""
-        encoded: Tensor = _Cosine.apply(seconds, self.frequency, self.phase)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        encode = _HostCosine if kernels_fit(seconds) else _Cosine
+        encoded: Tensor = encode.apply(seconds, self.frequency, self.phase)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         return encoded
 
 
@@ -46,6 +51,27 @@ class _Cosine(torch.autograd.Function):
         seconds, angle = ctx.saved_tensors
         by_angle = angle.sin().mul_(gradients[0]).view(seconds.numel(), -1)
         return None, -(seconds.reshape(-1) @ by_angle), -by_angle.sum(dim=0)
+
+
+class _HostCosine(torch.autograd.Function):
+    """The same by compiled kernels, which keep no table of angles: a fifth of the time."""
+
+    @staticmethod
+    def forward(ctx: Any, seconds: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
+        spans = seconds.reshape(-1)
+        out = spans.new_empty(len(spans), len(frequency))
+        cosines(spans.numpy(), frequency.detach().numpy(), phase.detach().numpy(), out.numpy())
+        ctx.save_for_backward(spans, frequency, phase)
+        return out.view(*seconds.shape, len(frequency))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, Tensor]:
+        spans, frequency, phase = ctx.saved_tensors
+        by_frequency, by_phase = np.zeros(len(frequency)), np.zeros(len(frequency))
+        table = gradients[0].reshape(len(spans), -1).contiguous()
+        arrays = (each.detach().numpy() for each in (spans, frequency, phase, table))
+        cosines_back(*arrays, by_frequency, by_phase)
+        return None, torch.from_numpy(by_frequency).to(spans), torch.from_numpy(by_phase).to(spans)
 
 
 class LogTime(nn.Module):

@@ -164,13 +164,7 @@ class Mailbox:
         chosen = nodes[there]
         mail = self.mail[torch.from_numpy(rows[there]).to(self.mail.device)]
         gap_s = (self.event_us[chosen] - self.former_us[chosen]) / 1e6
-        d = self._memory
-        return there, Mail(
-            mail[:, :d],
-            mail[:, d : 2 * d],
-            mail[:, 2 * d :],
-            torch.from_numpy(gap_s).to(mail.device, mail.dtype),
-        )
+        return there, Mail(mail, torch.from_numpy(gap_s).to(mail.device, mail.dtype))
 
     def age_us(self, nodes: Int64, time_us: Int64) -> Int64:
         """Microseconds from each node's latest event to a time; 0 without one, or if that was later."""

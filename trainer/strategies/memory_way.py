@@ -8,7 +8,6 @@ from torch import Tensor
 
 from trainer.data.examples import Queries
 from trainer.models.memory.model import MemoryModel
-from trainer.nn.rows import rows
 from trainer.strategies.looked_up import Asked
 from trainer.strategies.memory_stream import MemoryStream
 
@@ -43,7 +42,7 @@ def logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) 
 
 def score(model: MemoryModel, z: Tensor, asked: Asked) -> Tensor:
     """Logits (q,) of pairs among embeddings (n, d)."""
-    return model.score(rows(z, asked.at_src), rows(z, asked.at_dst), asked.encounters, asked.walks)
+    return model.score(z, asked.at_src, asked.at_dst, asked.encounters, asked.walks)
 
 
 def embedded(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> tuple[Tensor, Asked]:

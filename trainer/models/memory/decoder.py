@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.models.link_decoder import EncounterEncoder
+from trainer.nn.products import dense
+from trainer.nn.rows import rows
 
 
 class EventDecoder(nn.Module):
@@ -28,12 +30,28 @@ class EventDecoder(nn.Module):
         else:
             self.perceptron = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
 
-    def forward(self, src: Tensor, dst: Tensor, encounters: Tensor, walks: Tensor | None) -> Tensor:
-        """Logits (q,); see ``MemoryModel.score``."""
-        parts = [src, dst, src * dst] if self._looks_back else [src, dst]
-        if self.encounters is not None:
-            parts.append(self.encounters(encounters).to(src.dtype))
-        if walks is not None:
-            parts.append(walks.to(src.dtype))
-        logits: Tensor = self.perceptron(torch.cat(parts, dim=1)).squeeze(1)
-        return logits
+    def forward(
+        self, z: Tensor, at_src: Tensor, at_dst: Tensor, encounters: Tensor, walks: Tensor | None
+    ) -> Tensor:
+        """Logits (q,); see ``MemoryModel.score``.
+
+        A node is in many queries: what the first layer makes of it as either end is computed once, and added up.
+        """
+        first, width = self.perceptron[0], z.shape[1]
+        assert isinstance(first, nn.Linear)
+        by_end = torch.cat([first.weight[:, :width], first.weight[:, width : 2 * width]])
+        either = dense(z, by_end).view(2 * len(z), first.out_features)
+        src, dst = rows(either, torch.cat([2 * at_src, 2 * at_dst + 1])).chunk(2)
+        hidden = src + dst + first.bias
+        if self._looks_back:
+            parts = [rows(z, at_src) * rows(z, at_dst)]
+            if self.encounters is not None:
+                parts.append(self.encounters(encounters).to(z.dtype))
+            if walks is not None:
+                parts.append(walks.to(z.dtype))
+            hidden = hidden + dense(torch.cat(parts, dim=1), first.weight[:, 2 * width :])
+        for layer in list(self.perceptron)[1:]:
+            hidden = (
+                dense(hidden, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(hidden)
+            )
+        return hidden.squeeze(1)

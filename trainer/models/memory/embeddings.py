@@ -109,7 +109,6 @@ class AttentionEmbedding(nn.Module):
         x = states
         now = self.time(states.new_zeros(()))
         for attention, hop in zip(self.attention, reversed(hops), strict=True):
-            neighbours = rows(x, hop.place)
-            context = torch.cat([neighbours, hop.edge, self.time(hop.age_s)], dim=2)
-            x = attention(rows(x, hop.own), now, context, hop.there)
+            time = self.time(hop.age_s)
+            x = attention(rows(x, hop.own), now, x, hop.place, hop.edge, time, hop.there)
         return x

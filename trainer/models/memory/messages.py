@@ -18,15 +18,12 @@ class Mail:
     """What the latest events of n nodes left for them; from it alone follows a node's state.
 
     Attributes:
-        own: (n, d), the node itself just before the events.
-        other: (n, d), the other end just before the events.
-        edge: (n, edges), what the events carried.
+        row: (n, 2 d + edges): the node itself just before the events, the other end just before the events, and what
+            the events carried.
         gap_s: (n,), seconds from the node's former events to these, 0 if these are its first.
     """
 
-    own: Tensor
-    other: Tensor
-    edge: Tensor
+    row: Tensor
     gap_s: Tensor
 
 
@@ -48,23 +45,24 @@ def pooled(states: Tensor, place: Tensor, there: Tensor) -> Tensor:
 class Message(nn.Module):
     """[own ‖ other ‖ e ‖ φ(Δt)], or the same without ``own``; concatenation, as TGN's identity message.
 
-    It stays in two parts: what was put into the mail, which has no gradient, and φ(Δt), which may have one. So the
-    updater's backward pass is spared the gradient of the larger part.
+    It stays in two parts: the mail's row, which has no gradient, and φ(Δt), which may have one. So the updater's
+    backward pass is spared the gradient of the larger part.
 
     Args:
         memory: d.
         edges: Of e.
         time: The time encoder.
         own: Whether the node's own vector is part of it.
+
+    Attributes:
+        width: Of the message.
     """
 
     def __init__(self, memory: int, edges: int, time: TimeEncoder, *, own: bool) -> None:
         super().__init__()
         self.time = time
-        self._own = own
         self.width = (2 if own else 1) * memory + edges + time.width
 
     def forward(self, mail: Mail) -> tuple[Tensor, Tensor]:
-        """(n, width − time) and (n, time)."""
-        parts = [mail.own] if self._own else []
-        return torch.cat([*parts, mail.other, mail.edge], dim=1), self.time(mail.gap_s)
+        """The mail's row (n, 2 d + edges), whatever of it is part of the message, and φ (n, T)."""
+        return mail.row, self.time(mail.gap_s)

@@ -119,7 +119,7 @@ class MemoryModel(Model):
         self.aggregate = AGGREGATORS[aggregator]
         encoder = TIME_ENCODERS[time](time_width)
         self.message = Message(memory, self.edges, encoder, own=own)
-        self.updater = UPDATERS[updater](self.message.width, memory)
+        self.updater = UPDATERS[updater](self.message.width, memory, own=own)
         attention = None
         if embedding == "attention" or message == "embedding":
             attention = AttentionEmbedding(
@@ -145,7 +145,7 @@ class MemoryModel(Model):
 
     def states(self, mail: Mail) -> Tensor:
         """States (n, d) after the events of the mails."""
-        updated: Tensor = self.updater(self.message(mail), mail.own)
+        updated: Tensor = self.updater(self.message(mail))
         return updated
 
     def embed(self, states: Tensor, hops: list[Hop]) -> Tensor:
@@ -163,14 +163,17 @@ class MemoryModel(Model):
         embedded: Tensor = self.attention(states, hops)
         return embedded
 
-    def score(self, src: Tensor, dst: Tensor, encounters: Tensor, walks: Tensor | None) -> Tensor:
+    def score(
+        self, z: Tensor, at_src: Tensor, at_dst: Tensor, encounters: Tensor, walks: Tensor | None
+    ) -> Tensor:
         """Logits (q,) that the events (u, v) happen.
 
         Args:
-            src: (q, d), embeddings of u.
-            dst: (q, d), embeddings of v.
+            z: (n, d), embeddings.
+            at_src: int64 (q,), where that of u is.
+            at_dst: int64 (q,), where that of v is.
             encounters: float32 (q, len(Encounter)).
             walks: (q, walk_width()), or None for a model without them.
         """
-        logits: Tensor = self.decoder(src, dst, encounters, walks)
+        logits: Tensor = self.decoder(z, at_src, at_dst, encounters, walks)
         return logits

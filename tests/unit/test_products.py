@@ -1,0 +1,40 @@
+"""Products by oneDNN are those of torch, and so are their gradients, whatever the shapes and strides."""
+
+import pytest
+import torch
+
+from trainer.nn import products
+from trainer.nn.products import Table, dense
+
+
+@pytest.mark.parametrize(("rows", "width", "out"), [(0, 3, 2), (1, 1, 1), (63, 20, 7), (700, 30, 50)])
+@pytest.mark.parametrize("cut", [False, True])
+def test_dense_is_linear_with_its_gradients(
+    rows: int, width: int, out: int, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_WORTH", 0)  # all of them by oneDNN
+    torch.manual_seed(0)
+    more = 5 if cut else 0  # tables that are cut out of wider ones
+    x = torch.randn(rows, width + more)[:, :width].requires_grad_()
+    weight = torch.randn(out, width + more)[:, :width].requires_grad_()
+    bias, told = torch.randn(out, requires_grad=True), torch.randn(rows, out)
+    found, expected = dense(x, weight, bias), torch.nn.functional.linear(x, weight, bias)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    gradients = [torch.autograd.grad((y * told).sum(), (x, weight, bias)) for y in (found, expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_table_counts_its_own_rows_only(dtype: torch.dtype | None) -> None:
+    """Padding to few lengths is neither seen in what comes back nor summed up."""
+    torch.manual_seed(0)
+    x, y, weight = torch.randn(70, 12), torch.randn(70, 9), torch.randn(5, 12)
+    near = {"atol": 1e-4, "rtol": 1e-4} if dtype is None else {"atol": 0.3, "rtol": 0.05}
+    table = Table(x, dtype)
+    torch.testing.assert_close(table.times(weight), x @ weight.t(), **near)
+    torch.testing.assert_close(table.summed_with(Table(y, dtype)), x.t() @ y, **near)
+    torch.testing.assert_close(
+        table.columns(2, 6).times(weight[:, :4]), x[:, 2:6] @ weight[:, :4].t(), **near
+    )
+    torch.testing.assert_close(Table(x.double()).times(weight.double()), x.double() @ weight.double().t())

@@ -1,0 +1,93 @@
+"""Matrix products of tables with many rows, on the host by oneDNN.
+
+torch gives float32 products to MKL, which on processors of other makers than Intel does without their widest registers:
+235 GFLOP/s and core by oneDNN, 105 by MKL where it was measured (docs/performance.md). oneDNN compiles a kernel for each
+shape that it meets (half a millisecond), so tables are padded with rows of zeros to few lengths.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, pad
+
+_SHORTEST = 64
+_WORTH = 5_000_000
+"""Multiplications below which copies and calls cost more than oneDNN saves."""
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
+
+
+class Table:
+    """Rows (n, w) as products take them.
+
+    Args:
+        rows: (n, w).
+        dtype: That products are made in; None: that of the rows.
+    """
+
+    def __init__(self, rows: Tensor, dtype: torch.dtype | None = None) -> None:
+        self._count, self._dtype = len(rows), rows.dtype
+        compiled = rows.device.type == "cpu" and (dtype is not None or rows.dtype == torch.float32)
+        self._rows = rows if dtype is None else rows.to(dtype)
+        if compiled and self._count:
+            self._rows = pad(self._rows, (0, 0, 0, -self._count % _step(self._count)))
+        self._onednn = compiled and dtype is None and _HAS_ONEDNN and self._count > 0
+
+    def columns(self, first: int, last: int) -> "Table":
+        """Some of the columns."""
+        part = Table.__new__(Table)
+        part._count, part._dtype, part._onednn = self._count, self._dtype, self._onednn
+        part._rows = self._rows[:, first:last]
+        return part
+
+    def times(self, weight: Tensor) -> Tensor:
+        """Rows · weightᵀ (n, out), with a weight (out, w)."""
+        return self._times(self._rows, weight)[: self._count].to(self._dtype)
+
+    def summed_with(self, other: "Table") -> Tensor:
+        """(w, w'), the sum of the outer products of the rows of two tables."""
+        return self._times(self._rows.t(), other._rows.t()).to(self._dtype)
+
+    def _times(self, rows: Tensor, weight: Tensor) -> Tensor:
+        if self._onednn:
+            left, right = _whole(rows), _whole(weight)
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
+            return product
+        return linear(rows, weight.to(rows.dtype))
+
+
+def dense(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``torch.nn.functional.linear`` of rows (n, w), a weight (out, w) and a bias (out,)."""
+    small = len(rows) * weight.numel() < _WORTH
+    if small or rows.device.type != "cpu" or rows.dtype != torch.float32:
+        return linear(rows, weight, bias)
+    product: Tensor = _Dense.apply(rows, weight)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+    return product if bias is None else product + bias
+
+
+class _Dense(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        table = Table(rows)
+        ctx.table = table  # of an input, padded: as long as the graph lives
+        ctx.save_for_backward(weight)
+        return table.times(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (weight,) = ctx.saved_tensors
+        by_product = Table(gradients[0])
+        return (
+            by_product.times(weight.t()) if ctx.needs_input_grad[0] else None,
+            by_product.summed_with(ctx.table) if ctx.needs_input_grad[1] else None,
+        )
+
+
+def _whole(table: Tensor) -> Tensor:
+    """The table or, of one cut out of another, a copy: of a cut weight oneDNN makes a product a thousand times slower."""
+    return table if table.is_contiguous() or table.t().is_contiguous() else table.contiguous()
+
+
+def _step(rows: int) -> int:
+    """Lengths are multiples of this: at most an eighth more, and sixteen of them from one power of two to the next."""
+    return max(_SHORTEST, 1 << max(rows.bit_length() - 4, 0))
