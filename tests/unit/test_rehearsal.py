@@ -58,9 +58,7 @@ def test_an_old_batch_has_the_loss_it_had_whatever_was_forgotten_since(model: st
 
 def batch(time_us: int, positives: int = 10) -> PastBatch:
     none = torch.zeros(0)
-    return PastBatch(
-        0, none, Mail(none, none, none, none), [], Asked(none, none, none, None), positives, time_us
-    )
+    return PastBatch(0, none, Mail(none, none), [], Asked(none, none, none, None), positives, time_us)
 
 
 def sampled(config: Replay, times: list[int], seed: int) -> list[int]:
