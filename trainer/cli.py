@@ -4,6 +4,7 @@ import typer
 
 from trainer.commands.config import config
 from trainer.commands.evaluate import evaluate
+from trainer.commands.export import export
 from trainer.commands.models import models
 from trainer.commands.run import run
 
@@ -15,7 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, evaluate, models, config):
+for command in (run, evaluate, export, models, config):
     app.command()(command)
 
 

@@ -1,8 +1,7 @@
 """The trainer daemon: follow a lane, predict each new snapshot, learn it, remember it, go on."""
 
 import copy
-import json
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import structlog
@@ -30,6 +29,7 @@ from trainer.metrics import TrainerMetrics
 from trainer.models.interface import ModelShape, create_model
 from trainer.overload import LoadPolicy
 from trainer.ranks import Ranks
+from trainer.resume import identity, newest_checkpoint, restore
 from trainer.score_file import ScoreFile, flat_figures
 from trainer.scoring.predictions import predict
 from trainer.soundness import is_sound
@@ -147,7 +147,7 @@ class Trainer:
         self.checkpoints.save(
             self.sequence,
             {
-                "identity": self._identity(),
+                "identity": identity(self.config, self.lane.header),
                 "log_events_checksum": manifest.log_events_checksum,
                 "known_nodes": self.known_nodes,
                 "model": self.model.state_dict(),
@@ -160,51 +160,20 @@ class Trainer:
         self.metrics.checkpointed()
 
     def _resume(self) -> None:
-        found = self.checkpoints.newest()
+        found = newest_checkpoint(self.config, self.lane)
         if found is None:
             if self.ranks.rank == 0:
                 self.scores.cut_after(None)
             return
         path, state = found
-        for key, value in self._identity().items():
-            if state["identity"].get(key) != value:
-                raise Failure(
-                    f"checkpoint {path} was made with {key} = {state['identity'].get(key)}, the configuration has "
-                    f"{value}; choose another folder in the key checkpoint, or configure the same"
-                )
         sequence = state["sequence"]
-        self.lane.refresh()
-        if (
-            sequence >= len(self.lane.manifests)
-            or self.lane.manifests[sequence].log_events_checksum != state["log_events_checksum"]
-        ):
-            raise Failure(
-                f"checkpoint {path} is after snapshot number {sequence}, which lane {self.lane.header.lane} of "
-                f"{self.config.store} doesn't have with these events; choose another folder in the key checkpoint"
-            )
-        self.model.load_state_dict(state["model"])
-        self.strategy.restore(state["strategy"])
-        self.history.restore({name: column.numpy() for name, column in state["history"].items()})
-        self.names.restore(state["names"])
+        restore(state, self.model, self.strategy, self.history, self.names)
         self.known_nodes = state["known_nodes"]
         torch.set_rng_state(state["rng"])
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
             self.scores.cut_after(sequence)
             log.info("resumed", checkpoint=str(path), sequence=sequence)
-
-    def _identity(self) -> dict[str, Any]:
-        """What must not change between a checkpoint and its continuation."""
-        return {
-            "lane": self.lane.header.lane,
-            "lane_checksum": self.lane.header.checksum,
-            "model": self.config.model,
-            "model_params": json.dumps(self.config.model_params, sort_keys=True),
-            "strategy": self.config.strategy,
-            "strategy_params": json.dumps(self.config.strategy_params, sort_keys=True),
-            "window": self.config.window,
-            "seed": self.config.seed,
-        }
 
     def _skip_to(self, sequence: int) -> int:
         """Remember the events of snapshots that are left out; the model never learns them."""

@@ -124,6 +124,31 @@ class History:
         self.destinations = np.concatenate([self.destinations, fresh])
         return out
 
+    def look(self, src: Int64, dst: Int64, time_us: int) -> Float32:
+        """Answer queries at a time after all that is remembered; nothing changes. Not with ``across``.
+
+        Args:
+            src: int64 (Q,), u of each query.
+            dst: int64 (Q,), v of each query.
+            time_us: Of all queries.
+
+        Returns:
+            float32 (Q, len(Encounter)).
+        """
+        assert not self._across
+        self._grow(max(int(ids.max(initial=-1)) + 1 for ids in (src, dst)))
+        out = np.empty((len(src), len(Encounter)), np.float32)
+        table, nothing = self.pairs, np.zeros(1, np.int64)
+        _replay(  # just before an event that is not remembered
+            (table.slots, table.shift, table.keys, table.last_us, table.count, table.size),
+            (self.last_out, self.last_in, self.count_out, self.count_in),
+            (nothing, nothing, np.array([time_us])),
+            (np.zeros(len(src), np.int64), src, dst),
+            (0, BATCH, False),
+            out,
+        )
+        return out
+
     def visible_before(self, events: Inserts) -> Int64:
         """The time of each event's batch: of what came before, an event sees what is strictly earlier than that.
 

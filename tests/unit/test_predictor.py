@@ -1,0 +1,143 @@
+"""A checkpoint in use: the embeddings and scores that training itself would make, beside a trainer at work."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from structlog.testing import capture_logs
+from test_exports import EVENT_MODEL, KINDS, config_for, exports, moved, run
+from trainer_streams import make_lane, meetings
+from typer.testing import CliRunner
+
+from stream.service.failure import Failure
+from trainer.cli import app
+from trainer.data.history import History, Inserts
+from trainer.exported_embeddings import newest_embeddings
+from trainer.predictor import Predictor
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@KINDS
+def test_a_candidate_is_scored_as_the_trainer_scores_the_next_event(kind: dict, tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    config = config_for(tmp_path, **kind)
+    trainer = run(config, until=5)
+    predictor = Predictor(config)
+    trainer.step(trainer.lane.manifests[5])
+    next_ones = exports(config).table(exports(config).commits[-1], "scores")
+    src, dst, t, score = (next_ones[name][0].as_py() for name in ("src", "dst", "t", "score"))
+    first = t.timestamp()
+    ((candidate, found),) = predictor.rank(src, [dst], t=first)
+    assert candidate == dst
+    assert found == pytest.approx(score, abs=1e-5)
+    assert predictor.rank(src, [dst], t=first)[0][1] == found  # asking changes nothing
+
+
+@KINDS
+def test_ranks_are_in_order_and_embeddings_are_those_of_the_newest_export(kind: dict, tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    config = config_for(tmp_path, **kind)
+    trainer = run(config)
+    predictor = Predictor(config)
+    vectors = newest_embeddings(config.store, "hash")
+    assert sorted(vectors["id"].to_pylist()) == sorted(trainer.lane.log.external_ids().to_pylist())
+    newest = exports(config).table(exports(config).commits[-1], "embeddings")
+    found = predictor.embeddings(newest["id"].to_pylist())
+    assert np.array_equal(np.stack(found["embedding"].to_numpy()), np.stack(newest["embedding"].to_numpy()))
+    assert set(found["model_version"].to_pylist()) == {exports(config).commits[-1].model_version}
+    every = predictor.rank(1001, vectors["id"], top=100)
+    assert len(every) == len(vectors)
+    scores = [score for _, score in every]
+    assert scores == sorted(scores, reverse=True)
+    assert predictor.rank(1001, vectors["id"], top=3) == every[:3]
+    assert len(predictor.embeddings()) == len(vectors)
+
+
+def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    config = config_for(tmp_path, checkpoint_every=2, **EVENT_MODEL)
+    with pytest.raises(Failure, match=r"has no checkpoint; train with freshet-trainer run first"):
+        Predictor(config)
+    run(config, until=3)  # the third snapshot's line stands, its checkpoint doesn't
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    predictor = Predictor(config)
+    assert predictor.sequence == 1
+    predictor.rank(1001, [1002])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    with pytest.raises(Failure, match="node 5 is unknown to the checkpoint"):
+        predictor.rank(1001, [1002, 5])
+    with pytest.raises(Failure, match="nodes of this store have int64 ids"):
+        predictor.embeddings(["a"])
+    with pytest.raises(Failure, match="was made with seed = 0, the configuration has 1"):
+        Predictor(config.model_copy(update={"seed": 1}))
+    with pytest.raises(Failure, match="no embeddings; set exports"):
+        newest_embeddings(config.store, "nothing")
+
+
+def test_history_is_looked_at_without_being_changed() -> None:
+    rng = np.random.default_rng(0)
+    events = Inserts(
+        rng.integers(0, 6, 50),
+        rng.integers(0, 6, 50),
+        np.sort(rng.integers(0, 99, 50)),
+        np.zeros(50, np.bool_),
+    )
+    one, other = History(), History()
+    one.remember(events, 6)
+    other.remember(events, 6)
+    src, dst = rng.integers(0, 9, 20), rng.integers(0, 9, 20)
+    later = Inserts(np.array([0]), np.array([1]), np.array([500]), np.array([False]))
+    found = one.look(src, dst, 500)
+    assert np.array_equal(found, other.replay(later, 9, np.zeros(20, np.int64), src, dst))
+    assert np.array_equal(found, one.look(src, dst, 500))
+
+
+def test_the_command_exports_all_or_given_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.commands.export.configure_logs", lambda **_: None)
+    make_lane(tmp_path / "store", events=moved(meetings()))
+    config = config_for(tmp_path, **EVENT_MODEL)
+    run(config)
+    file = tmp_path / "trainer.yaml"
+    file.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+
+    def command(*arguments: str) -> tuple[int, dict, str]:
+        done = CliRunner().invoke(app, ["export", "--config", str(file), *arguments, "--json"])
+        return done.exit_code, json.loads(done.stdout) if done.exit_code == 0 else {}, done.stderr
+
+    with capture_logs():
+        code, told, _ = command("--out", str(tmp_path / "all.parquet"))
+        assert (code, told["nodes"], told["width"], told["sequence"]) == (0, 30, 8, 5)
+        table = pq.read_table(tmp_path / "all.parquet")
+        assert table["id"].to_pylist() == Predictor(config).embeddings()["id"].to_pylist()
+        (tmp_path / "nodes").write_text("1007\n1003\n")
+        code, told, _ = command("--out", str(tmp_path / "two.arrow"), "--nodes-file", str(tmp_path / "nodes"))
+        with pa.ipc.open_file(str(tmp_path / "two.arrow")) as two:
+            assert two.read_all()["id"].to_pylist() == [1007, 1003]
+        assert command("--out", str(tmp_path / "x.arrow"), "--nodes", "1,2")[0] == 1
+        assert "must end in .arrow or .parquet" in command("--out", str(tmp_path / "x.csv"))[2]
+    assert not (tmp_path / "x.arrow").exists()
+
+
+def test_the_five_lines_of_the_documentation_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path, **EVENT_MODEL)
+    run(config)
+    (tmp_path / "trainer.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    (program,) = re.findall(
+        r"```python\n(.*?)```", (DOCS / "exports.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    lines = [line for line in program.splitlines() if line and not line.startswith(("import", "from"))]
+    assert len(lines) <= 5
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(compile(program, "exports.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 10

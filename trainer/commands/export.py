@@ -1,0 +1,98 @@
+"""``freshet-trainer export``: embeddings of a checkpoint into a file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from schemas.trainer_config import TrainerConfig
+from stream.service.config_file import load_config
+from stream.service.failure import Failure
+from stream.service.logs import configure_logs
+from stream.service.output import Debug, Json, finish, print_json, print_table
+from trainer.commands.ranks import ConfigFile, expected_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def export(
+    file: ConfigFile,
+    out: Annotated[
+        Path, typer.Option("--out", help="Where to: .arrow or .parquet; it appears whole, or not at all.")
+    ],
+    nodes: Annotated[
+        str | None,
+        typer.Option("--nodes", help="The producers' ids, comma-separated; without it: all nodes."),
+    ] = None,
+    nodes_file: Annotated[
+        Path | None, typer.Option("--nodes-file", help="The same from a file, one a line.")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write the embeddings of all or given nodes after the newest checkpoint; a trainer may go on beside it.
+
+    Example: freshet-trainer export --config trainer.yaml --out vectors.parquet --nodes 7,42 --json
+    """
+
+    def body() -> None:
+        configure_logs(level="DEBUG" if debug else "INFO")
+        config = load_config(TrainerConfig, file)
+        if out.suffix not in (".arrow", ".parquet"):
+            raise Failure(f"--out must end in .arrow or .parquet, found {out}")
+        result = _export(config, out, _wanted(nodes, nodes_file))
+        print_json(result) if json else print_table(f"{config.model} after {result['checkpoint']}", result)
+
+    finish(body, *expected_errors(), debug=debug)
+
+
+def _wanted(nodes: str | None, nodes_file: Path | None) -> list[str] | None:
+    if nodes is not None and nodes_file is not None:
+        raise Failure("give --nodes or --nodes-file, not both")
+    if nodes_file is not None:
+        try:
+            text = nodes_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise Failure(f"--nodes-file {nodes_file} cannot be read: {error}") from None
+        return [line for line in text.splitlines() if line]
+    return None if nodes is None else nodes.split(",")
+
+
+def _export(config: TrainerConfig, out: Path, nodes: list[str] | None) -> dict[str, Any]:
+    from trainer.predictor import Predictor
+
+    predictor = Predictor(config)
+    table = predictor.embeddings(nodes)
+    table = table.replace_schema_metadata(
+        {"model": config.model, "tau": str(predictor.tau), "sequence": str(predictor.sequence)}
+    )
+    temporary = out.with_name(out.name + ".tmp")
+    try:
+        _write(table, temporary, parquet=out.suffix == ".parquet")
+        temporary.replace(out)
+    except OSError as error:
+        raise Failure(f"--out {out} cannot be written: {error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return {
+        "file": str(out),
+        "nodes": len(table),
+        "width": table.schema.field("embedding").type.list_size,
+        "model": config.model,
+        "model_version": predictor.version,
+        "tau": predictor.tau,
+        "sequence": predictor.sequence,
+        "checkpoint": str(predictor.checkpoint),
+    }
+
+
+def _write(table: "pa.Table", path: Path, *, parquet: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if parquet:
+        pq.write_table(table, path)
+        return
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)

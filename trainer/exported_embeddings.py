@@ -1,0 +1,48 @@
+"""The newest embedding of every node, from what was exported."""
+
+import numpy as np
+import pyarrow as pa
+
+from stream.service.failure import Failure
+from stream.store.exports.reader import ExportReader
+from stream.store.places.place import Place
+
+
+def newest_embeddings(store: str | Place, name: str) -> pa.Table:
+    """Put exports together: of each node the newest embedding that the newest model made.
+
+    Args:
+        store: Folder or address of the store.
+        name: Of the exports: ``exports.name``, by default the lane's name.
+
+    Returns:
+        The columns of an export's embeddings (docs/exports.md), each node once, newest exports first. Nodes whose
+        exports are no longer kept are missing.
+
+    Raises:
+        Failure: No embeddings are exported under this name.
+        StoreError: A file is damaged.
+    """
+    reader = ExportReader(store, name)
+    found: list[pa.Table] = []
+    seen = np.zeros(0, np.bool_)
+    model: str | None = None
+    for commit in reversed(reader.commits):
+        table = reader.table(commit, "embeddings")
+        if table is None or model not in (None, commit.model):
+            continue
+        model = commit.model
+        nodes = table["node"].to_numpy()
+        seen = np.concatenate([seen, np.zeros(max(0, int(nodes.max(initial=-1)) + 1 - len(seen)), np.bool_)])
+        fresh = np.flatnonzero(~seen[nodes])
+        seen[nodes] = True
+        width = table.schema.field("embedding").type
+        if found and found[0].schema.field("embedding").type != width:
+            continue  # of the same model with other parameters
+        found.append(table.take(pa.array(fresh)))
+    if not found:
+        raise Failure(
+            f"{reader.root} has no embeddings; set exports: {{embeddings: true}} in the trainer's configuration, and name "
+            "the exports by its exports.name or lane"
+        )
+    return pa.concat_tables([table.unify_dictionaries() for table in found])

@@ -1,0 +1,161 @@
+"""A trained model for whoever has a question: embeddings of nodes, and which candidates a node meets next."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+
+from schemas.events import US_PER_S
+from schemas.trainer_config import TrainerConfig
+from stream.service.config_file import load_config
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from stream.store.window.view import WindowView
+from trainer.data.examples import Queries
+from trainer.data.history import History
+from trainer.data.node_names import NodeNames
+from trainer.exporter import Touched, embedded, version_of
+from trainer.models.interface import ModelShape, SnapshotModel, create_model
+from trainer.ranks import Ranks
+from trainer.resume import newest_checkpoint, restore
+from trainer.strategies.interface import create_strategy
+
+Int64 = NDArray[np.int64]
+
+
+class Predictor:
+    """The newest checkpoint of a configuration, read only: a trainer may go on beside it.
+
+    It knows the stream up to the checkpoint's snapshot; make a new one to know more.
+
+    Attributes:
+        checkpoint: The file.
+        tau: Its snapshot.
+        sequence: The snapshot's number in the lane.
+        version: Of the weights, as exports have it.
+    """
+
+    def __init__(self, config: TrainerConfig | str | Path) -> None:
+        """Load a checkpoint on this process alone, whatever number of ranks made it.
+
+        Args:
+            config: The trainer's configuration, or its file.
+
+        Raises:
+            Failure: There is no store or checkpoint, or they don't go together.
+            StoreError: The store can't be read.
+        """
+        if not isinstance(config, TrainerConfig):
+            config = load_config(TrainerConfig, Path(config))
+        if config.store is None:
+            raise Failure("key store is missing: a checkpoint is read with the store that it was trained on")
+        lane = LaneReader(config.store, config.lane)
+        ranks = Ranks.from_environment(config.device)
+        shape = ModelShape(lane.header.node_features, config.window, config.seed, lane.header.edge_features)
+        self._strategy = create_strategy(config.strategy, config.strategy_params, config.model)
+        self._model = create_model(config.model, shape, config.model_params).to(ranks.device)
+        self._strategy.setup(self._model, lane.header, ranks, config.optimisation, config.seed)
+        found = newest_checkpoint(config, lane)
+        if found is None:
+            raise Failure(f"{config.checkpoint} has no checkpoint; train with freshet-trainer run first")
+        self.checkpoint, state = found
+        self._history, self._names = History(), NodeNames()
+        restore(state, self._model, self._strategy, self._history, self._names)
+        self._model.eval()
+        self._lane, self._ranks = lane, ranks
+        self.sequence = int(state["sequence"])
+        manifest = lane.manifests[self.sequence]
+        self.tau = manifest.tau
+        self.version = version_of(self._model)
+        self._ids = lane.log.external_ids().slice(0, manifest.num_nodes)
+        self._after_us = lane.log.snapshots[self.sequence].max_t_us + 1
+        if self._strategy.trains == "snapshot":
+            window = WindowView(lane, config.window + 1)
+            window.advance(manifest)
+            self._strategy.advance(window)
+
+    def embeddings(self, nodes: Sequence[Any] | pa.Array | None = None) -> pa.Table:
+        """Embeddings after the checkpoint's snapshot, as exports have them.
+
+        Args:
+            nodes: The producer's ids; None: all that the model remembers.
+
+        Returns:
+            Columns ``id``, ``node``, ``model_version``, ``embedding``, in the order of ``nodes``.
+
+        Raises:
+            Failure: A node is unknown.
+        """
+        dense = np.arange(len(self._ids)) if nodes is None else self._known(nodes)[0]
+        asked = Touched(dense, np.zeros(len(dense), np.int64))
+        batches = embedded(self._strategy, asked, self._names, self._lane, self._ranks, self.version)
+        return pa.Table.from_batches(list(batches)).drop_columns(["t"])
+
+    def rank(
+        self,
+        node: Any,
+        candidates: Sequence[Any] | pa.Array | pa.ChunkedArray,
+        top: int = 10,
+        *,
+        t: float | None = None,
+    ) -> list[tuple[Any, float]]:
+        """Which candidates a node meets next, the likeliest first.
+
+        Args:
+            node: The source, by the producer's id.
+            candidates: Destinations, by theirs.
+            top: How many are returned at most.
+            t: When, in seconds; None: right after the newest event that the model has seen. An earlier time is taken
+                for that.
+
+        Returns:
+            Pairs of a candidate and its score, the logit: log-odds against a random destination.
+
+        Raises:
+            Failure: The node or a candidate is unknown.
+        """
+        dst = self._known(candidates)[1]
+        src = np.repeat(self._known([node])[1], len(dst))
+        time_us = self._after_us if t is None else max(self._after_us, round(t * US_PER_S))
+        scores = self._scores(src, dst, time_us)
+        best = np.argsort(-scores, kind="stable")[:top]
+        chosen = pa.array(candidates) if not isinstance(candidates, pa.ChunkedArray) else candidates
+        return list(zip(chosen.take(pa.array(best)).to_pylist(), scores[best].tolist(), strict=True))
+
+    @torch.no_grad()
+    def _scores(self, src: Int64, dst: Int64, time_us: int) -> NDArray[np.float32]:
+        encounters = self._history.look(src, dst, time_us)
+        if isinstance(self._model, SnapshotModel):
+            nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
+            z = self._strategy.embeddings(nodes)
+            at_src, at_dst = (torch.from_numpy(half).to(z.device) for half in np.split(place, 2))
+            logits = self._model.score(z[at_src], z[at_dst], torch.from_numpy(encounters).to(z.device))
+            found: NDArray[np.float32] = logits.cpu().numpy()
+            return found
+        when = np.full(len(src), time_us)
+        queries = Queries(np.zeros(len(src), np.int64), src, dst, encounters, when, when)
+        return self._strategy.predict(self._model, [queries])[0]
+
+    def _known(self, ids: Sequence[Any] | pa.Array | pa.ChunkedArray) -> tuple[Int64, Int64]:
+        """Dense ids, and the numbers under which the model has them."""
+        try:
+            asked = pa.chunked_array(ids) if isinstance(ids, pa.ChunkedArray) else pa.array(ids)
+            found = pc.index_in(asked.cast(self._ids.type), self._ids)
+        except (pa.ArrowException, TypeError) as error:
+            raise Failure(
+                f"nodes of this store have {self._ids.type} ids: {' '.join(str(error).split())}"
+            ) from None
+        dense: Int64 = found.fill_null(-1).to_numpy().astype(np.int64)
+        numbers = np.where(dense >= 0, self._names.find(np.maximum(dense, 0)), -1)
+        if (numbers < 0).any():
+            first = int(np.flatnonzero(numbers < 0)[0])
+            raise Failure(
+                f"node {asked[first].as_py()} is unknown to the checkpoint {self.checkpoint}: it came later, or was "
+                "forgotten"
+            )
+        return dense, numbers

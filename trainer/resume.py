@@ -1,0 +1,68 @@
+"""What a run goes on from, and what others read: the newest checkpoint, checked against configuration and lane."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from schemas.store import LaneHeader
+from schemas.trainer_config import TrainerConfig
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from trainer.checkpoint import Checkpoints
+from trainer.data.history import History
+from trainer.data.node_names import NodeNames
+from trainer.models.interface import Model
+from trainer.strategies.interface import Strategy
+
+
+def identity(config: TrainerConfig, lane: LaneHeader) -> dict[str, Any]:
+    """What must not change between a checkpoint and its continuation."""
+    return {
+        "lane": lane.lane,
+        "lane_checksum": lane.checksum,
+        "model": config.model,
+        "model_params": json.dumps(config.model_params, sort_keys=True),
+        "strategy": config.strategy,
+        "strategy_params": json.dumps(config.strategy_params, sort_keys=True),
+        "window": config.window,
+        "seed": config.seed,
+    }
+
+
+def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint of the configured folder; None: there is none.
+
+    Raises:
+        Failure: It is damaged, or of another configuration, lane or log; the sentence names the key.
+    """
+    found = Checkpoints(config.checkpoint, config.keep_checkpoints).newest()
+    if found is None:
+        return None
+    path, state = found
+    for key, value in identity(config, lane.header).items():
+        if state["identity"].get(key) != value:
+            raise Failure(
+                f"checkpoint {path} was made with {key} = {state['identity'].get(key)}, the configuration has "
+                f"{value}; choose another folder in the key checkpoint, or configure the same"
+            )
+    sequence = state["sequence"]
+    lane.refresh()
+    if (
+        sequence >= len(lane.manifests)
+        or lane.manifests[sequence].log_events_checksum != state["log_events_checksum"]
+    ):
+        raise Failure(
+            f"checkpoint {path} is after snapshot number {sequence}, which lane {lane.header.lane} of "
+            f"{config.store} doesn't have with these events; choose another folder in the key checkpoint"
+        )
+    return path, state
+
+
+def restore(
+    state: dict[str, Any], model: Model, strategy: Strategy, history: History, names: NodeNames
+) -> None:
+    """Put a checkpoint's content where it belongs."""
+    model.load_state_dict(state["model"])
+    strategy.restore(state["strategy"])
+    history.restore({name: column.numpy() for name, column in state["history"].items()})
+    names.restore(state["names"])
