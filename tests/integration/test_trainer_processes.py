@@ -136,6 +136,62 @@ def test_after_kill_nine_it_goes_on_at_the_right_snapshot_with_the_same_numbers(
     assert numbers(scored(tmp_path)) == numbers(straight)
 
 
+def test_a_rank_that_stands_still_for_a_while_is_waited_for(
+    store: Path, straight: list[dict], tmp_path: Path
+) -> None:
+    config = configure(tmp_path, store=str(store))
+    with started("run", "--config", str(config), "--ranks", "2", "--until-idle", "1", "--json") as process:
+        until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
+        slow = ranks_of(process)[-1]
+        slow.suspend()
+        time.sleep(0.5)  # what was under way is written
+        stood = len(scored(tmp_path))
+        time.sleep(1)
+        assert len(scored(tmp_path)) == stood < SNAPSHOTS, "nobody learns without it"
+        slow.resume()
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+    assert json.loads(out)["snapshots"] == SNAPSHOTS
+    assert numbers(scored(tmp_path)) == numbers(straight)
+
+
+def test_an_event_model_that_is_stopped_and_killed_gives_the_numbers_of_one_that_never_was(
+    tmp_path: Path,
+) -> None:
+    """SIGTERM, then kill -9, then to the end; what was forgotten and is replayed goes on as well."""
+    crowd = meetings(snapshots=24, a_snapshot=60, nodes=300, features=False)
+    make_lane(tmp_path / "store", events=crowd, parts=1)
+    kind = {
+        "store": str(tmp_path / "store"),
+        "model": "tgn-history",
+        "model_params": {"memory": 8, "time_width": 8},
+        "strategy": "sequential",
+        "budget": {"nodes": 150, "events": 200},
+        "optimisation": {"epochs": 2, "batch_size": 16, "replay": {"ratio": 0.5, "batches": 4}},
+        "checkpoint_every": 2,
+    }
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    for folder in (broken, whole):
+        folder.mkdir()
+    config = configure(broken, checkpoint=str(broken / "checkpoints"), **kind)
+    for number, lines in ((signal.SIGTERM, 4), (signal.SIGKILL, 9)):
+        with started("run", "--config", str(config)) as process:
+            until(lambda lines=lines: len(scored(broken)) >= lines, f"snapshot {lines}")
+            process.send_signal(number)
+            process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+        assert len(scored(broken)) < 24
+    for folder in (broken, whole):
+        run_to_end(configure(folder, checkpoint=str(folder / "checkpoints"), **kind), 1)
+    figures = ("sequence", "ap", "mrr", "loss", "random_ap", "inductive_ap", "evicted", "replayed", "trained")
+    ours, theirs = (
+        [tuple(line.get(key) for key in figures) for line in scored(folder)] for folder in (whole, broken)
+    )
+    assert len(ours) == 24
+    assert theirs == ours
+    assert sum(line["evicted"] for line in scored(whole)) > 100
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_sigterm_finishes_the_snapshot_checkpoints_and_exits_zero(
     ranks: int, store: Path, tmp_path: Path

@@ -211,6 +211,29 @@ def test_a_lane_made_later_is_waited_for_and_a_follower_ends_when_idle(tmp_path:
     ) is None  # fmt: skip
 
 
+def test_a_store_that_pauses_is_waited_for_and_gives_the_numbers_of_one_that_did_not(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    straight, paused = (config_for(tmp_path, checkpoint=str(tmp_path / name), **EVENT_MODEL) for name in "ab")
+    run(straight)
+    later = sorted((tmp_path / "store/lanes/hash/commits").glob("*.json"))[3:]
+    for record in later:  # the stream has got no further
+        record.rename(record.with_suffix(".later"))
+    told: list[str | None] = []
+
+    def waiting(obstacle: str | None) -> None:
+        told.append(obstacle)
+        if obstacle is not None and told.count(obstacle) == 2:
+            for record in later:
+                if (hidden := record.with_suffix(".later")).exists():
+                    hidden.rename(record)
+
+    follower = Follower(Ranks(), until_idle_s=20, stop=lambda: len(lines(paused)) == 6, waiting=waiting)
+    follow(trainer_for(paused), follower)
+    assert "lane hash has no snapshot after number 2" in told
+    ours, theirs = lines(straight), lines(paused)
+    assert [{**line, "lag": 0} for line in theirs] == [{**line, "lag": 0} for line in ours]
+
+
 def test_a_store_that_stands_still_shows_in_a_metric() -> None:
     metrics = TrainerMetrics(TrainerConfig(lane="hash"), 1)
     metrics.graph("meetings")
