@@ -30,6 +30,16 @@ def lowest_bit(_typing: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+@intrinsic
+def count_bits(_typing: Any, word: Any) -> Any:
+    """``count_bits(word)``: how many bits of a uint64 are set, int64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), generate
+
+
 @njit(cache=True, nogil=True)
 def note(node: np.uint64, part: int, copy: bool) -> np.uint64:
     """That a node gained a part; ``copy``: not its first."""

@@ -69,13 +69,18 @@ class FeatureVersions:
         """Set segments as of snapshot ``sequence``.
 
         Args:
-            sequence: Not below any earlier one.
+            sequence: Not below any earlier one, and above those written with ``undo``.
             node: int64 (n,), ascending.
             segment: int32 (n,), ascending for each node, distinct.
             values: float32 (n, W).
             num_nodes: Dense ids in use.
             undo: Keep what is replaced, so that earlier snapshots can be read.
+
+        Raises:
+            ValueError: What this snapshot replaced is kept already.
         """
+        if undo and self._marks and self._marks[-1][0] >= sequence:
+            raise ValueError(f"snapshot {sequence} can't be written after {self._marks[-1][0]}")
         self._slots.grow(num_nodes)
         if len(node) == 0:
             return
@@ -91,8 +96,7 @@ class FeatureVersions:
         runs, replaced = write(slots, segment, values, self._bounds, self._table, self._head, undo)
         self._head[fresh] = NO_RUN
         if undo and len(runs):
-            if not self._marks or self._marks[-1][0] < sequence:
-                self._marks.append((sequence, end))
+            self._marks.append((sequence, end))
             numbers, small = pack(runs, replaced, self.segments, len(self._values), len(self._small))
             self._runs = np.concatenate([self._runs, runs])
             self._values = np.concatenate([self._values, numbers])
@@ -125,7 +129,7 @@ class FeatureVersions:
         out = np.empty((len(ids), self.features), np.float32)
         read(
             self._slots.at(ids, sequence), self._first_after(sequence), self._bounds, self._table, self._first, self._runs,
-            self._values, self._small, out,
+            self._values, self._small, len(self._marks), out,
         )  # fmt: skip
         return out
 

@@ -9,7 +9,7 @@ all segments that are whole numbers from 0 to 255 (binary features, counts) are 
 import numpy as np
 from numba import njit
 
-from stream.partition.part_sets import lowest_bit
+from stream.partition.part_sets import count_bits, lowest_bit
 from stream.snapshots.prefetch import prefetch
 from stream.store.window.move import move
 
@@ -22,8 +22,8 @@ BEGUN = -2
 
 _WORD = 32
 _WRAP = 2**31 - 1
-_BLOCK = 32
-"""Rows that are read together: their lines fit the first cache."""
+_BLOCK = 64
+"""Rows that are read together, so that their misses of the cache overlap."""
 _LINE, _SMALL_LINE = 16, 64
 """Values in a line of the cache, and values that are saved as bytes."""
 _LARGEST_SMALL = 255
@@ -125,34 +125,29 @@ def note(slot, number, after):  # type: ignore[no-untyped-def]  # compiled
             after[slot[i]] = (number + i) & _WRAP
 
 
-@njit(inline="always")
-def _copy(target, at, versions, bytes_, entry, width, count):  # type: ignore[no-untyped-def]  # compiled
-    if entry < SMALL:
-        move(target, at, versions, entry * width, count)
-    else:
-        to, start = np.uint64(at), np.uint64((entry - SMALL) * width)
-        for j in range(np.uint64(count)):  # unsigned: an index that may be negative is not moved in vectors
-            target[to + j] = bytes_[start + j]
-
-
 @njit(cache=True, nogil=True)
-def read(slots, after, bounds, table, first, runs, values, small, out):  # type: ignore[no-untyped-def]  # compiled
+def read(  # type: ignore[no-untyped-def]  # compiled
+    slots, after, bounds, table, first, runs, values, small, depth, out
+):
     """Gather rows as a snapshot saw them: each segment from the first run after it that has it, else from the table.
 
     Block by block, so that no miss of the cache waits for another: first runs, then what they have, run after run for all rows
-    together, then all copies.
+    together, then all copies, later runs first and earlier ones over them. No slot has more than ``depth`` runs. In the loops no
+    function but intrinsics takes arrays: each such call counts references, which costs more than the copy.
     """
     segments, features, width, columns = len(bounds) - 1, out.shape[1], values.shape[1], runs.shape[1]
     rows, versions, records, target = table.reshape(-1), values.reshape(-1), runs.reshape(-1), out.reshape(-1)
     bytes_ = small.reshape(-1)
     unpadded = segments * width == features
+    words = columns - MASK
+    one = np.uint64(1)
     run = np.empty(_BLOCK, np.int64)
+    length = np.zeros(_BLOCK, np.int64)
+    full = np.zeros(_BLOCK, np.bool_)
     active = np.empty(_BLOCK, np.int64)
-    whole = np.empty(_BLOCK, np.int64)  # first of a row's values that stand in one piece, else −1
-    # What was found of a row: how many segments and which; each with its row among the values.
-    number = np.empty(_BLOCK, np.int64)
-    found = np.empty((_BLOCK, columns - MASK), np.uint64)
-    piece = np.empty((_BLOCK, segments, 2), np.int64)
+    chain = np.empty(_BLOCK * depth, np.int64)
+    known = np.empty(_BLOCK * words, np.uint64)
+    apart = width >= _LINE
     for begin in range(0, len(slots), _BLOCK):
         count = min(_BLOCK, len(slots) - begin)
         if len(after):
@@ -162,73 +157,115 @@ def read(slots, after, bounds, table, first, runs, values, small, out):  # type:
         left = 0
         for i in range(count):
             slot = slots[begin + i]
-            run[i] = -1
-            if slot >= 0 and len(after) and after[slot] >= 0:
-                run[i] = (after[slot] - first) & _WRAP
-                prefetch(records, run[i] * columns)
-                whole[i], number[i], found[i] = -1, 0, 0
-                active[left] = i
-                left += 1
-            elif slot >= 0:
-                for j in range(0, features, _LINE):
-                    prefetch(rows, slot * features + j)
-        while left > 0:
-            going = left
-            left = 0
-            for k in range(going):
-                i = active[k]
-                record, before = run[i] * columns, number[i]
-                low, step = np.int64(records[record + START]), records[record + NEXT]
-                entry, n = low, before
-                for word in range(columns - MASK):
-                    mask, known = np.uint64(np.uint32(records[record + MASK + word])), found[i, word]
-                    found[i, word] = known | mask
-                    while mask != 0:
-                        bit = mask & (~mask + np.uint64(1))
-                        if known & bit == 0:
-                            piece[i, n, 0], piece[i, n, 1] = word * _WORD + lowest_bit(mask), entry
-                            if entry < SMALL:
-                                for j in range(0, width, _LINE):
-                                    prefetch(versions, entry * width + j)
-                            else:
-                                for j in range(0, width, _SMALL_LINE):
-                                    prefetch(bytes_, (entry - SMALL) * width + j)
-                            n += 1
-                        mask ^= bit
-                        entry += 1
-                number[i] = n
-                if n == segments:
-                    if before == 0 and unpadded:
-                        whole[i] = low
-                    continue
-                if before == 0:
-                    for j in range(0, features, _LINE):
-                        prefetch(rows, slots[begin + i] * features + j)
-                if step > 0:
-                    run[i] += step
-                    prefetch(records, run[i] * columns)
+            length[i] = 0
+            full[i] = False
+            if slot >= 0:
+                if len(after) and after[slot] >= 0:
+                    run[i] = ((after[slot] - first) & _WRAP) * columns
+                    prefetch(records, run[i])
+                    for word in range(words):
+                        known[i * words + word] = 0
                     active[left] = i
                     left += 1
+                else:
+                    for j in range(0, features, _LINE):
+                        prefetch(rows, slot * features + j)
+        while left > 0:
+            going, left = left, 0
+            for k in range(going):
+                i = active[k]
+                record = run[i]
+                start, step = np.int64(records[record + START]), np.int64(records[record + NEXT])
+                held = all_known = 0
+                new = np.uint64(0)
+                for word in range(words):
+                    mask = np.uint64(np.uint32(records[record + MASK + word]))
+                    before = known[i * words + word]
+                    known[i * words + word] = before | mask
+                    held += count_bits(mask)
+                    all_known += count_bits(mask | before)
+                    new |= mask & ~before
+                if new != 0:
+                    if start < SMALL:
+                        for j in range(0, held * width, _LINE):
+                            prefetch(versions, start * width + j)
+                    else:
+                        for j in range(0, held * width, _SMALL_LINE):
+                            prefetch(bytes_, (start - SMALL) * width + j)
+                full[i] = held == segments
+                chain[i * depth + length[i]] = record
+                length[i] += new != 0
+                run[i] = record + step * columns
+                prefetch(records, run[i])
+                active[left] = i
+                left += (step > 0) & (all_known < segments)
+        for i in range(count):
+            slot = slots[begin + i]
+            if length[i] > 0 and not full[i]:
+                at = slot * features
+                if not apart:
+                    for j in range(0, features, _LINE):
+                        prefetch(rows, at + j)
+                    continue
+                for s in range(segments):
+                    if not (known[i * words + (s >> 5)] >> np.uint64(s & 31)) & one:
+                        for j in range(bounds[s], bounds[s + 1], _LINE):
+                            prefetch(rows, at + j)
         for i in range(count):
             slot, to = slots[begin + i], (begin + i) * features
             if slot < 0:
                 for j in range(features):
                     out[begin + i, j] = 0
-            elif run[i] < 0:
+                continue
+            n = length[i]
+            if full[i]:
+                n -= 1
+                start = np.int64(records[chain[i * depth + n] + START])
+                if unpadded:
+                    if start < SMALL:
+                        move(target, to, versions, start * width, features)
+                    else:
+                        # unsigned: what is indexed by a number that may be negative is not moved in vectors
+                        at_byte, at_value = np.uint64((start - SMALL) * width), np.uint64(to)
+                        for j in range(np.uint64(features)):
+                            target[at_value + j] = bytes_[at_byte + j]
+                else:
+                    n += 1
+            elif not apart or n == 0:
                 move(target, to, rows, slot * features, features)
-            elif whole[i] >= 0:
-                _copy(target, to, versions, bytes_, whole[i], width, features)
             else:
-                if number[i] < segments:
-                    move(target, to, rows, slot * features, features)
-                for n in range(number[i]):
-                    s = piece[i, n, 0]
-                    _copy(
-                        target,
-                        to + bounds[s],
-                        versions,
-                        bytes_,
-                        piece[i, n, 1],
-                        width,
-                        bounds[s + 1] - bounds[s],
-                    )
+                for s in range(segments):
+                    if not (known[i * words + (s >> 5)] >> np.uint64(s & 31)) & one:
+                        move(
+                            target,
+                            to + bounds[s],
+                            rows,
+                            slot * features + bounds[s],
+                            bounds[s + 1] - bounds[s],
+                        )
+            while n > 0:
+                n -= 1
+                record = chain[i * depth + n]
+                entry = np.int64(records[record + START])
+                for word in range(words):
+                    mask = np.uint64(np.uint32(records[record + MASK + word]))
+                    while mask != 0:
+                        s = word * _WORD + lowest_bit(mask)
+                        if unpadded:
+                            at, many = s * width, width
+                        else:
+                            at = bounds[s]
+                            many = bounds[s + 1] - at
+                        if entry < SMALL:
+                            if many == 4:  # a length that is known is copied without a call
+                                move(target, to + at, versions, entry * width, 4)
+                            elif many == 32:
+                                move(target, to + at, versions, entry * width, 32)
+                            else:
+                                move(target, to + at, versions, entry * width, many)
+                        else:
+                            at_byte, at_value = np.uint64((entry - SMALL) * width), np.uint64(to + at)
+                            for j in range(np.uint64(many)):
+                                target[at_value + j] = bytes_[at_byte + j]
+                        mask &= mask - one
+                        entry += 1
