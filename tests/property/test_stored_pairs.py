@@ -25,7 +25,7 @@ def plain_changes(before, after):
         old, new = before.get((part, key)), after.get((part, key))
         if old != new:
             rows.append((part, key, -1 if new is None else 1 if old is None else 0, new or 0.0))
-    return rows
+    return sorted(rows, key=lambda row: (row[0], row[2], row[1]))
 
 
 def rows_of(changes):

@@ -53,7 +53,7 @@ def test_pair_changes_lead_from_one_snapshot_to_the_next_and_no_row_is_idle(batc
             expected = [(-1, *pair, 0.0) for pair in old if pair not in new]
             expected += [(1, *pair, w) for pair, w in new.items() if pair not in old]
             expected += [(0, *pair, w) for pair, w in new.items() if pair in old and old[pair] != w]
-            assert rows == sorted(expected, key=lambda row: row[1:3])
+            assert rows == sorted(expected)
 
 
 def test_an_unchanged_snapshot_stores_nothing():

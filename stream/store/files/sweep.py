@@ -76,7 +76,7 @@ def superseded(
                 there.setdefault(number, []).append(name)
             else:
                 left.append(name)
-        plainly = set(names) & usual
+        plainly = set(names) & usual if there else set()
         for number, several in there.items():
             several.extend({f"{number}{suffix}"} & plainly)
             if len(several) > 1:

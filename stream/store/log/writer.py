@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
@@ -74,7 +75,7 @@ class LogWriter:
         if self._swept:
             sweep(root, self._chain)
         self.history = read_history(root)
-        self._dictionary = _restored_dictionary(root, header, self._chain)
+        self._ids = _restored_ids(root, header, self._chain)
         last = self._chain.last
         self._tail = [load_tail_file(root, file, header.ids) for file in last.tail] if last else []
         self.positions: dict[Key, Position] = (
@@ -139,7 +140,7 @@ class LogWriter:
     @property
     def num_nodes(self) -> int:
         """Dense ids in use."""
-        return self._dictionary.size
+        return self.snapshots[-1].num_nodes if self.snapshots else 0
 
     def open_tail(self) -> pa.Table:
         """Committed events that are still open, in order of arrival: ``tail_schema``, memory-mapped."""
@@ -307,6 +308,15 @@ class LogWriter:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @cached_property
+    def _dictionary(self) -> IdDictionary:
+        """Made by the first commit: its kernels take a second to load where nothing else has, and who only looks needs none."""
+        dictionary = new_dictionary(self.header.ids)
+        for ids in self._ids:
+            dictionary.extend(ids)
+        self._ids = []
+        return dictionary
+
     def _stage_tail(
         self, staging: Staging, n: int, tail: pa.Table | None, closed: int | None
     ) -> tuple[list[TailFile], FileRef | None]:
@@ -341,14 +351,11 @@ class LogWriter:
         return now
 
 
-def _restored_dictionary(root: Place, header: LogHeader, chain: CommitChain) -> IdDictionary:
-    dictionary = new_dictionary(header.ids)
-    if chain.index is not None:
-        for ids in indexed_ids(root, header, chain.index):
-            dictionary.extend(ids)
-    for snapshot in chain.sealed[chain.index.end if chain.index else 0 :]:
-        dictionary.extend(read_nodes(root, header, snapshot)["id"])
-    return dictionary
+def _restored_ids(root: Place, header: LogHeader, chain: CommitChain) -> list[pa.Array | pa.ChunkedArray]:
+    """External ids in dense order, mapped and checked."""
+    kept = chain.sealed[chain.index.end if chain.index else 0 :]
+    indexed = list(indexed_ids(root, header, chain.index)) if chain.index else []
+    return indexed + [read_nodes(root, header, snapshot)["id"] for snapshot in kept]
 
 
 class _Timed(Generic[Item]):

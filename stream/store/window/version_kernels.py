@@ -198,7 +198,7 @@ def read(  # type: ignore[no-untyped-def]  # compiled
                 run[i] = record + step * columns
                 prefetch(records, run[i])
                 active[left] = i
-                left += (step > 0) & (all_known < segments)
+                left += int(step > 0 and all_known < segments)
         for i in range(count):
             slot = slots[begin + i]
             if length[i] > 0 and not full[i]:
