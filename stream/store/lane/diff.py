@@ -131,7 +131,9 @@ def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairCha
 def by_part(part: Int32, op: Int8, keys: Int64, weight: Float32, batches: int) -> PairChanges:
     """Order rows of pair changes by part, op and key: rows that look alike together take a fifth less when compressed."""
     order = np.argsort(keys)  # a key has one row a part: those need no order
-    group = (3 * part + op + 1).astype(np.int16 if 3 * batches < 1 << 15 else np.int32)  # 16 bits: by counting
+    group = (3 * part + op + 1).astype(
+        np.int16 if 3 * batches < 1 << 15 else np.int32
+    )  # 16 bits: by counting
     order = order[np.argsort(group[order], kind="stable")]
     return PairChanges(_offsets(part, batches), op[order], keys[order], weight[order])
 
