@@ -38,3 +38,15 @@ def test_a_table_counts_its_own_rows_only(dtype: torch.dtype | None) -> None:
         table.columns(2, 6).times(weight[:, :4]), x[:, 2:6] @ weight[:, :4].t(), **near
     )
     torch.testing.assert_close(Table(x.double()).times(weight.double()), x.double() @ weight.double().t())
+
+
+def test_dense_in_a_smaller_type_is_close_and_gives_gradients_of_the_larger() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(700, 60, requires_grad=True), torch.randn(50, 60, requires_grad=True)
+    found = dense(x, weight, None, torch.bfloat16)
+    assert found.dtype == torch.float32 and not torch.equal(found, dense(x, weight))
+    torch.testing.assert_close(found, dense(x, weight), atol=0.3, rtol=0.05)
+    by_x, by_weight = torch.autograd.grad(found.square().sum() / 100, (x, weight))
+    expected = torch.autograd.grad(dense(x, weight).square().sum() / 100, (x, weight))
+    torch.testing.assert_close(by_x, expected[0], atol=0.5, rtol=0.1)
+    torch.testing.assert_close(by_weight, expected[1], atol=2.0, rtol=0.1)

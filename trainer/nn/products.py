@@ -13,7 +13,8 @@ from torch.nn.functional import linear, pad
 
 _SHORTEST = 64
 _WORTH = 5_000_000
-"""Multiplications below which copies and calls cost more than oneDNN saves."""
+_WORTH_HALVED = 2_000_000
+"""Multiplications below which copies and calls cost more than oneDNN saves; the same in a smaller type."""
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
 
 
@@ -56,30 +57,40 @@ class Table:
         return linear(rows, weight.to(rows.dtype))
 
 
-def dense(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``torch.nn.functional.linear`` of rows (n, w), a weight (out, w) and a bias (out,)."""
-    small = len(rows) * weight.numel() < _WORTH
-    if small or rows.device.type != "cpu" or rows.dtype != torch.float32:
+def dense(
+    rows: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """``torch.nn.functional.linear`` of rows (n, w), a weight (out, w) and a bias (out,).
+
+    Args:
+        rows: (n, w).
+        weight: (out, w).
+        bias: (out,).
+        dtype: That the product and its gradients are made in; None: that of the rows.
+    """
+    large = len(rows) * weight.numel() >= (_WORTH if dtype is None else _WORTH_HALVED)
+    if not (large and rows.device.type == "cpu" and rows.dtype == torch.float32):
         return linear(rows, weight, bias)
-    product: Tensor = _Dense.apply(rows, weight)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+    product: Tensor = _Dense.apply(rows, weight, dtype)  # type: ignore[no-untyped-call]  # torch's apply is untyped
     return product if bias is None else product + bias
 
 
 class _Dense(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
-        table = Table(rows)
-        ctx.table = table  # of an input, padded: as long as the graph lives
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
+        table = Table(rows, dtype)
+        ctx.table, ctx.dtype = table, dtype  # of an input, padded: as long as the graph lives
         ctx.save_for_backward(weight)
         return table.times(weight)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (weight,) = ctx.saved_tensors
-        by_product = Table(gradients[0])
+        by_product = Table(gradients[0], ctx.dtype)
         return (
             by_product.times(weight.t()) if ctx.needs_input_grad[0] else None,
             by_product.summed_with(ctx.table) if ctx.needs_input_grad[1] else None,
+            None,
         )
 
 

@@ -27,7 +27,12 @@ class TemporalAttention(nn.Module):
         heads: Divides ``width``.
         dropout: Of attention weights.
         merge: ``mlp``, two layers as TGAT and TGN have it, or ``linear``, one, through which states pass unbent.
+
+    Attributes:
+        products: Type that products with weights are made in while training; None: that of the states.
     """
+
+    products: torch.dtype | None = None
 
     def __init__(self, width: int, edges: int, time: int, heads: int, dropout: float, merge: Merge) -> None:
         super().__init__()
@@ -69,10 +74,11 @@ class TemporalAttention(nn.Module):
         width = own.shape[1]
         each = width // self.heads
         # φ(0) is the same for all rows, and so is its part of the query
+        halved = self.products if self.training else None
         told = nn.functional.linear(now, self.query.weight[:, width:], self.query.bias)
-        query = dense(own, self.query.weight[:, :width], told).chunk(self.heads, dim=1)
+        query = dense(own, self.query.weight[:, :width], told, halved).chunk(self.heads, dim=1)
         key = self.key.weight.chunk(self.heads)
-        asked = torch.stack([dense(q, k.t()) for q, k in zip(query, key, strict=True)], dim=1)
+        asked = torch.stack([dense(q, k.t(), None, halved) for q, k in zip(query, key, strict=True)], dim=1)
         kept = self.dropout(there.to(own.dtype).unsqueeze(1).expand(-1, self.heads, -1))
         if kernels_fit(states):
             gathered = GatheredAttention.apply(asked, states, place, edge, time, there, kept, each**-0.5)  # type: ignore[no-untyped-call]  # torch's apply is untyped
@@ -80,7 +86,7 @@ class TemporalAttention(nn.Module):
             context = torch.cat([rows(states, place), edge, time], dim=2)
             gathered = _Gather.apply(asked, context, there.unsqueeze(1), kept, each**-0.5)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         value = self.value.weight.chunk(self.heads)
-        attended = [dense(c, v) for c, v in zip(gathered.unbind(dim=1), value, strict=True)]
+        attended = [dense(c, v, None, halved) for c, v in zip(gathered.unbind(dim=1), value, strict=True)]
         merged = torch.cat([*attended, own], dim=1)
         for layer in self.merge if isinstance(self.merge, nn.Sequential) else [self.merge]:
             merged = (

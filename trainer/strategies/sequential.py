@@ -42,7 +42,7 @@ class SequentialStrategy:
     Args:
         group: Events whose mails are delivered together in predictions and when catching up; training delivers its
             batches.
-        precision: Of the updater's matrix products while training, ``float32`` or ``bfloat16``: most of a step.
+        precision: Of products with weights while training, ``float32`` or ``bfloat16``: half of a step.
             Weights, memory and predictions are float32 anyway. It pays where the processor multiplies bfloat16 itself.
     """
 
@@ -72,7 +72,7 @@ class SequentialStrategy:
         assert isinstance(model, MemoryModel)
         self._model = model
         if self._halved:
-            model.updater.products = torch.bfloat16
+            model.multiply_in(torch.bfloat16)
         self._ranks = ranks
         self._optimisation = optimisation
         self._lane = lane

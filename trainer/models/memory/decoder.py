@@ -15,7 +15,12 @@ class EventDecoder(nn.Module):
         width: Of embeddings.
         history: Whether encounters are looked at.
         walks: Width of the walk features; 0 without.
+
+    Attributes:
+        products: Type that its first product is made in while training; None: that of embeddings.
     """
+
+    products: torch.dtype | None = None
 
     def __init__(self, width: int, *, history: bool, walks: int) -> None:
         super().__init__()
@@ -40,7 +45,9 @@ class EventDecoder(nn.Module):
         first, width = self.perceptron[0], z.shape[1]
         assert isinstance(first, nn.Linear)
         by_end = torch.cat([first.weight[:, :width], first.weight[:, width : 2 * width]])
-        either = dense(z, by_end).view(2 * len(z), first.out_features)
+        either = dense(z, by_end, None, self.products if self.training else None).view(
+            2 * len(z), first.out_features
+        )
         src, dst = rows(either, torch.cat([2 * at_src, 2 * at_dst + 1])).chunk(2)
         hidden = src + dst + first.bias
         if self._looks_back:

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from trainer.data.temporal_sampler import HOWS, How
@@ -11,8 +12,8 @@ from trainer.models.memory.aggregators import AGGREGATORS
 from trainer.models.memory.decoder import EventDecoder
 from trainer.models.memory.embeddings import AttentionEmbedding, Hop, Identity, TimeProjection
 from trainer.models.memory.messages import SOURCES, Mail, Message, Source, pooled
-from trainer.models.memory.updaters import UPDATERS
-from trainer.nn.temporal_attention import MERGES, Merge
+from trainer.models.memory.updaters import UPDATERS, Gated, Plain
+from trainer.nn.temporal_attention import MERGES, Merge, TemporalAttention
 from trainer.nn.time_encoding import TIME_ENCODERS
 
 EVENT_INPUTS = 4
@@ -130,6 +131,12 @@ class MemoryModel(Model):
         if embedding != "attention":
             self.embedding = Identity() if embedding == "identity" else TimeProjection(memory)
         self.decoder = EventDecoder(memory, history=history, walks=walk_width() if walks else 0)
+
+    def multiply_in(self, dtype: torch.dtype) -> None:
+        """Make products with weights in a smaller type while training; weights and states stay what they are."""
+        for module in self.modules():
+            if isinstance(module, Gated | Plain | TemporalAttention | EventDecoder):
+                module.products = dtype
 
     @property
     def layers(self) -> int:
