@@ -9,6 +9,9 @@ from trainer.launch import launched
 
 _WATCH_S = 1.0
 
+WITH_PARENT = "FRESHET_WITH_PARENT"
+"""Environment: a command that has it ends with the process that started it."""
+
 
 class Shutdown:
     """A wish to end: SIGTERM or Ctrl-C ask for it, the loop honours it between snapshots."""
@@ -31,8 +34,12 @@ def rank_dies_with_launcher() -> None:
     A launcher that was killed cannot stop its ranks; left alone they would go on writing checkpoints beside the
     ranks of the next start.
     """
-    if not launched():
-        return
+    if launched() or WITH_PARENT in os.environ:
+        end_with_parent()
+
+
+def end_with_parent() -> None:
+    """End at once when the process that started this one is gone."""
     parent = os.getppid()
 
     def watch() -> None:

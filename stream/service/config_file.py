@@ -44,10 +44,24 @@ def load_config(kind: type[Config], path: str | Path) -> Config:
         raise Failure(f"configuration {path} is not usable YAML: {_wrong_yaml(error)}") from None
     if not isinstance(content, dict):
         raise Failure(f"configuration {path} must be a mapping of keys, found {type(content).__name__}")
+    return validated(kind, content, f"configuration {path}")
+
+
+def validated(kind: type[Config], content: dict[str, Any], where: str) -> Config:
+    """Validate keys and values; environment variables override them.
+
+    Args:
+        kind: The configuration.
+        content: As a file has it.
+        where: Begins the sentence.
+
+    Raises:
+        Failure: A key is unknown, missing or wrong; all wrong keys are named.
+    """
     try:
         return kind(**content)
     except ValidationError as error:
-        raise Failure(f"configuration {path}: {'; '.join(_sentence(e) for e in error.errors())}") from error
+        raise Failure(f"{where}: {'; '.join(_sentence(e) for e in error.errors())}") from error
     except SettingsError as error:  # whose cause holds the variable's value
         raise Failure(f"environment: {error}; sections are given as JSON, or key by key") from None
 

@@ -1,6 +1,8 @@
 """``freshet-trainer evaluate``: a model on a file, under the published protocol."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,18 +11,21 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.config_file import load_config
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.ranks import AsOfMoment, ConfigFile, RankCount, expected_errors, in_ranks
+from trainer.commands.ranks import AsOfMoment, RankCount, expected_errors, in_ranks
+from trainer.shutdown import WITH_PARENT, end_with_parent
 
 
 def evaluate(
-    file: ConfigFile,
+    file: Annotated[
+        Path | None, typer.Option("--config", help="The configuration; see freshet-trainer config --example.")
+    ] = None,
     data: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--data",
             help="Parquet or CSV with columns src, dst, t (seconds); or a store's folder or address.",
         ),
-    ],
+    ] = None,
     split: Annotated[
         str, typer.Option("--split", help="Shares of training, validation and test by time.")
     ] = "0.7,0.15,0.15",
@@ -43,6 +48,18 @@ def evaluate(
             help="Judge another model by its scores (Parquet or CSV) of the test events and --negatives.",
         ),
     ] = None,
+    matrix: Annotated[
+        Path | None,
+        typer.Option(
+            "--matrix",
+            metavar="FILE",
+            help="Instead of one: every evaluation of this YAML file (models × data × lanes × ranks × seeds) into --out; "
+            "what is done is skipped.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="With --matrix: Parquet of all results.")
+    ] = None,
     as_of: AsOfMoment = None,
     ranks: RankCount = None,
     json: Json = False,
@@ -55,13 +72,31 @@ def evaluate(
 
     def body() -> None:
         configure_logs(level="DEBUG" if debug else "INFO")
+        if WITH_PARENT in os.environ:
+            end_with_parent()
+        if matrix is not None and out is not None:
+            found = _matrix(matrix, out)
+            print_json(found) if json else print_table(f"cells of {matrix}", found)
+            return
+        assert file is not None and data is not None, "told before"
         config = load_config(TrainerConfig, file)
         result = in_ranks(ranks, lambda: _evaluate(config, data, as_of, split, seeds, negatives, scores))
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "runs"}
             print_json(result) if json else print_table(f"{result['model']} on {data}", shown)
 
+    if matrix is None and (file is None or data is None):
+        raise typer.BadParameter("give --config FILE and --data FILE, or --matrix FILE and --out FILE")
+    if matrix is not None and (out is None or file is not None or data is not None):
+        raise typer.BadParameter("--matrix needs --out FILE, and has --config and --data in its file")
     finish(body, *expected_errors(), debug=debug)
+
+
+def _matrix(file: Path, out: Path) -> dict[str, Any]:
+    from schemas.matrix import Matrix
+    from trainer.matrix import run_matrix
+
+    return run_matrix(load_config(Matrix, file), out)
 
 
 def _evaluate(

@@ -1,0 +1,60 @@
+"""Cells are processes: one that fails tells its sentence, and none outlives the matrix."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import yaml
+from test_trainer_processes import PATIENCE_S, ranks_of, started, until
+from trainer_streams import meetings
+
+
+def test_a_killed_matrix_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
+    events = meetings(snapshots=6, a_snapshot=40, features=False)
+    table = events.select(["src", "dst", "op"]).append_column(
+        "t", [[t / 1e6 for t in events["t"].to_pylist()]]
+    )
+    pq.write_table(table, tmp_path / "events.parquet")
+    matrix = {
+        "data": [{"file": str(tmp_path / "events.parquet"), "negatives": str(tmp_path / "n.parquet")}],
+        "models": [
+            {"name": "wrong", "config": {"model": "sage-linear", "strategy": "sequential"}},
+            {
+                "name": "right",
+                "config": {"model": "tgn", "strategy": "sequential", "model_params": {"memory": 8}},
+            },
+        ],
+        "split": "0.6,0.2,0.2",
+        "config": {"interval_s": 1.0, "optimisation": {"epochs": 1}},
+    }
+    (tmp_path / "matrix.yaml").write_text(yaml.safe_dump(matrix))
+    arguments = [
+        "evaluate",
+        "--matrix",
+        str(tmp_path / "matrix.yaml"),
+        "--out",
+        str(tmp_path / "r.parquet"),
+        "--json",
+    ]
+    with started(*arguments) as process:
+        until((tmp_path / "r.parquet").exists, "the first cell's end")
+        until(lambda: bool(ranks_of(process)), "the second cell")
+        children = ranks_of(process)
+        process.kill()
+        process.wait()
+        until(
+            lambda: not any(child.is_running() and child.status() != "zombie" for child in children),
+            "the end of the cell",
+        )
+    with started(*arguments) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+    assert json.loads(out)["failed"] == 1
+    rows = {row["model"]: row for row in pq.read_table(tmp_path / "r.parquet").to_pylist()}
+    assert "strategy sequential trains event-based models, but model sage-linear" in rows["wrong"]["error"]
+    right = rows["right"]
+    assert right["error"] is None
+    assert 0 < right["ap"] <= 1
+    assert 0 < right["recency_ap"] <= 1
+    assert len(right["data_hash"]) == len(right["config_hash"]) == len(right["negatives_hash"]) == 64
+    assert json.loads(right["config"])["model_params"] == {"memory": 8}

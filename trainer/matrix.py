@@ -1,0 +1,271 @@
+"""A matrix of evaluations into one Parquet file: cells that are done are skipped, so a run that was killed goes on.
+
+A cell is a process of its own (``freshet-trainer evaluate``): one that fails or is killed for its memory leaves the
+others alone, and peak memory is its own. After each cell the file is written anew, whole, and renamed.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+import yaml
+
+from schemas.matrix import Matrix
+from schemas.trainer_config import TrainerConfig
+from stream.service.config_file import validated
+from stream.service.failure import Failure
+from stream.store.files.lock import FolderLock, new_writer_id
+from stream.store.files.paths import sync_file, sync_folder
+from trainer.data.split import parse_shares
+from trainer.shutdown import WITH_PARENT
+
+log = structlog.get_logger()
+
+IDENTITY = {
+    "model": pa.string(),
+    "lane": pa.string(),
+    "ranks": pa.int64(),
+    "seed": pa.int64(),
+    "data": pa.string(),
+    "data_hash": pa.string(),
+    "config_hash": pa.string(),
+}
+"""What tells cells apart. Hashes are sha256, hex."""
+
+ABOUT = {
+    "config": pa.string(),
+    "split": pa.string(),
+    "negatives_hash": pa.string(),
+    "version": pa.string(),
+    "finished": pa.timestamp("s", "UTC"),
+    "seconds": pa.float64(),
+    "error": pa.string(),
+}
+
+SETTLED = {"model", "strategy", "ranks", "seeds", "runs"}
+"""Keys of an evaluation's result that a row has otherwise."""
+
+NOT_COMPARED = ("metrics", "store", "checkpoint", "checkpoint_every", "keep_checkpoints", "exports", "seed")
+"""Keys of a configuration that an evaluation doesn't look at, or that a row has otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One evaluation.
+
+    Attributes:
+        model: Its name in the matrix.
+        config: With the cell's seed.
+        ranks: How many.
+        data: The file.
+        data_hash: sha256 of its content.
+        negatives: The file of negatives, if one is given.
+        split: As on the command line.
+    """
+
+    model: str
+    config: TrainerConfig
+    ranks: int
+    data: str
+    data_hash: str
+    negatives: str | None
+    split: str
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        """What of the configuration decides the result."""
+        whole = self.config.model_dump(mode="json")
+        return {key: value for key, value in whole.items() if key not in NOT_COMPARED}
+
+    @property
+    def config_hash(self) -> str:
+        """Of configuration, split, and which negatives are judged by."""
+        said = {**self.compared, "split": self.split, "negatives": self.negatives is not None}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The columns of ``IDENTITY``."""
+        return (
+            self.model, self.config.lane, self.ranks, self.config.seed, self.data, self.data_hash,
+            self.config_hash,
+        )  # fmt: skip
+
+
+def cells(matrix: Matrix) -> list[Cell]:
+    """All cells, each with a configuration that holds.
+
+    Raises:
+        Failure: A file can't be read, or a cell's configuration is wrong; the sentence names the cell.
+    """
+    parse_shares(matrix.split)
+    found = []
+    for data in matrix.data:
+        digest = file_hash(data.file)
+        for model in matrix.models:
+            for lane in matrix.lanes:
+                for ranks in matrix.ranks:
+                    for seed in matrix.seeds:
+                        keys = {**matrix.config, **data.config, **model.config, **lane.config}
+                        where = f"model {model.name} on lane {lane.lane} of {data.file}"
+                        config = validated(TrainerConfig, {**keys, "lane": lane.lane, "seed": seed}, where)
+                        found.append(
+                            Cell(model.name, config, ranks, data.file, digest, data.negatives, matrix.split)
+                        )
+    return found
+
+
+def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
+    """Run all cells that the file of results doesn't have; those that failed are tried again.
+
+    Args:
+        matrix: The cells.
+        out: Parquet; rows of other cells stay.
+
+    Returns:
+        ``file, cells, run, skipped, failed, seconds``.
+
+    Raises:
+        Failure: The matrix is wrong, or the file of results is none.
+        LaneBusyError: Another run writes the same results.
+    """
+    path, began = Path(out), time.monotonic()
+    every = cells(matrix)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(path.parent, new_writer_id(), f"{path.name}.lock")
+    try:
+        rows = {_key(row): row for row in read_results(path)}
+        waiting = [cell for cell in every if cell.key not in rows or rows[cell.key]["error"] is not None]
+        failed = 0
+        for number, cell in enumerate(waiting, 1):
+            log.info(
+                "cell", number=number, of=len(waiting), model=cell.model, lane=cell.config.lane,
+                data=cell.data, ranks=cell.ranks, seed=cell.config.seed,
+            )  # fmt: skip
+            row = evaluated(cell)
+            rows[cell.key] = row
+            write_results(path, list(rows.values()))
+            if row["error"] is not None:
+                failed += 1
+                log.warning("cell failed", model=cell.model, data=cell.data, error=row["error"])
+    finally:
+        lock.release()
+    return {
+        "file": str(path),
+        "cells": len(every),
+        "run": len(waiting),
+        "skipped": len(every) - len(waiting),
+        "failed": failed,
+        "seconds": time.monotonic() - began,
+    }
+
+
+def evaluated(cell: Cell) -> dict[str, Any]:
+    """A cell's row: what its process printed, or the sentence with which it ended."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="freshet-matrix-") as folder:
+        config = Path(folder) / "trainer.yaml"
+        config.write_text(yaml.safe_dump(cell.config.model_dump(mode="json")), encoding="utf-8")
+        command = [
+            sys.executable, "-m", "trainer.cli", "evaluate", "--config", str(config), "--data", cell.data,
+            "--split", cell.split, "--ranks", str(cell.ranks), "--json",
+            *(["--negatives", cell.negatives] if cell.negatives else []),
+        ]  # fmt: skip
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {WITH_PARENT: "1"},
+        ) as process:
+            try:
+                printed, told = process.communicate()
+            except BaseException:
+                process.kill()
+                raise
+    row: dict[str, Any] = {
+        **dict(zip(IDENTITY, cell.key, strict=True)),
+        "config": json.dumps(cell.compared, sort_keys=True),
+        "split": cell.split,
+        "negatives_hash": file_hash(cell.negatives)
+        if cell.negatives and Path(cell.negatives).exists()
+        else None,
+        "version": version("freshet"),
+        "finished": datetime.now(UTC).replace(microsecond=0),
+        "seconds": time.monotonic() - began,
+        "error": None,
+    }
+    if process.returncode != 0:
+        lines = [line for line in told.splitlines() if line.startswith("error: ")]
+        ended = f"the evaluation ended with exit code {process.returncode}"
+        return {**row, "error": lines[-1].removeprefix("error: ") if lines else ended}
+    figures = {key: value for key, value in json.loads(printed).items() if key not in SETTLED}
+    return {**row, **{key: float(value) for key, value in figures.items() if isinstance(value, int | float)}}
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of results; none where there is no file.
+
+    Raises:
+        Failure: It is something else.
+    """
+    if not path.exists():
+        return []
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise Failure(f"--out {path} cannot be read: {' '.join(str(error).split())}") from None
+    missing = [name for name in (*IDENTITY, *ABOUT) if name not in table.column_names]
+    if missing:
+        raise Failure(f"--out {path} is no file of results: it has no column {missing[0]}; name another")
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def write_results(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write all rows, a column for every figure that some row has; the file is the old one or the new one, whole."""
+    figures = sorted({key for row in rows for key in row} - IDENTITY.keys() - ABOUT.keys())
+    schema = pa.schema([*IDENTITY.items(), *((name, pa.float64()) for name in figures), *ABOUT.items()])
+    temporary = path.with_name(path.name + ".tmp")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+    sync_file(temporary)
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def file_hash(path: str | Path) -> str:
+    """sha256 of a file's content, hex.
+
+    Raises:
+        Failure: It can't be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        for block in _blocks(Path(path)):
+            digest.update(block)
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            yield block
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in IDENTITY)
