@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests
-from s3_server import s3  # noqa: F401  likewise
+from s3_server import (
+    S3Server,
+    s3,  # noqa: F401  likewise
+)
 from secure_broker import secure  # noqa: F401  likewise
+
+from stream.store.places.place import Place, place_of
 
 pytest_plugins = ["skip_guard"]
 
@@ -22,6 +27,15 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
     for name in [name for name in os.environ if name.startswith("FRESHET_")]:
         monkeypatch.delenv(name)
     yield monkeypatch
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty place for a store, in a folder and in a bucket: what holds in the one holds in the other."""
+    if request.param == "folder":
+        return tmp_path
+    server: S3Server = request.getfixturevalue("s3")
+    return place_of(server.store())
 
 
 @pytest.fixture

@@ -278,6 +278,28 @@ def test_credentials_that_are_refused_are_told_and_never_shown(
         assert os.environ["AWS_ACCESS_KEY_ID"] not in sentence and "not-a-secret" not in sentence
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault(400, code="ExpiredToken"), r"have expired \(ExpiredToken\): give it new ones"),
+        (Fault(403, code="InvalidToken"), "have expired"),
+        (Fault(403, code="RequestTimeTooSkewed"), "the clock of this machine is off"),
+    ],
+    ids=str,
+)
+def test_credentials_that_expire_and_clocks_that_are_off_are_told_and_lose_nothing(
+    store: str, front: FaultyS3, fault: Fault, words: str
+) -> None:
+    with LogWriter.open(store, HEADER) as log:
+        front.once(fault, "PUT", "/commits/")
+        with pytest.raises(ObjectStoreError, match=words):
+            log.commit(seal=[(2, SNAPSHOTS[2])])
+    with LogWriter.open(store, HEADER) as log:
+        assert [s.tau for s in log.snapshots] == [0, 1]
+        log.commit(seal=[(2, SNAPSHOTS[2])])
+    assert verify(store).problems == []
+
+
 def test_a_profile_gives_credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

@@ -143,8 +143,8 @@ def test_a_lane_that_is_added_later_has_the_same_graph(short, tmp_path, algorith
     assert verify(store).problems == []
 
 
-def test_a_lane_that_lags_keeps_what_it_needs(tmp_path):
-    store = grown(tmp_path, lane("hash"), end=8)
+def test_a_lane_that_lags_keeps_what_it_needs(place):
+    store = grown(place, lane("hash"), end=8)
     seal(store, 8, SNAPSHOTS)
     done = compact(store, Keep(snapshots=4), always=True)
     assert done.held_by == ["hash"]
@@ -169,7 +169,7 @@ def test_a_lane_whose_states_are_old_keeps_them_and_what_it_replays(tmp_path):
     assert len(LaneReader(tmp_path, "hash").manifests) == SNAPSHOTS
 
 
-def test_nodes_that_nothing_kept_names_are_in_the_graph(tmp_path):
+def test_nodes_that_nothing_kept_names_are_in_the_graph(place):
     """Their edges were deleted in snapshots that are gone: no live pair and no kept event has their ids."""
     rows = [(1, node, node + 1, 0) for node in range(9)] + [(-1, node, node + 1, 1) for node in range(9)]
     rows += [(1, 0, 1, k) for k in range(2, 6)]
@@ -183,17 +183,17 @@ def test_nodes_that_nothing_kept_names_are_in_the_graph(tmp_path):
     events = pa.table(
         {n: columns.get(n, empty) for n in event_schema("int").names}, schema=event_schema("int")
     )
-    seal(tmp_path, 0, 6, events)
-    before = read_graph(tmp_path)
-    compact(tmp_path, Keep(snapshots=2), always=True)
-    after = read_graph(tmp_path)
+    seal(place, 0, 6, events)
+    before = read_graph(place)
+    compact(place, Keep(snapshots=2), always=True)
+    after = read_graph(place)
     assert after.num_nodes == before.num_nodes == 10
     assert (after.features == before.features).all()
     assert (after.src.tolist(), after.dst.tolist()) == ([0], [1])
 
 
-def test_a_lane_that_lags_says_how_far_it_has_come(tmp_path):
-    store = grown(tmp_path, lane("hash"), end=4)
+def test_a_lane_that_lags_says_how_far_it_has_come(place):
+    store = grown(place, lane("hash"), end=4)
     seal(store, 4, 6)
     with pytest.raises(RetainedError, match=r"lane hash of .* has not come to snapshot 5; it has 0 to 3"):
         read_graph(store, lane="hash", as_of=AsOf(tau=5))

@@ -37,93 +37,93 @@ def edges(*rows: tuple[int, int, int, float]) -> pa.Table:
     return pa.table(columns, schema=event_schema("int"))
 
 
-def test_a_store_without_a_log_has_no_lanes(tmp_path):
+def test_a_store_without_a_log_has_no_lanes(place):
     with pytest.raises(ConfigMissingError, match=r"log\.json"):
-        LaneWriter(tmp_path, lane("hash"))
-    assert list(tmp_path.iterdir()) == []
+        LaneWriter(place, lane("hash"))
+    assert list(place.iterdir()) == []
 
 
-def test_an_unknown_algorithm_leaves_no_folder_behind(tmp_path):
-    make_store(tmp_path)
+def test_an_unknown_algorithm_leaves_no_folder_behind(place):
+    make_store(place)
     with pytest.raises(PartitionError, match="unknown partitioner 'magic'"):
-        LaneWriter(tmp_path, lane("magic"))
+        LaneWriter(place, lane("magic"))
     with pytest.raises(PartitionError, match="does not take"):
-        LaneWriter(tmp_path, lane("hash", params={"colour": 1}))
-    assert not (tmp_path / "lanes").exists()
+        LaneWriter(place, lane("hash", params={"colour": 1}))
+    assert not (place / "lanes").is_dir()
 
 
-def test_a_second_writer_is_refused_with_both_names(tmp_path):
-    make_store(tmp_path)
+def test_a_second_writer_is_refused_with_both_names(place):
+    make_store(place)
     with (
-        LaneWriter(tmp_path, lane("hash"), writer_id="first"),
+        LaneWriter(place, lane("hash"), writer_id="first"),
         pytest.raises(LaneBusyError, match=r"first.*second"),
     ):
-        LaneWriter(tmp_path, lane("hash"), writer_id="second")
-    LaneWriter(tmp_path, lane("hash")).close()
+        LaneWriter(place, lane("hash"), writer_id="second")
+    LaneWriter(place, lane("hash")).close()
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [("parts", 2), ("seed", 1), ("window", 9), ("edge_life", 3), ("algorithm", "random")],
 )
-def test_a_lane_never_changes_its_parameters(tmp_path, key, value):
-    make_store(tmp_path, lane("hash"))
+def test_a_lane_never_changes_its_parameters(place, key, value):
+    make_store(place, lane("hash"))
     with pytest.raises(MismatchError, match=f"{key} = .*a lane"):
-        LaneWriter(tmp_path, Lane.model_validate({**lane("hash").model_dump(), key: value}))
+        LaneWriter(place, Lane.model_validate({**lane("hash").model_dump(), key: value}))
 
 
-def test_a_lane_without_a_snapshot_becomes_what_the_configuration_asks_for(tmp_path):
-    make_store(tmp_path)
-    LaneWriter(tmp_path, lane("hash", parts=2, window=9)).close()
-    with LaneWriter(tmp_path, lane("hash", parts=5)) as writer:
+def test_a_lane_without_a_snapshot_becomes_what_the_configuration_asks_for(place):
+    make_store(place)
+    LaneWriter(place, lane("hash", parts=2, window=9)).close()
+    with LaneWriter(place, lane("hash", parts=5)) as writer:
         writer.catch_up()
-    assert LaneReader(tmp_path, "hash").header.parts == 5
-    assert verify(tmp_path).problems == []
+    assert LaneReader(place, "hash").header.parts == 5
+    assert verify(place).problems == []
     with pytest.raises(MismatchError, match=r"parts = 5.*a lane"):
-        LaneWriter(tmp_path, lane("hash", parts=2))
+        LaneWriter(place, lane("hash", parts=2))
 
 
-def test_a_log_header_that_changed_while_all_was_empty_leaves_no_lane_behind(tmp_path):
+def test_a_log_header_that_changed_while_all_was_empty_leaves_no_lane_behind(place):
     wrong = LogHeader(graph="g", interval_us=SECOND + 1, ids="int")
-    with LogWriter.open(tmp_path, wrong):
-        LaneWriter(tmp_path, lane("hash")).close()
-        LaneWriter(tmp_path, lane("sep")).close()
-    LogWriter.open(tmp_path, wrong.model_copy(update={"interval_us": SECOND})).close()
-    with LaneWriter(tmp_path, lane("hash")) as writer:
+    with LogWriter.open(place, wrong):
+        LaneWriter(place, lane("hash")).close()
+        LaneWriter(place, lane("sep")).close()
+    LogWriter.open(place, wrong.model_copy(update={"interval_us": SECOND})).close()
+    with LaneWriter(place, lane("hash")) as writer:
         assert writer.header.interval_us == SECOND
-    assert verify(tmp_path).problems == [], "a lane no longer configured does no harm"
+    assert verify(place).problems == [], "a lane no longer configured does no harm"
 
 
-def test_base_every_may_change_and_holds_from_then_on(tmp_path):
-    make_store(tmp_path)
+def test_base_every_may_change_and_holds_from_then_on(place):
+    make_store(place)
     calls = iter([False] * 4 + [True])
-    with LaneWriter(tmp_path, lane("hash", base_every=3)) as writer:
+    with LaneWriter(place, lane("hash", base_every=3)) as writer:
         writer.catch_up(stop=lambda: next(calls))
-    with LaneWriter(tmp_path, lane("hash", base_every=5)) as writer:
+    with LaneWriter(place, lane("hash", base_every=5)) as writer:
         writer.catch_up()
-    assert [m.sequence for m in manifests(tmp_path, "hash") if m.base] == [3, 5]
-    assert verify(tmp_path).problems == []
+    assert [m.sequence for m in manifests(place, "hash") if m.base] == [3, 5]
+    assert verify(place).problems == []
 
 
-def test_it_writes_one_manifest_a_sealed_snapshot_and_tells_each(tmp_path):
-    make_store(tmp_path)
+def test_it_writes_one_manifest_a_sealed_snapshot_and_tells_each(place):
+    make_store(place)
     told: list[LaneManifest] = []
-    with LaneWriter(tmp_path, lane("hash"), observer=told.append) as writer:
+    with LaneWriter(place, lane("hash"), observer=told.append) as writer:
         assert writer.lag == 8
         calls = iter([False, False, True])
         assert writer.catch_up(stop=lambda: next(calls)) == 2
         assert writer.lag == 6
         assert writer.catch_up() == 6
         assert writer.catch_up() == 0
-        assert told == writer.manifests == manifests(tmp_path, "hash")
+        assert told == writer.manifests == manifests(place, "hash")
     assert [manifest.sequence for manifest in told] == list(range(8))
     assert [manifest.base is not None for manifest in told] == [n in (3, 6) for n in range(8)]
     assert all(manifest.num_events == 60 for manifest in told)
 
 
-def test_a_closed_writer_writes_no_more(tmp_path):
-    make_store(tmp_path)
-    writer = LaneWriter(tmp_path, lane("hash"))
+def test_a_closed_writer_writes_no_more(place):
+    make_store(place)
+    writer = LaneWriter(place, lane("hash"))
     writer.close()
     with pytest.raises(StoreError, match="is closed"):
         writer.catch_up()
@@ -189,18 +189,18 @@ def test_a_restart_sweeps_what_no_manifest_names_and_nothing_else(tmp_path):
     assert (root / "notes.txt").exists()
 
 
-def test_a_node_that_stays_stores_only_the_segments_that_changed(tmp_path):
+def test_a_node_that_stays_stores_only_the_segments_that_changed(place):
     """One part: at 1 two of six values change, in two of three segments; at 2 nothing does."""
-    make_store(tmp_path, lane("hash", parts=1), events=edges((1, 2, 0, 1.0), (1, -1, 0, 3.0)))
-    with LogWriter.open(tmp_path, LaneReader(tmp_path, "hash").log.header) as log:
+    make_store(place, lane("hash", parts=1), events=edges((1, 2, 0, 1.0), (1, -1, 0, 3.0)))
+    with LogWriter.open(place, LaneReader(place, "hash").log.header) as log:
         sparse = edges((1, -1, 1, 3.0)).set_column(
             5, event_schema("int").field("features"), pa.array([[7.0, 8.0]], pa.list_(pa.float32()))
         )
         sparse = sparse.set_column(6, event_schema("int").field("feature_offset"), pa.array([1], pa.int32()))
         log.commit(seal=[(1, sparse), (2, edges((1, -1, 2, 7.0), (1, 2, 2, 1.0)))])
-    with LaneWriter(tmp_path, lane("hash", parts=1)) as writer:
+    with LaneWriter(place, lane("hash", parts=1)) as writer:
         writer.catch_up()
-    reader = LaneReader(tmp_path, "hash")
+    reader = LaneReader(place, "hash")
     first, second, third = (reader.changes(manifest, [0]) for manifest in reader.manifests)
     assert SEGMENTS == 3
     assert first.segment.tolist() == [0, 1, 2]
@@ -210,31 +210,31 @@ def test_a_node_that_stays_stores_only_the_segments_that_changed(tmp_path):
     assert len(second.keys) == len(third.keys) == len(second.node) == 0
 
 
-def test_bytes_are_counted_with_their_index_columns(tmp_path):
+def test_bytes_are_counted_with_their_index_columns(place):
     """Two nodes and one pair in one part, one of them with features; then one pair goes and all with it."""
     events = edges((1, 2, 0, 1.0), (1, -1, 0, 3.0), (1, 2, 1, 0.0))
-    make_store(tmp_path, lane("hash", parts=1), events=events)
-    first, second = (manifest.parts[0] for manifest in manifests(tmp_path, "hash"))
+    make_store(place, lane("hash", parts=1), events=events)
+    first, second = (manifest.parts[0] for manifest in manifests(place, "hash"))
     assert (first.nodes, first.edges) == (2, 1)
     assert first.bytes == 2 * 13 + 1 * 21 + 3 * (8 + 4 + 2 * 4)
     assert first.full_bytes == 2 * 8 + 1 * 20 + 1 * FEATURES * 4
     assert (second.nodes, second.edges, second.bytes, second.full_bytes) == (0, 0, 2 * 13 + 21, 0)
 
 
-def test_a_partitioner_that_forgets_a_node_is_found_out(tmp_path):
-    make_store(tmp_path)
+def test_a_partitioner_that_forgets_a_node_is_found_out(place):
+    make_store(place)
     with (
-        LaneWriter(tmp_path, lane("hash")) as writer,
+        LaneWriter(place, lane("hash")) as writer,
         mock.patch.object(Hash, "update", lambda self, delta: empty_assignment()),
         pytest.raises(PartitionError, match="without an owner, such as node"),
     ):
         writer.catch_up()
-    assert manifests(tmp_path, "hash") == []
+    assert manifests(place, "hash") == []
 
 
-def test_edge_lanes_tell_the_part_of_every_edge_event_and_keep_discarded_pairs(tmp_path):
-    make_store(tmp_path, lane("sep", params={"hubs": 0.0}), events=random_events(nodes=30))
-    reader = LaneReader(tmp_path, "sep")
+def test_edge_lanes_tell_the_part_of_every_edge_event_and_keep_discarded_pairs(place):
+    make_store(place, lane("sep", params={"hubs": 0.0}), events=random_events(nodes=30))
+    reader = LaneReader(place, "sep")
     discarded = 0
     for manifest in reader.manifests:
         events = reader.log.events(manifest.tau)

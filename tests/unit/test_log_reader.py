@@ -18,6 +18,7 @@ from stream.store.files.watch import FolderWatch
 from stream.store.log.reader import LogReader
 from stream.store.log.tail import tail_schema
 from stream.store.log.writer import LogWriter
+from stream.store.places.place import Place
 from stream.store.verify.log import verify_log
 
 HEADER = LogHeader(graph="g", interval_us=10, ids="string")
@@ -40,22 +41,22 @@ def write(store: Path, *taus: int) -> None:
             writer.commit(seal=seal, tail=None if following is None else open_event(following))
 
 
-def test_a_store_without_a_log_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_store_without_a_log_is_said_to_be_missing(place: Place) -> None:
     with pytest.raises(ConfigMissingError, match=r"log\.json does not exist; check the store's path"):
-        LogReader(tmp_path / "nowhere")
+        LogReader(place / "nowhere")
 
 
-def test_a_reader_sees_new_commits_when_it_refreshes(tmp_path: Path) -> None:
-    write(tmp_path)
-    log = LogReader(tmp_path)
+def test_a_reader_sees_new_commits_when_it_refreshes(place: Place) -> None:
+    write(place)
+    log = LogReader(place)
     assert (log.last, log.snapshots, log.external_ids().to_pylist()) == (None, [], [])
-    write(tmp_path, 3, 90)
+    write(place, 3, 90)
     assert log.snapshots == []
     log.refresh()
     assert [s.tau for s in log.snapshots] == [3, 90]
     assert log.external_ids().to_pylist() == ["n3", "hub", "n90"]
     assert log.nodes(90).to_pylist() == [{"node": 2, "id": "n90"}]
-    write(tmp_path, 91)
+    write(place, 91)
     log.refresh()
     assert log.external_ids().to_pylist() == ["n3", "hub", "n90", "n91"]
     with pytest.raises(RetainedError, match="no sealed snapshot 4; it holds 3 to 91"):
@@ -94,18 +95,18 @@ def test_swapped_snapshots_are_noticed(tmp_path: Path) -> None:
         LogReader(tmp_path).events(1)
 
 
-def test_following_begins_where_it_is_told_and_ends_by_timeout(tmp_path: Path) -> None:
-    write(tmp_path, 1, 5, 7)
-    log = LogReader(tmp_path)
+def test_following_begins_where_it_is_told_and_ends_by_timeout(place: Place) -> None:
+    write(place, 1, 5, 7)
+    log = LogReader(place)
     assert [s.tau for s in log.follow(timeout_s=0)] == [1, 5, 7]
     assert [s.tau for s in log.follow(after=4, timeout_s=0)] == [5, 7]
     assert [s.tau for s in log.follow(after=7, timeout_s=0.05)] == []
 
 
-def test_following_ends_when_told_to_stop(tmp_path: Path) -> None:
-    write(tmp_path, 1)
+def test_following_ends_when_told_to_stop(place: Place) -> None:
+    write(place, 1)
     seen: list[int] = []
-    for sealed in LogReader(tmp_path).follow(stop=lambda: bool(seen)):
+    for sealed in LogReader(place).follow(stop=lambda: bool(seen)):
         seen.append(sealed.tau)
     assert seen == [1]
 

@@ -223,10 +223,37 @@ def test_a_lease_of_a_process_of_this_machine_that_has_ended_is_taken_at_once(
     lock = lock_folder(bucket, "killed")
     lock._ended.set()  # type: ignore[union-attr]
     lock._thread.join()  # type: ignore[union-attr]
-    here = os.getpid
-    monkeypatch.setattr(lease_module, "_started", lambda pid: None if pid == here() else "0")
+    monkeypatch.setattr(
+        lease_module, "_started", lambda pid: "later"
+    )  # its number is another process's by now
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waited"))
     lock_folder(bucket, "second")
+
+
+def test_a_holder_that_this_user_may_not_see_is_not_taken_for_one_that_has_ended(
+    bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = lock_folder(bucket, "hidden")
+    monkeypatch.setattr(lease_module, "_started", lambda pid: None)  # /proc shows one's own processes only
+    with pytest.raises(LaneBusyError, match="written by hidden"):  # it beats
+        lock_folder(bucket, "second")
+    hidden.release()
+
+
+def test_a_lease_runs_out_while_the_machine_is_suspended(
+    bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = lock_folder(bucket, "asleep")
+    lock._ended.set()  # type: ignore[union-attr]
+    lock._thread.join()  # type: ignore[union-attr]
+    (bucket / "lock").put(b"another holder's")
+    lock.require()  # within the lease it need not ask
+    real = time.clock_gettime
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: real(clock) + 60 * (clock == time.CLOCK_BOOTTIME)
+    )
+    with pytest.raises(LaneBusyError, match="asleep was silent"):
+        lock.require()
 
 
 def test_a_lease_that_nobody_renewed_for_long_is_asked_for_before_it_is_relied_on(bucket: ObjectPath) -> None:

@@ -34,6 +34,9 @@ _NO_CREDENTIALS = re.compile(
 )
 """What the library says when it found none, or couldn't ask for a role's."""
 
+_EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken"}
+"""What a service calls credentials whose time is over; most say so with status 400."""
+
 _PASSING = {"408", "409", "429"}
 """Refusals that another try may not meet."""
 
@@ -273,6 +276,16 @@ class Bucket:
         if code == "NoSuchBucket":
             return ObjectStoreError(
                 f"there is no bucket {where}; make it, or mend the store's address", errno.ENOENT
+            )
+        if code == "RequestTimeTooSkewed":
+            return ObjectStoreError(
+                f"{where} refuses what this process signs, for the clock of this machine is off by more than the service "
+                "allows; set it by NTP"
+            )
+        if code in _EXPIRED:
+            return ObjectStoreError(
+                f"the credentials of this process for {where} have expired ({code}): give it new ones and start it again, or "
+                "have them come from a role or a web identity, which are renewed in time"
             )
         if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
             return ObjectStoreError(

@@ -21,6 +21,8 @@ from stream.store.places.object_path import ObjectPath
 CLOSE_S = 5.0
 """How long a release waits for a renewal that nobody answers."""
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 BEATS = 3
 """Renewals in the time after which a silent holder loses its lease."""
 
@@ -56,7 +58,7 @@ class Lease:
         self._renewing = threading.Lock()
         self._etag = self._taken()
         self._require_conditions()
-        self._held_s = time.monotonic()
+        self._held_s = _now_s()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"lease {folder}", daemon=True)
         self._thread.start()
@@ -67,7 +69,7 @@ class Lease:
         Raises:
             LaneBusyError: Another writer has taken it, or may have.
         """
-        if self.lost is None and time.monotonic() - self._held_s > self._lease_s:
+        if self.lost is None and _now_s() - self._held_s > self._lease_s:
             self._renew()  # paused, or cut off: what others did meanwhile is known when this returns
         if self.lost is not None:
             raise LaneBusyError(self.lost)
@@ -95,7 +97,7 @@ class Lease:
 
     def _renew(self) -> None:
         with self._renewing:
-            before_s = time.monotonic()
+            before_s = _now_s()
             try:
                 self._etag = self._bucket.replace(self._key, self._content(), self._etag)
                 self._held_s = before_s
@@ -112,18 +114,14 @@ class Lease:
             return self._bucket.put_new(self._key, content)
         except FileExistsError:
             pass
-        since_s, seen = time.monotonic(), ""
+        since_s, seen = _now_s(), ""
         while True:
             try:
                 raw, found = self._bucket.read(self._key)
             except FileNotFoundError:  # removed with its lane this moment
                 return self._taken()
             holder = _read(raw)
-            if (
-                not holder
-                or _is_gone(holder)
-                or (seen == found.etag and time.monotonic() - since_s >= self._lease_s)
-            ):
+            if not holder or _is_gone(holder) or (seen == found.etag and _now_s() - since_s >= self._lease_s):
                 try:
                     return self._bucket.replace(self._key, content, found.etag)
                 except StaleError:
@@ -172,6 +170,11 @@ class Lease:
         return json.dumps(said, sort_keys=True).encode() + b"\n"
 
 
+def _now_s() -> float:
+    """Seconds of a clock that goes on while the machine is suspended, where the system has one: a lease runs out meanwhile."""
+    return time.clock_gettime(_CLOCK)
+
+
 @cache
 def _boot() -> str:
     """Which running machine, and which of its views of processes; a word of its own where that can't be told."""
@@ -190,7 +193,21 @@ def _is_here(holder: dict[str, object]) -> bool:
 
 def _is_gone(holder: dict[str, object]) -> bool:
     """Whether the holder was a process of this machine that has ended: nobody need wait for its lease to run out."""
-    return holder.get("boot") == _boot() and isinstance(holder.get("pid"), int) and not _is_here(holder)
+    pid = holder.get("pid")
+    if holder.get("boot") != _boot() or not isinstance(pid, int) or _is_here(holder):
+        return False
+    return _started(pid) is not None or not _lives(pid)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of this machine lives, also where /proc doesn't show those of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _read(raw: bytes) -> dict[str, object]:
