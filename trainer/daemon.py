@@ -155,6 +155,7 @@ class Trainer:
                 "history": self.history.state(),
                 "names": self.names.state(),
                 "rng": torch.get_rng_state(),
+                **({"rng_cuda": torch.cuda.get_rng_state()} if self.ranks.device.type == "cuda" else {}),
             },
         )
         self.metrics.checkpointed()
@@ -170,6 +171,8 @@ class Trainer:
         restore(state, self.model, self.strategy, self.history, self.names)
         self.known_nodes = state["known_nodes"]
         torch.set_rng_state(state["rng"])
+        if "rng_cuda" in state and self.ranks.device.type == "cuda":
+            torch.cuda.set_rng_state(state["rng_cuda"])
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
             self.scores.cut_after(sequence)
