@@ -43,6 +43,7 @@ class Follower:
         self._stop = stop
         self._waiting = waiting
         self._moved = time.monotonic()
+        self._silence: OSError | None = None  # why the store could not be read
         self.end_after: int | None = None
 
     def open_lane(self, store: str, name: str) -> LaneReader | None:
@@ -87,17 +88,32 @@ class Follower:
                 self._moved = time.monotonic()
                 self._waiting(None)
                 return _manifest(lane, sequence)
-            self._waiting(f"lane {lane.header.lane} has no snapshot after number {after}")
+            silent = f"the store does not answer: {self._silence}; " if self._silence else ""
+            self._waiting(f"{silent}lane {lane.header.lane} has no snapshot after number {after}")
 
     def _look(self, lane: LaneReader, after: int, load: LoadPolicy) -> int:
         if self._ranks.rank != 0:
             return -1
-        for _ in lane.follow(after if after >= 0 else None, timeout_s=TICK_S, stop=self._stop):
-            newest = lane.manifests[-1].sequence
-            if self.end_after is not None:
-                newest = min(newest, self.end_after)
-            return load.next(max(after, lane.manifests.first - 1), newest)
+        try:
+            for _ in lane.follow(after if after >= 0 else None, timeout_s=TICK_S, stop=self._stop):
+                newest = lane.manifests[-1].sequence
+                if self.end_after is not None:
+                    newest = min(newest, self.end_after)
+                self._heard(None)
+                return load.next(max(after, lane.manifests.first - 1), newest)
+            self._heard(None)
+        except OSError as error:  # a disk or a bucket that is away for a while: what is there does not change
+            self._heard(error)
+            time.sleep(TICK_S)
         return -1
+
+    def _heard(self, error: OSError | None) -> None:
+        """Tell once when the store begins not to answer, and once when it does again."""
+        if error is not None and self._silence is None:
+            log.warning("the store does not answer; it is asked again", reason=str(error))
+        elif error is None and self._silence is not None:
+            log.info("the store answers again")
+        self._silence = error
 
     def _ended(self) -> bool:
         idle = self._until_idle_s is not None and time.monotonic() - self._moved > self._until_idle_s

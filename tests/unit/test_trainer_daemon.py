@@ -234,6 +234,23 @@ def test_a_store_that_pauses_is_waited_for_and_gives_the_numbers_of_one_that_did
     assert [{**line, "lag": 0} for line in theirs] == [{**line, "lag": 0} for line in ours]
 
 
+def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = make_lane(tmp_path / "store")
+    told: list[str | None] = []
+    follow_lane, failures = lane.follow, iter(range(2))
+
+    def away(*inputs: object, **options: object) -> object:
+        if next(failures, None) is not None:
+            raise TimeoutError(110, "Connection timed out")
+        return follow_lane(*inputs, **options)
+
+    monkeypatch.setattr(lane, "follow", away)
+    follower = Follower(Ranks(), until_idle_s=30, stop=lambda: False, waiting=told.append)
+    assert follower.next(lane, 2, LoadPolicy("train-all", 8)).sequence == 3
+    silent = "the store does not answer: [Errno 110] Connection timed out; lane hash has no snapshot after number 2"
+    assert told == [silent, silent, None]
+
+
 def test_a_store_that_stands_still_shows_in_a_metric() -> None:
     metrics = TrainerMetrics(TrainerConfig(lane="hash"), 1)
     metrics.graph("meetings")
