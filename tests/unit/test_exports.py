@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -218,9 +219,12 @@ def test_two_ranks_export_what_one_does(tmp_path: Path) -> None:
     one = config_for(tmp_path, exports={**BOTH, "name": "one"})
     two = config_for(tmp_path, exports={**BOTH, "name": "two"}, checkpoint=str(tmp_path / "two"))
 
+    alone = threading.Lock()
+
     def work(ranks: Ranks) -> None:
         ranks.from_first = lambda value: ranks.everyones(value)[0]  # type: ignore[attr-defined]
-        trainer = trainer_for(replace_learning(two), ranks)
+        with alone:  # weights are drawn from the process's generator, which the threads share
+            trainer = trainer_for(replace_learning(two), ranks)
         for manifest in trainer.lane.manifests[:2]:
             trainer.step(manifest)
 
