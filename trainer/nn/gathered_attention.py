@@ -45,7 +45,8 @@ class GatheredAttention(torch.autograd.Function):
             kept: (R, H, K), what a weight is multiplied with: 0 if it is dropped.
             scale: Of products.
         """
-        gathered, weights = torch.zeros_like(asked), torch.zeros_like(kept)
+        gathered = torch.empty_like(asked, memory_format=torch.contiguous_format)
+        weights = torch.zeros_like(kept)
         inputs = [each.contiguous() for each in (asked, states, place, edge, time, there, kept)]
         _attend(*(each.detach().numpy() for each in inputs), scale, gathered.numpy(), weights.numpy())
         ctx.save_for_backward(*inputs, weights)
@@ -58,7 +59,7 @@ class GatheredAttention(torch.autograd.Function):
         *inputs, weights = ctx.saved_tensors
         asked, states, time = inputs[0], inputs[1], inputs[4]
         by_asked, by_states, by_time = (
-            torch.zeros_like(asked), torch.zeros_like(states), torch.zeros_like(time)
+            torch.empty_like(asked), torch.zeros_like(states), torch.empty_like(time)
         )  # fmt: skip
         _attend_back(
             *(each.detach().numpy() for each in (*inputs, weights, gradients[0].contiguous())),
@@ -93,6 +94,12 @@ def _add(to, factor, what):  # type: ignore[no-untyped-def]  # compiled
         to[j] += factor * what[j]
 
 
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _add_both(to, first, one, second, other):  # type: ignore[no-untyped-def]  # compiled
+    for j in range(len(to)):
+        to[j] += first * one[j] + second * other[j]
+
+
 @njit(cache=True, nogil=True)
 def _attend(asked, states, place, edge, time, there, kept, scale, gathered, weights):  # type: ignore[no-untyped-def]  # compiled
     rows, heads, width = asked.shape
@@ -104,6 +111,7 @@ def _attend(asked, states, place, edge, time, there, kept, scale, gathered, weig
                 _put_together(context[k], states[place[r, k]], edge[r, k], time[r, k])
         for h in range(heads):
             weight = weights[r, h]
+            gathered[r, h] = 0
             largest = -np.inf
             for k in range(neighbours):
                 if there[r, k]:
@@ -133,6 +141,7 @@ def _attend_back(asked, states, place, edge, time, there, kept, weights, gradien
             if there[r, k]:
                 _put_together(context[k], states[place[r, k]], edge[r, k], time[r, k])
         for h in range(heads):
+            by_asked[r, h] = 0
             mean = asked.dtype.type(0)
             for k in range(neighbours):
                 if there[r, k]:
@@ -143,11 +152,11 @@ def _attend_back(asked, states, place, edge, time, there, kept, weights, gradien
                     by_score[h, k] = weights[r, h, k] * (by_score[h, k] - mean) * scale
                     _add(by_asked[r, h], by_score[h, k], context[k])
         for k in range(neighbours):
+            by_time[r, k] = 0
             if there[r, k]:
-                state = by_states[place[r, k]]
+                state, span = by_states[place[r, k]], by_time[r, k]
                 for h in range(heads):
-                    weight = weights[r, h, k] * kept[r, h, k]
-                    _add(state, by_score[h, k], asked[r, h, :spent])
-                    _add(state, weight, gradient[r, h, :spent])
-                    _add(by_time[r, k], by_score[h, k], asked[r, h, timed:])
-                    _add(by_time[r, k], weight, gradient[r, h, timed:])
+                    score, weight = by_score[h, k], weights[r, h, k] * kept[r, h, k]
+                    query, told = asked[r, h], gradient[r, h]
+                    _add_both(state, score, query[:spent], weight, told[:spent])
+                    _add_both(span, score, query[timed:], weight, told[timed:])

@@ -143,7 +143,7 @@ class Mailbox:
         self.see(nodes, time_us)
         sound = mails.nan_to_num(0.0).clamp(-LARGEST_MAIL, LARGEST_MAIL)
         rows = nodes if self.places is None else self.places.of(nodes)
-        self.mail[torch.from_numpy(rows).to(self.mail.device)] = sound
+        self.mail.index_copy_(0, torch.from_numpy(rows).to(self.mail.device), sound)
 
     def see(self, nodes: Int64, time_us: Int64) -> None:
         """Note the latest events of some distinct nodes, whose mails somebody else has."""
@@ -162,7 +162,7 @@ class Mailbox:
             known = self.event_us[nodes] != NEVER
         there = np.flatnonzero(known)
         chosen = nodes[there]
-        mail = self.mail[torch.from_numpy(rows[there]).to(self.mail.device)]
+        mail = self.mail.index_select(0, torch.from_numpy(rows[there]).to(self.mail.device))
         gap_s = (self.event_us[chosen] - self.former_us[chosen]) / 1e6
         return there, Mail(mail, torch.from_numpy(gap_s).to(mail.device, mail.dtype))
 

@@ -157,7 +157,7 @@ class MemoryStream:
         nodes, (place,) = self._sampler.distinct(ends)
         before = int(time_us[0])
         if self.model.source == "memory":
-            own = self._states(nodes)[torch.from_numpy(place).to(self._device)]
+            own = self._states(nodes).index_select(0, torch.from_numpy(place).to(self._device))
             told = own
         else:
             told = self._tell(ends, times, before)
