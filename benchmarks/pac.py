@@ -32,7 +32,9 @@ from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.data.split import split_by_time
-from trainer.evaluate import _all_inserts, _figures, _Run
+from trainer.evaluate import _figures, _Run
+from trainer.evaluation_store import all_inserts
+from trainer.offline_protocol import OfflineProtocol
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Figures, predict
 from trainer.strategies.pac import PacStrategy
@@ -112,8 +114,10 @@ def work(row: dict[str, Any], out: Path) -> None:
         strategy_params={"synchronise": row["synchronise"]},
         optimisation=Optimisation(epochs=row["epochs"], batch_size=row["batch"]),
     )
-    inserts = _all_inserts(lane)
-    run = Run(config, lane, ranks, inserts, split_by_time(inserts.visible_us, (0.7, 0.15, 0.15)), row["seed"])
+    inserts = all_inserts(lane)
+    split = split_by_time(inserts.visible_us, (0.7, 0.15, 0.15))
+    protocol = OfflineProtocol(lane, inserts, split, row["seed"])
+    run = Run(config, lane, ranks, protocol, row["seed"], None)
     run.prepare()
     figures = run.figures()
     learned, events, discarded = (sum(column) for column in zip(*run.reports, strict=True))
