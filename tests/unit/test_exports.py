@@ -22,6 +22,7 @@ from stream.store.errors import CorruptError, RetainedError
 from stream.store.exports.reader import ExportReader
 from stream.store.exports.writer import ExportWriter
 from stream.store.lane.reader import LaneReader
+from stream.store.verify.store import verify
 from trainer.daemon import Trainer
 from trainer.export_gate import ExportGate
 from trainer.exporter import touched_nodes, version_of
@@ -331,6 +332,17 @@ def test_a_second_writer_under_one_name_is_refused_and_harms_nothing(tmp_path: P
 
 def replace_number(commit: ExportCommit, number: int, file: object) -> ExportCommit:
     return commit.model_copy(update={"number": number, "embeddings": file})
+
+
+def test_verify_reads_exports(tmp_path: Path) -> None:
+    make_lane(tmp_path)
+    before = verify(tmp_path)
+    writer = exported(tmp_path, 2)
+    whole = verify(tmp_path)
+    assert (whole.problems, whole.files - before.files) == ([], 4)
+    file = writer.reader.root / writer.reader.commits[1].embeddings.path
+    file.write_bytes(file.read_bytes()[:-9])
+    assert [str(file) in problem for problem in verify(tmp_path).problems] == [True]
 
 
 def test_a_reader_follows_and_tells_what_is_damaged(tmp_path: Path) -> None:

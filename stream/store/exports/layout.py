@@ -4,6 +4,7 @@ import re
 
 from stream.store.places.place import Place, place_of
 
+EXPORTS = "exports"
 COMMITS = "commits"
 FILES = "files"
 PUBLISHED = "published"
@@ -14,7 +15,7 @@ _FILE = re.compile(r"(\d+)-[0-9a-f]+-(?:embeddings|scores)(?:_[0-9a-f]{12})?\.ar
 
 def export_folder(store: str | Place, name: str) -> Place:
     """The folder of one name's exports."""
-    return place_of(store) / "exports" / name
+    return place_of(store) / EXPORTS / name
 
 
 def commit_name(number: int) -> str:

@@ -1,9 +1,11 @@
-"""A whole store checked: its log, then every lane against it."""
+"""A whole store checked: its log, then every lane against it, then what was exported."""
 
+from stream.store.exports.layout import EXPORTS
 from stream.store.lane.layout import FOLDER, REMOVED
 from stream.store.places.cache import apart
 from stream.store.places.place import Place, place_of
 from stream.store.verify.check import Check
+from stream.store.verify.exports import verify_exports
 from stream.store.verify.lane import verify_lane
 from stream.store.verify.log import verify_log
 
@@ -32,4 +34,8 @@ def verify(store: str | Place) -> Check:
             name = folder.name
             if not name.endswith(REMOVED) and name not in going and folder.is_dir():
                 check.add(verify_lane(place, name, against_log=against_log))
+        exported: list[Place] = [*(place / EXPORTS).glob("*")]
+        for folder in sorted(exported, key=str):
+            if folder.is_dir():
+                check.add(verify_exports(place, folder.name))
     return check
