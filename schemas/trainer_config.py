@@ -105,7 +105,7 @@ class Drift(Section):
 
 
 class Budget(Section):
-    """What event models remember at most; beyond it what was unseen for longest is forgotten, and counted."""
+    """What event models remember of a stream at most; what was unseen for longest is forgotten, and counted."""
 
     nodes: int | None = Field(
         None,
