@@ -1,0 +1,110 @@
+"""What ranks of ``pac`` keep: state that goes on with other ranks, what is forgotten, what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_pac import STILL, Rank, make_store, scores_of
+from thread_ranks import side_by_side
+
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from trainer.data.log_window import NamedWindow
+from trainer.data.node_names import NodeNames
+from trainer.models.interface import ModelShape, create_model
+from trainer.ranks import Ranks
+from trainer.strategies.interface import create_strategy
+from trainer.strategies.pac import PacStrategy
+from trainer.strategies.part_groups import PartGroups
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("pac"))
+
+
+def test_a_gathered_state_goes_on_with_another_number_of_ranks(store: Path) -> None:
+    def first(ranks: Ranks) -> tuple[dict, dict, dict]:
+        rank = Rank(store, ranks, "tgn-history", "pac", STILL)
+        for sequence in range(3):
+            rank.strategy.train(rank.examples(sequence), 0)
+        return rank.strategy.gather(rank.strategy.state()), rank.history.state(), rank.model.state_dict()
+
+    state, history, weights = side_by_side(3, first)[0]
+
+    def second(ranks: Ranks) -> np.ndarray:
+        rank = Rank(store, ranks, "tgn-history", "pac", STILL)
+        rank.history.restore(history)
+        rank.model.load_state_dict(weights)
+        rank.strategy.restore(state)
+        return scores_of(rank, 3)
+
+    one, two = second(Ranks()), side_by_side(2, second)[0]
+    np.testing.assert_allclose(two, one, atol=1e-6)
+
+
+def test_several_ranks_forget_what_one_forgets(store: Path) -> None:
+    def predicted(ranks: Ranks) -> list[np.ndarray]:
+        rank = Rank(store, ranks, "tgn-history", "pac" if ranks.size > 1 else "sequential", STILL)
+        names = NodeNames()
+        rank.window = NamedWindow(rank.window, names)
+        found = []
+        for sequence in range(4):
+            found.append(scores_of(rank, sequence))
+            if sequence in (1, 2):
+                kept = np.flatnonzero(np.arange(len(names)) % 5 != 3)
+                oldest_us = int(rank.strategy.event_times[20])
+                rank.strategy.forget(kept, 20)
+                rank.history.forget(kept, oldest_us)
+                names.keep(kept)
+        assert rank.strategy.owned(len(names)).any()
+        return found
+
+    alone = predicted(Ranks())
+    for together in (side_by_side(2, predicted)[0], side_by_side(3, predicted)[0]):
+        for ours, theirs in zip(together, alone, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_owners_stay_when_nodes_are_forgotten_and_others_come() -> None:
+    groups = PartGroups(5, 0, 3, 0)
+    groups.place(np.array([4, -1, 2, -1, -1, 0], np.int32), np.zeros(6, np.bool_), 1)
+    kept = np.array([1, 2, 4, 5])
+    before = groups.owner[kept].tolist()
+    groups.keep(kept)
+    groups.grow(6)
+    assert groups.owner[:4].tolist() == before
+
+
+def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> None:
+    def held(ranks: Ranks) -> list[int]:
+        rank = Rank(store, ranks, "tgn", "pac", STILL)
+        for sequence in range(2):
+            rank.strategy.train(rank.examples(sequence), 0)
+        mailbox = rank.strategy._ways[0].stream.mailbox
+        nodes = mailbox.places.held()
+        assert rank.strategy.owned(40)[nodes].all()
+        return nodes.tolist()
+
+    (one,) = [held(Ranks())]
+    two = side_by_side(2, held)
+    assert sorted(two[0] + two[1]) == one
+    assert max(len(part) for part in two) < 0.8 * len(one)
+
+
+def test_what_it_cannot_do_is_said_in_a_sentence(store: Path) -> None:
+    lane = LaneReader(store, "sep")
+    model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 2})
+    with pytest.raises(Failure, match="lane sep has 5 parts for 6 ranks: start at most 5 ranks"):
+        create_strategy("pac", {}, "tgn").setup(model, lane.header, Ranks(0, 6), STILL, 0)
+    with pytest.raises(
+        Failure, match="strategy_params of pac: synchronise must be latest or mean, found 'first'"
+    ):
+        create_strategy("pac", {"synchronise": "first"}, "tgn")
+    with pytest.raises(Failure, match="strategy_params of pac: shuffle_every must be at least 1, found 0"):
+        create_strategy("pac", {"shuffle_every": 0}, "tgn")
+    with pytest.raises(
+        Failure, match="strategy pac trains event-based models, but model sage-linear is snapshot"
+    ):
+        create_strategy("pac", {}, "sage-linear")
+    assert isinstance(create_strategy("pac", {}, "tgn"), PacStrategy)
