@@ -1,0 +1,116 @@
+"""Parts of the memory architecture that are computed otherwise than written: each equals its formula, gradients too."""
+
+import pytest
+import torch
+
+from trainer.data.history import Encounter
+from trainer.models.memory.decoder import EventDecoder
+from trainer.models.memory.updaters import Gated, Plain
+from trainer.nn.temporal_attention import TemporalAttention
+from trainer.nn.time_encoding import CosineTime
+
+
+@pytest.mark.parametrize("host", [True, False])
+def test_cosine_time_and_its_gradient_are_those_of_the_formula(
+    host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From no time to thousands of years; compiled, and in torch operations."""
+    monkeypatch.setattr("trainer.nn.time_encoding.kernels_fit", lambda _: host)
+    torch.manual_seed(0)
+    encoder = CosineTime(7).double()
+    for shape, longest in (((), 3.0), ((5,), 1e3), ((40, 3), 1e11)):
+        seconds = torch.rand(shape, dtype=torch.float64) * longest
+        plain = torch.cos(seconds.unsqueeze(-1) * encoder.frequency + encoder.phase)
+        weights = torch.rand(plain.shape, dtype=torch.float64)
+        found = encoder(seconds)
+        torch.testing.assert_close(found, plain, atol=1e-5, rtol=0)
+        expected = torch.autograd.grad((plain * weights).sum(), list(encoder.parameters()))
+        gradients = torch.autograd.grad((found * weights).sum(), list(encoder.parameters()))
+        for ours, theirs in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    assert encoder.float()(torch.zeros(2, 3)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("kind", [Gated, Plain])
+def test_updaters_and_their_gradients_are_those_of_torch_cells(
+    kind: type[Gated] | type[Plain], own: bool
+) -> None:
+    """Folding the weights that meet the state twice into one product changes nothing but rounding."""
+    torch.manual_seed(0)
+    cell = kind((6 if own else 3) + 2 + 4, 3, own=own).double()
+    plain = super(kind, cell).forward
+    row = torch.randn(5, 8, dtype=torch.float64)
+    timed = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    message = torch.cat([row if own else row[:, 3:], timed], dim=1)
+    weights = torch.randn(5, 3, dtype=torch.float64)
+    watched = [timed, *cell.parameters()]
+    expected, found = plain(message, row[:, :3]), cell((row, timed))
+    torch.testing.assert_close(found, expected)
+    gradients = (torch.autograd.grad((each * weights).sum(), watched) for each in (expected, found))
+    for theirs, ours in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_decoder_is_a_perceptron_over_both_ends_and_what_was_seen_of_the_pair() -> None:
+    torch.manual_seed(0)
+    z, at_src, at_dst = torch.randn(5, 6), torch.tensor([0, 4, 2, 0]), torch.tensor([1, 4, 0, 3])
+    encounters = torch.rand(4, len(Encounter)) * 1e5
+    walks = torch.rand(4, 3)
+    src, dst = z[at_src], z[at_dst]
+    full = EventDecoder(6, history=True, walks=3).eval()
+    assert full.encounters is not None
+    looked = torch.cat([src, dst, src * dst, full.encounters(encounters), walks], dim=1)
+    found = full(z, at_src, at_dst, encounters, walks)
+    torch.testing.assert_close(found, full.perceptron(looked).squeeze(1))
+    plain = EventDecoder(6, history=False, walks=0)
+    expected = plain.perceptron(torch.cat([src, dst], dim=1)).squeeze(1)
+    torch.testing.assert_close(plain(z, at_src, at_dst, encounters, None), expected)
+
+
+def test_half_precision_is_for_training_only_and_close() -> None:
+    torch.manual_seed(0)
+    for kind in (Gated, Plain):
+        cell = kind(9, 3, own=True)
+        message = (torch.randn(5, 7), torch.randn(5, 2))
+        exact = cell(message)
+        cell.products = torch.bfloat16
+        halved = cell.train()(message)
+        assert halved.dtype == torch.float32 and not torch.equal(halved, exact)
+        torch.testing.assert_close(halved, exact, atol=0.05, rtol=0.05)
+        halved.sum().backward()
+        assert cell.weight_ih.grad is not None and bool(torch.isfinite(cell.weight_ih.grad).all())
+        torch.testing.assert_close(cell.eval()(message), exact)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_gradient_of_attention_is_that_of_its_formula(
+    dropped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the host by a compiled kernel, elsewhere in torch operations: both, and both the same."""
+    torch.manual_seed(0)
+    attention = TemporalAttention(6, 2, 3, heads=2, dropout=0.5, merge="mlp").double().train(dropped)
+    own = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    now = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    states = torch.randn(7, 6, dtype=torch.float64, requires_grad=True)
+    place, edge = torch.randint(0, 7, (4, 5)), torch.randn(4, 5, 2, dtype=torch.float64)
+    time = torch.randn(4, 5, 3, dtype=torch.float64, requires_grad=True)
+    there = torch.rand(4, 5) < 0.7
+    there[3] = False  # a node without neighbours
+
+    def embed(own: torch.Tensor, now: torch.Tensor, states: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)  # the same weights are dropped each time
+        embedded: torch.Tensor = attention(own, now, states, place, edge, time, there)
+        return embedded
+
+    inputs = (own, now, states, time)
+    found = []
+    for host in (True, False):
+        monkeypatch.setattr("trainer.nn.temporal_attention.kernels_fit", lambda _, host=host: host)
+        assert torch.autograd.gradcheck(embed, inputs)
+        embedded = embed(*inputs)
+        gradients = torch.autograd.grad(embedded.square().sum(), [*inputs, *attention.parameters()])
+        assert (gradients[3][~there] == 0).all(), "what isn't there has no influence"
+        found.append([embedded, *gradients])
+    for compiled, in_torch in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, in_torch)
