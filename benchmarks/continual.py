@@ -121,11 +121,11 @@ def one(task: dict[str, Any]) -> dict[str, Any]:
     import structlog
 
     from stream.store.lane.reader import LaneReader
-    from trainer.daemon import Trainer
-    from trainer.follower import Follower
+    from trainer.continual.daemon import Trainer
+    from trainer.continual.follower import Follower
+    from trainer.continual.score_file import ScoreFile, weighted_mean
     from trainer.metrics import TrainerMetrics
     from trainer.ranks import Ranks
-    from trainer.score_file import ScoreFile, weighted_mean
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     optimisation = {"epochs": 1, "batch_size": 200}

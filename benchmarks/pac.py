@@ -32,9 +32,9 @@ from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.data.split import split_by_time
-from trainer.evaluate import _figures, _Run
-from trainer.evaluation_store import all_inserts
-from trainer.offline_protocol import OfflineProtocol
+from trainer.evaluation.evaluate import _figures, _Run
+from trainer.evaluation.own_store import all_inserts
+from trainer.evaluation.protocol import OfflineProtocol
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Figures, predict
 from trainer.strategies.pac import PacStrategy

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
 from schemas.trainer_config import TrainerConfig
-from trainer.drift import Sliding
+from trainer.continual.drift import Sliding
 from trainer.scoring.predictions import Figures
 
 STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

@@ -11,13 +11,13 @@ from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
 from stream.store.as_of import AsOf
 from stream.store.lane.reader import LaneReader
-from trainer.checkpoint import Checkpoints
-from trainer.daemon import Trainer, follow
-from trainer.follower import Follower
+from trainer.continual.checkpoint import Checkpoints
+from trainer.continual.daemon import Trainer, follow
+from trainer.continual.follower import Follower
+from trainer.continual.score_file import ScoreFile, weighted_mean
 from trainer.launch import STARTED
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
-from trainer.score_file import ScoreFile, weighted_mean
 from trainer.shutdown import Shutdown, rank_dies_with_launcher
 
 log = structlog.get_logger()

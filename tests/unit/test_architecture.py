@@ -33,7 +33,7 @@ def test_imports_point_one_way() -> None:
         ("trainer.cli", {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "matplotlib"}),
         # All that a rank needs, and still no DGL, no job runner and no Kafka client.
         (
-            "trainer.service, trainer.evaluate, trainer.models.builtin",
+            "trainer.service, trainer.evaluation.evaluate, trainer.models.builtin",
             {"dgl", "apache_beam", "kafka", "confluent_kafka"},
         ),
         (

@@ -12,11 +12,11 @@ from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Drift, Optimisation
 from stream.service.failure import Failure
-from trainer.daemon import Trainer
-from trainer.drift import DriftWatch
-from trainer.learning_rate import LearningRate
-from trainer.overload import LoadPolicy, time_stratified
-from trainer.soundness import is_sound
+from trainer.continual.daemon import Trainer
+from trainer.continual.drift import DriftWatch
+from trainer.continual.overload import LoadPolicy, time_stratified
+from trainer.strategies.learning_rate import LearningRate
+from trainer.strategies.soundness import is_sound
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.37, 0.5, 0.9, 1.0])

@@ -23,12 +23,12 @@ from stream.store.exports.reader import ExportReader
 from stream.store.exports.writer import ExportWriter
 from stream.store.lane.reader import LaneReader
 from stream.store.verify.store import verify
-from trainer.daemon import Trainer
-from trainer.export_gate import ExportGate
-from trainer.exporter import touched_nodes, version_of
+from trainer.continual.daemon import Trainer
+from trainer.continual.score_file import ScoreFile
+from trainer.exports.exporter import touched_nodes, version_of
+from trainer.exports.gate import ExportGate
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
-from trainer.score_file import ScoreFile
 from trainer.scoring.ranking import average_precision, batched
 
 BOTH = {"embeddings": True, "scores": True}

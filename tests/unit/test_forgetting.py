@@ -11,12 +11,12 @@ from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.events import event_schema
 from stream.service.failure import Failure
+from trainer.continual.forgetting import longest_unseen
 from trainer.data.examples import Queries
 from trainer.data.history import Encounter, History, Inserts
 from trainer.data.node_names import NodeNames
 from trainer.data.temporal_graph import TemporalGraph
 from trainer.data.temporal_sampler import sample_before
-from trainer.forgetting import longest_unseen
 
 
 def test_nodes_unseen_for_longest_go_and_those_of_the_newest_snapshot_stay() -> None:

@@ -14,9 +14,9 @@ from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from stream.store.files.lock import FolderLock
-from trainer import matrix as under_test
 from trainer.cli import app
-from trainer.matrix import Cell, cells, run_matrix
+from trainer.evaluation import matrix as under_test
+from trainer.evaluation.matrix import Cell, cells, run_matrix
 
 EVENT = {"strategy": "sequential"}
 

@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from schemas.trainer_config import Classifier, Optimisation, TrainerConfig
 from stream.service.failure import Failure
-from trainer.classification import LabelledEvents, activity_auroc, auroc, classify
 from trainer.data.history import Encounter
 from trainer.data.split import Split
-from trainer.evaluate import evaluate
+from trainer.evaluation.classification import LabelledEvents, activity_auroc, auroc, classify
+from trainer.evaluation.evaluate import evaluate
 from trainer.ranks import Ranks
 
 EVENTS = 1200

@@ -13,7 +13,7 @@ from trainer_streams import meetings
 
 from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.service.failure import Failure
-from trainer.evaluate import evaluate
+from trainer.evaluation.evaluate import evaluate
 from trainer.ranks import Ranks
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from stream.service.failure import Failure
 from trainer.cli import app
 from trainer.data.history import History, Inserts
-from trainer.exported_embeddings import newest_embeddings
-from trainer.predictor import Predictor
+from trainer.exports.embeddings import newest_embeddings
+from trainer.exports.predictor import Predictor
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from stream.service.failure import Failure
-from trainer.checkpoint import Checkpoints
-from trainer.score_file import ScoreFile, flat_figures, weighted_mean
+from trainer.continual.checkpoint import Checkpoints
+from trainer.continual.score_file import ScoreFile, flat_figures, weighted_mean
 
 
 def test_what_is_saved_comes_back_and_only_the_newest_are_kept(tmp_path: Path) -> None:

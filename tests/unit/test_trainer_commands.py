@@ -212,7 +212,7 @@ def test_compilation_is_not_part_of_an_epoch_and_warming_up_changes_no_number(
 ) -> None:
     file, data = write(tmp_path, **EVENT_MODEL), event_file(tmp_path)
     _, warm, _ = invoke("evaluate", "--config", file, "--data", data)
-    monkeypatch.setattr("trainer.evaluate._Run._warm_up", lambda _: None)
+    monkeypatch.setattr("trainer.evaluation.evaluate._Run._warm_up", lambda _: None)
     _, cold, _ = invoke("evaluate", "--config", file, "--data", data)
     clock = ("epoch_s", "peak_mib", "runs")
     assert {key: warm[key] for key in warm if key not in clock} == {
@@ -246,9 +246,7 @@ def test_starting_the_trainer_imports_neither_dgl_nor_torch() -> None:
 
 
 def test_training_never_imports_dgl() -> None:
-    script = (
-        "import sys, trainer.service, trainer.evaluate, trainer.models.builtin; print('dgl' in sys.modules)"
-    )
+    script = "import sys, trainer.service, trainer.evaluation.evaluate, trainer.models.builtin; print('dgl' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
 

@@ -17,12 +17,12 @@ from stream.service.failure import Failure
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
-from trainer.daemon import Trainer, follow
-from trainer.follower import Follower
+from trainer.continual.daemon import Trainer, follow
+from trainer.continual.follower import Follower
+from trainer.continual.overload import LoadPolicy
+from trainer.continual.score_file import ScoreFile
 from trainer.metrics import TrainerMetrics
-from trainer.overload import LoadPolicy
 from trainer.ranks import Ranks
-from trainer.score_file import ScoreFile
 
 
 def config_for(folder: Path, **more: object) -> TrainerConfig:

@@ -94,7 +94,7 @@ def evaluate(
 
 def _matrix(file: Path, out: Path) -> dict[str, Any]:
     from schemas.matrix import Matrix
-    from trainer.matrix import run_matrix
+    from trainer.evaluation.matrix import run_matrix
 
     return run_matrix(load_config(Matrix, file), out)
 
@@ -109,7 +109,7 @@ def _evaluate(
     scores: str | None,
 ) -> Mapping[str, Any] | None:
     from trainer.data.split import parse_shares
-    from trainer.evaluate import evaluate as evaluate_file
+    from trainer.evaluation.evaluate import evaluate as evaluate_file
     from trainer.ranks import Ranks
     from trainer.shutdown import rank_dies_with_launcher
 

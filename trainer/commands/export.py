@@ -60,7 +60,7 @@ def _wanted(nodes: str | None, nodes_file: Path | None) -> list[str] | None:
 
 
 def _export(config: TrainerConfig, out: Path, nodes: list[str] | None) -> dict[str, Any]:
-    from trainer.predictor import Predictor
+    from trainer.exports.predictor import Predictor
 
     predictor = Predictor(config)
     table = predictor.embeddings(nodes)

@@ -15,10 +15,10 @@ from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Lesson, Queries
 from trainer.data.graph_window import GraphWindow
 from trainer.data.history import Inserts
-from trainer.learning_rate import LearningRate
 from trainer.models.interface import Kind, Model, models
 from trainer.parameters import check_parameters
 from trainer.ranks import Ranks
+from trainer.strategies.learning_rate import LearningRate
 
 Reads = Literal["graph", "events"]
 """What a strategy needs of a window: the lane's graph with its parts, or nothing but the newest snapshot's events."""

@@ -19,7 +19,6 @@ from trainer.data.history import Inserts
 from trainer.models.interface import Model
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
-from trainer.soundness import spoil
 from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.mailbox import Rows
 from trainer.strategies.memory_stream import ROWS_AT_ONCE
@@ -28,6 +27,7 @@ from trainer.strategies.part_groups import PartGroups
 from trainer.strategies.sequential import SequentialStrategy
 from trainer.strategies.sharded_stream import ShardedStream, carry
 from trainer.strategies.shared_copies import SYNCHRONISE, SharedCopies, Synchronise
+from trainer.strategies.soundness import spoil
 
 Int64 = NDArray[np.int64]
 

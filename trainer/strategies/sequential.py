@@ -18,16 +18,16 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Lesson, Queries
 from trainer.data.graph_window import GraphWindow
 from trainer.data.history import Inserts
-from trainer.learning_rate import LearningRate
 from trainer.models.interface import Kind, Model
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
-from trainer.soundness import spoil
 from trainer.strategies.interface import Reads, StepReport, register
+from trainer.strategies.learning_rate import LearningRate
 from trainer.strategies.looked_up import LookedUp
 from trainer.strategies.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.memory_way import MemoryWay, logits
 from trainer.strategies.rehearsal import PastBatch, Rehearsal
+from trainer.strategies.soundness import spoil
 
 Int64 = NDArray[np.int64]
 

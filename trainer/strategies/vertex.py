@@ -20,12 +20,12 @@ from trainer.data.graph_window import GraphWindow
 from trainer.data.history import Inserts
 from trainer.data.past import STRIDE, Past, PastBuilder
 from trainer.data.remote import InputRows
-from trainer.learning_rate import LearningRate
 from trainer.models.interface import Kind, Model, NodeInputs, SnapshotModel
 from trainer.nn.rows import rows
 from trainer.ranks import Ranks
-from trainer.soundness import spoil
 from trainer.strategies.interface import Reads, StepReport, register
+from trainer.strategies.learning_rate import LearningRate
+from trainer.strategies.soundness import spoil
 from trainer.strategies.structural import structural_embeddings
 
 Int64 = NDArray[np.int64]

@@ -8,13 +8,13 @@ import structlog
 
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
+from trainer.continual.overload import time_stratified
 from trainer.data.examples import Examples
 from trainer.data.negatives import Draw
 from trainer.models.interface import Model
-from trainer.overload import time_stratified
 from trainer.ranks import Ranks
-from trainer.soundness import is_sound
 from trainer.strategies.interface import StepReport, Strategy
+from trainer.strategies.soundness import is_sound
 
 log = structlog.get_logger()
 

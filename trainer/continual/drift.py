@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.trainer_config import Drift
-from trainer.score_file import weighted_mean
+from trainer.continual.score_file import weighted_mean
 
 DRIFTED = "drifted"
 """Key of a line of the score file: a drift was seen in the snapshot's predictions."""

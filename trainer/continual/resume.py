@@ -8,7 +8,7 @@ from schemas.store import LaneHeader
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from trainer.checkpoint import Checkpoints
+from trainer.continual.checkpoint import Checkpoints
 from trainer.data.history import History
 from trainer.data.node_names import NodeNames
 from trainer.models.interface import Model

@@ -16,13 +16,13 @@ from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
+from trainer.continual.resume import newest_checkpoint, restore
 from trainer.data.examples import Queries
 from trainer.data.history import History
 from trainer.data.node_names import NodeNames
-from trainer.exporter import Touched, embedded, version_of
+from trainer.exports.exporter import Touched, embedded, version_of
 from trainer.models.interface import ModelShape, SnapshotModel, create_model
 from trainer.ranks import Ranks
-from trainer.resume import newest_checkpoint, restore
 from trainer.strategies.interface import create_strategy
 
 Int64 = NDArray[np.int64]

@@ -7,13 +7,13 @@ from typing import Any
 import structlog
 
 from schemas.store import LaneManifest
+from trainer.continual.drift import DRIFTED, Sliding
+from trainer.continual.forgetting import Forgotten
+from trainer.continual.phases import Phases
+from trainer.continual.score_file import ScoreFile, flat_figures
 from trainer.data.examples import Examples
-from trainer.drift import DRIFTED, Sliding
-from trainer.export_gate import HELD
-from trainer.forgetting import Forgotten
+from trainer.exports.gate import HELD
 from trainer.metrics import TrainerMetrics
-from trainer.phases import Phases
-from trainer.score_file import ScoreFile, flat_figures
 from trainer.scoring.predictions import Figures, Predictions
 from trainer.strategies.interface import StepReport
 

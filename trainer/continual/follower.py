@@ -8,7 +8,7 @@ import structlog
 from schemas.store import LaneManifest
 from stream.store.errors import ConfigMissingError
 from stream.store.lane.reader import LaneReader
-from trainer.overload import LoadPolicy
+from trainer.continual.overload import LoadPolicy
 from trainer.ranks import Ranks
 
 TICK_S = 0.5

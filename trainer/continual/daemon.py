@@ -13,27 +13,27 @@ from schemas.trainer_config import Budget, TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
-from trainer.checkpoint import Checkpoints
+from trainer.continual.checkpoint import Checkpoints
+from trainer.continual.drift import DriftWatch
+from trainer.continual.follower import Follower
+from trainer.continual.forgetting import Forgotten, forget_beyond
+from trainer.continual.journal import Step, observe, write_line
+from trainer.continual.lessons import Lessons
+from trainer.continual.overload import LoadPolicy
+from trainer.continual.resume import identity, newest_checkpoint, restore
+from trainer.continual.score_file import ScoreFile, flat_figures
 from trainer.data.examples import Examples, Sampling, insert_events, prepare
 from trainer.data.history import History
 from trainer.data.log_window import LogWindow, NamedWindow, edge_events, named
 from trainer.data.node_names import NodeNames
-from trainer.drift import DriftWatch
-from trainer.export_gate import ExportGate
-from trainer.exporter import Exporter, version_of
-from trainer.follower import Follower
-from trainer.forgetting import Forgotten, forget_beyond
-from trainer.journal import Step, observe, write_line
-from trainer.lessons import Lessons
+from trainer.exports.exporter import Exporter, version_of
+from trainer.exports.gate import ExportGate
 from trainer.metrics import TrainerMetrics
 from trainer.models.interface import ModelShape, create_model
-from trainer.overload import LoadPolicy
 from trainer.ranks import Ranks
-from trainer.resume import identity, newest_checkpoint, restore
-from trainer.score_file import ScoreFile, flat_figures
 from trainer.scoring.predictions import predict
-from trainer.soundness import is_sound
 from trainer.strategies.interface import EventStrategy, create_strategy
+from trainer.strategies.soundness import is_sound
 
 log = structlog.get_logger()
 

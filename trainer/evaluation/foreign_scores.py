@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stream.service.failure import Failure
 from trainer.data.examples import Examples
-from trainer.offline_protocol import OfflineProtocol
+from trainer.evaluation.protocol import OfflineProtocol
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
 

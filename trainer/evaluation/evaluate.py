@@ -19,15 +19,15 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
-from trainer.classification import UnlabelledWindow, event_labels, node_figures
 from trainer.data.examples import Examples, insert_events
 from trainer.data.history import History, Inserts
 from trainer.data.split import Split, split_by_time
 from trainer.data.stored_negatives import StoredNegatives, write_negatives
-from trainer.evaluation_store import all_inserts, build_store_of
-from trainer.foreign_scores import ForeignScores, judge
+from trainer.evaluation.classification import UnlabelledWindow, event_labels, node_figures
+from trainer.evaluation.foreign_scores import ForeignScores, judge
+from trainer.evaluation.own_store import all_inserts, build_store_of
+from trainer.evaluation.protocol import OfflineProtocol
 from trainer.models.interface import ModelShape, create_model
-from trainer.offline_protocol import OfflineProtocol
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Figures, Predictions, join, predict
 from trainer.strategies.interface import create_strategy

@@ -1,0 +1,1 @@
+"""Offline evaluation: one protocol for our models and others', cell by cell of a matrix."""

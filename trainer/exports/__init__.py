@@ -1,0 +1,1 @@
+"""What training leaves for others: embeddings, predictions, and a model to ask."""
