@@ -71,11 +71,15 @@ def lines(config: TrainerConfig) -> list[dict]:
 
 
 @KINDS
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(
+    ("every", "events"),
+    [(1, meetings()), (2, meetings()), (1, meetings(features=False, nodes=200))],
+    ids=["every", "every-second", "nodes-come-later"],
+)
 def test_an_interrupted_run_gives_the_numbers_of_an_uninterrupted_one(
-    every: int, kind: dict, tmp_path: Path
+    every: int, events: pa.Table, kind: dict, tmp_path: Path
 ) -> None:
-    make_lane(tmp_path / "store")
+    make_lane(tmp_path / "store", events=events)
     straight = config_for(tmp_path, checkpoint=str(tmp_path / "straight"), checkpoint_every=every, **kind)
     broken = config_for(tmp_path, checkpoint=str(tmp_path / "broken"), checkpoint_every=every, **kind)
     run(straight)

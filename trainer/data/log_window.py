@@ -129,8 +129,15 @@ class NamedWindow:
         return self._window.features(self._names.ids(ids), tau)
 
     def owner(self, tau: int) -> NDArray[np.int32]:
-        """See ``GraphWindow.owner``."""
-        return self._window.owner(tau)[self._names.ids(np.arange(len(self._names)))]
+        """See ``GraphWindow.owner``; −1 for nodes that came after that snapshot."""
+        owner = self._window.owner(tau)
+        if self._names.are_ids:
+            return owner
+        ids = self._names.ids(np.arange(len(self._names)))
+        there = ids < len(owner)
+        named_owner = np.full(len(ids), -1, np.int32)
+        named_owner[there] = owner[ids[there]]
+        return named_owner
 
     def shared(self) -> NDArray[np.bool_]:
         """See ``GraphWindow.shared``."""

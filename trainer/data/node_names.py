@@ -30,6 +30,11 @@ class NodeNames:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def are_ids(self) -> bool:
+        """Whether every number is the stream's dense id: nothing was forgotten so far."""
+        return self._ids is None
+
     def meet(self, num_ids: int) -> None:
         """Give a number to every dense id that came since, up to ``num_ids`` exclusively."""
         fresh = np.arange(self._seen, num_ids)
