@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
+TEST_PROCESSES ?= 2
 KAFKA_PORT ?= 0
 
 .PHONY: help setup demo test lint format bench kafka kafka-stop flink flink-stop clean
@@ -29,8 +30,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Watch the whole path for a few minutes: broker, stream, trainer, figures
 	@$(BIN)/python deploy/demo/orchestrate.py
 
-test: $(STAMP) ## Run all tests (PYTEST_ARGS="-k name" to choose)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+# Each process of the tests starts a broker of its own; one thread of torch each, or they spin against each other.
+test: $(STAMP) ## Run all tests, in two processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, types and import rules
 	@$(BIN)/ruff check .

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
@@ -41,7 +42,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Path]:
     """A folder in memory, where there is one."""
-    folder = _MEMORY / f"freshet-{tmp_path.name}" if _MEMORY.is_dir() else tmp_path / "scratch"
-    folder.mkdir()
+    folder = Path(mkdtemp(prefix="freshet-", dir=_MEMORY if _MEMORY.is_dir() else tmp_path))
     yield folder
     shutil.rmtree(folder)

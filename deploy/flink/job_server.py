@@ -12,6 +12,7 @@ standard library.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -133,8 +134,14 @@ def _available() -> bool:
 def _resolve_jars() -> None:
     """Have Maven put the jars that the pom names into JARS, unless that was done for this very pom."""
     done = JARS / "resolved.pom"
-    if done.exists() and done.read_bytes() == POM.read_bytes():
-        return
+    JARS.parent.mkdir(exist_ok=True)
+    with (JARS.parent / "jars.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # who starts at the same moment waits for the jars
+        if not (done.exists() and done.read_bytes() == POM.read_bytes()):
+            _copy_jars(done)
+
+
+def _copy_jars(done: Path) -> None:
     _say("resolving Flink's and Beam's jars with Maven (once)")
     shutil.rmtree(JARS, ignore_errors=True)
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={JARS}", "-DincludeScope=runtime"]

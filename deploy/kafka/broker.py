@@ -14,6 +14,7 @@ official image of the same version is run instead. Needs nothing but Python's st
 """
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -207,8 +208,14 @@ def _java(main_class: str, *arguments: str) -> list[str]:
 def _resolve_jars() -> None:
     """Have Maven put the jars that the pom names into JARS, unless that was done for this very pom."""
     done = JARS / "resolved.pom"
-    if done.exists() and done.read_bytes() == POM.read_bytes():
-        return
+    JARS.parent.mkdir(exist_ok=True)
+    with (JARS.parent / "jars.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # who starts at the same moment waits for the jars
+        if not (done.exists() and done.read_bytes() == POM.read_bytes()):
+            _copy_jars(done)
+
+
+def _copy_jars(done: Path) -> None:
     _say("resolving Apache Kafka's jars with Maven (once)")
     shutil.rmtree(JARS, ignore_errors=True)
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={JARS}", "-DincludeScope=runtime"]

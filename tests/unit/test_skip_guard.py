@@ -11,13 +11,27 @@ import pytest
 GUARD = Path(__file__).parents[1] / "skip_guard.py"
 
 
-def run_tests(folder: Path, body: str, *, required: bool) -> subprocess.CompletedProcess[str]:
+def run_tests(
+    folder: Path, body: str, *, required: bool, processes: int = 0
+) -> subprocess.CompletedProcess[str]:
     shutil.copy(GUARD, folder / "conftest.py")
     (folder / "test_it.py").write_text(body)
     (folder / "test_other.py").write_text("def test_passes(): assert True")
     environment = {**os.environ, "FRESHET_REQUIRE_KAFKA": "1" if required else "0"}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", folder, folder],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            folder,
+            "-n",
+            str(processes),
+            folder,
+        ],
         capture_output=True,
         text=True,
         env=environment,
@@ -43,3 +57,18 @@ def test_a_skip_that_hides_a_missing_broker_fails_the_run(
     run = run_tests(tmp_path, body, required=required)
     assert (run.returncode == 0) is passes, run.stdout
     assert ("forbids it" in run.stdout) is not passes
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import pytest\npytest.skip('no broker', allow_module_level=True)",
+        "import pytest\ndef test_a(): pytest.skip('neither Java nor Docker')",
+    ],
+    ids=["module", "test"],
+)
+def test_it_fails_a_run_in_two_processes_too(tmp_path: Path, body: str) -> None:
+    run = run_tests(tmp_path, body, required=True, processes=2)
+    assert run.returncode == 1, run.stdout
+    assert run.stdout.count("test_it.py") >= 1
+    assert "forbids it" in run.stdout
