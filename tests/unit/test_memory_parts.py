@@ -7,7 +7,7 @@ from trainer.data.history import Encounter
 from trainer.models.memory.decoder import EventDecoder
 from trainer.models.memory.updaters import Gated, Plain
 from trainer.nn.temporal_attention import TemporalAttention
-from trainer.nn.time_encoding import CosineTime
+from trainer.nn.time_encoding import CosineTime, LogTime
 
 
 @pytest.mark.parametrize("host", [True, False])
@@ -84,33 +84,65 @@ def test_half_precision_is_for_training_only_and_close() -> None:
 
 
 @pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("encoder", [CosineTime, LogTime])
 def test_the_gradient_of_attention_is_that_of_its_formula(
-    dropped: bool, monkeypatch: pytest.MonkeyPatch
+    dropped: bool, encoder: type[CosineTime] | type[LogTime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the host by a compiled kernel, elsewhere in torch operations: both, and both the same."""
+    """On the host by compiled kernels, elsewhere in torch operations: both, and both the same."""
     torch.manual_seed(0)
     attention = TemporalAttention(6, 2, 3, heads=2, dropout=0.5, merge="mlp").double().train(dropped)
-    own = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
-    now = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    time = encoder(3).double()
     states = torch.randn(7, 6, dtype=torch.float64, requires_grad=True)
-    place, edge = torch.randint(0, 7, (4, 5)), torch.randn(4, 5, 2, dtype=torch.float64)
-    time = torch.randn(4, 5, 3, dtype=torch.float64, requires_grad=True)
+    own, place = torch.tensor([0, 5, 5, 2]), torch.randint(0, 7, (4, 5))
+    edge, age_s = torch.randn(4, 5, 2, dtype=torch.float64), 9 * torch.rand(4, 5, dtype=torch.float64)
     there = torch.rand(4, 5) < 0.7
     there[3] = False  # a node without neighbours
+    watched = [states, *attention.parameters(), *time.parameters()]
 
-    def embed(own: torch.Tensor, now: torch.Tensor, states: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+    def embed(*_: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(3)  # the same weights are dropped each time
-        embedded: torch.Tensor = attention(own, now, states, place, edge, time, there)
+        embedded: torch.Tensor = attention(states, own, place, edge, age_s, there, time)
         return embedded
 
-    inputs = (own, now, states, time)
     found = []
     for host in (True, False):
         monkeypatch.setattr("trainer.nn.temporal_attention.kernels_fit", lambda _, host=host: host)
-        assert torch.autograd.gradcheck(embed, inputs)
-        embedded = embed(*inputs)
-        gradients = torch.autograd.grad(embedded.square().sum(), [*inputs, *attention.parameters()])
-        assert (gradients[3][~there] == 0).all(), "what isn't there has no influence"
-        found.append([embedded, *gradients])
+        assert torch.autograd.gradcheck(embed, watched)
+        embedded = embed()
+        found.append([embedded, *torch.autograd.grad(embedded.square().sum(), watched)])
     for compiled, in_torch in zip(*found, strict=True):
         torch.testing.assert_close(compiled, in_torch)
+
+
+def test_what_is_not_there_has_no_influence_on_attention() -> None:
+    torch.manual_seed(0)
+    attention, time = TemporalAttention(6, 2, 3, heads=2, dropout=0.0, merge="linear"), CosineTime(3)
+    states, own, place = torch.randn(7, 6), torch.tensor([0, 1]), torch.tensor([[2, 3], [4, 5]])
+    edge, age_s, there = torch.randn(2, 2, 2), torch.rand(2, 2), torch.tensor([[True, False], [False, False]])
+    expected = attention(states, own, place, edge, age_s, there, time)
+    states[torch.tensor([3, 4, 5])] = torch.nan
+    edge[~there], age_s[~there] = torch.nan, torch.nan
+    torch.testing.assert_close(attention(states, own, place, edge, age_s, there, time), expected)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_gates_by_kernels_are_those_of_torch(own: bool) -> None:
+    """In float32 on the host they are compiled; widths that don't fill registers, extremes, and numbers that are none."""
+    torch.manual_seed(0)
+    cell = Gated((42 if own else 21) + 3 + 5, 21, own=own)
+    row, timed = 4 * torch.randn(70, 45), torch.randn(70, 5, requires_grad=True)
+    row[0, :3] = torch.tensor([1e6, -1e6, 1e3])
+    exact = Gated((42 if own else 21) + 3 + 5, 21, own=own).double()
+    exact.load_state_dict(cell.state_dict())
+    weights = torch.randn(70, 21)
+    found, expected = cell((row, timed)), exact((row.double(), timed.double()))
+    torch.testing.assert_close(found[1:], expected[1:].float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[0], expected[0].float(), atol=1.0, rtol=1e-5)
+    gradients = (
+        torch.autograd.grad((each * w)[1:].sum(), [timed, *of.parameters()])
+        for each, w, of in ((found, weights, cell), (expected, weights.double(), exact))
+    )
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs.float(), atol=1e-3, rtol=1e-4)
+    row[2, 4] = torch.nan
+    assert bool(torch.isnan(cell((row, timed))[2]).all()), "nothing is made up of what is no number"

@@ -26,6 +26,24 @@ def _half_turns(angle):  # type: ignore[no-untyped-def]  # compiled
     return (angle - turns * _PI) - turns * _PI_REST, 1 - 2 * odd
 
 
+@njit(cache=True, nogil=True, inline="always")
+def cosine(angle):  # type: ignore[no-untyped-def]  # compiled
+    """The cosine of a float64."""
+    x, sign = _half_turns(angle)
+    y = x * x
+    far = _C5 + y * (_C6 + y * (_C7 + y * (_C8 + y * _C9)))
+    return sign * (1 + y * (_C1 + y * (_C2 + y * (_C3 + y * (_C4 + y * far)))))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def sine(angle):  # type: ignore[no-untyped-def]  # compiled
+    """The sine of a float64."""
+    x, sign = _half_turns(angle)
+    y = x * x
+    far = _S5 + y * (_S6 + y * (_S7 + y * (_S8 + y * _S9)))
+    return sign * x * (1 + y * (_S1 + y * (_S2 + y * (_S3 + y * (_S4 + y * far)))))
+
+
 @njit(cache=True, nogil=True, fastmath=_FUSED)
 def cosines(seconds, frequency, phase, out):  # type: ignore[no-untyped-def]  # compiled
     """cos(ω_j s_i + φ_j) of all i and j.
@@ -39,10 +57,7 @@ def cosines(seconds, frequency, phase, out):  # type: ignore[no-untyped-def]  # 
     for i in range(len(seconds)):
         row = out[i]
         for j in range(len(frequency)):
-            x, sign = _half_turns(np.float64(seconds[i] * frequency[j] + phase[j]))
-            y = x * x
-            far = _C5 + y * (_C6 + y * (_C7 + y * (_C8 + y * _C9)))
-            row[j] = sign * (1 + y * (_C1 + y * (_C2 + y * (_C3 + y * (_C4 + y * far)))))
+            row[j] = cosine(np.float64(seconds[i] * frequency[j] + phase[j]))
 
 
 @njit(cache=True, nogil=True, fastmath=_FUSED)
@@ -51,9 +66,6 @@ def cosines_back(seconds, frequency, phase, gradient, by_frequency, by_phase):  
     for i in range(len(seconds)):
         row = gradient[i]
         for j in range(len(frequency)):
-            x, sign = _half_turns(np.float64(seconds[i] * frequency[j] + phase[j]))
-            y = x * x
-            far = _S5 + y * (_S6 + y * (_S7 + y * (_S8 + y * _S9)))
-            sine = sign * x * (1 + y * (_S1 + y * (_S2 + y * (_S3 + y * (_S4 + y * far)))))
-            by_phase[j] -= sine * row[j]
-            by_frequency[j] -= sine * row[j] * seconds[i]
+            change = sine(np.float64(seconds[i] * frequency[j] + phase[j])) * row[j]
+            by_phase[j] -= change
+            by_frequency[j] -= change * seconds[i]

@@ -30,7 +30,7 @@ class Table:
         self._count, self._dtype = len(rows), rows.dtype
         compiled = rows.device.type == "cpu" and (dtype is not None or rows.dtype == torch.float32)
         self._rows = rows if dtype is None else rows.to(dtype)
-        if compiled and self._count:
+        if compiled and self._count % _step(self._count):
             self._rows = pad(self._rows, (0, 0, 0, -self._count % _step(self._count)))
         self._onednn = compiled and dtype is None and _HAS_ONEDNN and self._count > 0
 
@@ -55,6 +55,18 @@ class Table:
             product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
             return product
         return linear(rows, weight.to(rows.dtype))
+
+
+def side_by_side(*parts: Tensor) -> Tensor:
+    """Tables (n, w) as one, with as many rows of zeros below as products want: (≥ n, sum of widths)."""
+    count, first = len(parts[0]), 0
+    padded = count + -count % _step(count) if parts[0].device.type == "cpu" else count
+    table = parts[0].new_empty(padded, sum(part.shape[1] for part in parts))
+    for part in parts:
+        table[:count, first : first + part.shape[1]] = part
+        first += part.shape[1]
+    table[count:] = 0
+    return table
 
 
 def dense(

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from trainer.nn.compiled import kernels_fit
-from trainer.nn.gathered_attention import GatheredAttention
+from trainer.nn.host_attention import HostAttention
 from trainer.nn.products import dense
 from trainer.nn.rows import rows
+from trainer.nn.time_encoding import CosineTime, TimeEncoder
 
 Merge = Literal["mlp", "linear"]
 MERGES: tuple[Merge, ...] = ("mlp", "linear")
@@ -49,50 +50,83 @@ class TemporalAttention(nn.Module):
 
     def forward(
         self,
-        own: Tensor,
-        now: Tensor,
         states: Tensor,
+        own: Tensor,
         place: Tensor,
         edge: Tensor,
-        time: Tensor,
+        age_s: Tensor,
         there: Tensor,
+        time: TimeEncoder,
     ) -> Tensor:
         """Embeddings of R rows.
 
         Args:
-            own: (R, width), h(u).
-            now: (T,), φ(0).
-            states: (n, width), h of all neighbours.
-            place: int64 (R, K), each neighbour among the states.
+            states: (n, width), h of all nodes.
+            own: int64 (R,), each row's node among them.
+            place: int64 (R, K), each neighbour among them.
             edge: (R, K, edges), without gradient.
-            time: (R, K, T), φ of each neighbour.
+            age_s: (R, K), Δt of each neighbour.
             there: bool (R, K), which neighbours exist.
+            time: φ.
 
         Returns:
             (R, width); of a row without neighbours, the attention is zero.
         """
-        width = own.shape[1]
-        each = width // self.heads
-        # φ(0) is the same for all rows, and so is its part of the query
         halved = self.products if self.training else None
-        told = nn.functional.linear(now, self.query.weight[:, width:], self.query.bias)
-        query = dense(own, self.query.weight[:, :width], told, halved).chunk(self.heads, dim=1)
-        key = self.key.weight.chunk(self.heads)
-        asked = torch.stack([dense(q, k.t(), None, halved) for q, k in zip(query, key, strict=True)], dim=1)
-        kept = self.dropout(there.to(own.dtype).unsqueeze(1).expand(-1, self.heads, -1))
-        if kernels_fit(states):
-            gathered = GatheredAttention.apply(asked, states, place, edge, time, there, kept, each**-0.5)  # type: ignore[no-untyped-call]  # torch's apply is untyped
-        else:
-            context = torch.cat([rows(states, place), edge, time], dim=2)
-            gathered = _Gather.apply(asked, context, there.unsqueeze(1), kept, each**-0.5)  # type: ignore[no-untyped-call]  # torch's apply is untyped
-        value = self.value.weight.chunk(self.heads)
-        attended = [dense(c, v, None, halved) for c, v in zip(gathered.unbind(dim=1), value, strict=True)]
-        merged = torch.cat([*attended, own], dim=1)
+        now = time.now()
+        kept = self.dropout(there.to(states.dtype).unsqueeze(1).expand(-1, self.heads, -1)).contiguous()
+        attend = self._on_host if kernels_fit(states) else self._anywhere
+        merged = attend(states, now, (own, place, edge, age_s, there), time, kept, halved)
         for layer in self.merge if isinstance(self.merge, nn.Sequential) else [self.merge]:
             merged = (
                 dense(merged, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(merged)
             )
         return merged
+
+    def _on_host(
+        self,
+        states: Tensor,
+        now: Tensor,
+        hop: tuple[Tensor, ...],
+        time: TimeEncoder,
+        kept: Tensor,
+        halved: torch.dtype | None,
+    ) -> Tensor:
+        """[attended ‖ h(u)] (R, 2 width) by compiled kernels."""
+        age_s = hop[3]
+        spans: tuple[Tensor, ...]
+        if isinstance(time, CosineTime):
+            spans = (age_s.new_empty(*age_s.shape, 0), time.frequency, time.phase)
+        else:
+            spans = (time(age_s), age_s.new_empty(0), age_s.new_empty(0))
+        attended: Tensor = HostAttention.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
+            states, now, *spans, self.query.weight, self.query.bias, self.key.weight, self.value.weight, hop, kept,
+            halved,
+        )  # fmt: skip
+        return attended
+
+    def _anywhere(
+        self,
+        states: Tensor,
+        now: Tensor,
+        hop: tuple[Tensor, ...],
+        time: TimeEncoder,
+        kept: Tensor,
+        halved: torch.dtype | None,
+    ) -> Tensor:
+        """The same in torch operations."""
+        own, place, edge, age_s, there = hop
+        width, mine = states.shape[1], rows(states, own)
+        # φ(0) is the same for all rows, and so is its part of the query
+        told = nn.functional.linear(now, self.query.weight[:, width:], self.query.bias)
+        query = dense(mine, self.query.weight[:, :width], told, halved).chunk(self.heads, dim=1)
+        key, value = (part.weight.chunk(self.heads) for part in (self.key, self.value))
+        asked = torch.stack([dense(q, k.t(), None, halved) for q, k in zip(query, key, strict=True)], dim=1)
+        context = torch.cat([rows(states, place), edge, time(age_s)], dim=2)
+        scale = (width // self.heads) ** -0.5
+        gathered = _Gather.apply(asked, context, there.unsqueeze(1), kept, scale)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+        attended = [dense(c, v, None, halved) for c, v in zip(gathered.unbind(dim=1), value, strict=True)]
+        return torch.cat([*attended, mine], dim=1)
 
 
 class _Gather(torch.autograd.Function):

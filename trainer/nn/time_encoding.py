@@ -36,6 +36,10 @@ class CosineTime(nn.Module):
         encoded: Tensor = encode.apply(seconds, self.frequency, self.phase)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         return encoded
 
+    def now(self) -> Tensor:
+        """φ(0), (width,)."""
+        return torch.cos(self.phase)
+
 
 class _Cosine(torch.autograd.Function):
     """cos(ω Δt + φ); the gradient of ω is one matrix product instead of a table that is summed up."""
@@ -95,6 +99,10 @@ class LogTime(nn.Module):
         """Spans (…) in seconds, not negative → (…, width)."""
         spacing = LONGEST_LOG_S / max(self.width - 1, 1)
         return torch.exp(-(((torch.log1p(seconds).unsqueeze(-1) - self.centres) / spacing) ** 2))
+
+    def now(self) -> Tensor:
+        """φ(0), (width,)."""
+        return self.forward(self.centres.new_zeros(()))
 
 
 TimeEncoder = CosineTime | LogTime

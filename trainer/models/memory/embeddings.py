@@ -107,8 +107,6 @@ class AttentionEmbedding(nn.Module):
             (R, width).
         """
         x = states
-        now = self.time(states.new_zeros(()))
         for attention, hop in zip(self.attention, reversed(hops), strict=True):
-            time = self.time(hop.age_s)
-            x = attention(rows(x, hop.own), now, x, hop.place, hop.edge, time, hop.there)
+            x = attention(x, hop.own, hop.place, hop.edge, hop.age_s, hop.there, self.time)
         return x
