@@ -12,7 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from every_kind import files_of, make_every_kind, missed_flips
+from every_kind import make_every_kind, missed_flips
+from placed import files_of
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
         store = make_every_kind(
             Path(folder), "hash", snapshots=2 if given.compacted else 1, compacted=given.compacted
         )
-        files = files_of(store)
+        files = files_of(store).values()
         size = sum(path.stat().st_size for path in files)
         started = time.perf_counter()
         missed = list(missed_flips(store, every=every))

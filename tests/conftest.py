@@ -9,6 +9,7 @@ from tempfile import mkdtemp
 import pytest
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests
+from placed import change, places  # noqa: F401  likewise
 from s3_server import (
     S3Server,
     s3,  # noqa: F401  likewise

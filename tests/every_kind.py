@@ -1,13 +1,12 @@
 """A small store with every kind of file that a record names, and what a flipped byte in it must lead to."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from lane_stream import lane
 from log_events import SECOND, event, stream_config
+from placed import files_of, flipped, problems_of, write
 
 from schemas.events import REJECT_SCHEMA, event_schema
 from schemas.store import History, HistoryFile, Position
@@ -18,9 +17,8 @@ from stream.store.compact.store import compact
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.tail import tail_schema
 from stream.store.log.writer import LogWriter
-from stream.store.verify.store import verify
+from stream.store.places.place import Place
 
-LOCKS = {"lock", "compaction.lock"}
 LANES = {
     "hash": lane("hash", parts=1, base_every=1, window=1),
     "hdrf": lane("hdrf", parts=1, base_every=1, window=1),
@@ -28,8 +26,8 @@ LANES = {
 
 
 def make_every_kind(
-    store: Path, *lanes: str, src: int = 1, snapshots: int = 2, compacted: bool = False
-) -> Path:
+    store: Place, *lanes: str, src: int = 1, snapshots: int = 2, compacted: bool = False
+) -> Place:
     """Some snapshots, open events, a refused message, a history; lanes by name, of vertices or edges.
 
     Compacted: older snapshots are dropped, indexes and bases stand for them.
@@ -69,21 +67,30 @@ def make_every_kind(
     return store
 
 
-def files_of(store: Path) -> list[Path]:
-    """Everything but locks, which say nothing once they are given back."""
-    return [path for path in sorted(store.rglob("*")) if path.is_file() and path.name not in LOCKS]
+def missed_flips(store: Place, *, every: int, together: bool = False) -> Iterator[str]:
+    """Flip every so many bytes of a store, and say which of the flips ``verify`` lets pass.
 
-
-def missed_flips(store: Path, *, every: int) -> Iterator[str]:
-    """Flip every so many bytes of a store, one at a time, and say which of the flips ``verify`` lets pass."""
+    Args:
+        store: The store; it is left as it was.
+        every: Distance of the bytes of a file.
+        together: Flip a byte of every data file at a time, all of which must be told; else one byte at a time.
+    """
+    files = files_of(store)
+    data = {name for name in files if together and name.endswith(".arrow") and "/index/" not in name}
     count = 0
-    for path in files_of(store):
-        descriptor = os.open(path, os.O_RDWR)
-        for at in range(count % every, path.stat().st_size, every):
-            byte = os.pread(descriptor, 1, at)
-            os.pwrite(descriptor, bytes([byte[0] ^ (1 + (37 * at + count) % 255)]), at)
-            count += 1
-            if not any(str(path) in problem for problem in verify(store).problems):
-                yield f"byte {at} of {path}"
-            os.pwrite(descriptor, byte, at)
-        os.close(descriptor)
+    for group in [*([name] for name in files if name not in data), sorted(data)]:
+        contents = {name: files[name].read_bytes() for name in group}
+        longest = max(map(len, contents.values()), default=0)
+        for turn in range(0, longest, every):
+            flips = {}
+            for name, content in contents.items():
+                at = turn + count % every
+                if at < len(content):
+                    flips[name] = at
+                    write(files[name], flipped(content, at, 1 + (37 * at + count) % 255))
+                    count += 1
+            problems = problems_of(store) if flips else []
+            for name, at in flips.items():
+                if not any(str(files[name]) in problem for problem in problems):
+                    yield f"byte {at} of {files[name]}"
+                write(files[name], contents[name])

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from placed import write
+
 from stream.store.files.data import checksum
 from stream.store.files.records import canonical, checksum_of
+from stream.store.places.place import Place
 
 
 def refit(store: Path) -> None:
@@ -36,10 +39,10 @@ def refit(store: Path) -> None:
             _refitted(lane, path, json.loads(path.read_text()) | {"lane_checksum": header})
 
 
-def reforged(path: Path, **changes: Any) -> None:
+def reforged(path: Place, **changes: Any) -> None:
     """A record with other content and a checksum that fits it."""
-    content = json.loads(path.read_text()) | changes
-    path.write_bytes(canonical({**content, "checksum": checksum_of(content)}))
+    content = json.loads(path.read_bytes()) | changes
+    write(path, canonical({**content, "checksum": checksum_of(content)}))
 
 
 def _refitted(root: Path, path: Path, content: dict[str, Any]) -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import xxhash
-from every_kind import LANES, files_of, make_every_kind
+from every_kind import LANES, make_every_kind
 from forge import refit
+from placed import files_of
 
 from schemas.store import FileRef
 from stream.store.errors import CorruptError, StoreError
@@ -100,8 +101,9 @@ def read_bombs(folder: Path) -> dict[str, int]:
 def read_store(store: Path, samples: int) -> dict[str, int]:
     """Files of a whole store, records made to fit: verify lists, readers raise what they say, writers start or say why not."""
     random = np.random.default_rng(0)
-    files = [path for path in files_of(store) if path.suffix == ".arrow"]
-    contents = {path: path.read_bytes() for path in files_of(store)}
+    every = [store / name for name in files_of(store)]
+    files = [path for path in every if path.suffix == ".arrow"]
+    contents = {path: path.read_bytes() for path in every}
     found = {"store refused": 0, "store read": 0}
     for _ in range(samples):
         path = files[random.integers(len(files))]

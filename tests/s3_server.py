@@ -18,7 +18,7 @@ _numbers = count()
 
 
 class S3Server:
-    """A running service with one bucket.
+    """A running service with a bucket for each store: moto lists one by looking at all keys of the bucket.
 
     Attributes:
         endpoint: Its URL.
@@ -27,15 +27,20 @@ class S3Server:
     def __init__(self, endpoint: str, cache: Path) -> None:
         self.endpoint = endpoint
         self._cache = cache
-        request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
-        urllib.request.urlopen(request, timeout=10).close()
+        self._made(BUCKET)
 
     def store(self, *, endpoint: str | None = None, name: str | None = None, **keys: object) -> str:
-        """The address of a new store, or of ``name`` again, maybe through another endpoint."""
-        prefix = name or f"{os.getpid()}/{next(_numbers)}"
+        """The address of a new store, or of one of a name, maybe through another endpoint."""
+        own = f"{BUCKET}-{os.getpid()}-{next(_numbers)}"
+        where = f"{BUCKET}/{name}" if name else f"{self._made(own)}/store"
         query = {"cache": self._cache, "lease_s": 1, "retry_s": 5, "region": "us-east-1", **keys}
         query["endpoint"] = endpoint or self.endpoint
-        return f"s3://{BUCKET}/{prefix}?{'&'.join(f'{key}={value}' for key, value in query.items())}"
+        return f"s3://{where}?{'&'.join(f'{key}={value}' for key, value in query.items())}"
+
+    def _made(self, bucket: str) -> str:
+        request = urllib.request.Request(f"{self.endpoint}/{bucket}", method="PUT")
+        urllib.request.urlopen(request, timeout=10).close()
+        return bucket
 
 
 @contextmanager

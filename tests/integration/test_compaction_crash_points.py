@@ -3,6 +3,7 @@
 import shutil
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,39 +75,51 @@ def test_a_kill_while_a_lane_is_removed_leaves_a_store_without_it(processes, bef
     assert [path.name for path in (store / "lanes").iterdir()] == ["distdy"]
 
 
-def test_a_writer_and_two_readers_go_on_beside_compaction(tmp_path):
+def test_a_writer_two_readers_and_verify_go_on_beside_compaction(place, monkeypatch):
     """The log grows and is compacted all the while; a reader of the log and one of a lane see every snapshot once."""
-    begun = 6
-    store = grown(tmp_path, lane("hash"), end=begun)
+    monkeypatch.setattr("stream.store.files.watch.BUCKET_POLL_S", 0.1)
+    begun, end = 6, SNAPSHOTS if isinstance(place, Path) else 12
+    store = grown(place, lane("hash"), end=begun)
     seen_taus: dict[str, list[int]] = {"log": [], "lane": []}
-    failures: list[BaseException] = []
+    failures: list[object] = []
+    looks: list[int] = []
     ended = threading.Event()
 
-    def follow(name: str) -> None:
-        try:
-            if name == "log":
-                log = LogReader(store)
-                for snapshot in log.follow(after=begun - 1, stop=ended.is_set):
-                    assert len(log.events(snapshot.tau)) == snapshot.num_events
-                    seen_taus[name].append(snapshot.tau)
-            else:
-                reader = LaneReader(store, "hash")
-                for manifest in reader.follow(begun - 1, stop=ended.is_set):
-                    reader.changes(manifest, [0, 1])
-                    seen_taus[name].append(manifest.tau)
-        except BaseException as error:
-            failures.append(error)
-            raise
+    def follow_log() -> None:
+        log = LogReader(store)
+        for snapshot in log.follow(after=begun - 1, stop=ended.is_set):
+            assert len(log.events(snapshot.tau)) == snapshot.num_events
+            seen_taus["log"].append(snapshot.tau)
+
+    def follow_lane() -> None:
+        reader = LaneReader(store, "hash")
+        for manifest in reader.follow(begun - 1, stop=ended.is_set):
+            reader.changes(manifest, [0, 1])
+            seen_taus["lane"].append(manifest.tau)
 
     def compacting() -> None:
         while not ended.is_set():
             compact(store, Keep(snapshots=5), always=True)
 
-    threads = [threading.Thread(target=follow, args=(name,)) for name in seen_taus]
-    threads.append(threading.Thread(target=compacting))
+    def verifying() -> None:
+        while not ended.is_set():
+            failures.extend(verify(store).problems)
+            looks.append(1)
+
+    def told(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [
+        threading.Thread(target=told, args=(work,))
+        for work in (follow_log, follow_lane, compacting, verifying)
+    ]
     for thread in threads:
         thread.start()
-    for tau in range(begun, SNAPSHOTS):
+    for tau in range(begun, end):
         seal(store, tau, tau + 1)
         catch_up(store, lane("hash"))
         while not failures and min(len(found) for found in seen_taus.values()) < tau + 1 - begun:
@@ -115,7 +128,8 @@ def test_a_writer_and_two_readers_go_on_beside_compaction(tmp_path):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert seen_taus == {name: list(range(begun, SNAPSHOTS)) for name in seen_taus}
+    assert seen_taus == {name: list(range(begun, end)) for name in seen_taus}
+    assert len(looks) > 1
     assert verify(store).problems == []
     with pytest.raises(RetainedError):
         LogReader(store).events(begun)

@@ -1,28 +1,29 @@
-"""Bad bytes anywhere in a store: each is found and named, whatever kind of file it is in."""
+"""Bad bytes anywhere in a store, in a folder or a bucket: each is found and named, whatever kind of file it is in."""
 
 import json
-import shutil
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from every_kind import LANES, files_of, make_every_kind, missed_flips
+from every_kind import LANES, make_every_kind, missed_flips
 from forge import reforged
+from placed import Places, anew, files_of, problems_of, write
 
 from schemas.store import CommitRecord, History, LaneHeader, LaneManifest, LogHeader, Record
 from stream.store.errors import CorruptError, FormatVersionError, StoreError
+from stream.store.files.lock import NAME
 from stream.store.files.records import read_record
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
-from stream.store.verify.store import verify
+from stream.store.places.object_path import ObjectPath
+from stream.store.places.place import Place
 from stream.store.window.view import WindowView
 
 LOG_RECORDS = ["log/log.json", "log/history.json", "log/commits/0000000000000000.json"]
-LANE_RECORDS = [f"lanes/{name}/{record}" for name in LANES for record in ("lane.json", "commits/0.json")]
-RECORDS = LOG_RECORDS + LANE_RECORDS
 LOG_DATA = ["snapshots/1/events.arrow", "snapshots/1/nodes.arrow", "tail/0.arrow", "rejects/0.arrow"]
 LANE_DATA = [
     "snapshots/1/assignment",
@@ -31,162 +32,226 @@ LANE_DATA = [
     "snapshots/1/base",
     "state/1",
 ]
-DATA = [
-    *(f"log/{name}" for name in LOG_DATA),
-    *(f"lanes/{lane}/{name}.arrow" for lane in LANES for name in LANE_DATA),
-    "lanes/hdrf/snapshots/1/event_parts.arrow",
-]
+
+
+WRITERS = ("log/tail", "log/rejects")
+"""What only a writer of the log reads."""
+
+
+def records_of(lanes: Collection[str]) -> list[str]:
+    """One record of each kind, of the log and of lanes."""
+    return [
+        *LOG_RECORDS,
+        *(f"lanes/{name}/{record}" for name in lanes for record in ("lane.json", "commits/0.json")),
+    ]
+
+
+def data_of(lanes: Collection[str]) -> list[str]:
+    """One data file of each kind."""
+    return [
+        *(f"log/{name}" for name in LOG_DATA),
+        *(f"lanes/{lane}/{name}.arrow" for lane in lanes for name in LANE_DATA),
+        "lanes/hdrf/snapshots/1/event_parts.arrow",
+    ]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_every_kind(tmp_path_factory.mktemp("whole"), *LANES)
+def lanes(places: Places) -> Collection[str]:
+    """Lanes of the stores here: in a bucket, where every file costs a request, the one with files of all kinds."""
+    return ["hdrf"] if places.in_bucket else list(LANES)
 
 
 @pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_every_kind(tmp_path_factory.mktemp("foreign"), *LANES, src=5)
+def whole(places: Places, lanes: Collection[str]) -> Place:
+    return make_every_kind(places.new(), *lanes)
 
 
 @pytest.fixture(scope="module")
-def copied(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(shutil.copytree(whole, tmp_path_factory.mktemp("copied") / "store"))
+def foreign(places: Places, lanes: Collection[str]) -> dict[str, bytes]:
+    """Files of another store."""
+    made = files_of(make_every_kind(places.new(), *lanes, src=5))
+    return {name: path.read_bytes() for name, path in made.items()}
 
 
-@pytest.fixture
-def store(copied: Path) -> Path:
-    """A store that a test leaves as it was."""
-    return copied
+@pytest.fixture(scope="module")
+def store(whole: Place, places: Places) -> Place:
+    """A store that every test leaves as it was."""
+    return places.copy(whole)
 
 
-def read_all(store: Path) -> None:
+def read_all(store: Place, lanes: Collection[str]) -> None:
     """All that readers read: the log with its history, each lane's every snapshot from base and differences."""
-    log = LogReader(store)
-    _ = log.history
-    log.base()
-    for snapshot in log.snapshots:
-        log.events(snapshot.tau)
-    log.external_ids()
-    for name in LANES:
-        lane = LaneReader(store, name)
-        for manifest in lane.manifests:
-            lane.changes(manifest, [0])
-            WindowView(lane, 1).advance(manifest)  # from the newest base
-            lane.event_parts(manifest)
+    with anew(store) as place:
+        log = LogReader(place)
+        _ = log.history
+        log.base()
+        for snapshot in log.snapshots:
+            log.events(snapshot.tau)
+        log.external_ids()
+        for name in lanes:
+            lane = LaneReader(place, name)
+            for manifest in lane.manifests:
+                lane.changes(manifest, [0])
+                WindowView(lane, 1).advance(manifest)  # from the newest base
+                lane.event_parts(manifest)
 
 
-def open_to_write(store: Path) -> None:
+def open_to_write(store: Place) -> None:
     """All that a writer of the log reads."""
-    with LogWriter.open(store, LogReader(store).header) as log:
+    with anew(store) as place, LogWriter.open(place, LogReader(place).header) as log:
         list(log.unpublished_rejects())
 
 
-def test_every_kind_of_file_is_there_and_nothing_else(whole: Path) -> None:
-    assert verify(whole).problems == []
-    assert {str(path.relative_to(whole)) for path in files_of(whole)} >= {*RECORDS, *DATA}
-    locks = list(whole.rglob("lock"))
-    assert len(locks) == 3
-    assert all(lock.read_bytes() == b"" for lock in locks), "a lock given back names nobody"
+def test_every_kind_of_file_is_there_and_nothing_else(whole: Place, lanes: Collection[str]) -> None:
+    assert problems_of(whole) == []
+    assert files_of(whole).keys() >= {*records_of(lanes), *data_of(lanes)}
+    locks = list(whole.rglob(NAME))
+    assert len(locks) == 1 + len(lanes)
+    given_back = b"{}\n" if isinstance(whole, ObjectPath) else b""
+    assert all(lock.read_bytes() == given_back for lock in locks), "a lock given back names nobody"
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_flipped_bytes_are_found_wherever_they_are(tmp_path: Path, compacted: bool) -> None:
-    store = make_every_kind(tmp_path, "hash", compacted=compacted)
-    assert list(missed_flips(store, every=211)) == []
-    assert verify(store).problems == []
+def test_flipped_bytes_are_found_wherever_they_are(places: Places, compacted: bool) -> None:
+    store = make_every_kind(places.new(), "hash", compacted=compacted)
+    assert list(missed_flips(store, every=997 if places.in_bucket else 97, together=True)) == []
+    assert problems_of(store) == []
 
 
-def truncated(path: Path, other: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+def truncated(path: Place, other: bytes) -> None:
+    content = path.read_bytes()
+    write(path, content[: len(content) // 2])
 
 
-def emptied(path: Path, other: Path) -> None:
-    path.write_bytes(b"")
+def emptied(path: Place, other: bytes) -> None:
+    write(path, b"")
 
 
-def longer(path: Path, other: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
+def longer(path: Place, other: bytes) -> None:
+    write(path, path.read_bytes() + b"\0")
 
 
-def missing(path: Path, other: Path) -> None:
+def missing(path: Place, other: bytes) -> None:
     path.unlink()
 
 
-def a_folder(path: Path, other: Path) -> None:
+def a_folder(path: Place, other: bytes) -> None:
     path.unlink()
-    path.mkdir()
+    path.mkdir() if isinstance(path, Path) else write(path / "x", b"")
 
 
-def of_another_store(path: Path, other: Path) -> None:
-    assert path.read_bytes() != other.read_bytes(), path
-    shutil.copy(other, path)
+def of_another_store(path: Place, other: bytes) -> None:
+    assert path.read_bytes() != other, path
+    write(path, other)
 
 
 DAMAGES = [truncated, emptied, longer, missing, a_folder, of_another_store]
+Damage = Callable[[Place, bytes], None]
+
+
+def chosen(names: Iterable[str], damage: Damage, places: Places) -> list[str]:
+    """All files; in a bucket, where a look costs so many requests, every second one, others for the next damage."""
+    return list(names)[DAMAGES.index(damage) % 2 :: 2] if places.in_bucket else list(names)
+
+
+def is_gone(path: Place, damage: Damage) -> bool:
+    """Whether nothing is there after the damage: a bucket has no folders that could lie in the way."""
+    return damage is missing or (damage is a_folder and isinstance(path, ObjectPath))
+
+
+def restored(path: Place, content: bytes) -> None:
+    if path.is_dir():
+        path.rmdir() if isinstance(path, Path) else (path / "x").unlink()
+    write(path, content)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_of_any_kind_to_any_kind_of_file_is_a_typed_error_that_names_it(
-    store: Path, foreign: Path, damage: Callable[[Path, Path], None]
+def test_damage_of_any_kind_to_any_kind_of_record_is_a_typed_error_that_names_it(
+    store: Place, foreign: dict[str, bytes], places: Places, lanes: Collection[str], damage: Damage
 ) -> None:
-    for name in [*RECORDS, *DATA]:
+    for name in chosen(records_of(lanes), damage, places):
         path = store / name
         content = path.read_bytes()
-        if damage is of_another_store and content == (foreign / name).read_bytes():
-            continue  # the same file in both
-        damage(path, foreign / name)
-        # Where a record of a chain is missing, the next one is named.
-        expect_told(store, name, path.parent if damage is missing else path)
-        if path.is_dir():
-            path.rmdir()
-        path.write_bytes(content)
-    assert verify(store).problems == []
+        if damage is of_another_store and content == foreign[name]:
+            continue  # the same record in both
+        damage(path, foreign[name])
+        told = str(path.parent if is_gone(path, damage) else path)  # of a chain, the next one is named
+        problems = problems_of(store)
+        assert any(told in problem for problem in problems), (name, problems)
+        if (store / "log/history.json").is_file():  # a reader doesn't know that there was one, verify does
+            with pytest.raises(CorruptError, match=re.escape(told.rpartition("/")[2])):
+                read_all(store, lanes)
+        restored(path, content)
+    assert problems_of(store) == []
 
 
-def expect_told(store: Path, name: str, path: Path) -> None:
-    problems = verify(store).problems
-    assert any(str(path) in problem for problem in problems), (name, problems)
-    if name.startswith(("log/tail", "log/rejects")):
-        with pytest.raises(CorruptError, match=path.name):
-            open_to_write(store)
-    elif "/state/" in name:  # only a writer reads it, and it can do without
-        with LaneWriter(store, LANES[name.split("/")[1]]) as writer:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_of_any_kind_to_all_data_files_is_told_of_each_and_by_those_who_read_it(
+    store: Place, foreign: dict[str, bytes], lanes: Collection[str], damage: Damage
+) -> None:
+    files = {name: path for name, path in files_of(store).items() if name in data_of(lanes)}
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    damaged = [name for name in files if damage is not of_another_store or contents[name] != foreign[name]]
+    for name in damaged:
+        damage(files[name], foreign[name])
+    problems = problems_of(store)
+    for name in damaged:
+        assert any(str(files[name]) in problem for problem in problems), (name, problems)
+
+    def restore(name: str) -> None:
+        restored(files[name], contents[name])
+        damaged.remove(name)
+
+    def read_by(read: Callable[[], None], names: Callable[[str], bool]) -> None:
+        """Each is told by its name, one after another, until there is none."""
+        while left := [name for name in damaged if names(name)]:
+            with pytest.raises(CorruptError) as error:
+                read()
+            (found,) = (name for name in left if str(files[name]) in str(error.value))
+            restore(found)
+        read()
+
+    read_by(
+        lambda: read_all(store, lanes), lambda name: not name.startswith(WRITERS) and "/state/" not in name
+    )
+    read_by(lambda: open_to_write(store), lambda name: name.startswith(WRITERS))
+    for name in list(damaged):  # only a writer reads it, and it can do without
+        with anew(store) as place, LaneWriter(place, LANES[name.split("/")[1]]) as writer:
             assert writer.catch_up() == 0
-    elif (store / "log/history.json").exists():  # a reader doesn't know that there was one, verify does
-        with pytest.raises(CorruptError, match=path.name):
-            read_all(store)
+        restore(name)
+    assert problems_of(store) == []
 
 
 @pytest.mark.parametrize("damage", [truncated, missing, a_folder, of_another_store])
 def test_damage_to_what_stands_for_dropped_snapshots_is_found_and_half_of_an_index_is_enough(
-    tmp_path: Path, damage: Callable[[Path, Path], None]
+    places: Places, lanes: Collection[str], damage: Damage
 ) -> None:
     store, foreign = (
-        make_every_kind(tmp_path / str(src), *LANES, src=src, snapshots=3, compacted=True) for src in (1, 5)
+        make_every_kind(places.new(), *lanes, src=src, snapshots=3, compacted=True) for src in (1, 5)
     )
-    files = [path for path in files_of(store) if path.parent.name == "index"]
-    assert len(files) == 6 + 2 * 5
-    for path in files:
-        content = path.read_bytes()
-        other = foreign / path.relative_to(store)
-        if damage is of_another_store and content == other.read_bytes():
+    files = {name: path for name, path in files_of(store).items() if path.parent.name == "index"}
+    others = files_of(foreign)
+    assert len(files) == 6 + len(lanes) * 5
+    for name in chosen(files, damage, places):
+        path = files[name]
+        content, other = path.read_bytes(), others[name].read_bytes()
+        if damage is of_another_store and content == other:
             continue
         damage(path, other)
-        problems = verify(store).problems
-        if not (damage is missing and path.suffix == ".json"):  # the other copy is an index without this one
-            named = (
-                path.parent if damage is of_another_store else path
-            )  # it may be what the file names that differs
+        problems = problems_of(store)
+        if not (
+            is_gone(path, damage) and name.endswith(".json")
+        ):  # the other copy is an index without this one
+            # What is of another store may be what the file names that differs.
+            named = path.parent if damage is of_another_store else path
             assert any(str(named) in problem for problem in problems), (path, problems)
-        if path.stem.isdigit():
-            read_all(store)
-        elif "lanes" not in path.parts:  # a lane's snapshot has a base of its own here
+        if Path(name).stem.isdigit():
+            read_all(store, lanes)
+        elif not name.startswith("lanes"):  # a lane's snapshot has a base of its own here
             with pytest.raises(CorruptError, match=path.name):
-                read_all(store)
-        if path.is_dir():
-            path.rmdir()
-        path.write_bytes(content)
-    assert verify(store).problems == []
+                read_all(store, lanes)
+        restored(path, content)
+    assert problems_of(store) == []
 
 
 PLACES = [
@@ -204,30 +269,40 @@ PLACES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def both(places: Places) -> Place:
+    """A store of both lanes that every test leaves as it was."""
+    return make_every_kind(places.new(), *LANES)
+
+
 @pytest.mark.parametrize(("one", "other"), PLACES)
 def test_files_that_changed_places_are_found_by_verify_and_by_readers(
-    store: Path, one: str, other: str
+    both: Place, one: str, other: str
 ) -> None:
-    first, second = (store / one).read_bytes(), (store / other).read_bytes()
+    files = files_of(both)
+    first, second = files[one].read_bytes(), files[other].read_bytes()
     assert first != second
-    (store / one).write_bytes(second)
-    (store / other).write_bytes(first)
-    assert any(str(store / one) in p or str(store / other) in p for p in verify(store).problems)
+    write(files[one], second)
+    write(files[other], first)
+    assert any(str(files[one]) in p or str(files[other]) in p for p in problems_of(both))
     with pytest.raises(CorruptError):
-        read_all(store)
-    (store / one).write_bytes(first)
-    (store / other).write_bytes(second)
+        read_all(both, LANES)
+    write(files[one], first)
+    write(files[other], second)
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_records_of_a_future_version_are_refused_with_both_versions(store: Path, name: str) -> None:
-    raw = (store / name).read_bytes()
-    reforged(store / name, format_version=2)
-    sentence = "format version 2, this release reads version 1"
-    assert any(sentence in problem for problem in verify(store).problems)
-    with pytest.raises(FormatVersionError, match=sentence):
-        read_all(store)
-    (store / name).write_bytes(raw)
+def test_records_of_a_future_version_are_refused_with_both_versions(
+    store: Place, lanes: Collection[str]
+) -> None:
+    for name in records_of(lanes):
+        path = store / name
+        raw = path.read_bytes()
+        reforged(path, format_version=2)
+        sentence = "format version 2, this release reads version 1"
+        assert any(sentence in problem and str(path) in problem for problem in problems_of(store))
+        with pytest.raises(FormatVersionError, match=sentence):
+            read_all(store, lanes)
+        write(path, raw)
 
 
 def kind_of(name: str) -> type[Record]:
@@ -235,23 +310,27 @@ def kind_of(name: str) -> type[Record]:
     return kinds.get(Path(name).name, CommitRecord if name.startswith("log") else LaneManifest)
 
 
-@pytest.mark.parametrize("name", RECORDS)
+NO_VALUES = (None, -1, 2**70, 1e300, "x", [], {}, [{}], "\ud800")
+
+
 def test_keys_with_values_that_no_release_writes_are_typed_errors_though_the_checksum_fits(
-    store: Path, name: str
+    store: Place, places: Places, lanes: Collection[str]
 ) -> None:
-    path = store / name
-    raw = path.read_bytes()
-    for key in json.loads(raw):
-        for value in (None, -1, 2**70, 1e300, "x", [], {}, [{}], "\ud800"):
-            if key in ("checksum", "format_version") or json.loads(raw)[key] == value:
-                continue
-            try:
-                reforged(path, **{key: value})
-            except UnicodeEncodeError:
-                continue
-            with suppress(StoreError):
-                read_record(path, kind_of(name))
-                verify(store)
-                read_all(store)
-        path.write_bytes(raw)
-    assert verify(store).problems == []
+    values = NO_VALUES[:1] if places.in_bucket else NO_VALUES
+    for name in records_of(lanes):
+        path = store / name
+        raw = path.read_bytes()
+        for key in json.loads(raw):
+            for value in values:
+                if key in ("checksum", "format_version") or json.loads(raw)[key] == value:
+                    continue
+                try:
+                    reforged(path, **{key: value})
+                except UnicodeEncodeError:
+                    continue
+                with suppress(StoreError):
+                    read_record(path, kind_of(name))
+                    problems_of(store)
+                    read_all(store, lanes)
+            write(path, raw)
+    assert problems_of(store) == []

@@ -260,7 +260,7 @@ def test_what_is_not_there_is_told_in_a_sentence(s3: S3Server, use: Callable[[st
         ObjectStoreError, match=r"does not answer \(Connection refused\); see that the service runs"
     ):
         use(silent)
-    nowhere = s3.store().replace("s3://freshet-tests", "s3://no-such-bucket")
+    nowhere = s3.store(name="x").replace("s3://freshet-tests/", "s3://no-such-bucket/")
     with pytest.raises(ObjectStoreError, match=r"there is no bucket s3://no-such-bucket at http.*; make it"):
         use(nowhere)
 

@@ -1,29 +1,25 @@
-"""Readers of a lane: other processes' commits as they come, and damage by name."""
+"""Readers of a lane, in a folder or a bucket: other processes' commits as they come, and damage by name."""
 
 import json
 import multiprocessing
-import shutil
-from pathlib import Path
 
 import pytest
 from lane_stream import lane, make_store, random_events
+from placed import Changes, anew, copied, flipped
 
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
+from stream.store.places.place import place_of
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return make_store(tmp_path_factory.mktemp("whole"), lane("distdy"), lane("sep"))
+def store(places):
+    """A store that every test leaves as it was."""
+    return make_store(places.new(), lane("distdy"), lane("sep"))
 
 
-@pytest.fixture
-def store(whole, tmp_path):
-    return Path(shutil.copytree(whole, tmp_path / "store"))
-
-
-def catch_up(store: Path) -> None:
+def catch_up(store: str) -> None:
     with LaneWriter(store, lane("hash")) as writer:
         writer.catch_up()
 
@@ -35,10 +31,12 @@ def test_a_missing_lane_is_told_with_those_there_are(store):
         LaneReader(store / "nowhere", "distdy")
 
 
-def test_it_follows_what_another_process_commits(store):
+def test_it_follows_what_another_process_commits(places):
+    address = places.address()
+    store = make_store(place_of(address))
     LaneWriter(store, lane("hash")).close()
     reader = LaneReader(store, "hash")
-    writer = multiprocessing.get_context("spawn").Process(target=catch_up, args=(store,))
+    writer = multiprocessing.get_context("spawn").Process(target=catch_up, args=(address,))
     writer.start()
     seen = []
     for manifest in reader.follow(timeout_s=60):
@@ -55,60 +53,96 @@ def test_following_begins_where_asked_and_ends_when_nothing_comes_or_it_is_told_
     assert [m.sequence for m in reader.follow(after_sequence=7, stop=lambda: True)] == []
 
 
-def test_a_missing_manifest_in_between_is_named(store):
-    tau = LaneReader(store, "sep").manifests[3].tau
-    (store / f"lanes/sep/commits/{tau}.json").unlink()
-    with pytest.raises(CorruptError, match=rf"{tau}\.json is missing, though snapshot {tau + 1} exists"):
+def manifest_path(store, name: str, sequence: int):
+    return store / f"lanes/{name}/commits/{LaneReader(store, name).manifests[sequence].tau}.json"
+
+
+def test_a_missing_manifest_in_between_is_named(store, change):
+    path = manifest_path(store, "sep", 3)
+    change.remove(path)
+    with pytest.raises(
+        CorruptError, match=rf"{path.name} is missing, though snapshot {int(path.stem) + 1} exists"
+    ):
         LaneReader(store, "sep")
 
 
-def test_a_manifest_of_another_lane_is_refused(store):
-    tau = LaneReader(store, "sep").manifests[3].tau
-    shutil.copy(store / f"lanes/distdy/commits/{tau}.json", store / f"lanes/sep/commits/{tau}.json")
+def test_a_manifest_of_another_lane_is_refused(store, change):
+    path = manifest_path(store, "sep", 3)
+    change.write(path, (store / f"lanes/distdy/commits/{path.name}").read_bytes())
     with pytest.raises(CorruptError, match=r"manifest of another lane \(distdy\)"):
         LaneReader(store, "sep")
 
 
-def test_a_swapped_manifest_is_refused(store):
-    first, second = (m.tau for m in LaneReader(store, "sep").manifests[3:5])
-    shutil.copy(store / f"lanes/sep/commits/{first}.json", store / f"lanes/sep/commits/{second}.json")
+def test_a_swapped_manifest_is_refused(store, change):
+    first, second = (manifest_path(store, "sep", sequence) for sequence in (3, 4))
+    change.write(second, first.read_bytes())
     with pytest.raises(CorruptError, match="says it is number 3 after"):
         LaneReader(store, "sep")
 
 
-def test_a_lane_of_another_log_is_refused(store, tmp_path):
-    other = make_store(tmp_path / "other", events=random_events(seed=5))
-    shutil.copytree(store / "lanes", other / "lanes")
+def test_a_lane_of_another_log_is_refused(store, places):
+    other = make_store(places.new(), events=random_events(seed=5))
+    copied(store / "lanes", other / "lanes")
     with pytest.raises(CorruptError, match="made from other events"):
         LaneReader(other, "sep")
 
 
-def test_a_renamed_lane_is_refused(store):
-    (store / "lanes/sep").rename(store / "lanes/other")
+def test_a_renamed_lane_is_refused(store, change: Changes):
+    change.write(store / "lanes/other/lane.json", (store / "lanes/sep/lane.json").read_bytes())
     with pytest.raises(CorruptError, match="header of lane 'sep', not of 'other'"):
         LaneReader(store, "other")
 
 
-def test_a_newer_format_is_refused_with_both_versions(store):
+def test_a_newer_format_is_refused_with_both_versions(store, change):
     path = store / "lanes/sep/lane.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 2}))
+    change.write(path, json.dumps(json.loads(path.read_bytes()) | {"format_version": 2}).encode())
     with pytest.raises(FormatVersionError, match="format version 2, this release reads version 1"):
         LaneReader(store, "sep")
 
 
 @pytest.mark.parametrize("what", ["assignment", "edges", "segments"])
-def test_a_damaged_file_is_named_when_it_is_read(store, what):
+def test_a_damaged_file_is_named_when_it_is_read(store, change, what):
+    def read():
+        with anew(store) as place:
+            LaneReader(place, "distdy").changes(manifest, [0])
+
     reader = LaneReader(store, "distdy")
     manifest = reader.manifests[2]
     path = reader.root / getattr(manifest, what).path
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    content = path.read_bytes()
+    change.write(path, flipped(content, len(content) // 2, 1))
     with pytest.raises(CorruptError, match=rf"{what}\.arrow does not match"):
-        reader.changes(manifest, [0])
-    path.write_bytes(content[:-8])
+        read()
+    change.write(path, content[:-8])
     with pytest.raises(CorruptError, match=rf"{what}\.arrow has {len(content) - 8} bytes"):
-        reader.changes(manifest, [0])
-    path.unlink()
+        read()
+    change.remove(path)
     with pytest.raises(CorruptError, match=rf"{what}\.arrow is missing"):
-        reader.changes(manifest, [0])
+        read()
+
+
+def test_a_copy_of_this_machine_goes_on_where_the_bucket_is_damaged_and_one_that_is_damaged_is_never_served(
+    s3, tmp_path
+):
+    """What a folder can't have: a reader that has a good copy reads that, whatever became of the object, and no other."""
+    store = make_store(
+        place_of(s3.store(cache=tmp_path / "cache")), lane("hash"), events=random_events(snapshots=2)
+    )
+    manifest = LaneReader(store, "hash").manifests[1]
+    path = store / "lanes/hash" / manifest.edges.path
+    good = path.read_bytes()
+    expected = LaneReader(store, "hash").changes(manifest, [0]).keys.tolist()
+    (copy,) = (tmp_path / "cache").glob(f"*-{manifest.edges.checksum}")
+    for damaged in (flipped(good, len(good) // 2), good[:-8], b""):
+        copy.unlink(missing_ok=True)
+        copy.write_bytes(damaged)
+        assert LaneReader(store, "hash").changes(manifest, [0]).keys.tolist() == expected  # fetched anew
+        assert copy.read_bytes() == good
+        path.put(damaged)
+        assert LaneReader(store, "hash").changes(manifest, [0]).keys.tolist() == expected  # from the copy
+        copy.unlink(missing_ok=True)
+        copy.write_bytes(damaged)
+        with pytest.raises(CorruptError, match=r"edges\.arrow"):
+            LaneReader(store, "hash").changes(manifest, [0])
+        path.put(good)
+    assert LaneReader(store, "hash").changes(manifest, [0]).keys.tolist() == expected

@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from log_events import event
+from placed import Places, anew, files_of, flipped
+from placed import write as replace
 
 from schemas.events import event_schema
 from schemas.store import LogHeader
@@ -18,7 +20,7 @@ from stream.store.files.watch import FolderWatch
 from stream.store.log.reader import LogReader
 from stream.store.log.tail import tail_schema
 from stream.store.log.writer import LogWriter
-from stream.store.places.place import Place
+from stream.store.places.place import Place, place_of
 from stream.store.verify.log import verify_log
 
 HEADER = LogHeader(graph="g", interval_us=10, ids="string")
@@ -34,7 +36,7 @@ def open_event(tau: int) -> pa.Table:
     return pa.Table.from_pylist(provenance, schema=tail_schema("string"))
 
 
-def write(store: Path, *taus: int) -> None:
+def write(store: Place, *taus: int) -> None:
     with LogWriter.open(store, HEADER) as writer:
         for tau, following in zip_longest(taus, taus[1:]):
             seal = [(tau, rows) for rows in [writer.open_tail()] if rows.num_rows] or [snapshot(tau)]
@@ -72,27 +74,27 @@ def test_events_are_views_of_the_mapped_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["events", "nodes"])
-def test_a_damaged_snapshot_is_an_error_that_names_it_and_spares_the_others(
-    tmp_path: Path, name: str
-) -> None:
-    write(tmp_path, 1, 2)
-    path = tmp_path / f"log/snapshots/2/{name}.arrow"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-    log = LogReader(tmp_path)
-    assert log.events(1).num_rows == log.nodes(1).num_rows - 1 == 1
-    with pytest.raises(CorruptError, match=rf"snapshots/2/{name}\.arrow"):
-        getattr(log, name)(2)
+def test_a_damaged_snapshot_is_an_error_that_names_it_and_spares_the_others(place: Place, name: str) -> None:
+    write(place, 1, 2)
+    path = files_of(place)[f"log/snapshots/2/{name}.arrow"]
+    content = path.read_bytes()
+    replace(path, flipped(content, len(content) // 2))
+    with anew(place) as there:
+        log = LogReader(there)
+        assert log.events(1).num_rows == log.nodes(1).num_rows - 1 == 1
+        with pytest.raises(CorruptError, match=rf"{path.parent.name}/{name}\.arrow"):
+            getattr(log, name)(2)
 
 
-def test_swapped_snapshots_are_noticed(tmp_path: Path) -> None:
-    write(tmp_path, 1, 2)
-    folder = tmp_path / "log/snapshots"
-    for old, new in (("1", "x"), ("2", "1"), ("x", "2")):
-        (folder / old).rename(folder / new)
-    with pytest.raises(CorruptError, match="does not match the checksum"):
-        LogReader(tmp_path).events(1)
+def test_swapped_snapshots_are_noticed(place: Place) -> None:
+    write(place, 1, 2)
+    for name in ("events", "nodes"):
+        one, two = (files_of(place)[f"log/snapshots/{tau}/{name}.arrow"] for tau in (1, 2))
+        first, second = one.read_bytes(), two.read_bytes()
+        replace(one, second)
+        replace(two, first)
+    with anew(place) as there, pytest.raises(CorruptError, match="does not match the checksum"):
+        LogReader(there).events(1)
 
 
 def test_following_begins_where_it_is_told_and_ends_by_timeout(place: Place) -> None:
@@ -111,41 +113,44 @@ def test_following_ends_when_told_to_stop(place: Place) -> None:
     assert seen == [1]
 
 
-def writing_process(store: Path, commits: int) -> "subprocess.Popen[bytes]":
+def writing_process(store: str, commits: int) -> "subprocess.Popen[bytes]":
     """Another process that commits snapshots 1, 2, 3 …, each with an open event in the tail as well."""
     code = (
         "import sys; sys.path[:0] = sys.argv[3:]\n"
-        "import pathlib, test_log_reader as t; t.write(pathlib.Path(sys.argv[1]), *range(1, int(sys.argv[2])))"
+        "import test_log_reader as t; t.write(t.place_of(sys.argv[1]), *range(1, int(sys.argv[2])))"
     )
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    return subprocess.Popen([sys.executable, "-c", code, str(store), str(commits), *paths])
+    return subprocess.Popen([sys.executable, "-c", code, store, str(commits), *paths])
 
 
-def test_a_follower_sees_and_reads_what_another_process_commits(tmp_path: Path) -> None:
-    write(tmp_path, 0)
-    log = LogReader(tmp_path)
-    with writing_process(tmp_path, 40) as process:
+def test_a_follower_sees_and_reads_what_another_process_commits(places: Places) -> None:
+    address, commits = places.address(), 12 if places.in_bucket else 40
+    write(place_of(address), 0)
+    log = LogReader(address)
+    with writing_process(address, commits) as process:
         seen = []
-        for sealed in log.follow(timeout_s=30, stop=lambda: len(seen) == 40):
+        for sealed in log.follow(timeout_s=30, stop=lambda: len(seen) == commits):
             assert log.events(sealed.tau)["src"].to_pylist() == [f"n{sealed.tau}"]
             assert log.snapshots[: len(seen) + 1][-1] == sealed
             seen.append(sealed.tau)
         assert process.wait(30) == 0
-    assert seen == list(range(40))
-    assert len(log.external_ids()) == 41
+    assert seen == list(range(commits))
+    assert len(log.external_ids()) == commits + 1
 
 
-def test_opening_and_verifying_beside_a_writer_finds_no_fault(tmp_path: Path) -> None:
-    write(tmp_path, 0)
+def test_opening_and_verifying_beside_a_writer_finds_no_fault(places: Places) -> None:
+    address, commits = places.address(), 12 if places.in_bucket else 30
+    write(place_of(address), 0)
     looks = 0
-    with writing_process(tmp_path, 60) as process:
+    with writing_process(address, commits) as process:
         while process.poll() is None:
-            assert verify_log(tmp_path).problems == []
-            assert [s.tau for s in LogReader(tmp_path).snapshots][:1] == [0]
+            with anew(place_of(address)) as place:
+                assert verify_log(place).problems == []
+            assert [s.tau for s in LogReader(address).snapshots][:1] == [0]
             looks += 1
     assert process.returncode == 0
     assert looks > 1
-    assert len(LogReader(tmp_path).snapshots) == 60
+    assert len(LogReader(address).snapshots) == commits
 
 
 @pytest.mark.parametrize("polling", [False, True])

@@ -1,25 +1,28 @@
-"""Verifying a log: whole logs pass, and every damage is found and named."""
+"""Verifying a log, in a folder or a bucket: whole logs pass, and every damage is found and named."""
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
+from placed import Changes, Places, anew, files_of, flipped, write
 
+from schemas.events import event_schema
 from schemas.store import CommitRecord
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.errors import ConfigMissingError
+from stream.store.files.data import write_table
 from stream.store.files.records import canonical, checksum_of, put_record, read_record
+from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
+from stream.store.places.place import Place
 from stream.store.verify.log import verify_log
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    store = tmp_path_factory.mktemp("whole")
-    config = stream_config(str(store))
+def store(places: Places) -> Place:
+    """A store that every test leaves as it was."""
+    store, config = places.new(), stream_config("unused")
     with LogWriter.open(store, log_header(config)) as writer:
         sink = SnapshotSink(writer, config, clock=Clock())
         for n in range(3):
@@ -29,66 +32,66 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-@pytest.fixture
-def store(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "store"))
+def problems_of(store: Place) -> list[str]:
+    with anew(store) as place:
+        return verify_log(place).problems
 
 
-def forge(store: Path, n: int, **changes: Any) -> None:
+def forge(change: Changes, store: Place, n: int, **changes: Any) -> None:
     """Replace a commit, and bind those after it to it, as someone with the format's description could."""
     link = None
     for path in sorted((store / "log/commits").iterdir())[n:]:
         content = read_record(path, CommitRecord).model_dump(mode="json")
         content |= changes if link is None else {"previous": link}
         link = checksum_of(content)
-        path.write_bytes(canonical(content | {"checksum": link}))
+        change.write(path, canonical(content | {"checksum": link}))
 
 
-def test_a_whole_log_has_no_problem_and_all_its_files_are_counted(store: Path) -> None:
+def test_a_whole_log_has_no_problem_and_all_its_files_are_counted(store: Place) -> None:
     check = verify_log(store)
-    files = [path for path in (store / "log").rglob("*") if path.is_file() and path.name != "lock"]
+    files = files_of(store).values()
     assert check.problems == []
     assert check.files == len(files) == 12
     assert check.bytes == sum(path.stat().st_size for path in files)
 
 
-def test_no_log_is_no_empty_log(tmp_path: Path) -> None:
+def test_no_log_is_no_empty_log(place: Place) -> None:
     with pytest.raises(ConfigMissingError):
-        verify_log(tmp_path)
+        verify_log(place)
 
 
-def test_every_kind_of_file_is_checked_for_flipped_bytes(store: Path) -> None:
-    for path in [p for p in (store / "log").rglob("*") if p.is_file() and p.name != "lock"]:
+def test_every_kind_of_file_is_checked_for_flipped_bytes(store: Place, places: Places) -> None:
+    for path in files_of(store).values():
         content = path.read_bytes()
-        for i in range(3, len(content), 97):
-            path.write_bytes(content[:i] + bytes([content[i] ^ 16]) + content[i + 1 :])
-            problems = verify_log(store).problems
+        for i in range(3, len(content), 709 if places.in_bucket else 97):
+            write(path, flipped(content, i, 16))
+            problems = problems_of(store)
             assert any(path.name in problem for problem in problems), f"{path} at {i}: {problems}"
-        path.write_bytes(content)
-    assert verify_log(store).problems == []
+        write(path, content)
+    assert problems_of(store) == []
 
 
-def test_missing_and_truncated_files_are_all_listed(store: Path) -> None:
-    log = store / "log"
-    (log / "rejects/1.arrow").unlink()
-    (log / "snapshots/0/events.arrow").write_bytes(b"")
-    (log / "snapshots/1/nodes.arrow").unlink()
-    problems = verify_log(store).problems
+def test_missing_and_truncated_files_are_all_listed(store: Place, change: Changes) -> None:
+    files = files_of(store)
+    rejects, events, nodes = (
+        files[f"log/{name}.arrow"] for name in ("rejects/1", "snapshots/0/events", "snapshots/1/nodes")
+    )
+    change.remove(rejects)
+    change.write(events, b"")
+    change.remove(nodes)
+    problems = problems_of(store)
     assert len(problems) == 3
-    for name in (
-        "rejects/1.arrow is missing",
-        "snapshots/0/events.arrow has 0 bytes",
-        "snapshots/1/nodes.arrow is missing",
-    ):
-        assert sum(name in problem for problem in problems) == 1
+    for words in (f"{rejects} is missing", f"{events} has 0 bytes", f"{nodes} is missing"):
+        assert sum(words in problem for problem in problems) == 1
 
 
-def test_a_damaged_commit_does_not_hide_what_comes_after_it(store: Path) -> None:
-    (store / "log/commits/0000000000000001.json").write_bytes(b"{}")
-    (store / "log/tail/2.arrow").unlink()
-    problems = verify_log(store).problems
+def test_a_damaged_commit_does_not_hide_what_comes_after_it(store: Place, change: Changes) -> None:
+    tail = files_of(store)["log/tail/2.arrow"]
+    change.write(store / "log/commits/0000000000000001.json", b"{}")
+    change.remove(tail)
+    problems = problems_of(store)
     assert "0000000000000001.json" in problems[0]
-    assert any("tail/2.arrow is missing" in problem for problem in problems)
+    assert any(f"{tail} is missing" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +105,10 @@ def test_a_damaged_commit_does_not_hide_what_comes_after_it(store: Path) -> None
     ],
 )
 def test_records_that_contradict_each_other_are_found(
-    store: Path, n: int, changes: dict[str, Any], sentence: str
+    store: Place, change: Changes, n: int, changes: dict[str, Any], sentence: str
 ) -> None:
-    forge(store, n, **changes)
-    assert any(pa.compute.match_substring_regex(p, sentence).as_py() for p in verify_log(store).problems)
+    forge(change, store, n, **changes)
+    assert any(pa.compute.match_substring_regex(p, sentence).as_py() for p in problems_of(store))
 
 
 @pytest.mark.parametrize(
@@ -118,37 +121,31 @@ def test_records_that_contradict_each_other_are_found(
     ],
 )
 def test_a_snapshot_that_its_commit_describes_wrongly_is_found(
-    store: Path, key: str, value: int, sentence: str
+    store: Place, change: Changes, key: str, value: int, sentence: str
 ) -> None:
     path = store / "log/commits/0000000000000001.json"
     sealed = read_record(path, CommitRecord).model_dump(mode="json")["sealed"]
-    forge(store, 1, sealed=[{**sealed[0], key: value}])
-    assert any(pa.compute.match_substring_regex(p, sentence).as_py() for p in verify_log(store).problems)
+    forge(change, store, 1, sealed=[{**sealed[0], key: value}])
+    assert any(pa.compute.match_substring_regex(p, sentence).as_py() for p in problems_of(store))
 
 
-def test_a_commit_beyond_a_missing_one_is_found(store: Path) -> None:
-    (store / "log/commits/0000000000000001.json").unlink()
-    assert any("commit 1 is missing" in problem for problem in verify_log(store).problems)
+def test_a_commit_beyond_a_missing_one_is_found(store: Place, change: Changes) -> None:
+    change.remove(store / "log/commits/0000000000000001.json")
+    assert any("commit 1 is missing" in problem for problem in problems_of(store))
 
 
-def test_events_out_of_order_and_wrong_dense_ids_are_found(tmp_path: Path) -> None:
-    from schemas.events import event_schema
-    from stream.store.files.data import write_table
-
-    config = stream_config(str(tmp_path))
+def test_events_out_of_order_and_wrong_dense_ids_are_found(place: Place) -> None:
+    config = stream_config("unused")
     rows = [event(1, 2, 5), event(3, 1, 4)]
-    with LogWriter.open(tmp_path, log_header(config)) as writer:
+    with LogWriter.open(place, log_header(config)) as writer:
         record = writer.commit(seal=[(0, pa.Table.from_pylist(rows, schema=event_schema("int")))])
-    assert any(
-        "event 1 is earlier than the one before" in problem for problem in verify_log(tmp_path).problems
-    )
-    log = tmp_path / "log"
-    table = pa.ipc.open_file(log / "snapshots/0/events.arrow").read_all()
+    assert any("event 1 is earlier than the one before" in problem for problem in problems_of(place))
+    log = place / "log"
+    table = LogReader(place).events(0)
     wrong = table.set_column(9, table.schema.field("src_node"), pa.array([0, 0]))
-    reference = write_table(log, "snapshots/0/events.arrow", wrong)
-    (log / "commits/0000000000000000.json").unlink()
+    reference = write_table(log, record.sealed[0].events.path, wrong)
+    commit = log / "commits/0000000000000000.json"
+    commit.unlink()
     sealed = record.sealed[0].model_copy(update={"events": reference})
-    put_record(log / "commits/0000000000000000.json", record.model_copy(update={"sealed": [sealed]}))
-    assert any(
-        "dense ids of the events are not those" in problem for problem in verify_log(tmp_path).problems
-    )
+    put_record(commit, record.model_copy(update={"sealed": [sealed]}))
+    assert any("dense ids of the events are not those" in problem for problem in problems_of(place))

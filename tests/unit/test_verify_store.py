@@ -1,57 +1,64 @@
-"""Verifying a whole store: every damage is found and named, and wrong content is, even if all checksums fit."""
+"""Verifying a whole store, in a folder or a bucket: every damage is found, and wrong content is, even if all checksums fit."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import xxhash
 from lane_stream import lane, make_store, random_events
+from placed import copied, files_of, flipped, problems_of
 
 from schemas.store import LaneManifest
 from stream.store.errors import ConfigMissingError
-from stream.store.files.data import checksum, open_table
+from stream.store.files.data import open_table
 from stream.store.files.records import canonical, checksum_of, read_record
 from stream.store.lane.reader import LaneReader
+from stream.store.lane.writer import KEPT_STATES
 from stream.store.verify.store import verify
+
+SNAPSHOTS = 7
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return make_store(tmp_path_factory.mktemp("whole"), lane("distdy"), lane("sep", edge_life=2))
+def store(places):
+    """A store that every test leaves as it was."""
+    events = random_events(snapshots=SNAPSHOTS)
+    return make_store(places.new(), lane("distdy"), lane("sep", edge_life=2), events=events)
 
 
-@pytest.fixture
-def store(whole, tmp_path):
-    return Path(shutil.copytree(whole, tmp_path / "store"))
-
-
-def rewrite(store: Path, name: str, sequence: int, what: str, change) -> None:
+def rewrite(change, store, name: str, sequence: int, what: str, edit) -> None:
     """Change the rows of one of a lane's files, and all records, as someone with the format's description could."""
     reader = LaneReader(store, name)
     manifest = reader.manifests[sequence]
     reference = getattr(manifest, what)
     table = open_table(reader.root, reference)
-    batches = change([table.get_batch(k) for k in range(table.num_record_batches)])
-    path = reader.root / reference.path
-    del table
-    path.unlink()
-    with pa.ipc.new_file(str(path), batches[0].schema) as writer:
+    batches = edit([table.get_batch(k) for k in range(table.num_record_batches)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    content = manifest.model_dump(mode="json")
-    content[what] = {"path": reference.path, "bytes": path.stat().st_size, "checksum": checksum(path)}
-    forge(reader.root, reader.manifests, sequence, content)
+    replaced(change, reader, sequence, what, sink.getvalue().to_pybytes())
 
 
-def forge(root: Path, manifests: list[LaneManifest], sequence: int, content: dict) -> None:
+def replaced(change, reader, sequence: int, what: str, content: bytes) -> None:
+    """Give one of a lane's files other content, and forge the records after it."""
+    manifest = reader.manifests[sequence]
+    path = getattr(manifest, what).path
+    change.write(reader.root / path, content)
+    record = manifest.model_dump(mode="json")
+    record[what] = {"path": path, "bytes": len(content), "checksum": xxhash.xxh64_hexdigest(content)}
+    forge(change, reader.root, reader.manifests, sequence, record)
+
+
+def forge(change, root, manifests: list[LaneManifest], sequence: int, content: dict) -> None:
     link = None
     for manifest in manifests[sequence:]:
         path = root / f"commits/{manifest.tau}.json"
         if link is not None:
             content = read_record(path, LaneManifest).model_dump(mode="json") | {"previous": link}
         link = checksum_of(content)
-        path.write_bytes(canonical(content | {"checksum": link}))
+        change.write(path, canonical(content | {"checksum": link}))
 
 
 def without_last_row(batches):
@@ -60,59 +67,78 @@ def without_last_row(batches):
     return [b.slice(0, b.num_rows - 1) if k == largest else b for k, b in enumerate(batches)]
 
 
+def files_in_use(store):
+    """All files but older states: in a bucket, which knows whole seconds, they go a start later."""
+    files = files_of(store)
+    for name in ("distdy", "sep"):
+        states = sorted(
+            (n for n in files if n.startswith(f"lanes/{name}/state/")), key=lambda n: int(Path(n).stem)
+        )
+        for older in states[:-KEPT_STATES]:
+            del files[older]
+    return files
+
+
 def test_a_whole_store_has_no_problem_and_all_its_files_are_counted(store):
     check = verify(store)
-    files = [path for path in store.rglob("*") if path.is_file() and path.name != "lock"]
+    files = files_in_use(store).values()
     assert (check.ok, check.problems) == (True, [])
     assert check.files == len(files)
     assert check.bytes == sum(path.stat().st_size for path in files)
 
 
-def test_no_store_is_no_whole_store(tmp_path):
+def test_no_store_is_no_whole_store(place):
     with pytest.raises(ConfigMissingError):
-        verify(tmp_path)
+        verify(place)
 
 
-def test_every_file_of_a_lane_is_checked_for_flipped_bytes_truncation_and_absence(store):
-    files = [path for path in (store / "lanes").rglob("*") if path.is_file() and path.name != "lock"]
+def test_every_file_of_a_lane_is_checked_for_flipped_bytes_truncation_and_absence(store, change):
     kinds = {}
-    for path in sorted(files):  # one of each kind in each lane
-        kinds[
-            path.relative_to(store / "lanes").parts[0], path.name if path.suffix == ".arrow" else path.suffix
-        ] = path
+    for name, path in files_in_use(store).items():  # one of each kind in each lane
+        if name.startswith("lanes/"):
+            _, lane_name, *_, last = name.split("/")
+            kinds[lane_name, last if last.endswith(".arrow") else last.rpartition(".")[2]] = path
     assert len(kinds) >= 2 * 6
-    for path in kinds.values():
-        content = path.read_bytes()
-        for damaged in (content[: len(content) // 2], content[:-1], b"", _flipped(content)):
-            path.write_bytes(damaged)
-            problems = verify(store).problems
-            assert any(str(path) in problem for problem in problems), path
-        path.unlink()
-        assert verify(store).problems, path
-        path.write_bytes(content)
+    records = {key: path for key, path in kinds.items() if path.name.endswith(".json")}
+    for paths in (records.values(), [path for key, path in kinds.items() if key not in records]):
+        contents = {path: path.read_bytes() for path in paths}
+        for damage in (
+            lambda content: content[: len(content) // 2], lambda content: content[:-1], lambda content: b"",
+            lambda content: flipped(content, len(content) // 3),
+        ):  # fmt: skip
+            for path, content in contents.items():
+                change.write(path, damage(content))
+            problems = problems_of(store)
+            assert all(any(str(path) in problem for problem in problems) for path in paths)
+        change.undo()
+    data = [path for key, path in kinds.items() if key not in records]
+    for path in data:
+        change.remove(path)
+    problems = problems_of(store)
+    assert all(any(f"{path} is missing" in problem for problem in problems) for path in data)
+    change.undo()
     assert verify(store).ok
 
 
-def _flipped(content: bytes) -> bytes:
-    flipped = bytearray(content)
-    flipped[len(content) // 3] ^= 4
-    return bytes(flipped)
-
-
-def test_damage_in_one_file_does_not_hide_damage_in_others(store):
-    victims = [*(store / "lanes/distdy/snapshots/2").iterdir(), *(store / "lanes/sep/snapshots/5").iterdir()]
+def test_damage_in_one_file_does_not_hide_damage_in_others(store, change):
+    names = ("lanes/distdy/snapshots/2/", "lanes/sep/snapshots/5/")
+    victims = [path for name, path in files_of(store).items() if name.startswith(names)]
     for path in victims:
-        path.write_bytes(path.read_bytes()[:-8])
-    problems = verify(store).problems
+        change.write(path, path.read_bytes()[:-8])
+    problems = problems_of(store)
+    assert len(victims) >= 7
     assert all(any(str(path) in problem for problem in problems) for path in victims)
 
 
-def test_a_damaged_log_leaves_the_lanes_checked_for_themselves(store):
-    (store / "log/snapshots/2/events.arrow").unlink()
-    (store / "lanes/sep/snapshots/5/edges.arrow").unlink()
-    problems = verify(store).problems
-    assert sum("log/snapshots/2/events.arrow" in problem for problem in problems) == 1
-    assert sum("sep/snapshots/5/edges.arrow" in problem for problem in problems) == 1
+def test_a_damaged_log_leaves_the_lanes_checked_for_themselves(store, change):
+    victims = [
+        files_of(store)[name]
+        for name in ("log/snapshots/2/events.arrow", "lanes/sep/snapshots/5/edges.arrow")
+    ]
+    for path in victims:
+        change.remove(path)
+    problems = problems_of(store)
+    assert all(sum(str(path) in problem for problem in problems) == 1 for path in victims)
 
 
 @pytest.mark.parametrize(
@@ -125,47 +151,45 @@ def test_a_damaged_log_leaves_the_lanes_checked_for_themselves(store):
         ("sep", "event_parts", "fewer than|latest insert"),
     ],
 )
-def test_content_that_contradicts_the_log_is_found_though_all_checksums_fit(store, name, what, words):
-    rewrite(store, name, 4, what, without_last_row)
-    problems = verify(store).problems
+def test_content_that_contradicts_the_log_is_found_though_all_checksums_fit(store, change, name, what, words):
+    rewrite(change, store, name, 4, what, without_last_row)
+    problems = problems_of(store)
     assert problems
     assert all(f"lanes/{name}/commits/4.json, snapshot 4" in problem for problem in problems)
     assert any(re.search(words, problem) for problem in problems), problems
 
 
-def test_a_missing_part_is_found(store):
-    rewrite(store, "sep", 4, "edges", lambda batches: batches[:-1])
-    assert any("has 3 record batches, the lane needs 4" in problem for problem in verify(store).problems)
+def test_a_missing_part_is_found(store, change):
+    rewrite(change, store, "sep", 4, "edges", lambda batches: batches[:-1])
+    assert any("has 3 record batches, the lane needs 4" in problem for problem in problems_of(store))
 
 
-def test_a_base_that_says_something_else_is_found(store):
+def test_a_base_that_says_something_else_is_found(store, change):
     reader = LaneReader(store, "distdy")
     manifest = reader.manifests[6]
     other = reader.manifests[3].base
     assert manifest.base and other
-    content = manifest.model_dump(mode="json")
-    path = reader.root / manifest.base.path
-    shutil.copy(reader.root / other.path, path)
-    content["base"] = {"path": manifest.base.path, "bytes": other.bytes, "checksum": other.checksum}
-    forge(reader.root, reader.manifests, 6, content)
-    assert any("its base: " in problem for problem in verify(store).problems)
+    replaced(change, reader, 6, "base", (reader.root / other.path).read_bytes())
+    assert any("its base: " in problem for problem in problems_of(store))
 
 
 @pytest.mark.parametrize("key", ["live_edges", "live_nodes"])
-def test_wrong_counts_are_found(store, key):
+def test_wrong_counts_are_found(store, change, key):
     reader = LaneReader(store, "distdy")
     content = reader.manifests[2].model_dump(mode="json")
     content[key] += 1
-    forge(reader.root, reader.manifests, 2, content)
-    assert any(f"{key} is" in problem for problem in verify(store).problems)
+    forge(change, reader.root, reader.manifests, 2, content)
+    assert any(f"{key} is" in problem for problem in problems_of(store))
 
 
-def test_a_lane_of_another_store_is_found(store, tmp_path):
-    other = make_store(tmp_path / "other", events=random_events(seed=7))
-    shutil.copytree(store / "lanes", other / "lanes")
-    assert any("made from other events" in problem for problem in verify(other).problems)
+def test_a_lane_of_another_store_is_found(store, places):
+    other = make_store(places.new(), events=random_events(seed=7, snapshots=SNAPSHOTS))
+    copied(store / "lanes", other / "lanes")
+    assert any("made from other events" in problem for problem in problems_of(other))
 
 
-def test_a_lane_that_was_never_begun_is_no_damage(store):
+def test_a_lane_that_was_never_begun_is_no_damage(tmp_path):
+    """A folder only: a bucket has no empty ones."""
+    store = make_store(tmp_path, events=random_events(snapshots=1))
     (store / "lanes/new/commits").mkdir(parents=True)
     assert verify(store).ok

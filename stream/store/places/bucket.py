@@ -37,6 +37,8 @@ _NO_CREDENTIALS = re.compile(
 _EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken"}
 """What a service calls credentials whose time is over; most say so with status 400."""
 
+_REFUSED = {"401", "403"}
+
 _PASSING = {"408", "409", "429"}
 """Refusals that another try may not meet."""
 
@@ -287,7 +289,9 @@ class Bucket:
                 f"the credentials of this process for {where} have expired ({code}): give it new ones and start it again, or "
                 "have them come from a role or a web identity, which are renewed in time"
             )
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
+        status = _STATUS.search(text)
+        refused = status is not None and status[1] in _REFUSED  # a list says so by its status alone
+        if refused or isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
             return ObjectStoreError(
                 f"{where} refuses this process's credentials for {key or 'its list'} ({code or 'access denied'}): it must "
                 "list, read, put and delete there; see that the environment, the profile or the role has them"
@@ -297,7 +301,6 @@ class Bucket:
                 f"no credentials for {where}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give "
                 "the machine a role"
             )
-        status = _STATUS.search(text)
         if status is not None and (status[1][0] in "34" or status[1] == "501") and status[1] not in _PASSING:
             return ObjectStoreError(
                 f"{where} refuses {key or 'its list'} with status {status[1]} ({code or 'no reason given'}); see that it "

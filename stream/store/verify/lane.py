@@ -44,7 +44,7 @@ def verify_lane(store: str | Place, lane: str, *, against_log: bool) -> Check:
         are what their records say.
     """
     root = lane_folder(store, lane)
-    check = Check()
+    check = Check.begun(root)
     taus = sorted(manifest_taus(root))
     if not (root / HEADER).exists() and not taus:
         return check  # a lane that was never begun
@@ -137,6 +137,9 @@ def _manifests(
         check.read(path)
         try:
             manifest = read_record(path, LaneManifest)
+        except ConfigMissingError:
+            check.problems.append(f"{path} is missing, though it was listed")
+            continue
         except (CorruptError, FormatVersionError) as error:
             check.problems.append(str(error))
             continue

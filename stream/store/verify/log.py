@@ -43,7 +43,7 @@ def verify_log(store: str | Place) -> Check:
         ConfigMissingError: There is no store: neither a log's folder nor a lane's.
     """
     root = log_folder(store)
-    check = Check()
+    check = Check.begun(root)
     check.read(root / HEADER)
     try:
         header = read_record(root / HEADER, LogHeader)
@@ -89,9 +89,6 @@ def _records(
         begin, max(numbers(root), default=-1) + 1
     ):  # a listing beside a writer may lack one in between
         path = root / commit_name(n)
-        if not path.exists():
-            continue  # the one after it tells
-        check.read(path)
         try:
             record = read_record(path, CommitRecord)
             records.append(record)
@@ -99,9 +96,12 @@ def _records(
                 chain = _resumed(root, header, records)
             else:
                 chain.add(record)
+        except ConfigMissingError:
+            continue  # the one after it tells
         except StoreError as error:
             check.problems.append(str(error))
             chain = _resumed(root, header, records)
+        check.read(path)
     for before, after in pairwise(records):
         check.problems.extend(_backwards(root, before, after))
     return records
