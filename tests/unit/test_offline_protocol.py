@@ -14,6 +14,7 @@ from trainer_streams import meetings
 from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.service.failure import Failure
 from trainer.evaluation.evaluate import evaluate
+from trainer.evaluation.foreign_scores import ForeignScores
 from trainer.ranks import Ranks
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
 
@@ -215,3 +216,95 @@ def test_scores_that_lack_something_are_refused_or_their_figures_absent(
         judged(data, negatives=path, scores=file(scores.set_column(4, "candidate_scores", pa.array(short))))
     with pytest.raises(Failure, match="--scores needs --negatives"):
         judged(data, scores=file(scores))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        (
+            "event",
+            lambda table: pc.add(table["event"], 0.5),
+            "column event is double, expected whole numbers",
+        ),
+        (
+            "event",
+            lambda table: pa.array([[1]] * len(table)),
+            "column event is list<.*, expected whole numbers",
+        ),
+        ("event", lambda table: pa.nulls(len(table), pa.int64()), r"event has \d+ rows without a number"),
+        (
+            "score",
+            lambda table: pa.array([float("nan")] * len(table)),
+            r"score is no number for \d+ test events",
+        ),
+        ("candidate_scores", lambda table: table["score"], "candidate_scores is double, expected lists"),
+        (
+            "candidate_scores",
+            lambda table: pa.array([[None] * 50] * len(table), pa.list_(pa.float64())),
+            r"candidate_scores is no number for \d+ test events",
+        ),
+    ],
+)
+def test_what_is_no_score_is_told_with_its_event_and_never_judged(
+    name: str, values: object, said: str, made: tuple[str, dict], tmp_path: Path
+) -> None:
+    scores = foreign(made[0])
+    wrong = scores.set_column(scores.schema.get_field_index(name), name, values(scores))
+    pq.write_table(wrong, tmp_path / "s.parquet")
+    ranked = scores.filter(scores["candidate_scores"].is_valid())["event"].to_numpy()
+    with pytest.raises(Failure, match=f"--scores .*{said}"):
+        found = ForeignScores(tmp_path / "s.parquet")
+        found.of("score", ranked)
+        found.candidates(ranked, 50)
+
+
+def with_null(lists: list) -> list:
+    first = next(row for row, found in enumerate(lists) if found)
+    return [*lists[:first], [None, *lists[first][1:]], *lists[first + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("random", lambda table: table["dst"], r"event \d+ has its own destination as random negative"),
+        (
+            "historical_src",
+            lambda table: pa.nulls(len(table), pa.int64()),
+            r"event \d+ has half a historical pair, give both ends or neither",
+        ),
+        (
+            "candidates",
+            lambda table: pa.array(with_null(table["candidates"].to_pylist())),
+            r"event \d+ has a candidate that is null",
+        ),
+    ],
+)
+def test_what_is_no_negative_is_told_with_its_event(
+    name: str, values: object, said: str, data: str, made: tuple[str, dict], tmp_path: Path
+) -> None:
+    wrong = changed(made[0], tmp_path / "n.parquet", **{name: values(pq.read_table(made[0]))})
+    with pytest.raises(Failure, match=f"--negatives .*{said}"):
+        judged(data, negatives=wrong)
+
+
+def test_a_file_with_strange_metadata_a_folder_or_a_column_twice_is_no_file_of_negatives(
+    data: str, made: tuple[str, dict], tmp_path: Path
+) -> None:
+    table = pq.read_table(made[0])
+    strange = {
+        "{": "has format unknown, this release reads 1",
+        "[1]": "has format unknown",
+        '{"format": 9}': "has format 9",
+    }
+    for said, expected in strange.items():
+        pq.write_table(
+            table.replace_schema_metadata({"freshet.negatives": said}), tmp_path / "strange.parquet"
+        )
+        with pytest.raises(Failure, match=expected):
+            judged(data, negatives=str(tmp_path / "strange.parquet"))
+    twice = pa.Table.from_arrays([*table.columns, table["t"]], names=[*table.column_names, "t"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(Failure, match="has column t more than once"):
+        judged(data, negatives=str(tmp_path / "twice.parquet"))
+    with pytest.raises(Failure, match=r"cannot be read: .* is a directory"):
+        judged(data, negatives=str(tmp_path))

@@ -19,6 +19,7 @@ from schemas.events import id_type
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples
+from trainer.data.given_table import read_given
 from trainer.data.history import Inserts
 from trainer.data.negatives import NONE, Judged
 from trainer.data.split import Split
@@ -55,22 +56,33 @@ class StoredNegatives:
         _require_same(Path(path), table, judged, inserts, external)
         ids = _Ids(Path(path), external)
         random = ids.dense(table, "random")
+        if (random == inserts.dst[judged]).any():
+            same = judged[np.flatnonzero(random == inserts.dst[judged])[0]]
+            raise Failure(f"--negatives {path}: event {same} has its own destination as random negative")
         if (random == NONE).any() and (random != NONE).any():
             without = judged[np.flatnonzero(random == NONE)[0]]
             raise Failure(
                 f"--negatives {path}: event {without} has no random negative, every one must have one"
             )
         old_src, old_dst = ids.dense(table, "historical_src"), ids.dense(table, "historical_dst")
+        if ((old_src == NONE) != (old_dst == NONE)).any():
+            half = judged[np.flatnonzero((old_src == NONE) != (old_dst == NONE))[0]]
+            raise Failure(
+                f"--negatives {path}: event {half} has half a historical pair, give both ends or neither"
+            )
         lists = table["candidates"].combine_chunks()
         ranked = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
         widths = np.unique(lists.drop_null().value_lengths().to_numpy(zero_copy_only=False))
         if len(widths) > 1:
             raise Failure(
-                f"{path}: events have {widths[0]} to {widths[-1]} candidates, all must have as many"
+                f"--negatives {path}: events have {widths[0]} to {widths[-1]} candidates, all must have as many"
             )
         self.num_candidates = int(widths[0]) if len(widths) else 0
         flat = ids.dense(pa.table({"candidates": lists.drop_null().flatten()}), "candidates")
         candidates = flat.reshape(len(ranked), self.num_candidates)
+        if (candidates == NONE).any():
+            absent = judged[ranked[(candidates == NONE).any(axis=1)][0]]
+            raise Failure(f"--negatives {path}: event {absent} has a candidate that is null")
         self._random, self._old = np.full(len(inserts), NONE), np.full((2, len(inserts)), NONE)
         self._random[judged] = random
         self._old[:, judged] = old_src, old_dst
@@ -150,8 +162,11 @@ def write_negatives(
         }
     ).replace_schema_metadata({METADATA: json.dumps({"format": FORMAT, **about})})
     temporary = Path(path).with_name(Path(path).name + ".tmp")
-    pq.write_table(table, temporary, compression="zstd")
-    temporary.replace(path)
+    try:
+        pq.write_table(table, temporary, compression="zstd")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _external(external: pa.Array, dense: Int64) -> pa.Array:
@@ -159,18 +174,10 @@ def _external(external: pa.Array, dense: Int64) -> pa.Array:
 
 
 def _read(path: Path, lane: LaneReader) -> pa.Table:
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise Failure(f"--negatives {path} cannot be read: {' '.join(str(error).split())}") from None
-    missing = [name for name in COLUMNS if name not in table.column_names]
-    if missing:
-        raise Failure(f"--negatives {path} has no column {', '.join(missing)}: docs/training.md lists them")
+    table = read_given(path, "--negatives", COLUMNS)
     said = (table.schema.metadata or {}).get(METADATA)
-    if said is not None and json.loads(said).get("format") != FORMAT:
-        raise Failure(
-            f"--negatives {path} has format {json.loads(said).get('format')}, this release reads {FORMAT}"
-        )
+    if said is not None and (found := _format_of(said)) != FORMAT:
+        raise Failure(f"--negatives {path} has format {found}, this release reads {FORMAT}")
     ids = id_type(lane.log.header.ids)
     wanted = dict.fromkeys(("src", "dst", "random", "historical_src", "historical_dst"), ids)
     wanted |= {"event": pa.int64(), "t": pa.int64(), "candidates": pa.list_(ids)}
@@ -183,6 +190,13 @@ def _read(path: Path, lane: LaneReader) -> pa.Table:
                 f"--negatives {path}: column {name} is {table[name].type}, expected {kind}"
             ) from None
     return table.sort_by("event")
+
+
+def _format_of(metadata: bytes) -> Any:
+    try:
+        return json.loads(metadata)["format"]
+    except (ValueError, TypeError, KeyError):
+        return "unknown"
 
 
 def _require_same(path: Path, table: pa.Table, judged: Int64, inserts: Inserts, external: pa.Array) -> None:

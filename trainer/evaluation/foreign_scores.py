@@ -5,20 +5,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stream.service.failure import Failure
 from trainer.data.examples import Examples
+from trainer.data.given_table import read_given, whole_numbers
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
 
 Float64 = NDArray[np.float64]
 
+Int64 = NDArray[np.int64]
+
 REQUIRED = ("event", "score", "random_score")
+OPTIONAL = ("historical_score", "candidate_scores")
 
 
 class ForeignScores:
@@ -28,40 +29,48 @@ class ForeignScores:
         path: Parquet, or CSV (``candidate_scores`` as numbers between spaces), with the columns of docs/training.md.
 
     Raises:
-        Failure: It cannot be read, lacks a column, or has an event twice.
+        Failure: It cannot be read, lacks a column, has something else than numbers, or an event twice.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        table = self._read()
-        missing = [name for name in REQUIRED if name not in table.column_names]
-        if missing:
-            raise Failure(f"--scores {path} has no column {', '.join(missing)}: docs/training.md lists them")
-        table = table.sort_by("event")
-        self.event = self._numbers(table, "event").astype(np.int64)
+        table = read_given(self.path, "--scores", REQUIRED, OPTIONAL, csv=True)
+        event = whole_numbers(table, "event", f"--scores {path}").to_numpy()
+        order = np.argsort(event, kind="stable")
+        self.event: Int64 = event[order]
         twice = self.event[1:][self.event[1:] == self.event[:-1]]
         if len(twice):
             raise Failure(f"--scores {path} has event {twice[0]} more than once")
-        self.score = self._numbers(table, "score")
-        self.random = self._numbers(table, "random_score")
-        self.historical = (
-            self._numbers(table, "historical_score") if "historical_score" in table.column_names else None
-        )
+        self._scores = {
+            name: self._numbers(table, name)[order]
+            for name in (*REQUIRED[1:], "historical_score")
+            if name in table.column_names
+        }
         self._candidates: dict[int, Float64] | None = None
         if "candidate_scores" in table.column_names:
-            lists = zip(self.event.tolist(), table["candidate_scores"].to_pylist(), strict=True)
-            self._candidates = {event: self._list(event, found) for event, found in lists if found}
+            self._require_lists(table["candidate_scores"].type)
+            lists = zip(event.tolist(), table["candidate_scores"].to_pylist(), strict=True)
+            self._candidates = {number: self._list(number, found) for number, found in lists if found}
 
     @property
     def ranks(self) -> bool:
         """Whether there are scores of candidates."""
         return self._candidates is not None
 
-    def rows(self, events: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where events stand.
+    @property
+    def has_historical(self) -> bool:
+        """Whether there are scores of historical negatives."""
+        return "historical_score" in self._scores
+
+    def of(self, name: str, events: Int64) -> Float64:
+        """The scores of some events.
+
+        Args:
+            name: The column.
+            events: By number.
 
         Raises:
-            Failure: One is not there.
+            Failure: An event is not there, or has no number.
         """
         at = np.searchsorted(self.event, events)
         there = np.append(self.event, -1)[at] == events
@@ -70,7 +79,9 @@ class ForeignScores:
                 f"--scores {self.path} lacks {int((~there).sum())} of {len(events)} test events, the first is event "
                 f"{events[~there][0]}: score every row of the negatives' file whose part is test"
             )
-        return at
+        found = self._scores[name][at]
+        self._require_numbers(name, np.isnan(found), events)
+        return found
 
     def candidates(self, events: NDArray[np.int64], count: int) -> Float64:
         """Scores (r, count) of the candidates of ranked events.
@@ -87,19 +98,30 @@ class ForeignScores:
                     f"negatives' file has {count} candidates"
                 )
             found[row] = scores
+        self._require_numbers("candidate_scores", np.asarray(np.isnan(found).any(axis=1)), events)
         return found
 
-    def _read(self) -> pa.Table:
-        try:
-            if self.path.suffix == ".csv":
-                return pyarrow.csv.read_csv(self.path)
-            return pq.read_table(self.path)
-        except (OSError, pa.ArrowException) as error:
-            raise Failure(f"--scores {self.path} cannot be read: {' '.join(str(error).split())}") from None
+    def _require_numbers(self, name: str, absent: NDArray[np.bool_], events: Int64) -> None:
+        if absent.any():
+            raise Failure(
+                f"--scores {self.path}: {name} is no number for {int(absent.sum())} test events, the first is event "
+                f"{events[absent][0]}"
+            )
+
+    def _require_lists(self, kind: pa.DataType) -> None:
+        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        inner = kind.value_type if lists else kind
+        text = pa.types.is_string(inner) or pa.types.is_large_string(inner)
+        numbers = pa.types.is_floating(inner) or pa.types.is_integer(inner) or pa.types.is_null(inner)
+        if not (numbers if lists else text or pa.types.is_null(kind)):
+            raise Failure(
+                f"--scores {self.path}: column candidate_scores is {kind}, expected lists of numbers, or text with spaces "
+                "between numbers"
+            )
 
     def _numbers(self, table: pa.Table, name: str) -> Float64:
         try:
-            column = pc.cast(table[name], pa.float64())
+            column = table[name].cast(pa.float64())
         except pa.ArrowException:
             raise Failure(
                 f"--scores {self.path}: column {name} is {table[name].type}, expected numbers"
@@ -110,7 +132,7 @@ class ForeignScores:
     def _list(self, event: int, found: Any) -> Float64:
         try:
             return np.array(found.split() if isinstance(found, str) else found, np.float64)
-        except (ValueError, TypeError):
+        except ValueError:
             raise Failure(
                 f"--scores {self.path}: candidate_scores of event {event} are not numbers"
             ) from None
@@ -123,7 +145,7 @@ def judge(scores: ForeignScores, protocol: OfflineProtocol, ranks: Ranks) -> Pre
     where the file has no scores of these.
 
     Raises:
-        Failure: The file lacks an event, or has it with another number of candidates.
+        Failure: The file lacks an event or a number, or has another number of candidates.
     """
     found = []
     begin = 0
@@ -140,16 +162,21 @@ def _judged(
 ) -> Predictions:
     asked = judged_queries(examples)
     positive, random, historical, candidates = asked
-    rows = scores.rows(begin + positive.event)
+    if not len(random):
+        raise Failure(
+            f"--scores {scores.path}: the negatives' file has no random negatives, so there is nothing to judge; the data "
+            "needs at least two destinations"
+        )
     count = max(1, examples.num_candidates)
-    none = np.full(len(candidates), np.nan)
     logits = [
-        scores.score[rows],
-        scores.random[scores.rows(begin + random.event)],
-        np.full(len(historical), np.nan)
-        if scores.historical is None
-        else scores.historical[scores.rows(begin + historical.event)],
-        scores.candidates(begin + candidates.event[::count], count).ravel() if scores.ranks else none,
+        scores.of("score", begin + positive.event),
+        scores.of("random_score", begin + random.event),
+        scores.of("historical_score", begin + historical.event)
+        if scores.has_historical
+        else np.full(len(historical), np.nan),
+        scores.candidates(begin + candidates.event[::count], count).ravel()
+        if scores.ranks
+        else np.full(len(candidates), np.nan),
     ]
     untrained = [np.full(len(queries), np.nan) for queries in asked]
     judged = side_by_side(examples, asked, logits, untrained, ranks, window_s)

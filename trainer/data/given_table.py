@@ -1,0 +1,70 @@
+"""A table in a file that the command line names: read with its columns checked, every fault told in a sentence."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from stream.service.failure import Failure
+
+
+def read_given(
+    path: Path, option: str, required: Sequence[str], optional: Sequence[str] = (), *, csv: bool = False
+) -> pa.Table:
+    """Read the columns that are asked for; others are passed over.
+
+    Args:
+        path: Parquet.
+        option: Which option of the command line names it, such as ``--scores``: begins every sentence.
+        required: Columns that must be there.
+        optional: Columns that may be.
+        csv: Whether a file that ends in ``.csv`` is taken too.
+
+    Raises:
+        Failure: It cannot be read, lacks a required column, or has a column twice.
+    """
+    named = f"{option} {path}"
+    try:
+        if csv and path.suffix.lower() == ".csv":
+            table = pyarrow.csv.read_csv(path)
+            names = _wanted(named, table.column_names, required, optional)
+            return table.select(names)
+        with pq.ParquetFile(path) as file:
+            names = _wanted(named, file.schema_arrow.names, required, optional)
+            return file.read(columns=names)
+    except (OSError, pa.ArrowException) as error:
+        raise Failure(f"{named} cannot be read: {' '.join(str(error).split())}") from None
+
+
+def whole_numbers(table: pa.Table, name: str, option: str) -> pa.ChunkedArray:
+    """A column as int64.
+
+    Args:
+        table: Has it.
+        name: The column.
+        option: Which option named the file, and the file.
+
+    Raises:
+        Failure: A value is missing, or is no whole number.
+    """
+    column = table[name]
+    try:
+        found = column.cast(pa.int64())
+    except pa.ArrowException:
+        raise Failure(f"{option}: column {name} is {column.type}, expected whole numbers") from None
+    if found.null_count:
+        raise Failure(f"{option}: column {name} has {found.null_count} rows without a number")
+    return found
+
+
+def _wanted(named: str, there: list[str], required: Sequence[str], optional: Sequence[str]) -> list[str]:
+    missing = [name for name in required if name not in there]
+    if missing:
+        raise Failure(f"{named} has no column {', '.join(missing)}: docs/training.md lists them")
+    names = [*required, *(name for name in optional if name in there)]
+    twice = [name for name in names if there.count(name) > 1]
+    if twice:
+        raise Failure(f"{named} has column {twice[0]} more than once")
+    return names
