@@ -1,11 +1,15 @@
 """Parts of the memory architecture that are computed otherwise than written: each equals its formula, gradients too."""
 
+import numpy as np
 import pytest
 import torch
 
 from trainer.data.history import Encounter
+from trainer.data.hop_rows import gather_edges, gather_hop
+from trainer.models.memory.aggregators import last, latest, mean
 from trainer.models.memory.decoder import EventDecoder
 from trainer.models.memory.updaters import Gated, Plain
+from trainer.nn.pair_perceptron import PairPerceptron
 from trainer.nn.temporal_attention import TemporalAttention
 from trainer.nn.time_encoding import CosineTime, LogTime
 
@@ -66,6 +70,66 @@ def test_the_decoder_is_a_perceptron_over_both_ends_and_what_was_seen_of_the_pai
     plain = EventDecoder(6, history=False, walks=0)
     expected = plain.perceptron(torch.cat([src, dst], dim=1)).squeeze(1)
     torch.testing.assert_close(plain(z, at_src, at_dst, encounters, None), expected)
+
+
+def test_scores_of_pairs_have_the_gradient_of_their_formula() -> None:
+    torch.manual_seed(0)
+    at_src, at_dst = torch.tensor([0, 4, 2, 0]), torch.tensor([1, 4, 0, 3])
+    inputs = [
+        torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 14), (7,), (1, 7), (1,))
+    ]
+
+    def score(
+        either: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, last: torch.Tensor
+    ) -> torch.Tensor:
+        logits: torch.Tensor = PairPerceptron.apply(either, at_src, at_dst, bias, weight, last)  # type: ignore[no-untyped-call]
+        return logits
+
+    either, bias, weight, last = inputs
+    hidden = torch.relu(either[at_src, :7] + either[at_dst, 7:] + bias)
+    torch.testing.assert_close(score(*inputs), (hidden @ weight.t() + last).squeeze(1))
+    assert torch.autograd.gradcheck(score, inputs)
+    with torch.no_grad():
+        either[4] = torch.nan
+    assert torch.isnan(score(*inputs)).tolist() == [False, True, False, False]
+
+
+def test_what_rows_look_at_is_gathered_as_by_a_loop() -> None:
+    rng = np.random.default_rng(0)
+    n, k, events = 6, 3, 9
+    layer = rng.integers(0, 2 * events, (n, k)), rng.integers(0, 50, (n, k)), rng.integers(0, n, (n, k))
+    there = rng.random((n, k)) < 0.6
+    row, time_us = rng.integers(0, n, 11), rng.integers(50, 90, 11)
+    event, place = np.empty((11, k), np.int64), np.empty((11, k), np.int64)
+    looked, age = np.empty((11, k), np.bool_), np.empty((11, k), np.float32)
+    gather_hop(row, time_us, layer, there, (event, place, looked, age))
+    carried = rng.random((events, 2)).astype(np.float32)
+    edges = np.empty((11 * k, 3), np.float32)
+    gather_edges(event.ravel(), carried, True, edges)
+    for r in range(11):
+        for j in range(k):
+            at = row[r], j
+            assert (place[r, j], looked[r, j]) == (layer[2][at], there[at])
+            if not there[at]:
+                assert (event[r, j], age[r, j]) == (-1, 0) and not edges[r * k + j].any()
+                continue
+            assert event[r, j] == layer[0][at]
+            assert age[r, j] == np.float32((time_us[r] - layer[1][at]) / 1e6)
+            end = 1 if event[r, j] % 2 == 0 else -1
+            assert edges[r * k + j].tolist() == [end, *carried[event[r, j] // 2].tolist()]
+    gather_edges(event.ravel(), carried, False, edges)
+    assert not edges[:, 0].any()
+
+
+def test_mails_that_no_aggregate_looks_at_are_not_made() -> None:
+    """The latest of each node's mails, in the nodes' order; by the mean, all."""
+    node = np.array([0, 1, 0, 2, 1])
+    mails = torch.arange(10.0).view(5, 2)
+    assert latest(node, 3).tolist() == [2, 4, 3]
+    chosen = latest(node, 3)
+    torch.testing.assert_close(last(mails[chosen], node[chosen], 3), last(mails, node, 3))
+    expected = torch.stack([mails[[0, 2]].mean(0), mails[[1, 4]].mean(0), mails[3]])
+    torch.testing.assert_close(mean(mails, node, 3), expected)
 
 
 def test_half_precision_is_for_training_only_and_close() -> None:

@@ -60,8 +60,8 @@ class HostAttention(torch.autograd.Function):
         asking = Table(mine, products).times(by_state).add_(told)
         parts = [side_by_side(part) for part in asking.chunk(heads, dim=1)]
         asked = [Table(q, products).times(k.t()) for q, k in zip(parts, key.chunk(heads), strict=True)]
-        gathered = [torch.zeros_like(a) for a in asked]
-        weights = torch.zeros_like(kept)
+        gathered = [_room(a, count) for a in asked]
+        weights = torch.empty_like(kept)
         neighbours = [
             part.detach().contiguous() for part in (states, place, edge, age, table, frequency, phase, there)
         ]
@@ -89,7 +89,7 @@ class HostAttention(torch.autograd.Function):
         told = [Table(side_by_side(part), products) for part in attended.chunk(heads, dim=1)]
         by_gathered = [t.times(v.t()) for t, v in zip(told, value.chunk(heads), strict=True)]
         by_value = [t.summed_with(Table(c, products)) for t, c in zip(told, gathered, strict=True)]
-        by_asked = [torch.zeros_like(a) for a in asked]
+        by_asked = [_room(a, count) for a in asked]
         by_states, by_table = torch.zeros_like(states), torch.empty_like(table)
         by_frequency, by_phase = np.zeros(len(frequency)), np.zeros(len(frequency))
         out = (_arrays(by_asked), by_states.numpy(), by_table.numpy(), by_frequency, by_phase)
@@ -117,6 +117,13 @@ class HostAttention(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _room(like: Tensor, count: int) -> Tensor:
+    """A table to be filled, with zeros below its first rows."""
+    table = torch.empty_like(like)
+    table[count:] = 0
+    return table
 
 
 def _arrays(tensors: list[Tensor]) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainer.data.hop_rows import mails_there
 from trainer.data.walks import WalkSketches
 from trainer.models.memory.messages import Mail
 from trainer.strategies.row_places import RowPlaces
@@ -154,17 +155,13 @@ class Mailbox:
 
     def take(self, nodes: Int64) -> tuple[Int64, Mail]:
         """The mails of nodes: int64 (m,), which of ``nodes`` have one here, and those."""
-        rows = self.rows_of(nodes)
-        known = rows >= 0
-        if not known.all():
-            known[known] = self.event_us[nodes[known]] != NEVER
-        else:
-            known = self.event_us[nodes] != NEVER
-        there = np.flatnonzero(known)
-        chosen = nodes[there]
-        mail = self.mail.index_select(0, torch.from_numpy(rows[there]).to(self.mail.device))
-        gap_s = (self.event_us[chosen] - self.former_us[chosen]) / 1e6
-        return there, Mail(mail, torch.from_numpy(gap_s).to(mail.device, mail.dtype))
+        there, row = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
+        gap_s = np.empty(len(nodes), str(self.mail.dtype).removeprefix("torch."))
+        count = mails_there(
+            nodes, self.rows_of(nodes), self.event_us, self.former_us, NEVER, there, row, gap_s
+        )
+        mail = self.mail.index_select(0, torch.from_numpy(row[:count]).to(self.mail.device))
+        return there[:count], Mail(mail, torch.from_numpy(gap_s[:count]).to(mail.device))
 
     def age_us(self, nodes: Int64, time_us: Int64) -> Int64:
         """Microseconds from each node's latest event to a time; 0 without one, or if that was later."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.data.event_feed import EventFeed
+from trainer.data.hop_rows import gather_edges, gather_hop
 from trainer.data.temporal_sampler import Layer, TemporalSampler
 from trainer.data.walks import WalkSketches
 from trainer.models.memory.embeddings import Hop
@@ -60,6 +61,7 @@ class MemoryStream:
         self._feed = feed
         self._device = device
         self._group = group
+        self._float = np.dtype(str(self.mailbox.mail.dtype).removeprefix("torch."))
         self._sampler = TemporalSampler(feed.graph, model.neighbours, model.how, model.seed)
 
     def deliver_before(self, before_us: int, group: int | None = None) -> None:
@@ -75,6 +77,11 @@ class MemoryStream:
             next_position = min(self.position + (group or self._group), end)
             self._deliver(np.arange(self.position, next_position))
             self.position = next_position
+
+    def distinct(self, ids: Int64) -> tuple[Int64, Int64]:
+        """Distinct ids int64 (n,) in order of first appearance, and the place of every id among them."""
+        nodes, (place,) = self._sampler.distinct(ids)
+        return nodes, place
 
     def embed(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
         """Embeddings of nodes at times, with gradient to the model.
@@ -156,17 +163,18 @@ class MemoryStream:
         times: Int64 = np.repeat(time_us, 2)
         nodes, (place,) = self._sampler.distinct(ends)
         before = int(time_us[0])
+        chosen = self.model.mails(place, len(nodes))
         if self.model.source == "memory":
-            own = self._states(nodes).index_select(0, torch.from_numpy(place).to(self._device))
-            told = own
+            told, told_at = self._states(nodes), place
         else:
-            told = self._tell(ends, times, before)
-            own = (
-                told
-                if self.model.source == "embedding"
-                else self._states(nodes)[torch.from_numpy(place).to(self._device)]
-            )
-        mails = self.model.aggregate(self._mails(own, told, numbers), place, len(nodes))
+            told, told_at = self._tell(ends, times, before), np.arange(len(ends))
+        if self.model.source == "neighbourhood":
+            own, own_at = self._states(nodes), place
+        else:
+            own, own_at = told, told_at
+        events = 2 * np.repeat(numbers, 2) + np.tile([0, 1], len(numbers))
+        mails = self._mails(own, own_at[chosen], told, told_at[chosen ^ 1], events[chosen])
+        mails = self.model.aggregate(mails, place[chosen], len(nodes))
         newest = np.empty(len(nodes), np.int64)
         newest[place] = times  # of repeated places the last value stays
         self.mailbox.put(nodes, mails, newest)
@@ -174,11 +182,11 @@ class MemoryStream:
             rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
             self.mailbox.walks.add(feed.born(src), feed.born(dst), time_us, rows)
 
-    def _mails(self, own: Tensor, told: Tensor, numbers: Int64) -> Tensor:
-        """Mails (2 · events, width), the source's first, from what each end is and tells."""
-        other = told.view(-1, 2, self.model.width).flip(1).reshape(-1, self.model.width)
-        events = 2 * np.repeat(numbers, 2) + np.tile([0, 1], len(numbers))
-        return torch.cat([own, other, self._edges(events)], dim=1)
+    def _mails(self, own: Tensor, own_at: Int64, told: Tensor, told_at: Int64, event: Int64) -> Tensor:
+        """Mails (m, width) from what ends of events are and what the other ends tell, rows of two tables."""
+        mine = own.index_select(0, torch.from_numpy(own_at).to(self._device))
+        other = told.index_select(0, torch.from_numpy(told_at).to(self._device))
+        return torch.cat([mine, other, self._edges(event)], dim=1)
 
     def _tell(self, ends: Int64, time_us: Int64, before_us: int) -> Tensor:
         """What ends of events tell the other ends (m, d), where that is more than their states."""
@@ -201,14 +209,18 @@ class MemoryStream:
         return self._states(self._sampler.below), hops
 
     def _hop(self, layer: Layer, row: Int64, time_us: Int64) -> Hop:
-        event = layer.sampled.event[row]
-        there = self._there(layer)[row]
-        age_us = np.where(there, time_us[:, None] - layer.sampled.time_us[row], 0)
+        shape, sampled = (len(row), layer.place.shape[1]), layer.sampled
+        event, place = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        there, age_s = np.empty(shape, np.bool_), np.empty(shape, self._float)
+        gather_hop(
+            row, time_us, (sampled.event, sampled.time_us, layer.place), self._there(layer),
+            (event, place, there, age_s),
+        )  # fmt: skip
         return Hop(
             own=torch.from_numpy(layer.own[row]).to(self._device),
-            place=torch.from_numpy(layer.place[row]).to(self._device),
-            age_s=self._seconds(age_us),
-            edge=self._edges(event.ravel()).view(*event.shape, self.model.edges),
+            place=torch.from_numpy(place).to(self._device),
+            age_s=torch.from_numpy(age_s).to(self._device),
+            edge=self._edges(event.ravel()).view(*shape, self.model.edges),
             there=torch.from_numpy(there).to(self._device),
             gap_s=self._seconds(self.mailbox.age_us(layer.nodes[row], time_us)),
         )
@@ -232,16 +244,9 @@ class MemoryStream:
 
     def _edges(self, event: Int64) -> Tensor:
         """Edge inputs (m, edges) of entries as ``TemporalGraph.event`` has them; −1 gives zeros."""
-        carried = (
-            self._feed.carried[event >> 1]
-            if len(self._feed)
-            else np.zeros((len(event), self.model.edges - 1))
-        )
-        edges = np.empty((len(event), self.model.edges), np.float32)
-        edges[:, 0] = 1 - 2 * (event & 1) if self.model.roles else 0
-        edges[:, 1:] = carried
-        edges[event < 0] = 0
-        return torch.from_numpy(edges).to(self._device, self.mailbox.own.dtype)
+        edges = np.empty((len(event), self.model.edges), self._float)
+        gather_edges(event, self._feed.carried, self.model.roles, edges)
+        return torch.from_numpy(edges).to(self._device)
 
     def _seconds(self, age_us: Int64) -> Tensor:
         return torch.from_numpy(age_us / 1e6).to(self._device, self.mailbox.own.dtype)

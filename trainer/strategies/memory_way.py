@@ -49,7 +49,7 @@ def embedded(stream: MemoryStream, queries: Queries, here: slice, before_us: int
     """The embeddings that some queries need, and which of them each is about."""
     src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
     if stream.model.once_a_batch:
-        nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
+        nodes, place = stream.distinct(np.concatenate([src, dst]))
         z = stream.embed(nodes, np.full(len(nodes), before_us), before_us)
     else:
         asked = np.concatenate([(event << 32) | src, (event << 32) | dst])

@@ -293,8 +293,10 @@ class SequentialStrategy:
 
     def _follow_gradient(self) -> bool:
         """An optimiser step, unless the gradient is not finite."""
-        limit = self._optimisation.grad_clip or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
+        limit, parameters = self._optimisation.grad_clip, list(self._model.parameters())
+        norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+        if limit:
+            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
         if not bool(torch.isfinite(norm)):
             return False
         self.rate.step()

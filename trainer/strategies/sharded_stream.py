@@ -130,14 +130,13 @@ class ShardedStream(MemoryStream):
             telling = self._tell(ends[mine_of_ends], times[mine_of_ends], int(times[0]))
             told = self._everyones(telling, mine_of_ends)
             own = told if self.model.source == "embedding" else own
-        mails = self._mails(own, told, numbers)
         kept = np.flatnonzero(mine_of_ends)
+        events = 2 * np.repeat(numbers, 2) + np.tile([0, 1], len(numbers))
+        mails = self._mails(own, kept, told, kept ^ 1, events[kept])
         place_of_mine = (np.cumsum(mine) - 1)[place[kept]]
         newest = np.empty(len(nodes), np.int64)
         newest[place] = times
-        aggregated = self.model.aggregate(
-            mails[torch.from_numpy(kept).to(self._device)], place_of_mine, int(mine.sum())
-        )
+        aggregated = self.model.aggregate(mails, place_of_mine, int(mine.sum()))
         self.mailbox.put(nodes[mine], aggregated, newest[mine])
         self.mailbox.see(nodes[~mine], newest[~mine])
         if self.mailbox.walks is not None:

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.models.link_decoder import EncounterEncoder
+from trainer.nn.compiled import kernels_fit
+from trainer.nn.pair_perceptron import PairPerceptron
 from trainer.nn.products import dense
 from trainer.nn.rows import rows
 
@@ -48,6 +50,12 @@ class EventDecoder(nn.Module):
         either = dense(z, by_end, None, self.products if self.training else None).view(
             2 * len(z), first.out_features
         )
+        if not self._looks_back and kernels_fit(z):
+            last = self.perceptron[2]
+            logits: Tensor = PairPerceptron.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
+                either.view(len(z), -1), at_src, at_dst, first.bias, last.weight, last.bias
+            )
+            return logits
         src, dst = rows(either, torch.cat([2 * at_src, 2 * at_dst + 1])).chunk(2)
         hidden = src + dst + first.bias
         if self._looks_back:

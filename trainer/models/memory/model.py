@@ -2,19 +2,23 @@
 
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainer.data.temporal_sampler import HOWS, How
 from trainer.data.walks import walk_width
 from trainer.models.interface import Kind, Model, ModelShape
-from trainer.models.memory.aggregators import AGGREGATORS
+from trainer.models.memory.aggregators import AGGREGATORS, last, latest
 from trainer.models.memory.decoder import EventDecoder
 from trainer.models.memory.embeddings import AttentionEmbedding, Hop, Identity, TimeProjection
 from trainer.models.memory.messages import SOURCES, Mail, Message, Source, pooled
 from trainer.models.memory.updaters import UPDATERS, Gated, Plain
 from trainer.nn.temporal_attention import MERGES, Merge, TemporalAttention
 from trainer.nn.time_encoding import TIME_ENCODERS
+
+Int64 = NDArray[np.int64]
 
 EVENT_INPUTS = 4
 """Edge inputs beside the event's features: weight, label, whether it has one, and which end the node was."""
@@ -149,6 +153,15 @@ class MemoryModel(Model):
         if self.source == "embedding" and self.attention is not None:
             return self.attention.layers
         return 1 if self.source == "neighbourhood" else 0
+
+    def mails(self, node: Int64, count: int) -> Int64:
+        """Which of a group's mails ``aggregate`` looks at; the others need not be made.
+
+        Args:
+            node: int64 (m,), which node each is for, 0 … count − 1; every one occurs.
+            count: Nodes.
+        """
+        return latest(node, count) if self.aggregate is last else np.arange(len(node))
 
     def states(self, mail: Mail) -> Tensor:
         """States (n, d) after the events of the mails."""
