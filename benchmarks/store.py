@@ -2,7 +2,7 @@
 
 commit: one snapshot of edges and changed feature rows, committed to the log, beside writing its tables with pyarrow and an
 fsync each. read: features of random nodes at any snapshot of a window, beside NumPy's gather from that snapshot's whole array, in
-CPU time of the thread.
+CPU time of the thread; also the first read after the window moved on.
 advance: moving a window on by the same change on graphs of growing size. open: a compacted store with many snapshots, in a
 process of its own. Interleaved, medians.
 """
@@ -157,7 +157,13 @@ def _write_plainly(folder: Path, tables: list[pa.Table]) -> None:
 
 
 def bench_read() -> None:
-    settings = ((300_000, 4, 4, 4), (100_000, 12, 4, 4), (100_000, 12, 4, 1), (100_000, 12, 32, 2))
+    settings = (
+        (300_000, 4, 4, 4),
+        (100_000, 12, 4, 4),
+        (100_000, 12, 4, 1),
+        (100_000, 12, 32, 32),
+        (100_000, 12, 32, 2),
+    )
     for nodes, window, segments, changed_segments in settings:
         for binary in (False, True):
             _read_window(nodes, window, segments, changed_segments, binary=binary)
@@ -176,6 +182,8 @@ def _read_window(
     versions = FeatureVersions(FEATURES, segments)
     everything = np.arange(nodes, dtype=np.int64)
     whole = [draw(nodes, FEATURES)]
+    first: list[float] = []
+    beside: list[float] = []
     _write(versions, 0, everything, whole[0], nodes, undo=False)
     for sequence in range(1, window):
         changed = np.sort(rng.choice(nodes, nodes * 3 // 10, replace=False))
@@ -186,10 +194,13 @@ def _read_window(
         after[changed] = drawn.reshape(len(changed), FEATURES)
         _write(versions, sequence, changed, after[changed], nodes, undo=True)
         whole.append(after)
+        first.append(timed(versions.read, rng.integers(0, nodes, ids), 0, clock=time.thread_time))
+        beside.append(timed(gather, whole[0], rng.integers(0, nodes, ids), clock=time.thread_time))
     print(
         f"features of {ids:,} of {nodes:,} nodes at random, F = {FEATURES}, 30 % changed a snapshot, "
         f"{changed_segments} of {segments} segments each, {'binary' if binary else 'real'} values"
     )
+    worst = 1000.0
     for sequence in range(window - 1, -1, -1):
         ours, plain = [], []
         for _ in range(60):
@@ -199,10 +210,18 @@ def _read_window(
             plain.append(timed(gather, whole[sequence], chosen, clock=time.thread_time))
         chosen = rng.integers(0, nodes, ids)
         assert np.array_equal(versions.read(chosen, sequence), whole[sequence][chosen])
+        worst = min(worst, 100 * median(plain) / median(ours))
         print(
             f"  {window - 1 - sequence} snapshots back: {1e3 * median(ours):.2f} ms, NumPy {1e3 * median(plain):.2f} ms: "
             f"{100 * median(plain) / median(ours):.0f} % of its speed"
         )
+    late = slice(-5, None)  # from the last five sizes of the window
+    print(
+        f"  worst {worst:.0f} %; the first at the oldest after a change {1e3 * median(first[late]):.2f} ms, NumPy then "
+        f"{1e3 * median(beside[late]):.2f} ms; held {versions.memory_bytes / 1e6:.0f} MB, all snapshots whole "
+        f"{window * whole[0].nbytes / 1e6:.0f} MB",
+        flush=True,
+    )
 
 
 def _write(

@@ -1,11 +1,11 @@
 """Node features over a window, additively: the newest vectors, and what every change replaced.
 
 One table holds the vectors as the newest snapshot sees them; the segments that a snapshot changes in a row are first
-saved to a pool, one run a row and snapshot, each linked to the next of its row; rows of whole numbers below 256 as
-bytes. The first read at an older snapshot notes for every row the first run after it, which later changes keep up to
-date; a read takes each segment from the first run that has it, else from the table: a gather, never a copy of the
-table. A node that comes takes a slot, and one that leaves gives it back once the window has moved past: neither costs a
-version, only a note of which slot was whose.
+saved to a pool, one run a row and snapshot, runs of whole numbers below 256 as bytes. The first read at an older
+snapshot after a change brings the runs of each row together, in O(rows + runs), whatever snapshots are read; a read
+takes each segment from the row's first run after its snapshot that has it, else from the table: a gather, never a copy
+of the table. A node that comes takes a slot, its row of the table, and one that leaves gives it back once the window
+has moved past: neither costs a version, only a note of which slot was whose.
 """
 
 from bisect import bisect_right
@@ -16,20 +16,19 @@ from numpy.typing import NDArray
 from stream.snapshots.delta import Float32, Int32, Int64
 from stream.snapshots.node_features import segment_bounds
 from stream.store.lane.diff import segment_width
+from stream.store.window.lines import joined, on_lines
 from stream.store.window.slots import Slots
 from stream.store.window.version_kernels import (
     BEGUN,
-    NO_RUN,
-    SLOT,
+    ROW,
     SMALL,
     START,
-    link,
-    note,
     pack,
-    read,
     run_columns,
+    sort_by_row,
     write,
 )
+from stream.store.window.version_reads import read
 
 UInt8 = NDArray[np.uint8]
 
@@ -47,17 +46,16 @@ class FeatureVersions:
         self._bounds = segment_bounds(features, segments)
         self._slots = Slots()
         self._table: Float32 = np.empty((0, features), np.float32)
-        self._head: Int64 = np.empty(0, np.int64)
-        # The pool: run r stands at row r − _first; runs are numbered for ever, so that a link to a forgotten one is known
-        # by its number.
+        self._held: Int32 = np.empty(0, np.int32)  # runs of each row
+        # The pool: run r stands at place r − _first; runs are numbered for ever, so that marks stay as they are.
         self._first = 0
         self._marks: list[tuple[int, int]] = []  # (sequence, number of its first run)
         self._runs: Int32 = np.empty((0, run_columns(segments)), np.int32)
         self._values: Float32 = np.empty((0, self.width), np.float32)
         self._small: UInt8 = np.empty((0, self.width), np.uint8)
-        self._after: dict[
-            int, Int32
-        ] = {}  # by snapshot that was read: a row's first run after it, modulo 2^31; −1: none
+        self._by_row: tuple[Int32, Int32] | None = (
+            None  # what ``sort_by_row`` made of the runs as they are now
+        )
 
     def holds(self, node: Int64) -> NDArray[np.bool_]:
         """Which of ``node`` may have values other than zero, bool of its shape."""
@@ -92,19 +90,17 @@ class FeatureVersions:
         has_slot = slots >= 0  # without one: zeros over zeros
         if not has_slot.all():
             slots, segment, values = slots[has_slot], segment[has_slot], values[has_slot]
-        self._head[fresh] = BEGUN
-        runs, replaced = write(slots, segment, values, self._bounds, self._table, self._head, undo)
-        self._head[fresh] = NO_RUN
+        self._held[fresh] = BEGUN
+        runs, replaced = write(slots, segment, values, self._bounds, self._table, self._held, undo)
+        self._held[fresh] = 0
         if undo and len(runs):
             self._marks.append((sequence, end))
             numbers, small = pack(runs, replaced, self.segments, len(self._values), len(self._small))
             self._runs = np.concatenate([self._runs, runs])
-            self._values = np.concatenate([self._values, numbers])
-            self._small = np.concatenate([self._small, small])
-            link(runs[:, SLOT], end, self._first, self._head, self._runs)
-            for then, after in self._after.items():
-                if then < sequence:
-                    note(runs[:, SLOT], end, after)
+            self._values = joined(self._values, numbers)
+            self._small = joined(self._small, small)
+            self._held[runs[:, ROW]] += 1
+            self._by_row = None
 
     def clear(self, sequence: int, node: Int64, *, undo: bool) -> None:
         """Have nodes read as zeros from snapshot ``sequence`` on.
@@ -126,65 +122,69 @@ class FeatureVersions:
         Returns:
             float32 (n, F), a fresh contiguous array.
         """
-        out = np.empty((len(ids), self.features), np.float32)
+        out = on_lines(len(ids), self.features, np.float32)
+        since = self._through(sequence)
+        begin, runs = self._sorted() if since < len(self._runs) else (self._held[:0], self._runs[:0])
         read(
-            self._slots.at(ids, sequence), self._first_after(sequence), self._bounds, self._table, self._first, self._runs,
-            self._values, self._small, len(self._marks), out,
+            self._slots.at(ids, sequence), since, begin, runs, self._bounds, self._table, self._values, self._small,
+            out,
         )  # fmt: skip
         return out
 
     def forget(self, sequence: int) -> None:
         """Drop what changes of snapshots up to ``sequence`` replaced: nothing before it is read again."""
         self._slots.forget(sequence)
-        kept = bisect_right(self._marks, sequence, key=lambda mark: mark[0])
-        self._after = {then: after for then, after in self._after.items() if then >= sequence}
-        end = self._first + len(self._runs)
-        dropped = (self._marks[kept][1] if kept < len(self._marks) else end) - self._first
-        del self._marks[:kept]
+        dropped = self._through(sequence)
+        del self._marks[: bisect_right(self._marks, sequence, key=_sequence)]
         if dropped == 0:
             return
-        slots = np.unique(self._runs[:dropped, SLOT])
+        self._by_row = None
+        rows, counts = np.unique(self._runs[:dropped, ROW], return_counts=True)
+        self._held[rows] -= counts.astype(np.int32)
         self._first += dropped
         self._runs = self._runs[dropped:].copy()
         start = self._runs[:, START]
         small = start >= SMALL
         numbers, bytes_ = start[~small], start[small] - SMALL
-        rows = numbers[0] if len(numbers) else len(self._values)
+        large_rows = numbers[0] if len(numbers) else len(self._values)
         small_rows = bytes_[0] if len(bytes_) else len(self._small)
-        start -= np.where(small, small_rows, rows).astype(np.int32)
-        self._values = self._values[rows:].copy()
-        self._small = self._small[small_rows:].copy()
+        start -= np.where(small, small_rows, large_rows).astype(np.int32)
+        self._values = joined(self._values[large_rows:], self._values[:0])
+        self._small = joined(self._small[small_rows:], self._small[:0])
         # A slot whose vector is zero now and has no version left is as good as none.
-        idle = slots[(self._head[slots] < self._first) & ~self._table[slots].any(axis=1)]
+        idle = rows[(self._held[rows] == 0) & ~self._table[rows].any(axis=1)]
         self._slots.free_idle(idle)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held, index structures included."""
-        held = self._table.nbytes + self._head.nbytes + self._runs.nbytes
+        held = self._table.nbytes + self._held.nbytes + self._runs.nbytes
         held += self._values.nbytes + self._small.nbytes
-        after = sum(noted.nbytes for noted in self._after.values())
-        return held + after + self._slots.memory_bytes + 16 * len(self._marks)
+        by_row = sum(array.nbytes for array in self._by_row or ())
+        return held + by_row + self._slots.memory_bytes + 16 * len(self._marks)
 
-    def _first_after(self, sequence: int) -> Int32:
-        """Of every row, its first run after a snapshot; empty where no run is."""
-        if not self._marks or self._marks[-1][0] <= sequence:
-            return np.empty(0, np.int32)
-        if sequence not in self._after:
-            begin = self._marks[bisect_right(self._marks, sequence, key=lambda mark: mark[0])][1]
-            after = np.full(len(self._head), NO_RUN, np.int32)
-            note(self._runs[begin - self._first :, SLOT], begin, after)
-            self._after[sequence] = after
-        return self._after[sequence]
+    def _through(self, sequence: int) -> int:
+        """Runs that are kept of snapshots up to ``sequence``: the place of the first one after it."""
+        later = bisect_right(self._marks, sequence, key=_sequence)
+        return self._marks[later][1] - self._first if later < len(self._marks) else len(self._runs)
+
+    def _sorted(self) -> tuple[Int32, Int32]:
+        """Where each row's runs begin, and the runs by row."""
+        if self._by_row is None:
+            self._by_row = sort_by_row(self._runs, len(self._held))
+        return self._by_row
 
     def _make_room(self, fresh: Int32) -> None:
         """Rows of zeros without a version for slots that were just taken."""
         used = self._slots.used
-        if used > len(self._head):
-            room = used if len(self._head) == 0 else used + used // 16 + 64
-            more = room - len(self._head)
-            self._table = np.concatenate([self._table, np.zeros((more, self.features), np.float32)])
-            self._head = np.concatenate([self._head, np.full(more, NO_RUN, np.int64)])
-            none = np.full(more, NO_RUN, np.int32)
-            self._after = {then: np.concatenate([after, none]) for then, after in self._after.items()}
+        if used > len(self._held):
+            room = used if len(self._held) == 0 else used + used // 16 + 64
+            more = room - len(self._held)
+            self._table = joined(self._table, np.zeros((more, self.features), np.float32))
+            self._held = np.concatenate([self._held, np.zeros(more, np.int32)])
+            self._by_row = None
         self._table[fresh] = 0
+
+
+def _sequence(mark: tuple[int, int]) -> int:
+    return mark[0]
