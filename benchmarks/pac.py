@@ -50,6 +50,7 @@ KEYS = (
     "ranks",
     "epochs",
     "batch",
+    "share",
     "snapshots",
     "synchronise",
     "seed",
@@ -111,7 +112,7 @@ def work(row: dict[str, Any], out: Path) -> None:
         strategy="pac",
         lane=row["lane"],
         seed=row["seed"],
-        strategy_params={"synchronise": row["synchronise"]},
+        strategy_params={"synchronise": row["synchronise"], "batch": row["share"]},
         optimisation=Optimisation(epochs=row["epochs"], batch_size=row["batch"]),
     )
     inserts = all_inserts(lane)
@@ -196,6 +197,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         lane = "any" if row["ranks"] == 1 else lane
         lane += ", `mean`" if row["synchronise"] == "mean" else ""
         lane += f", batch {row['batch']}" if row["batch"] != BATCH else ""
+        lane += " each" if row["share"] == "each" and row["ranks"] > 1 else ""
         mean = {
             key: statistics.mean(run[key] for run in runs)
             for key in row
@@ -230,7 +232,8 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--parts", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=BATCH, help="of every rank")
+    parser.add_argument("--batch", type=int, default=BATCH, help="events a step")
+    parser.add_argument("--share", choices=["divided", "each"], default="divided", help="whose --batch is")
     parser.add_argument("--snapshots", type=int, default=25)
     parser.add_argument("--synchronise", default="latest")
     parser.add_argument("--seeds", type=int, default=1)
@@ -259,8 +262,8 @@ def measure(given: argparse.Namespace, out: Path) -> list[dict[str, Any]]:
                 rows = [
                     {
                         "data": str(data), "model": given.model, "lane": lane, "hubs": hubs, "parts": given.parts,
-                        "ranks": ranks, "epochs": given.epochs, "batch": given.batch, "snapshots": given.snapshots,
-                        "synchronise": given.synchronise, "seed": seed,
+                        "ranks": ranks, "epochs": given.epochs, "batch": given.batch, "share": given.share,
+                        "snapshots": given.snapshots, "synchronise": given.synchronise, "seed": seed,
                     }
                     for ranks in given.ranks
                     for seed in range(given.seeds)

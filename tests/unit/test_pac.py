@@ -310,13 +310,14 @@ def test_no_rank_waits_for_one_that_has_less_to_do_or_nothing(
         assert [row[1:] for row in other] == [row[1:] for row in everyones[0]]
 
 
+@pytest.mark.parametrize(("share", "batch"), [("divided", 4), ("each", 8)])
 def test_memory_after_a_snapshot_is_that_of_each_ranks_events_alone_one_cycle_and_the_latest_copy(
-    store: Path,
+    share: str, batch: int, store: Path
 ) -> None:
     """Against one event after the other; ranks have unequally many batches, so some begin anew meanwhile."""
 
     def trained(group: Ranks) -> tuple[dict, int, list]:
-        rank = Rank(store, group, "tgn", "pac", STILL)
+        rank = Rank(store, group, "tgn", "pac", STILL, batch=share)
         examples = rank.examples(0)
         report = rank.strategy.train(examples, 0)
         rank.strategy.train(examples, 1)  # a second pass begins where the first began
@@ -326,7 +327,7 @@ def test_memory_after_a_snapshot_is_that_of_each_ranks_events_alone_one_cycle_an
     everyones = side_by_side(ranks, trained)
     mine, _ = reference_memory(store, ranks, 0)
     counts = [len(mine[rank]) for rank in range(ranks)]
-    batches = [-(-count // 8) for count in counts]
+    batches = [-(-count // batch) for count in counts]
     assert len(set(batches)) > 1, "choose another stream: nobody has to wait"
     assert everyones[0][1] == max(batches)
     lane = LaneReader(store, "sep")
@@ -338,7 +339,7 @@ def test_memory_after_a_snapshot_is_that_of_each_ranks_events_alone_one_cycle_an
     feed.append(columns, 40)
     torch.manual_seed(3)
     model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 6, "time_width": 5, "dropout": 0.0}).double()
-    begun = [[int(columns.visible_t[inserts[n]]) for n in numbers[::8]] for numbers in mine.values()]
+    begun = [[int(columns.visible_t[inserts[n]]) for n in numbers[::batch]] for numbers in mine.values()]
     until = max(times[-1] for times in begun)
     first = min(times[0] for times in begun)
     everything = [
@@ -351,15 +352,15 @@ def test_memory_after_a_snapshot_is_that_of_each_ranks_events_alone_one_cycle_an
     for rank in range(ranks):
         reference = MemoryReference(model, "memory", True, "gru", "attention")
         before = [event for event in everything if event.t < first]
-        for begin in range(0, len(before), 8):
-            reference.deliver(before[begin : begin + 8])
+        for begin in range(0, len(before), batch):
+            reference.deliver(before[begin : begin + batch])
         base = dict(reference.last)
         ours = [everything[n] for n in mine[rank] if everything[n].t >= first]
         at = 0
         for time in [*begun[rank], until]:
             due = [event for event in ours[at:] if event.t < time]
-            for begin in range(0, len(due), 8):
-                reference.deliver(due[begin : begin + 8])
+            for begin in range(0, len(due), batch):
+                reference.deliver(due[begin : begin + batch])
             at += len(due)
         for node, last in reference.last.items():
             if base.get(node) != last or any(node in (e.u, e.v) for e in ours[:at]):

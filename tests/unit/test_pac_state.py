@@ -103,6 +103,8 @@ def test_what_it_cannot_do_is_said_in_a_sentence(store: Path) -> None:
         create_strategy("pac", {"synchronise": "first"}, "tgn")
     with pytest.raises(Failure, match="strategy_params of pac: shuffle_every must be at least 1, found 0"):
         create_strategy("pac", {"shuffle_every": 0}, "tgn")
+    with pytest.raises(Failure, match="batch must be divided or each, found 'half'"):
+        create_strategy("pac", {"batch": "half"}, "tgn")
     with pytest.raises(
         Failure, match="strategy pac trains event-based models, but model sage-linear is snapshot"
     ):

@@ -80,9 +80,8 @@ class Lessons:
         if share >= 1:
             return examples
         generator = Draw(self._seed, examples.tau, Purpose.SAMPLE + epoch).generator()
-        batch = self._optimisation.batch_size * self._ranks.size
         events = len(examples.inserts)
-        return examples.of_events(time_stratified(events, batch, share, generator))
+        return examples.of_events(time_stratified(events, self._strategy.step_events, share, generator))
 
     def _count(self, report: StepReport, tau: int, *, broken: bool) -> None:
         if not report.steps:

@@ -50,7 +50,7 @@ class StepReport:
 class Strategy(Protocol):
     """How ranks share predicting and training.
 
-    All methods but ``owned``, ``lesson`` and ``held_bytes`` are collectives: all ranks call them.
+    All methods but ``owned``, ``lesson``, ``step_events`` and ``held_bytes`` are collectives: all ranks call them.
     """
 
     name: ClassVar[str]
@@ -126,6 +126,11 @@ class Strategy(Protocol):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from this rank's ``state()``, or from what was gathered."""
+        ...
+
+    @property
+    def step_events(self) -> int:
+        """Events of all ranks that a step learns from, at most."""
         ...
 
     @property

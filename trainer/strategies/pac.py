@@ -54,6 +54,8 @@ class PacStrategy(SequentialStrategy):
         precision: See ``sequential``.
         synchronise: What becomes of a shared node's copies: ``latest`` or ``mean``.
         shuffle_every: Snapshots between shuffles of the parts; ``evaluate`` also shuffles at every epoch.
+        batch: Whose ``batch_size`` is: ``divided``, that of all ranks together, so that any number of them makes as
+            many steps as one; ``each``, every rank's, with fewer steps the more ranks.
     """
 
     name: ClassVar[str] = "pac"
@@ -67,14 +69,18 @@ class PacStrategy(SequentialStrategy):
         precision: str = "float32",
         synchronise: str = "latest",
         shuffle_every: int = 16,
+        batch: str = "divided",
     ) -> None:
         super().__init__(group=group, precision=precision)
         if synchronise not in SYNCHRONISE:
             raise ValueError(f"synchronise must be {' or '.join(SYNCHRONISE)}, found {synchronise!r}")
         if shuffle_every < 1:
             raise ValueError(f"shuffle_every must be at least 1, found {shuffle_every}")
+        if batch not in ("divided", "each"):
+            raise ValueError(f"batch must be divided or each, found {batch!r}")
         self._synchronise: Synchronise = synchronise
         self._shuffle_every = shuffle_every
+        self._divided = batch == "divided"
         self._passes = 0
 
     def rewind(self) -> None:
@@ -143,7 +149,7 @@ class PacStrategy(SequentialStrategy):
     def train(self, examples: Examples, epoch: int) -> StepReport:
         """See ``Strategy.train``: every rank its sub-graph, in the order of the log."""
         began = time.perf_counter()
-        ranks, batch = self._ranks, self._optimisation.batch_size
+        ranks, batch = self._ranks, self._batch
         way, learned = self._ways[0], examples.learned
         way.restart()
         sizes = ranks.exchange_sizes([len(learned)] * ranks.size)
@@ -240,6 +246,11 @@ class PacStrategy(SequentialStrategy):
         self._learner = self._learner[:0]
         super()._take_in(tau, events, num_nodes)
         self._groups.grow(num_nodes)
+
+    @property
+    def _batch(self) -> int:
+        batch = self._optimisation.batch_size
+        return math.ceil(batch / self._ranks.size) if self._divided else batch
 
     def _mine(self) -> NDArray[np.bool_]:
         return self._learner == self._ranks.rank

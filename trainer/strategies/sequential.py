@@ -133,7 +133,7 @@ class SequentialStrategy:
         began = time.perf_counter()
         way = self._ways[0]
         way.restart()
-        batch, events = self._optimisation.batch_size, len(examples.learned)
+        batch, events = self._batch, len(examples.learned)
         losses, learned, nonfinite, replayed = 0.0, 0, 0, 0
         for first in range(0, events, batch):
             here = slice(first, min(first + batch, events))
@@ -222,6 +222,11 @@ class SequentialStrategy:
             way.stream.forget(kept, before)
         return events - len(self._feed)
 
+    @property
+    def step_events(self) -> int:
+        """See ``Strategy.step_events``."""
+        return self._batch * self._ranks.size
+
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
         """See ``Strategy.gather``."""
         return state
@@ -251,6 +256,11 @@ class SequentialStrategy:
             way.settle()
         self._feed.append(events, num_nodes)
         self._tau, self._num_nodes = tau, num_nodes
+
+    @property
+    def _batch(self) -> int:
+        """Events that this rank learns at once."""
+        return self._optimisation.batch_size
 
     def _step(self, loss: Tensor) -> float | None:
         """Learn from a mean loss; None where it or its gradient was not finite."""
@@ -282,7 +292,7 @@ class SequentialStrategy:
         """Mean loss of some events and their negatives, seen from what is strictly before the first."""
         positive, negative = examples.learned, examples.training
         before_us = int(positive.time_us[here.start])
-        stream.deliver_before(before_us, self._optimisation.batch_size)
+        stream.deliver_before(before_us, self._batch)
         if not self._model.training:
             self._model.train()
         both = Queries.join([positive.part(here), negative.part(here)])

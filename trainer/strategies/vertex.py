@@ -174,6 +174,11 @@ class VertexStrategy:
         return None
 
     @property
+    def step_events(self) -> int:
+        """See ``Strategy.step_events``."""
+        return self._optimisation.batch_size * self._ranks.size
+
+    @property
     def held_bytes(self) -> dict[str, int]:
         """See ``Strategy.held_bytes``: rows of other ranks."""
         return {"cache": self._inputs.memory_bytes}
