@@ -29,7 +29,9 @@ class Optimisation(Section):
     epochs: int = Field(
         2, ge=1, description="Passes over a new snapshot's events; evaluate: passes over the training split."
     )
-    batch_size: int = Field(256, ge=1, description="Events a step and rank.")
+    batch_size: int = Field(
+        256, ge=1, description="Events a step; vertex: of every rank; pac: of all, or as its batch says."
+    )
     learning_rate: float = Field(1e-3, gt=0, description="Of Adam.")
     rate: Literal["constant", "decay", "on-drift"] = Field(
         "constant",
@@ -167,6 +169,12 @@ class TrainerConfig(Service):
     )
     strategy_params: dict[str, Any] = Field(
         default_factory=dict, description="The strategy's own parameters."
+    )
+    history_moment: Literal["batch", "event"] = Field(
+        "batch",
+        description="What predictions, and the floors beside them, know of when and how often nodes and pairs met: what "
+        "was before the batch of 200 events, or all that was strictly before the event itself. Memory and neighbours are "
+        "as of the batch either way.",
     )
     window: int = Field(
         4, ge=1, description="w: snapshots a snapshot model looks back; event models remember by themselves."

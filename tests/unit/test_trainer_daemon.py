@@ -44,6 +44,7 @@ EVENT_MODEL = {
     "model_params": {"memory": 8, "time_width": 8},
     "optimisation": Optimisation(epochs=2, batch_size=16, learning_rate=0.01),
 }
+FRESH = {**EVENT_MODEL, "history_moment": "event"}
 KINDS = pytest.mark.parametrize("kind", [{}, EVENT_MODEL], ids=["snapshot-model", "event-model"])
 
 
@@ -70,14 +71,16 @@ def lines(config: TrainerConfig) -> list[dict]:
     ]
 
 
-@KINDS
 @pytest.mark.parametrize(
-    ("every", "events"),
-    [(1, meetings()), (2, meetings()), (1, meetings(features=False, nodes=200))],
-    ids=["every", "every-second", "nodes-come-later"],
+    ("kind", "every", "events"),
+    [
+        *((kind, 1, meetings()) for kind in ({}, EVENT_MODEL, FRESH)),
+        *((kind, 2, meetings()) for kind in ({}, EVENT_MODEL)),
+        *((kind, 1, meetings(features=False, nodes=200)) for kind in ({}, EVENT_MODEL)),
+    ],
 )
 def test_an_interrupted_run_gives_the_numbers_of_an_uninterrupted_one(
-    every: int, events: pa.Table, kind: dict, tmp_path: Path
+    kind: dict, every: int, events: pa.Table, tmp_path: Path
 ) -> None:
     make_lane(tmp_path / "store", events=events)
     straight = config_for(tmp_path, checkpoint=str(tmp_path / "straight"), checkpoint_every=every, **kind)
@@ -93,7 +96,7 @@ def test_an_interrupted_run_gives_the_numbers_of_an_uninterrupted_one(
     assert theirs == ours
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [{}, EVENT_MODEL, FRESH])
 def test_changing_the_future_never_changes_a_past_score(kind: dict, tmp_path: Path) -> None:
     events = meetings(snapshots=6)
     past = events.filter(pc.less(events["t"], 4 * SECOND))
@@ -157,6 +160,8 @@ def test_a_checkpoint_of_something_else_is_refused_by_key(tmp_path: Path) -> Non
         Failure, match="was made with window = 2, the configuration has 3; choose another folder"
     ):
         trainer_for(config_for(tmp_path, window=3))
+    with pytest.raises(Failure, match="was made with history_moment = batch, the configuration has event"):
+        trainer_for(config_for(tmp_path, history_moment="event"))
     with pytest.raises(Failure, match=r'model_params = \{"hidden": 8, "signature": 8\}'):
         trainer_for(config_for(tmp_path, model_params={"hidden": 9}))
     with pytest.raises(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.data import history as module
-from trainer.data.history import Encounter, History, Inserts
+from trainer.data.history import Encounter, History, Inserts, Moment
 from trainer.data.pair_table import PairTable, find, pair_key
 
 
@@ -35,7 +35,9 @@ def known_before(past: list[tuple[int, int, int]], u: int, v: int, now: int) -> 
     return [*(last(group) for group in groups), *(float(len(group)) for group in groups)]
 
 
-def twin(snapshots: list[Inserts], queries: list[tuple], batch: int, across: bool) -> list[list[float]]:
+def twin(
+    snapshots: list[Inserts], queries: list[tuple], batch: int, across: bool, moment: Moment
+) -> list[list[float]]:
     answers, offset = [], 0
     every = [
         (int(s), int(d), int(t))
@@ -46,16 +48,18 @@ def twin(snapshots: list[Inserts], queries: list[tuple], batch: int, across: boo
         for row, u, v in zip(rows.tolist(), src.tolist(), dst.tolist(), strict=True):
             here = offset + row
             begin = here // batch * batch if across else offset + row // batch * batch
-            past = [event for event in every[:begin] if event[2] < every[begin][2]]
+            seen_from = here if moment == "event" else begin
+            past = [event for event in every[:seen_from] if event[2] < every[seen_from][2]]
             answers.append(known_before(past, u, v, every[here][2]))
         offset += len(snap)
     return answers
 
 
+@pytest.mark.parametrize("moment", ["batch", "event"])
 @pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize("times", [4, 30, 1000])
 def test_encounters_equal_a_plain_scan_of_what_was_before(
-    times: int, across: bool, monkeypatch: pytest.MonkeyPatch
+    times: int, across: bool, moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BATCH", 7)
     whole = stream(times, 120, 9, times)
@@ -63,7 +67,7 @@ def test_encounters_equal_a_plain_scan_of_what_was_before(
     if not across:  # snapshots part by time
         borders = [0, *(int(np.searchsorted(whole.visible_us, whole.visible_us[i])) for i in (31, 60)), 120]
     rng = np.random.default_rng(1)
-    history, got, snapshots, queries, before = History(across=across), [], [], [], []
+    history, got, snapshots, queries, before = History(moment, across=across), [], [], [], []
     for begin, end in pairwise(borders):
         part = Inserts(
             *(column[begin:end] for column in (whole.src, whole.dst, whole.visible_us, whole.late))
@@ -74,19 +78,20 @@ def test_encounters_equal_a_plain_scan_of_what_was_before(
         got.append(history.replay(part, 9, *asked))
         snapshots.append(part)
         queries.append(asked)
-    expected = np.array(twin(snapshots, queries, 7, across), np.float32)
+    expected = np.array(twin(snapshots, queries, 7, across, moment), np.float32)
     np.testing.assert_allclose(np.concatenate(got), expected, rtol=1e-6)
     offsets = np.zeros(120, np.int64) if across else np.repeat(borders[:-1], np.diff(borders))
     at = np.arange(120) - offsets
     assert before == whole.visible_us[offsets + at // 7 * 7].tolist()
 
 
-def test_events_of_equal_time_never_see_each_other_across_a_batch_border() -> None:
+@pytest.mark.parametrize("moment", ["batch", "event"])
+def test_events_of_equal_time_never_see_each_other_across_a_batch_border(moment: Moment) -> None:
     events = 450
     same = Inserts(
         np.zeros(events, np.int64), np.ones(events, np.int64), np.full(events, 5), np.zeros(events, np.bool_)
     )
-    answers = History().replay(same, 2, np.arange(events), same.src, same.dst)
+    answers = History(moment).replay(same, 2, np.arange(events), same.src, same.dst)
     assert (answers[:, Encounter.PAIR_COUNT] == 0).all()
 
 

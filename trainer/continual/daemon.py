@@ -82,7 +82,7 @@ class Trainer:
         """How long the floor EdgeBank with a window remembers a pair."""
         self._lessons = Lessons(self.strategy, self.model, ranks, config.optimisation, config.seed)
         self.load = LoadPolicy(config.overload, config.lag.max_snapshots)
-        self.history = History()
+        self.history = History(config.history_moment)
         self.known_nodes = 0
         self._saved = -1  # sequence of the newest checkpoint
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)

@@ -14,6 +14,9 @@ from trainer.data.node_names import NodeNames
 from trainer.models.interface import Model
 from trainer.strategies.interface import Strategy
 
+BEFORE_THERE_WAS_A_CHOICE = {"history_moment": "batch"}
+"""What older checkpoints, which don't name these keys, were made with."""
+
 
 def identity(config: TrainerConfig, lane: LaneHeader) -> dict[str, Any]:
     """What must not change between a checkpoint and its continuation."""
@@ -25,6 +28,7 @@ def identity(config: TrainerConfig, lane: LaneHeader) -> dict[str, Any]:
         "strategy": config.strategy,
         "strategy_params": json.dumps(config.strategy_params, sort_keys=True),
         "window": config.window,
+        "history_moment": config.history_moment,
         "seed": config.seed,
     }
 
@@ -39,10 +43,11 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
     if found is None:
         return None
     path, state = found
+    made_with = {**BEFORE_THERE_WAS_A_CHOICE, **state["identity"]}
     for key, value in identity(config, lane.header).items():
-        if state["identity"].get(key) != value:
+        if made_with.get(key) != value:
             raise Failure(
-                f"checkpoint {path} was made with {key} = {state['identity'].get(key)}, the configuration has "
+                f"checkpoint {path} was made with {key} = {made_with.get(key)}, the configuration has "
                 f"{value}; choose another folder in the key checkpoint, or configure the same"
             )
     sequence = state["sequence"]

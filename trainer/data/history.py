@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 from numba import njit
@@ -14,6 +15,7 @@ Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 
 NEVER = np.iinfo(np.int64).min
+Moment = Literal["batch", "event"]
 BATCH = 200
 """Events that are predicted together, as the TGN line of work does (docs/semantics.md, Evaluation)."""
 
@@ -66,19 +68,22 @@ class History:
     Every rank holds all of it (24 bytes a node, about 30 a distinct pair): negatives may name any node, and
     whoever owns the source of an event must know the pair even if another rank owned it yesterday.
 
-    An event sees only events of strictly earlier time that stand before its batch of ``BATCH``; events of
-    equal time never see each other, wherever the batch border falls.
+    An event sees only events of strictly earlier time that stand before its batch of ``BATCH``, or, if the moment is
+    ``event``, all of strictly earlier time; events of equal time never see each other, wherever the batch border falls.
 
     Args:
+        moment: As of which moment queries are answered: of the event's ``batch``, or of the ``event`` itself.
         across: Whether a batch goes on into the next snapshot, as in offline evaluation, where snapshots mean
             nothing to the protocol. Otherwise a batch ends with its snapshot: once a snapshot is there, all of the
             one before it is known.
     """
 
-    def __init__(self, *, across: bool = False) -> None:
+    def __init__(self, moment: Moment = "batch", *, across: bool = False) -> None:
+        self._batched = moment == "batch"
         self._across = across
         self._open = _NO_EVENTS
-        self._in_batch = 0  # how many of the open events belong to the batch that goes on
+        self._in_batch = 0  # how many events the batch that goes on has
+        self._batch_us = 0  # when it began
         self.pairs = PairTable()
         self.last_out = np.empty(0, np.int64)
         self.last_in = np.empty(0, np.int64)
@@ -111,12 +116,14 @@ class History:
             np.concatenate([getattr(waiting, name), getattr(events, name)])
             for name in ("src", "dst", "visible_us")
         )
-        table.size, committed, self._in_batch = _replay(
+        begun = len(waiting) - self._in_batch if self._batched else len(waiting)
+        self._begin_batch(events)
+        table.size, committed = _replay(
             (table.slots, table.shift, table.keys, table.last_us, table.count, table.size),
             (self.last_out, self.last_in, self.count_out, self.count_in),
             columns,
             (rows + len(waiting), src, dst),
-            (len(waiting) - self._in_batch, BATCH, not self._across),
+            (begun, BATCH if self._batched else 1, not self._across),
             out,
         )
         src_left, dst_left, visible_left = (column[committed:] for column in columns)
@@ -150,7 +157,7 @@ class History:
         return out
 
     def visible_before(self, events: Inserts) -> Int64:
-        """The time of each event's batch: of what came before, an event sees what is strictly earlier than that.
+        """The time of each event's batch, whatever the moment: a model's memory is as of strictly before that.
 
         Args:
             events: The snapshot's inserts, before they are replayed.
@@ -158,9 +165,12 @@ class History:
         Returns:
             int64 (E,), microseconds, not decreasing.
         """
-        begun = np.concatenate([self._open.visible_us[len(self._open) - self._in_batch :], events.visible_us])
-        at = np.arange(self._in_batch, len(begun))
-        times: Int64 = begun[at - at % BATCH]
+        first = np.arange(self._in_batch, self._in_batch + len(events))
+        first = (
+            first - first % BATCH - self._in_batch
+        )  # of its batch, counted from the snapshot's first event
+        known = np.append(events.visible_us, self._batch_us)
+        times: Int64 = known[np.maximum(first, -1)]
         return times
 
     def remember(self, events: Inserts, num_nodes: int) -> None:
@@ -224,6 +234,16 @@ class History:
         nodes = (self.last_out, self.last_in, self.count_out, self.count_in, self.destinations)
         return self.pairs.memory_bytes + sum(column.nbytes for column in nodes)
 
+    def _begin_batch(self, events: Inserts) -> None:
+        """Note how far the batch that goes on has come after the snapshot."""
+        if not self._across or not len(events):
+            return
+        ended = self._in_batch + len(events)
+        if ended // BATCH > self._in_batch // BATCH or not self._in_batch:
+            border = ended // BATCH * BATCH - self._in_batch
+            self._batch_us = int(events.visible_us[border]) if border < len(events) else 0
+        self._in_batch = ended % BATCH
+
     def _grow(self, num_nodes: int) -> None:
         new = num_nodes - len(self.last_out)
         if new > 0:
@@ -258,7 +278,7 @@ def _replay(table, nodes, events, queries, batches, out):  # type: ignore[no-unt
         done = begin >= num_events
         end = min(begin + batch, num_events)
         if done and not commit_all:
-            return size, committed, 0
+            return size, committed
         while committed < end if done else (committed < begin and time[committed] < time[begin]):
             u, v, now = src[committed], dst[committed], time[committed]
             key = pair_key(u, v)
@@ -294,8 +314,6 @@ def _replay(table, nodes, events, queries, batches, out):  # type: ignore[no-unt
             row[10] = count_out[v]
             row[11] = count_in[v]
             q += 1
-        if done:
-            return size, committed, 0
-        if not commit_all and end < begin + batch:
-            return size, committed, end - begin
+        if done or (not commit_all and end < begin + batch):
+            return size, committed
         begin += batch

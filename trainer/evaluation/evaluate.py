@@ -20,7 +20,7 @@ from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.data.examples import Examples, insert_events
-from trainer.data.history import History, Inserts
+from trainer.data.history import Inserts
 from trainer.data.split import Split, split_by_time
 from trainer.data.stored_negatives import StoredNegatives, write_negatives
 from trainer.evaluation.classification import UnlabelledWindow, event_labels, node_figures
@@ -116,11 +116,15 @@ def evaluate(
         split = split_by_time(inserts.visible_us, shares)
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
         if scores is not None:
-            found = judge(ForeignScores(scores), OfflineProtocol(lane, inserts, split, 0, stored), ranks)
+            found = judge(
+                ForeignScores(scores),
+                OfflineProtocol(lane, inserts, split, 0, stored, config.history_moment),
+                ranks,
+            )
             return _foreign(scores, found, lane, inserts)
         runs = []
         for seed in range(config.seed, config.seed + seeds):
-            protocol = OfflineProtocol(lane, inserts, split, seed, stored)
+            protocol = OfflineProtocol(lane, inserts, split, seed, stored, config.history_moment)
             runs.append(_Run(config, lane, ranks, protocol, seed, labels).figures())
     finally:
         if ranks.rank == 0:  # mapped files stay readable for ranks that are not yet done
@@ -278,7 +282,7 @@ class _Run:
         ]
         view = WindowView if self.labels is None else UnlabelledWindow
         window = view(self.lane, self.config.window + 1, own_parts)
-        history = History(across=True)
+        history = self.protocol.history()
         for manifest in self.lane.manifests:
             if manifest.tau * self.lane.header.interval_us > until_us:
                 return

@@ -9,7 +9,7 @@ from schemas.events import US_PER_S
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns, event_columns
 from trainer.data.examples import Examples, Lesson, Sampling, prepare
-from trainer.data.history import History, Inserts
+from trainer.data.history import History, Inserts, Moment
 from trainer.data.split import Split
 from trainer.data.stored_negatives import StoredNegatives
 
@@ -28,6 +28,7 @@ class OfflineProtocol:
         split: By time.
         seed: Of the negatives.
         stored: Negatives to be judged by; None: they are drawn.
+        moment: As of which moment the history is known, see ``History``.
 
     Attributes:
         split: By time.
@@ -41,8 +42,10 @@ class OfflineProtocol:
         split: Split,
         seed: int,
         stored: StoredNegatives | None = None,
+        moment: Moment = "batch",
     ) -> None:
         self.split = split
+        self._moment: Moment = moment
         self._lane, self._stored = lane, stored
         trained = split.train(inserts.visible_us)
         tested = np.unique(inserts.visible_us[split.test(inserts.visible_us)] // lane.header.interval_us)
@@ -54,6 +57,10 @@ class OfflineProtocol:
             training_pool=np.unique(inserts.dst[trained]),
         )
         self._trained_nodes = np.unique(np.concatenate([inserts.src[trained], inserts.dst[trained]]))
+
+    def history(self) -> History:
+        """What is known before the first event: nothing."""
+        return History(self._moment, across=True)
 
     def examples(
         self,
@@ -82,7 +89,7 @@ class OfflineProtocol:
 
     def every_snapshot(self) -> Iterator[Examples]:
         """Examples of all snapshots and all events, where nothing is learned."""
-        history = History(across=True)
+        history = self.history()
         for manifest in self._lane.manifests:
             header = self._lane.header
             events = event_columns(

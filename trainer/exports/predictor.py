@@ -64,7 +64,7 @@ class Predictor:
         if found is None:
             raise Failure(f"{config.checkpoint} has no checkpoint; train with freshet-trainer run first")
         self.checkpoint, state = found
-        self._history, self._names = History(), NodeNames()
+        self._history, self._names = History(config.history_moment), NodeNames()
         restore(state, self._model, self._strategy, self._history, self._names)
         self._model.eval()
         self._lane, self._ranks = lane, ranks
