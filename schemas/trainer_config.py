@@ -79,7 +79,12 @@ class Hold(Section):
         description="While the AP is lower by more than this than its mean over the last snapshots let out, such as "
         "0.05; null: never.",
     )
-    over: int = Field(10, ge=1, description="How many snapshots let out that mean is over.")
+    over: int = Field(
+        10,
+        ge=1,
+        description="How many snapshots let out that mean is over, each weighted by its events; until there were so many, "
+        "nothing is a drop.",
+    )
 
 
 class Exports(Section):

@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import ExitStack
 from typing import Any
 
 import structlog
@@ -10,6 +11,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
 from stream.store.as_of import AsOf
+from stream.store.errors import LaneBusyError
 from stream.store.lane.reader import LaneReader
 from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.daemon import Trainer, follow
@@ -61,7 +63,9 @@ def train(
         config.metrics.model_copy(update={"port": port}), metrics.registry, lambda: progress.obstacle
     )
     log.info("metrics", rank=ranks.rank, url=endpoint.url)
+    held = ExitStack()
     try:
+        _hold(held, Checkpoints(config.checkpoint, config.keep_checkpoints), ranks)
         follower = Follower(
             ranks, until_idle_s=until_idle_s, stop=lambda: shutdown.wanted, waiting=progress.waiting
         )
@@ -93,6 +97,7 @@ def train(
     finally:
         ranks.close()
         endpoint.close()
+        held.close()
 
 
 def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
@@ -111,6 +116,19 @@ def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
         "last_tau": lines[-1]["tau"] if lines else None,
         "total_snapshots": len(every),
     }
+
+
+def _hold(held: ExitStack, checkpoints: Checkpoints, ranks: Ranks) -> None:
+    """Keep other trainers out of the folder of checkpoints; a collective: all ranks fail, or none."""
+    refused = ""
+    if ranks.rank == 0:
+        try:
+            held.enter_context(checkpoints.alone())
+        except (Failure, LaneBusyError) as error:
+            refused = str(error)
+    refused = ranks.text_from_first(refused).strip()
+    if refused:
+        raise Failure(refused)
 
 
 def _number(lane: LaneReader, as_of: AsOf, ranks: Ranks) -> int:

@@ -21,6 +21,7 @@ from stream.service.failure import Failure
 from stream.store.errors import CorruptError, RetainedError
 from stream.store.exports.reader import ExportReader
 from stream.store.exports.writer import ExportWriter
+from stream.store.files.records import put_record, read_record
 from stream.store.lane.reader import LaneReader
 from stream.store.verify.store import verify
 from trainer.continual.daemon import Trainer
@@ -156,20 +157,32 @@ def test_other_weights_for_an_old_snapshot_come_after_what_was_published(tmp_pat
 
 def test_a_gate_holds_while_the_model_is_below_recency_and_after_a_drop() -> None:
     gate = ExportGate(Hold(below_recency=True, ap_drop=0.05, over=2))
-    assert gate.judge(None, None) == "no snapshot has an AP yet"
-    assert gate.judge(0.60, 0.70) == "AP 0.6000 is below Recency's 0.7000"
-    assert gate.judge(None, 0.7) == "AP 0.6000 is below Recency's 0.7000"  # nothing new is known
-    assert gate.judge(0.80, 0.70) is None
-    assert gate.judge(0.90, 0.70) is None
-    assert gate.judge(0.81, 0.70) is None  # .04 below the mean .85
-    assert gate.judge(0.79, 0.70) == "AP 0.7900 is more than 0.05 below 0.8550, its mean before"
-    assert gate.judge(0.80, 0.70) is not None  # what is held back does not lower the mean
-    assert gate.judge(0.81, 0.70) is None
-    lines = [{"ap": 0.9}, {"ap": 0.9}, {"ap": 0.5, "held": "why"}, {}]
+    assert gate.judge(None, None, 10) == "no snapshot has an AP yet"
+    assert gate.judge(0.60, 0.70, 10) == "AP 0.6000 is below Recency's 0.7000"
+    assert gate.judge(None, 0.7, 0) == "AP 0.6000 is below Recency's 0.7000"  # nothing new is known
+    assert gate.judge(0.80, 0.70, 10) is None
+    assert gate.judge(0.90, 0.70, 10) is None
+    assert gate.judge(0.81, 0.70, 10) is None  # .04 below the mean .85
+    assert gate.judge(0.79, 0.70, 10) == "AP 0.7900 is more than 0.05 below 0.8550, its mean before"
+    assert gate.judge(0.80, 0.70, 10) is not None  # what is held back does not lower the mean
+    assert gate.judge(0.81, 0.70, 10) is None
+    lines = [
+        {"ap": 0.9, "scored": 10},
+        {"ap": 0.9, "scored": 10},
+        {"ap": 0.5, "held": "why", "scored": 10},
+        {},
+    ]
     restarted = ExportGate(Hold(ap_drop=0.05, over=2), lines)
-    assert restarted.judge(None, None) == "why"
-    assert restarted.judge(0.84, None) is not None
-    assert ExportGate(Hold()).judge(0.1, 0.9) is None
+    assert restarted.judge(None, None, 0) == "why"
+    assert restarted.judge(0.84, None, 10) is not None
+    assert ExportGate(Hold()).judge(0.1, 0.9, 10) is None
+
+
+def test_a_lucky_snapshot_of_one_event_holds_nothing_back() -> None:
+    gate = ExportGate(Hold(ap_drop=0.05, over=3))
+    for ap, scored in [(1.0, 1), (0.8, 200), (0.8, 200), (0.8, 200), (1.0, 1), (0.8, 200)]:
+        assert gate.judge(ap, None, scored) is None
+    assert gate.judge(0.7, None, 200) == "AP 0.7000 is more than 0.05 below 0.8005, its mean before"
 
 
 def test_what_was_held_back_is_exported_with_the_next_and_both_log_and_metric_say_so(
@@ -328,6 +341,27 @@ def test_a_second_writer_under_one_name_is_refused_and_harms_nothing(tmp_path: P
             late.commit(export, record)
     reader = ExportReader(tmp_path, "lane")
     assert [reader.table(commit, "embeddings")["id"].to_pylist() for commit in reader.commits] == [[1, 2]] * 2
+
+
+def test_two_writers_that_take_turns_are_one_too_many(tmp_path: Path) -> None:
+    first = exported(tmp_path, 1)
+    second = ExportWriter(tmp_path, "lane")
+    add(first)
+    with pytest.raises(Failure, match=r"export 1 of .* was made by another trainer .* exports.name"):
+        second.begin()
+    add(first)
+
+
+def test_exports_of_another_lane_under_the_name_are_refused(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    run(config_for(tmp_path, exports={**BOTH, "name": "shared"}), until=1)
+    commit = tmp_path / "store" / "exports" / "shared" / "commits"
+    record = read_record(next(commit.iterdir()), ExportCommit)
+    put_record(next(commit.iterdir()), record.model_copy(update={"lane": "sep"}), replace=True)
+    with pytest.raises(
+        Failure, match=r"has exports of lane sep, this trainer's lane is hash: .* exports.name"
+    ):
+        run(config_for(tmp_path, exports={**BOTH, "name": "shared"}), until=2)
 
 
 def replace_number(commit: ExportCommit, number: int, file: object) -> ExportCommit:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from stream.service.failure import Failure
+from stream.store.errors import LaneBusyError
 from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.score_file import ScoreFile, flat_figures, weighted_mean
 
@@ -79,9 +80,39 @@ def test_lines_beyond_the_checkpoint_and_torn_ones_go(tmp_path: Path) -> None:
     assert scores.lines() == []
 
 
+@pytest.mark.parametrize("damage", [b"{garbage", b"[1]", b'{"ap": 1}', b"\xff\xfe"])
+def test_a_damaged_line_of_scores_is_told_by_its_number(damage: bytes, tmp_path: Path) -> None:
+    scores = ScoreFile(tmp_path)
+    scores.append({"sequence": 0})
+    scores.path.write_bytes(scores.path.read_bytes() + damage + b"\n" + scores.path.read_bytes())
+    with pytest.raises(Failure, match=r"scores.jsonl: line 2 is damaged; remove the line"):
+        scores.lines()
+
+
 def test_keys_of_figures_and_means_over_lines() -> None:
     figures = {("ap", "all", "model"): 1.0, ("auc", "inductive", "recency"): 0.5}
     assert flat_figures(figures) == {"ap": 1.0, "recency_inductive_auc": 0.5}
     lines = [{"ap": 1.0, "scored": 1}, {"ap": 0.0, "scored": 3}, {"scored": 5}]
     assert weighted_mean(lines, "ap", "scored") == 0.25
     assert weighted_mean(lines, "mrr", "scored") is None
+
+
+def test_a_second_trainer_on_one_folder_is_refused_until_the_first_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.continual.checkpoint.LET_GO_S", 0.2)
+    folder = tmp_path / "made" / "checkpoints"
+    with (
+        Checkpoints(folder, 1).alone(),
+        pytest.raises(LaneBusyError, match="choose another folder in the key checkpoint"),
+        Checkpoints(folder, 2).alone(),
+    ):
+        pass
+    with Checkpoints(folder, 1).alone():
+        pass
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(Failure, match=r"of checkpoints cannot be made: .*; choose"),
+        Checkpoints(tmp_path / "file", 1).alone(),
+    ):
+        pass

@@ -9,6 +9,9 @@ hold tensors and plain values only and are read with torch's weights-only loader
 """
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,14 @@ import numpy as np
 import torch
 
 from stream.service.failure import Failure
+from stream.store.errors import LaneBusyError
+from stream.store.files.lock import FolderLock, new_writer_id
 from stream.store.files.paths import sync_folder
 
 FORMAT = 2
+LET_GO_S = 10.0
+"""How long a start waits for a trainer that is ending: ranks of a killed launcher notice it within a second."""
+
 _SUFFIX = ".pt"
 _TEMPORARY = ".pt.tmp"
 
@@ -34,6 +42,35 @@ class Checkpoints:
     def __init__(self, folder: str | Path, keep: int) -> None:
         self.folder = Path(folder)
         self._keep = keep
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder against a second trainer, which would write over what this one writes; made where missing.
+
+        Raises:
+            LaneBusyError: Another trainer holds it and does not let go.
+            Failure: The folder cannot be made.
+        """
+        otherwise = "choose another folder in the key checkpoint"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Failure(
+                f"folder {self.folder} of checkpoints cannot be made: {error.strerror}; {otherwise}"
+            ) from None
+        until = time.monotonic() + LET_GO_S
+        while True:
+            try:
+                lock = FolderLock(self.folder, new_writer_id(), otherwise=otherwise)
+                break
+            except LaneBusyError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def save(self, sequence: int, state: dict[str, Any]) -> Path:
         """Write the checkpoint after lane snapshot ``sequence``.

@@ -250,7 +250,8 @@ class Trainer:
         """Export the snapshot, unless its AP holds that back; rank 0 judges."""
         was, tau = self._held, step.manifest.tau
         ap, floor = (step.figures.get(("ap", "all", scorer)) for scorer in ("model", "recency"))
-        self._held = self._gate.judge(ap, floor) if self.ranks.rank == 0 else None
+        scored = 0 if step.predictions is None else len(step.predictions.positive)
+        self._held = self._gate.judge(ap, floor, scored) if self.ranks.rank == 0 else None
         (held,) = self.ranks.any(self._held is not None)
         if not held:
             self._held = exporter.export(

@@ -43,7 +43,7 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
     if found is None:
         return None
     path, state = found
-    made_with = {**BEFORE_THERE_WAS_A_CHOICE, **state["identity"]}
+    made_with = {**BEFORE_THERE_WAS_A_CHOICE, **state.get("identity", {})}
     for key, value in identity(config, lane.header).items():
         if made_with.get(key) != value:
             raise Failure(

@@ -17,7 +17,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from stream.store.files.paths import sync_folder
+from stream.service.failure import Failure
+from stream.store.files.paths import sync_file, sync_folder
 from trainer.scoring.predictions import Figures
 
 NAME = "scores.jsonl"
@@ -43,6 +44,7 @@ class ScoreFile:
         kept = [line for line in self.lines() if sequence is not None and line["sequence"] <= sequence]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(_text(line) for line in kept), encoding="utf-8")
+        sync_file(temporary)
         temporary.replace(self.path)
         sync_folder(self.path.parent)
 
@@ -55,11 +57,28 @@ class ScoreFile:
             os.fsync(file.fileno())
 
     def lines(self) -> list[dict[str, Any]]:
-        """All whole lines."""
+        """All whole lines.
+
+        Raises:
+            Failure: One of them is none; the sentence says which.
+        """
         if not self.path.exists():
             return []
-        text = self.path.read_text(encoding="utf-8")
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        text = self.path.read_bytes()
+        whole = text[: text.rfind(b"\n") + 1].splitlines()
+        return [self._read(number, line) for number, line in enumerate(whole, 1)]
+
+    def _read(self, number: int, text: bytes) -> dict[str, Any]:
+        try:
+            line = json.loads(text)
+        except ValueError:  # UnicodeDecodeError is one too
+            line = None
+        if not isinstance(line, dict) or not isinstance(line.get("sequence"), int):
+            raise Failure(
+                f"{self.path}: line {number} is damaged; remove the line, or move the file away to begin a new one: models "
+                "don't need it, only the means over older snapshots that gates and drift look at"
+            )
+        return line
 
 
 def flat_figures(figures: Figures) -> dict[str, float]:

@@ -145,7 +145,9 @@ def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
     path, began = Path(out), time.monotonic()
     every = cells(matrix)
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(path.parent, new_writer_id(), f"{path.name}.lock")
+    lock = FolderLock(
+        path.parent, new_writer_id(), f"{path.name}.lock", "name another file with the option --out"
+    )
     try:
         rows = {_key(row): row for row in read_results(path)}
         waiting = [cell for cell in every if cell.key not in rows or rows[cell.key]["error"] is not None]

@@ -15,6 +15,7 @@ from schemas.events import Op
 from schemas.exports import ExportCommit
 from schemas.store import LaneManifest
 from schemas.trainer_config import TrainerConfig
+from stream.service.failure import Failure
 from stream.store.exports.writer import ExportWriter
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
@@ -135,6 +136,11 @@ class Exporter:
         if self._writer is None:
             return 0
         for commit in reversed(self._writer.reader.commits):
+            if commit.lane != self._lane.header.lane:
+                raise Failure(
+                    f"{self._writer.reader.root} has exports of lane {commit.lane}, this trainer's lane is "
+                    f"{self._lane.header.lane}: give one of them a name of its own in the key exports.name"
+                )
             if commit.sequence == sequence and commit.model_version == version:
                 return sequence
             if commit.sequence < sequence and (commit.embeddings or not self._config.exports.embeddings):

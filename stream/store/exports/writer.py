@@ -1,8 +1,9 @@
 """The writer of exports: files first, whole and durable, then the commit that names them.
 
 Order of a commit: the files under temporary names, fsync, rename; the record, put only where its number is free. A
-crash before the record leaves files that no record names: the next commit of that number sweeps them. The free number
-is also the fence: of two writers under one name the second fails, and what it wrote is nobody's.
+crash before the record leaves files that no record names: the next commit of that number sweeps them. The numbers are
+also the fence: a writer goes on from its own last number only, so of two writers under one name one fails at its next
+commit, whether both want one number or take turns, and what it wrote is nobody's.
 """
 
 import secrets
@@ -30,13 +31,19 @@ class ExportWriter:
 
     def __init__(self, store: str | Place, name: str) -> None:
         self.reader = ExportReader(store, name)
-        self._name = name
+        self._next = len(self.reader.commits)
         self._swept = False
 
     def begin(self) -> "Export":
-        """The next commit, to be filled with files and then committed; a context manager."""
+        """The next commit, to be filled with files and then committed; a context manager.
+
+        Raises:
+            Failure: Another trainer has committed since this writer began.
+        """
         self.reader.refresh()
-        return Export(self.reader.root, len(self.reader.commits))
+        if len(self.reader.commits) != self._next:
+            raise self._taken(self._next)
+        return Export(self.reader.root, self._next)
 
     def commit(self, export: "Export", record: ExportCommit) -> None:
         """Make an export visible.
@@ -54,11 +61,9 @@ class ExportWriter:
         try:
             put_record(self.reader.root / commit_name(record.number), record)
         except FileExistsError:
-            raise Failure(
-                f"export {record.number} of {self.reader.root} was made by another trainer at the same time: stop one, "
-                "or give it another name in the key exports.name"
-            ) from None
+            raise self._taken(record.number) from None
         crash_point("export.committed")
+        self._next = record.number + 1
         self.reader.refresh()
         if not self._swept:
             self._sweep(record)
@@ -83,6 +88,12 @@ class ExportWriter:
         remove(root / file.path for commit in going for file in (commit.embeddings, commit.scores) if file)
         commits.drop_before(before)
         return len(going)
+
+    def _taken(self, number: int) -> Failure:
+        return Failure(
+            f"export {number} of {self.reader.root} was made by another trainer at the same time: stop one, or give it "
+            "another name in the key exports.name"
+        )
 
     def _sweep(self, record: ExportCommit) -> None:
         """Remove what was written for this number and no record names: its number is taken now."""

@@ -30,13 +30,16 @@ class FolderLock:
     why_both = "locks don't work on this file system; put the store on a local disk, or run one stream job"
     """What to say where another writer was there all the same."""
 
-    def __init__(self, folder: Path, writer_id: str, name: str = NAME) -> None:
+    def __init__(
+        self, folder: Path, writer_id: str, name: str = NAME, otherwise: str = "choose another store"
+    ) -> None:
         """Take the lock.
 
         Args:
-            folder: An existing folder of a log or lane.
+            folder: An existing folder, such as a log's or a lane's.
             writer_id: Who takes it.
             name: The lock's file: there is one for commits, and one for compaction.
+            otherwise: What can be done instead of stopping the other writer, for the message.
 
         Raises:
             LaneBusyError: Another writer holds it; the message names both.
@@ -50,7 +53,7 @@ class FolderLock:
             self._let_go()
             raise LaneBusyError(
                 f"{folder} is being {_DOING.get(name, 'written')} by {holder}, so {writer_id} cannot do so too; "
-                "stop the other process or choose another store"
+                f"stop the other process or {otherwise}"
             ) from None
         except OSError:
             self._let_go()
