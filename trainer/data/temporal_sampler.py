@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from trainer.data.neighbours import mix64
+from trainer.data.drawn_positions import draw_positions
 from trainer.data.temporal_graph import NODE_BITS, TemporalGraph
 
 Int64 = NDArray[np.int64]
@@ -173,8 +173,9 @@ def _sample(graph, queries, draw, out):  # type: ignore[no-untyped-def]  # compi
     k = out[0].shape[1]
     first = np.empty(BLOCK, np.int64)
     seen = np.empty(BLOCK, np.int64)
-    chosen = np.empty((BLOCK if uniform else 0, k), np.int64)
-    drawn = np.empty(k, np.int64)
+    drawn = np.empty(
+        (k if uniform else 0, BLOCK + LINE), np.int64
+    )  # rows that fall into different sets of the cache
     touched = np.int64(0)
     for begin in range(0, len(nodes), BLOCK):
         size = min(BLOCK, len(nodes) - begin)
@@ -182,23 +183,34 @@ def _sample(graph, queries, draw, out):  # type: ignore[no-untyped-def]  # compi
             node = nodes[begin + i]
             known = node < len(row)
             at = np.uint64(node if known else 0)
-            first[i] = row[at, 0] if known else 0
+            first[i] = max(row[at, 0], 0) if known else 0
             seen[i] = row[at, 1] if known else 0
         _count_before(entry, first[:size], seen[:size], before[begin : begin + size])
         for i in range(size):
+            out_count[begin + i] = min(seen[i], k)
+        if uniform:
+            draw_positions(nodes[begin : begin + size], seen[:size], seed, drawn)
+            for j in range(k if len(entry) else 0):
+                touched += _touch(entry, first[:size], drawn[j])
+            _copy_drawn(entry, (first, seen, drawn, begin, size), out)
+            continue
+        for i in range(size):
             count = min(seen[i], k)
-            out_count[begin + i] = count
-            if uniform and seen[i] > k:
-                _floyd(nodes[begin + i], seen[i], seed, drawn, chosen[i])
-                for j in range(k):
-                    touched += entry[np.uint64(first[i] + chosen[i, j]), 0]
-            elif count > 0:
+            if count > 0:
                 newest = first[i] + seen[i] - 1
                 for j in range(0, count, LINE):
                     touched += entry[np.uint64(newest - j), 0]
                 touched += entry[np.uint64(newest + 1 - count), 0]
-        _copy(entry, (first, seen, chosen, begin, size), uniform, out)
+        _copy(entry, (first, seen, begin, size), out)
     return touched  # or the loads would be left out
+
+
+@njit(cache=True, nogil=True)
+def _touch(entry, first, drawn):  # type: ignore[no-untyped-def]  # compiled
+    touched = np.int64(0)
+    for i in range(len(first)):
+        touched += entry[np.uint64(first[i] + max(drawn[i], 0)), 0]
+    return touched
 
 
 @njit(cache=True, nogil=True)
@@ -217,21 +229,14 @@ def _count_before(entry, first, seen, before):  # type: ignore[no-untyped-def]  
 
 
 @njit(cache=True, nogil=True)
-def _copy(entry, found, uniform, out):  # type: ignore[no-untyped-def]  # compiled
-    first, seen, chosen, begin, size = found
+def _copy(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
+    first, seen, begin, size = found
     out_node, out_event, out_time, _ = out
     k = out_node.shape[1]
     rest = (np.int64(1) << NODE_BITS) - 1
     for i in range(size):
         count = min(seen[i], k)
         node, event, time = out_node[begin + i], out_event[begin + i], out_time[begin + i]
-        if uniform and seen[i] > k:
-            for j in range(k):
-                at = np.uint64(first[i] + chosen[i, j])
-                node[j] = entry[at, 1] & rest
-                event[j] = entry[at, 1] >> NODE_BITS
-                time[j] = entry[at, 0]
-            continue
         newest = first[i] + seen[i] - 1
         for j in range(count):
             at = np.uint64(newest - j)
@@ -245,28 +250,23 @@ def _copy(entry, found, uniform, out):  # type: ignore[no-untyped-def]  # compil
 
 
 @njit(cache=True, nogil=True)
-def _floyd(node, population, seed, drawn, chosen):  # type: ignore[no-untyped-def]  # compiled
-    """Fill ``chosen`` with distinct positions below ``population``, descending (Floyd's algorithm)."""
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    low_half, half = np.uint64((1 << 32) - 1), np.uint64(32)
-    state = mix64(seed ^ mix64(np.uint64(node) + golden))
-    k = len(drawn)
-    for j in range(k):
-        limit = np.uint64(population - k + j)
-        size = limit + np.uint64(1)
-        state += golden
-        word = mix64(state)
-        # the upper 64 bits of word · size: uniform, and no division
-        at = np.int64(((word >> half) * size + (((word & low_half) * size) >> half)) >> half)
-        taken = False
-        for other in range(j):  # each step admits one more position and draws one that is not yet taken
-            taken |= drawn[other] == at
-        drawn[j] = np.int64(limit) if taken else at
-    for j in range(k):  # sorted by counting
-        larger = 0
-        for other in range(k):
-            larger += drawn[other] > drawn[j]
-        chosen[larger] = drawn[j]
+def _copy_drawn(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
+    first, seen, drawn, begin, size = found
+    out_node, out_event, out_time, _ = out
+    k = out_node.shape[1]
+    rest = (np.int64(1) << NODE_BITS) - 1
+    for i in range(size):
+        count = min(seen[i], k)
+        node, event, time = out_node[begin + i], out_event[begin + i], out_time[begin + i]
+        for j in range(count):
+            at = np.uint64(first[i] + drawn[j, np.uint64(i)])
+            node[j] = entry[at, 1] & rest
+            event[j] = entry[at, 1] >> NODE_BITS
+            time[j] = entry[at, 0]
+        for j in range(count, k):
+            node[j] = -1
+            event[j] = -1
+            time[j] = 0
 
 
 @njit(cache=True, nogil=True)
