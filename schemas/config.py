@@ -111,7 +111,7 @@ class Lane(Section):
     edge_life: int | None = Field(
         None, ge=1, description="Intervals an edge lives after its last occurrence; null: until deleted."
     )
-    seed: int = Field(0, ge=0, description="Seed of the partitioner's draws.")
+    seed: int = Field(0, ge=0, le=10**18, description="Seed of the partitioner's draws.")
     base_every: int = Field(
         64,
         ge=1,

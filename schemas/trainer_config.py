@@ -201,6 +201,6 @@ class TrainerConfig(Service):
         None, gt=0, description="evaluate: snapshot length; null: a hundredth of the file's span."
     )
     exports: Exports = Field(default_factory=Exports)
-    seed: int = Field(0, ge=0, description="Seed of weights, sampling and negatives.")
+    seed: int = Field(0, ge=0, le=10**18, description="Seed of weights, sampling and negatives.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one.")
     metrics: TrainerMetrics = Field(default_factory=TrainerMetrics)

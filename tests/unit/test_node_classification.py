@@ -94,6 +94,15 @@ def test_what_cannot_be_classified_is_refused_in_a_sentence(tmp_path: Path) -> N
         judged(tmp_path, stream(None))
     with pytest.raises(Failure, match="knows labels 0 and 1, found 2"):
         judged(tmp_path, stream(labels() * 2))
+    with pytest.raises(Failure, match="knows labels 0 and 1, found -5"):
+        judged(tmp_path, stream(labels() * -5))
+    with pytest.raises(Failure, match="knows labels 0 and 1, found -1"):
+        judged(tmp_path, stream(-labels()))
+    late = np.where(np.arange(EVENTS) < EVENTS * 0.6, 0, labels())
+    with pytest.raises(Failure, match=r"among the training events, found 0 of 1 and \d+ of 0"):
+        judged(tmp_path, stream(late))
+    with pytest.raises(Failure, match=r"among the test events, found 0 of 1 and \d+ of 0"):
+        judged(tmp_path, stream(np.where(late, 0, labels())))
     with pytest.raises(Failure, match="needs strategy sequential"):
         judged(tmp_path, stream(labels()), model="sage-linear", strategy="vertex", model_params={})
 

@@ -55,6 +55,8 @@ def event_labels(lane: LaneReader) -> dict[int, Int64]:
     found = {}
     for snapshot in lane.log.snapshots:
         events = event_columns(lane.log.events(snapshot.tau), snapshot.tau, lane.header.interval_us, 0)
+        if (events.has_label & (events.label == -1)).any():
+            raise Failure("task node-classification knows labels 0 and 1, found -1 among the events")
         labels = np.where(events.has_label, events.label, -1)[events.op == int(Op.INSERT)]
         found[snapshot.tau] = labels.astype(np.int64)
     values = np.unique(np.concatenate(list(found.values())))
@@ -62,9 +64,30 @@ def event_labels(lane: LaneReader) -> dict[int, Int64]:
         raise Failure(
             "task node-classification needs labels, and no event has one: give a column label of 0 and 1"
         )
-    if values.max() > 1:
-        raise Failure(f"task node-classification knows labels 0 and 1, found {values.max()} among the events")
+    if values.max() > 1 or values.min() < -1:
+        wrong = values.max() if values.max() > 1 else values.min()
+        raise Failure(f"task node-classification knows labels 0 and 1, found {wrong} among the events")
     return found
+
+
+def require_both_kinds(label: Int64, time_us: Int64, split: Split) -> None:
+    """Check that there is something to learn and to judge by.
+
+    Args:
+        label: int64 (n,), 0, 1 or −1 for none.
+        time_us: int64 (n,).
+        split: By time.
+
+    Raises:
+        Failure: The training or the test events have labels of one kind only, or none.
+    """
+    for name, part in (("training", split.train), ("test", split.test)):
+        ones, zeros = (int((label[part(time_us)] == kind).sum()) for kind in (1, 0))
+        if not ones or not zeros:
+            raise Failure(
+                f"task node-classification needs labels 0 and 1 among the {name} events, found {ones} of 1 and {zeros} of 0: "
+                "choose other shares with --split, or data with labels there"
+            )
 
 
 class NodeClassifier(nn.Module):
@@ -158,7 +181,7 @@ def classify(
         seed: Of weights, order and dropout.
 
     Returns:
-        ``auroc`` and ``validation_auroc``; absent where a part has labels of one kind only.
+        ``auroc`` and ``validation_auroc``, which is absent where the validation events have labels of one kind only.
     """
     z, label = events.embeddings[which], torch.from_numpy(events.label).float()
     train = np.flatnonzero(split.train(events.time_us))
@@ -185,8 +208,11 @@ def classify(
                 for name, part in (("validation_auroc", split.validate), ("auroc", split.test))
                 if (value := auroc(scores, events.label, part(events.time_us))) is not None
             }
-            if not best or found.get("validation_auroc", 0.0) > best.get("validation_auroc", 0.0):
-                best = found
+            validation = found.get("validation_auroc")
+            if validation is None and "validation_auroc" in best:
+                continue
+            if validation is None or validation > best.get("validation_auroc", -1.0):
+                best = found  # without a figure to pick by, the last epoch
     return best
 
 

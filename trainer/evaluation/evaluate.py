@@ -23,7 +23,12 @@ from trainer.data.examples import Examples, insert_events
 from trainer.data.history import Inserts
 from trainer.data.split import Split, split_by_time
 from trainer.data.stored_negatives import StoredNegatives, write_negatives
-from trainer.evaluation.classification import UnlabelledWindow, event_labels, node_figures
+from trainer.evaluation.classification import (
+    UnlabelledWindow,
+    event_labels,
+    node_figures,
+    require_both_kinds,
+)
 from trainer.evaluation.foreign_scores import ForeignScores, judge
 from trainer.evaluation.own_store import all_inserts, build_store_of
 from trainer.evaluation.protocol import OfflineProtocol
@@ -114,6 +119,8 @@ def evaluate(
         labels = event_labels(lane) if config.task == "node-classification" else None
         inserts = all_inserts(lane)
         split = split_by_time(inserts.visible_us, shares)
+        if labels is not None:
+            require_both_kinds(np.concatenate(list(labels.values())), inserts.visible_us, split)
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
         if scores is not None:
             found = judge(
