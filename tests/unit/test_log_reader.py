@@ -153,16 +153,17 @@ def test_opening_and_verifying_beside_a_writer_finds_no_fault(places: Places) ->
     assert len(LogReader(address).snapshots) == commits
 
 
-@pytest.mark.parametrize("polling", [False, True])
+def unavailable(*_: object, **__: object) -> None:
+    raise OSError("inotify instance limit reached")
+
+
+@pytest.mark.parametrize("refused", [None, "Observer", "Observer.start"])
 def test_a_follower_wakes_up_with_and_without_inotify(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, polling: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str | None
 ) -> None:
-    if polling:
-
-        def unavailable(*_: object, **__: object) -> None:
-            raise OSError("inotify instance limit reached")
-
-        monkeypatch.setattr("stream.store.files.watch.Observer.start", unavailable)
+    polling = refused is not None
+    if refused is not None:
+        monkeypatch.setattr(f"stream.store.files.watch.{refused}", unavailable)
     write(tmp_path, 1)
     with FolderWatch(tmp_path) as watch:
         assert watch.polling is polling
@@ -170,6 +171,14 @@ def test_a_follower_wakes_up_with_and_without_inotify(
     later.start()
     assert [s.tau for s in LogReader(tmp_path).follow(after=1, timeout_s=1.5)] == [2]
     later.join()
+
+
+def test_a_folder_that_cannot_be_watched_costs_no_thread_and_no_inotify_instance(tmp_path: Path) -> None:
+    before = threading.active_count()
+    for _ in range(3):
+        with FolderWatch(tmp_path / "nowhere") as watch:
+            assert watch.polling
+    assert threading.active_count() == before
 
 
 def test_a_watch_wakes_at_a_new_name(tmp_path: Path) -> None:

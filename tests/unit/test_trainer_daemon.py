@@ -260,6 +260,22 @@ def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch
     assert told == [silent, silent, None]
 
 
+def test_who_cannot_see_the_store_is_not_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = make_lane(tmp_path / "store")
+
+    def away(*_: object, **__: object) -> object:
+        raise OSError(24, "inotify instance limit reached")
+
+    monkeypatch.setattr(lane, "follow", away)
+    follower = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda _: None)
+    with pytest.raises(
+        Failure, match=r"the store does not answer, so .* not known: .*instance limit reached"
+    ):
+        follower.next(lane, 2, LoadPolicy("train-all", 8))
+    stopped = Follower(Ranks(), until_idle_s=0.1, stop=lambda: True, waiting=lambda _: None)
+    assert stopped.next(lane, 2, LoadPolicy("train-all", 8)) is None
+
+
 def test_a_store_that_stands_still_shows_in_a_metric() -> None:
     metrics = TrainerMetrics(TrainerConfig(lane="hash"), 1)
     metrics.graph("meetings")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from schemas.store import LaneManifest
+from stream.service.failure import Failure
 from stream.store.errors import ConfigMissingError
 from stream.store.lane.reader import LaneReader
 from trainer.continual.overload import LoadPolicy
@@ -76,13 +77,18 @@ class Follower:
             lane: This rank's reader.
             after: Sequence number of the last one trained, −1 for none.
             load: What is left out when training is behind.
+
+        Raises:
+            Failure: The time of ``until_idle_s`` is over, and the store does not answer.
         """
         if self.end_after is not None and after >= self.end_after:
             return None
         while True:
             sequence = self._ranks.from_first(self._look(lane, after, load))
-            (ended,) = self._ranks.any(self._stop() or (sequence < 0 and self._ended()))
-            if ended:
+            stopped, ended = self._ranks.any(self._stop(), sequence < 0 and self._ended())
+            if ended and not stopped:
+                self._require_answer()
+            if ended or stopped:
                 return None
             if sequence >= 0:
                 self._moved = time.monotonic()
@@ -106,6 +112,15 @@ class Follower:
             self._heard(error)
             time.sleep(TICK_S)
         return -1
+
+    def _require_answer(self) -> None:
+        """Idle is who has nothing to do, not who cannot see whether there is something."""
+        told = (
+            f"the store does not answer, so whether there is something to learn is not known: {self._silence}"
+        )
+        reason = self._ranks.text_from_first(told if self._silence is not None else "").strip()
+        if reason:
+            raise Failure(reason)
 
     def _heard(self, error: OSError | None) -> None:
         """Tell once when the store begins not to answer, and once when it does again."""

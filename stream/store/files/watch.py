@@ -6,6 +6,7 @@ from typing import Self
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
 
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
@@ -26,17 +27,19 @@ class FolderWatch(FileSystemEventHandler):
     def __init__(self, folder: Place) -> None:
         """Begin to watch an existing folder."""
         self._changed = threading.Event()
-        self._observer = Observer()
-        self._observer.daemon = True
+        self._observer: BaseObserver | None = None
         self.polling = isinstance(folder, ObjectPath)
         self.poll_s = BUCKET_POLL_S if self.polling else POLL_S
         if self.polling:
             return
         try:
+            self._observer = Observer()  # holds an inotify instance from here on
+            self._observer.daemon = True
             self._observer.schedule(self, str(folder), recursive=False)
             self._observer.start()
         except (OSError, RuntimeError):
             self.polling = True
+            self.close()
 
     def on_created(self, event: FileSystemEvent) -> None:
         """A new name, by hard link or creation."""
@@ -52,10 +55,13 @@ class FolderWatch(FileSystemEventHandler):
         self._changed.clear()
 
     def close(self) -> None:
-        """Stop watching."""
-        if not self.polling and self._observer.is_alive():
-            self._observer.stop()
-            self._observer.join()
+        """Stop watching; doing so twice is harmless."""
+        observer, self._observer = self._observer, None
+        if observer is None:
+            return
+        observer.stop()
+        if observer.is_alive():
+            observer.join()
 
     def __enter__(self) -> Self:
         return self
