@@ -189,7 +189,9 @@ class Demo:
                 what = producer.failure or f"nothing has moved for {STALLED_S} s while {phase}"
                 raise ChildDiedError(f"{what}; logs are in {self._out / 'logs'}")
             if producer.is_alive():
-                phase = "streaming"
+                phase = (
+                    "streaming" if reading.events else "waiting for the services (compiling, the first time)"
+                )
                 if self._children.done("stream"):
                     raise ChildDiedError(
                         f"stream ended while events were still to come; its log is {self._children.log('stream')}"

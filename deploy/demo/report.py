@@ -251,7 +251,7 @@ def _draw_flow(axes: "Axes", outcome: Outcome) -> None:
     axes.set(title="Events, thousands", xlabel="seconds of the stream")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    axes.legend(loc="upper left")
+    axes.legend(loc="best")
 
 
 def _draw_lanes(axes: "Axes", outcome: Outcome, what: str, title: str) -> None:

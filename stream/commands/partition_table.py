@@ -111,7 +111,7 @@ def _bars(axes: "Axes", rows: "list[Compared]", key: str, scale: float) -> None:
         axes.annotate(
             f"{value:.3g}", (value, at), xytext=(3, 0), textcoords="offset points", va="center", color=_INK
         )
-    axes.set_xlim(0, 1.2 * max([*values, 1e-9]))
+    axes.set_xlim(0, 1.2 * max(values, default=0.0) or 1.0)
     axes.tick_params(length=0)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from stream.service.failure import run_command
 
@@ -31,11 +32,13 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, rows: Mapping[str, Any]) -> None:
-    """Print keys and values as a two-column table on standard output."""
-    table = Table(title=title, show_header=False, title_justify="left")
+    """Print keys and values as a two-column table on standard output, below a title that is as wide as it likes."""
+    table = Table(show_header=False)
     for key, value in rows.items():
-        table.add_row(key, _readable(value))
-    Console().print(table)
+        table.add_row(key, Text(_readable(value)))
+    console = Console()
+    console.print(Text(title, style="italic"), soft_wrap=True)
+    console.print(table)
 
 
 def finish(command: Callable[[], int | None], *expected: type[Exception], debug: bool = False) -> None:
@@ -44,7 +47,7 @@ def finish(command: Callable[[], int | None], *expected: type[Exception], debug:
 
 
 def _readable(value: Any) -> str:
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"

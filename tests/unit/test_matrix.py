@@ -132,6 +132,15 @@ def test_what_is_wrong_is_told_before_anything_runs(tmp_path: Path, evaluations:
     out = tmp_path / "r.parquet"
     with pytest.raises(Failure, match=r"model plain on lane hash of .*a.csv: unknown key modell"):
         run(matrix_for(tmp_path, config={"modell": 1}), out)
+    with pytest.raises(Failure, match=r"model plain on lane hush of .*a.csv: unknown partitioner 'hush'"):
+        run(matrix_for(tmp_path, lanes=[{"lane": "hush"}]), out)
+    with pytest.raises(Failure, match=r"model new on lane hash of .*a.csv: unknown model 'tgnn'"):
+        run(
+            matrix_for(
+                tmp_path, lanes=[{"lane": "hash"}], models=[{"name": "new", "config": {"model": "tgnn"}}]
+            ),
+            out,
+        )
     with pytest.raises(Failure, match="models must have distinct names"):
         matrix_for(tmp_path, models=[{"name": "a"}, {"name": "a"}])
     with pytest.raises(Failure, match=r"b\.csv cannot be read: No such file"):
@@ -145,6 +154,15 @@ def test_what_is_wrong_is_told_before_anything_runs(tmp_path: Path, evaluations:
         run(matrix_for(tmp_path), out)
     lock.release()
     assert evaluations.done == []
+
+
+def test_a_cell_that_failed_shows_in_the_exit_code(tmp_path: Path, evaluations: Evaluations) -> None:
+    matrix_for(tmp_path, lanes=[{"lane": "hash"}])
+    command = ["evaluate", "--matrix", str(tmp_path / "matrix.yaml"), "--out", str(tmp_path / "r"), "--json"]
+    evaluations.fails = {"plain"}
+    assert CliRunner().invoke(app, command).exit_code == 1
+    evaluations.fails = set()
+    assert CliRunner().invoke(app, command).exit_code == 0
 
 
 def test_options_that_do_not_go_together_are_wrong_usage(tmp_path: Path) -> None:

@@ -59,10 +59,16 @@ def test_json_is_one_object_of_finite_plain_numbers(capsys: pytest.CaptureFixtur
 
 
 def test_a_table_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table("run", {"events": 1234567, "ap": 0.91234})
+    print_table("a title far wider than its table, of a/file[1].parquet", {"events": 1234567, "ap": 0.91234})
     out = capsys.readouterr().out
+    assert out.startswith("a title far wider than its table, of a/file[1].parquet\n")
     assert "1,234,567" in out
     assert "0.9123" in out
+    print_table("none", {"utility": float("nan"), "file": "b[2].pt", "lag": None})
+    out = capsys.readouterr().out
+    assert "nan" not in out
+    assert out.count("–") == 2
+    assert "b[2].pt" in out
 
 
 @pytest.mark.parametrize("module", ["stream.start", "trainer.cli"])

@@ -97,6 +97,24 @@ def test_keys_of_figures_and_means_over_lines() -> None:
     assert weighted_mean(lines, "mrr", "scored") is None
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_is_told_as_such_whatever_torch_makes_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints.save(0, {"a": torch.zeros(3)})
+    opened = Path.open
+    monkeypatch.setattr(
+        Path,
+        "open",
+        lambda path, *how: opened(Path("/dev/full") if path.name.endswith(".pt.tmp") else path, *how),
+    )
+    with pytest.raises(OSError, match="No space left on device"):
+        checkpoints.save(1, {"a": torch.zeros(50_000)})
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{0:016d}.pt"]
+
+
 def test_a_second_trainer_on_one_folder_is_refused_until_the_first_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

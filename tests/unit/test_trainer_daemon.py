@@ -260,6 +260,30 @@ def test_a_store_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch
     assert told == [silent, silent, None]
 
 
+@pytest.mark.parametrize("refuses", ["checkpoints.save", "scores.append", "_exporter.export"])
+def test_what_cannot_be_written_is_named_and_the_next_start_goes_on(
+    tmp_path: Path, refuses: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path, exports={"scores": True})
+    trainer = trainer_for(config)
+    trainer.step(trainer.lane.manifests[0])
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    owner, name = refuses.split(".")
+    monkeypatch.setattr(getattr(trainer, owner), name, full)
+    where = "store" if "export" in refuses else "checkpoints"
+    with pytest.raises(
+        Failure, match=rf"{where}.*: .*No space left on device; see that .* the newest checkpoint"
+    ):
+        trainer.step(trainer.lane.manifests[1])
+    monkeypatch.undo()
+    assert run(config).sequence == len(trainer.lane.manifests) - 1
+    assert [line["sequence"] for line in ScoreFile(config.checkpoint).lines()] == list(range(6))
+
+
 def test_who_cannot_see_the_store_is_not_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = make_lane(tmp_path / "store")
 

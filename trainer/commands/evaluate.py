@@ -9,6 +9,7 @@ import typer
 
 from schemas.trainer_config import TrainerConfig
 from stream.service.config_file import load_config
+from stream.service.failure import FAILED
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
 from trainer.commands.ranks import AsOfMoment, RankCount, expected_errors, in_ranks
@@ -70,20 +71,21 @@ def evaluate(
     Example: freshet-trainer evaluate --config trainer.yaml --data interactions.parquet --ranks 2 --json
     """
 
-    def body() -> None:
+    def body() -> int | None:
         configure_logs(level="DEBUG" if debug else "INFO")
         if WITH_PARENT in os.environ:
             end_with_parent()
         if matrix is not None and out is not None:
             found = _matrix(matrix, out)
             print_json(found) if json else print_table(f"cells of {matrix}", found)
-            return
+            return FAILED if found["failed"] else None
         assert file is not None and data is not None, "told before"
         config = load_config(TrainerConfig, file)
         result = in_ranks(ranks, lambda: _evaluate(config, data, as_of, split, seeds, negatives, scores))
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "runs"}
             print_json(result) if json else print_table(f"{result['model']} on {data}", shown)
+        return None
 
     if matrix is None and (file is None or data is None):
         raise typer.BadParameter("give --config FILE and --data FILE, or --matrix FILE and --out FILE")

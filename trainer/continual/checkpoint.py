@@ -87,10 +87,16 @@ class Checkpoints:
             left_over.unlink()
         path = self.folder / f"{sequence:016d}{_SUFFIX}"
         temporary = path.with_suffix(_TEMPORARY)
-        with temporary.open("wb") as file:
-            torch.save({"format": FORMAT, "sequence": sequence, **_tensors(state)}, file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with temporary.open("wb") as file:
+                torch.save({"format": FORMAT, "sequence": sequence, **_tensors(state)}, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except Exception as error:
+            temporary.unlink(missing_ok=True)  # a disk that is full has no room for halves
+            if (refusal := _refusal(error)) is not None:
+                raise refusal from None
+            raise
         temporary.replace(path)
         sync_folder(self.folder)
         for old in self._paths()[: -self._keep]:
@@ -129,6 +135,13 @@ class Checkpoints:
 
     def _paths(self) -> list[Path]:
         return sorted(path for path in self.folder.glob(f"*{_SUFFIX}") if path.stem.isdigit())
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """What the disk said: torch's writer ends with an error of its own, which comes of that."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
 
 
 def _tensors(value: Any) -> Any:

@@ -1,7 +1,9 @@
 """The trainer daemon: follow a lane, predict each new snapshot, learn it, remember it, go on."""
 
 import copy
-from typing import cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import numpy as np
 import structlog
@@ -116,16 +118,17 @@ class Trainer:
         with phases("train"):
             step.report = self._lessons.learn(step.examples, step.passes)
         if self._exporter is not None:
-            with phases("export"):
+            with phases("export"), _written(f"export of snapshot {manifest.tau} to {self.config.store}"):
                 self._export(self._exporter, step, scores_version)
         self.sequence = manifest.sequence
         with phases("forget"):
             step.evicted = self._forget(manifest)
         with phases("checkpoint"):
             if self.ranks.rank == 0:
-                write_line(
-                    self.scores, step, newest_us=self._newest_us(manifest), lag=self._lag(self.sequence)
-                )
+                with _written(str(self.scores.path)):
+                    write_line(
+                        self.scores, step, newest_us=self._newest_us(manifest), lag=self._lag(self.sequence)
+                    )
             if (manifest.sequence + 1) % self.config.checkpoint_every == 0:
                 self.save()
         self._observe(step)
@@ -144,21 +147,22 @@ class Trainer:
                 f"weights after snapshot {manifest.tau} are not finite, no checkpoint is written; the next start goes on "
                 "from the newest one"
             )
-        self.checkpoints.save(
-            self.sequence,
-            {
-                "identity": identity(self.config, self.lane.header),
-                "log_events_checksum": manifest.log_events_checksum,
-                "known_nodes": self.known_nodes,
-                "model": self.model.state_dict(),
-                "strategy": strategy,
-                "history": self.history.state(),
-                "names": self.names.state(),
-                "rng": torch.get_rng_state(),
-                **({"rng_cuda": torch.cuda.get_rng_state()} if self.ranks.device.type == "cuda" else {}),
-            },
-        )
+        with _written(f"checkpoint in {self.config.checkpoint}"):
+            self.checkpoints.save(self.sequence, self._state(manifest, strategy))
         self.metrics.checkpointed()
+
+    def _state(self, manifest: LaneManifest, strategy: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "identity": identity(self.config, self.lane.header),
+            "log_events_checksum": manifest.log_events_checksum,
+            "known_nodes": self.known_nodes,
+            "model": self.model.state_dict(),
+            "strategy": strategy,
+            "history": self.history.state(),
+            "names": self.names.state(),
+            "rng": torch.get_rng_state(),
+            **({"rng_cuda": torch.cuda.get_rng_state()} if self.ranks.device.type == "cuda" else {}),
+        }
 
     def _resume(self) -> None:
         found = newest_checkpoint(self.config, self.lane)
@@ -286,6 +290,18 @@ class Trainer:
 
     def _newest_us(self, manifest: LaneManifest) -> int:
         return self.lane.log.snapshots[manifest.sequence].max_t_us
+
+
+@contextmanager
+def _written(what: str) -> Iterator[None]:
+    """Say what could not be written, and what comes of it."""
+    try:
+        yield
+    except OSError as error:
+        raise Failure(
+            f"{what}: {' '.join(str(error).split())}; see that it can be written, then start again: training goes on from the "
+            "newest checkpoint"
+        ) from error
 
 
 def follow(trainer: Trainer, follower: Follower) -> None:
