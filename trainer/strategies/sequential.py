@@ -77,8 +77,11 @@ class SequentialStrategy:
         self._optimisation = optimisation
         self._lane = lane
         self._seed = seed
+        self._weights = list(
+            model.parameters()
+        )  # to walk all modules takes as long as to look at their gradients
         optimiser = torch.optim.Adam(
-            model.parameters(),
+            self._weights,
             lr=optimisation.learning_rate,
             weight_decay=optimisation.weight_decay,
             fused=True,  # one kernel over all weights: a memory model has many small ones
@@ -264,7 +267,8 @@ class SequentialStrategy:
 
     def _step(self, loss: Tensor) -> float | None:
         """Learn from a mean loss; None where it or its gradient was not finite."""
-        self.rate.optimiser.zero_grad(set_to_none=True)
+        for weight in self._weights:
+            weight.grad = None
         loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
         found = float(loss.detach())
         if not math.isfinite(found):
@@ -303,10 +307,10 @@ class SequentialStrategy:
 
     def _follow_gradient(self) -> bool:
         """An optimiser step, unless the gradient is not finite."""
-        limit, parameters = self._optimisation.grad_clip, list(self._model.parameters())
-        norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+        limit = self._optimisation.grad_clip
+        norm = torch.nn.utils.get_total_norm([each.grad for each in self._weights if each.grad is not None])
         if limit:
-            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+            torch.nn.utils.clip_grads_with_norm_(self._weights, limit, norm)
         if not bool(torch.isfinite(norm)):
             return False
         self.rate.step()
