@@ -3,7 +3,8 @@
 Both train TGN with the same widths (memory, time and embedding 100, two heads, ten latest neighbours, dropout 0.1, last
 message, Adam) on the same events and negatives, in turns, in one process: ``torch_geometric``'s ``TGNMemory``,
 ``LastNeighborLoader`` and ``TransformerConv`` in the order of its example, and the preset ``tgn`` under the strategy
-``sequential``. Medians of events/s over rounds, by the process's CPU seconds. ``--ap`` trains both for an epoch and predicts what follows.
+``sequential``. Medians of events/s over rounds, by the process's CPU seconds. ``--ap`` trains both for an epoch and
+predicts what follows.
 
 Needs ``pip install torch_geometric``, and ../shared/data/jodie_wikipedia.parquet or --data.
 """
