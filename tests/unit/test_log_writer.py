@@ -370,6 +370,12 @@ def test_bytes_of_a_snapshot_do_not_depend_on_how_its_columns_came_together() ->
     assert ipc(pa.table({"s": beyond})) == ipc(text)
     nothing = pa.chunked_array([pa.nulls(2, kind), pa.array([[1.0]], kind)])
     assert ipc(pa.table({"l": nothing})) == ipc(pa.table({"l": pa.array([None, None, [1.0]], kind)}))
+    for some in ([[1.0, 2.0], [], [3.0]], [[1.0], None, [], [2.0]], [[], None]):
+        for lists in (pa.array(some, kind), pa.array([[9.0], *some], kind)[1:]):
+            for before, after in ((0, 3), (2, 0), (9, 8), (0, 0)):
+                around = [pa.nulls(before, kind), lists, pa.nulls(after, kind)]
+                together = pa.array([*[None] * before, *some, *[None] * after], kind)
+                assert ipc(pa.table({"l": pa.chunked_array(around)})) == ipc(pa.table({"l": together}))
 
 
 def ipc(table: pa.Table) -> bytes:

@@ -34,7 +34,27 @@ def _canonical_batch(piece: pa.Table) -> pa.RecordBatch:
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    chunks = column.chunks
+    if pa.types.is_list(column.type) and _is_numeric(column.type.value_type):
+        filled = [k for k, chunk in enumerate(chunks) if chunk.null_count < len(chunk)]
+        if len(filled) == 1 and _is_compact(chunks[filled[0]]):
+            return _among_nulls(chunks, filled[0])
+    return pa.concat_arrays(chunks)
+
+
+def _among_nulls(chunks: list[pa.Array], filled: int) -> pa.Array:
+    """One array of lists that are all in one chunk, whose values are not copied: vectors that come before edges, or after."""
+    lists = chunks[filled]
+    begin = sum(len(chunk) for chunk in chunks[:filled])
+    end, length = begin + len(lists), sum(len(chunk) for chunk in chunks)
+    offsets, valid = np.zeros(length + 1, np.int32), np.zeros(length, np.bool_)
+    offsets[begin : end + 1] = np.frombuffer(lists.buffers()[1], np.int32)
+    offsets[end:] = offsets[end]
+    valid[begin:end] = _validity(lists)
+    buffers = [_bitmap(valid), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(lists.type, length, buffers, children=[lists.values])
 
 
 def _canonical(column: pa.Array) -> pa.Array:
