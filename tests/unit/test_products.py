@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer.nn import products
-from trainer.nn.products import Table, dense
+from trainer.nn.products import Table, dense, side_by_side
 
 
 @pytest.mark.parametrize(("rows", "width", "out"), [(0, 3, 2), (1, 1, 1), (63, 20, 7), (700, 30, 50)])
@@ -34,8 +34,12 @@ def test_a_table_counts_its_own_rows_only(dtype: torch.dtype | None) -> None:
     table = Table(x, dtype)
     torch.testing.assert_close(table.times(weight), x @ weight.t(), **near)
     torch.testing.assert_close(table.summed_with(Table(y, dtype)), x.t() @ y, **near)
+    both = side_by_side(x, y)
+    assert (both[:70] == torch.cat([x, y], dim=1)).all() and not both[70:].any()
     torch.testing.assert_close(
-        table.columns(2, 6).times(weight[:, :4]), x[:, 2:6] @ weight[:, :4].t(), **near
+        Table(both, dtype).times(weight.repeat(1, 2)[:, :21])[:70],
+        both[:70] @ weight.repeat(1, 2)[:, :21].t(),
+        **near,
     )
     torch.testing.assert_close(Table(x.double()).times(weight.double()), x.double() @ weight.double().t())
 

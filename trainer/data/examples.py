@@ -53,16 +53,19 @@ class Queries:
 
     def select(self, mask: Bool) -> "Queries":
         """Some of the queries."""
-        return Queries(*(getattr(self, field.name)[mask] for field in fields(self)))
+        return Queries(*(getattr(self, name)[mask] for name in _COLUMNS))
 
     def part(self, here: slice) -> "Queries":
         """Consecutive ones, as views."""
-        return Queries(*(getattr(self, field.name)[here] for field in fields(self)))
+        return Queries(*(getattr(self, name)[here] for name in _COLUMNS))
 
     @classmethod
     def join(cls, parts: "list[Queries]") -> "Queries":
         """One after the other; their events ascend no longer."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
+
+
+_COLUMNS = tuple(field.name for field in fields(Queries))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,19 +27,13 @@ class Table:
     """
 
     def __init__(self, rows: Tensor, dtype: torch.dtype | None = None) -> None:
-        self._count, self._dtype = len(rows), rows.dtype
+        self._count, self._dtype = rows.shape[0], rows.dtype
         compiled = rows.device.type == "cpu" and (dtype is not None or rows.dtype == torch.float32)
         self._rows = rows if dtype is None else rows.to(dtype)
-        if compiled and self._count % _step(self._count):
-            self._rows = pad(self._rows, (0, 0, 0, -self._count % _step(self._count)))
+        missing = -self._count % _step(self._count) if compiled else 0
+        if missing:
+            self._rows = pad(self._rows, (0, 0, 0, missing))
         self._onednn = compiled and dtype is None and _HAS_ONEDNN and self._count > 0
-
-    def columns(self, first: int, last: int) -> "Table":
-        """Some of the columns."""
-        part = Table.__new__(Table)
-        part._count, part._dtype, part._onednn = self._count, self._dtype, self._onednn
-        part._rows = self._rows[:, first:last]
-        return part
 
     def times(self, weight: Tensor) -> Tensor:
         """Rows · weightᵀ (n, out), with a weight (out, w)."""
@@ -59,13 +53,14 @@ class Table:
 
 def side_by_side(*parts: Tensor) -> Tensor:
     """Tables (n, w) as one, with as many rows of zeros below as products want: (≥ n, sum of widths)."""
-    count, first = len(parts[0]), 0
+    count, first = parts[0].shape[0], 0
     padded = count + -count % _step(count) if parts[0].device.type == "cpu" else count
     table = parts[0].new_empty(padded, sum(part.shape[1] for part in parts))
     for part in parts:
         table[:count, first : first + part.shape[1]] = part
         first += part.shape[1]
-    table[count:] = 0
+    if padded > count:
+        table[count:] = 0
     return table
 
 

@@ -234,13 +234,12 @@ class MemoryStream:
         there, mail = self.mailbox.take(nodes)
         if self.looked_up is not None:
             self.looked_up.states = len(nodes), torch.from_numpy(there).to(self._device), mail
+        if len(there) == len(nodes) > 0:
+            return self.model.states(mail)
         states = self.mailbox.own.new_zeros(len(nodes), self.model.width)
         if not len(there):
             return states
-        updated = self.model.states(mail)
-        if len(there) == len(nodes):
-            return updated
-        return states.index_copy(0, torch.from_numpy(there).to(self._device), updated)
+        return states.index_copy(0, torch.from_numpy(there).to(self._device), self.model.states(mail))
 
     def _edges(self, event: Int64) -> Tensor:
         """Edge inputs (m, edges) of entries as ``TemporalGraph.event`` has them; −1 gives zeros."""
