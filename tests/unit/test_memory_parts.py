@@ -210,3 +210,24 @@ def test_gates_by_kernels_are_those_of_torch(own: bool) -> None:
         torch.testing.assert_close(ours, theirs.float(), atol=1e-3, rtol=1e-4)
     row[2, 4] = torch.nan
     assert bool(torch.isnan(cell((row, timed))[2]).all()), "nothing is made up of what is no number"
+
+
+@pytest.mark.parametrize("host", [True, False])
+@pytest.mark.parametrize("history", [True, False])
+def test_a_rank_without_queries_scores_none_and_its_gradients_are_zero(
+    host: bool, history: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a small snapshot all events may be those of other ranks."""
+    for module in ("trainer.nn.time_encoding", "trainer.models.memory.decoder"):
+        monkeypatch.setattr(f"{module}.kernels_fit", lambda _: host)
+    none = torch.zeros(0, dtype=torch.int64)
+    decoder = EventDecoder(4, history=history, walks=0)
+    z = torch.zeros(0, 4, requires_grad=True)
+    logits = decoder(z, none, none, torch.zeros(0, len(Encounter)), None)
+    assert logits.shape == (0,)
+    time = CosineTime(3)
+    encoded = time(torch.zeros(0, 2))
+    assert encoded.shape == (0, 2, 3)
+    (logits.sum() + encoded.sum()).backward()
+    for parameter in (*decoder.parameters(), *time.parameters()):
+        assert parameter.grad is None or not parameter.grad.any()

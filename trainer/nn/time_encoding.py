@@ -53,7 +53,7 @@ class _Cosine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, Tensor]:
         seconds, angle = ctx.saved_tensors
-        by_angle = angle.sin().mul_(gradients[0]).view(seconds.numel(), -1)
+        by_angle = angle.sin().mul_(gradients[0]).view(seconds.numel(), angle.shape[-1])
         return None, -(seconds.reshape(-1) @ by_angle), -by_angle.sum(dim=0)
 
 
@@ -72,7 +72,7 @@ class _HostCosine(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, Tensor]:
         spans, frequency, phase = ctx.saved_tensors
         by_frequency, by_phase = np.zeros(len(frequency)), np.zeros(len(frequency))
-        table = gradients[0].reshape(len(spans), -1).contiguous()
+        table = gradients[0].reshape(len(spans), len(frequency)).contiguous()
         arrays = (each.detach().numpy() for each in (spans, frequency, phase, table))
         cosines_back(*arrays, by_frequency, by_phase)
         return None, torch.from_numpy(by_frequency).to(spans), torch.from_numpy(by_phase).to(spans)

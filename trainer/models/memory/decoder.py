@@ -53,7 +53,7 @@ class EventDecoder(nn.Module):
         if not self._looks_back and kernels_fit(z):
             last = self.perceptron[2]
             logits: Tensor = PairPerceptron.apply(  # type: ignore[no-untyped-call]  # torch's apply is untyped
-                either.view(len(z), -1), at_src, at_dst, first.bias, last.weight, last.bias
+                either.view(len(z), 2 * width), at_src, at_dst, first.bias, last.weight, last.bias
             )
             return logits
         src, dst = rows(either, torch.cat([2 * at_src, 2 * at_dst + 1])).chunk(2)
