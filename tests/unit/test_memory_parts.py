@@ -36,6 +36,23 @@ def test_cosine_time_and_its_gradient_are_those_of_the_formula(
 
 
 @pytest.mark.parametrize("own", [True, False])
+def test_gates_in_torch_operations_are_those_of_the_kernels(
+    own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32, too, where there are no kernels, as on a GPU."""
+    torch.manual_seed(0)
+    cell = Gated((42 if own else 21) + 3 + 5, 21, own=own)
+    row, timed, weights = torch.randn(70, 45), torch.randn(70, 5, requires_grad=True), torch.randn(70, 21)
+    found = []
+    for host in (True, False):
+        monkeypatch.setattr("trainer.nn.gated_unit.kernels_fit", lambda _, host=host: host)
+        updated = cell((row, timed))
+        found.append([updated, *torch.autograd.grad((updated * weights).sum(), [timed, *cell.parameters()])])
+    for compiled, in_torch in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, in_torch, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("kind", [Gated, Plain])
 def test_updaters_and_their_gradients_are_those_of_torch_cells(
     kind: type[Gated] | type[Plain], own: bool
@@ -56,7 +73,11 @@ def test_updaters_and_their_gradients_are_those_of_torch_cells(
         torch.testing.assert_close(ours, theirs)
 
 
-def test_the_decoder_is_a_perceptron_over_both_ends_and_what_was_seen_of_the_pair() -> None:
+@pytest.mark.parametrize("host", [True, False])
+def test_the_decoder_is_a_perceptron_over_both_ends_and_what_was_seen_of_the_pair(
+    host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.models.memory.decoder.kernels_fit", lambda _: host)
     torch.manual_seed(0)
     z, at_src, at_dst = torch.randn(5, 6), torch.tensor([0, 4, 2, 0]), torch.tensor([1, 4, 0, 3])
     encounters = torch.rand(4, len(Encounter)) * 1e5
