@@ -72,6 +72,11 @@ def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     with pytest.raises(Failure, match="node 5 is unknown to the checkpoint"):
         predictor.rank(1001, [1002, 5])
+    for t in (float("nan"), float("inf"), 1e18):
+        with pytest.raises(Failure, match="t is seconds since 1970"):
+            predictor.rank(1001, [1002], t=t)
+    with pytest.raises(Failure, match="top must be at least 1, found 0"):
+        predictor.rank(1001, [1002], top=0)
     with pytest.raises(Failure, match="nodes of this store have int64 ids"):
         predictor.embeddings(["a"])
     with pytest.raises(Failure, match="was made with seed = 0, the configuration has 1"):
@@ -119,7 +124,7 @@ def test_the_command_exports_all_or_given_nodes(tmp_path: Path, monkeypatch: pyt
         code, told, _ = command("--out", str(tmp_path / "two.arrow"), "--nodes-file", str(tmp_path / "nodes"))
         with pa.ipc.open_file(str(tmp_path / "two.arrow")) as two:
             assert two.read_all()["id"].to_pylist() == [1007, 1003]
-        assert command("--out", str(tmp_path / "x.arrow"), "--nodes", "1,2")[0] == 1
+        assert command("--out", str(tmp_path / "x.arrow"), "--nodes", "1, 2")[0] == 1
         assert "must end in .arrow or .parquet" in command("--out", str(tmp_path / "x.csv"))[2]
     assert not (tmp_path / "x.arrow").exists()
 
@@ -128,7 +133,8 @@ def test_the_five_lines_of_the_documentation_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_lane(tmp_path / "store")
-    config = config_for(tmp_path, **EVENT_MODEL)
+    exported = {"embeddings": True, "name": "distdy"}  # the lane of the example configuration
+    config = config_for(tmp_path, exports=exported, **EVENT_MODEL)
     run(config)
     (tmp_path / "trainer.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
     (program,) = re.findall(

@@ -56,7 +56,7 @@ def _wanted(nodes: str | None, nodes_file: Path | None) -> list[str] | None:
         except (OSError, UnicodeError) as error:
             raise Failure(f"--nodes-file {nodes_file} cannot be read: {error}") from None
         return [line for line in text.splitlines() if line]
-    return None if nodes is None else nodes.split(",")
+    return None if nodes is None else [node.strip() for node in nodes.split(",")]
 
 
 def _export(config: TrainerConfig, out: Path, nodes: list[str] | None) -> dict[str, Any]:

@@ -27,6 +27,9 @@ from trainer.strategies.interface import create_strategy
 
 Int64 = NDArray[np.int64]
 
+_FAR_US = 2.0**62
+"""Times beyond are none: differences of two have to fit."""
+
 
 class Predictor:
     """The newest checkpoint of a configuration, read only: a trainer may go on beside it.
@@ -117,8 +120,12 @@ class Predictor:
             Pairs of a candidate and its score, the logit: log-odds against a random destination.
 
         Raises:
-            Failure: The node or a candidate is unknown.
+            Failure: The node or a candidate is unknown, or ``t`` or ``top`` cannot be.
         """
+        if top < 1:
+            raise Failure(f"top must be at least 1, found {top}")
+        if t is not None and not abs(t) * US_PER_S < _FAR_US:  # NaN is not either
+            raise Failure(f"t is seconds since 1970, found {t}")
         dst = self._known(candidates)[1]
         src = np.repeat(self._known([node])[1], len(dst))
         time_us = self._after_us if t is None else max(self._after_us, round(t * US_PER_S))
