@@ -187,12 +187,21 @@ def bench_read() -> None:
     for nodes, window, segments, changed_segments in settings:
         for binary in (False, True):
             _read_window(nodes, window, segments, changed_segments, binary=binary)
+    _read_window(100_000, 12, 4, 4, binary=False, leaving=2_000, coming=3_000)
 
 
 def _read_window(
-    nodes: int, window: int, segments: int, changed_segments: int, *, binary: bool, ids: int = 10_000
+    nodes: int,
+    window: int,
+    segments: int,
+    changed_segments: int,
+    *,
+    binary: bool,
+    ids: int = 10_000,
+    leaving: int = 0,
+    coming: int = 0,
 ) -> None:
-    """30 % of the nodes change in a snapshot, each in some of its segments."""
+    """30 % of the nodes change in a snapshot, each in some of its segments; so many leave, and so many others come."""
 
     def draw(*shape: int) -> np.ndarray:
         values = rng.integers(0, 2, shape) if binary else rng.standard_normal(shape)
@@ -201,10 +210,11 @@ def _read_window(
     rng = np.random.default_rng(0)
     versions = FeatureVersions(FEATURES, segments)
     everything = np.arange(nodes, dtype=np.int64)
-    whole = [draw(nodes, FEATURES)]
+    whole = [np.zeros((nodes + window * coming, FEATURES), np.float32)]
+    whole[0][:nodes] = draw(nodes, FEATURES)
     first: list[float] = []
     beside: list[float] = []
-    _write(versions, 0, everything, whole[0], nodes, undo=False)
+    _write(versions, 0, everything, whole[0][:nodes], len(whole[0]), undo=False)
     for sequence in range(1, window):
         changed = np.sort(rng.choice(nodes, nodes * 3 // 10, replace=False))
         after = whole[-1].copy()
@@ -212,13 +222,21 @@ def _read_window(
         kept = np.argsort(rng.random((len(changed), segments)), axis=1) >= changed_segments
         drawn[kept] = after[changed].reshape(drawn.shape)[kept]
         after[changed] = drawn.reshape(len(changed), FEATURES)
-        _write(versions, sequence, changed, after[changed], nodes, undo=True)
+        if leaving:
+            gone = np.setdiff1d(rng.choice(nodes, leaving, replace=False), changed)
+            after[gone] = 0
+            versions.clear(sequence, gone, undo=True)
+            new = nodes + sequence * coming + np.arange(coming)
+            after[new] = draw(coming, FEATURES)
+            changed = np.concatenate([changed, new])
+        _write(versions, sequence, changed, after[changed], len(after), undo=True)
         whole.append(after)
         first.append(timed(versions.read, rng.integers(0, nodes, ids), 0, clock=time.thread_time))
         beside.append(timed(gather, whole[0], rng.integers(0, nodes, ids), clock=time.thread_time))
     print(
         f"features of {ids:,} of {nodes:,} nodes at random, F = {FEATURES}, 30 % changed a snapshot, "
         f"{changed_segments} of {segments} segments each, {'binary' if binary else 'real'} values"
+        + (f", {leaving:,} leave and {coming:,} come" if leaving else "")
     )
     worst = 1000.0
     for sequence in range(window - 1, -1, -1):

@@ -158,15 +158,22 @@ def test_slots_of_any_snapshot_with_nodes_that_come_go_and_come_back():
 
 def test_looking_up_slots_equals_its_plain_twin():
     rng = np.random.default_rng(0)
-    of, changed = rng.integers(-1, 9, 20).astype(np.int32), rng.integers(-1, 6, 20).astype(np.int32)
+    of = rng.integers(-1, 9, 20).astype(np.int32)
+    notes = [sorted(rng.choice(9, rng.integers(0, 4), replace=False).tolist()) for _ in range(20)]
+    begin = np.cumsum([0, *map(len, notes)]).astype(np.int32)
+    noted = np.array([[0, changed, rng.integers(-1, 9)] for each in notes for changed in each], np.int32)
     for length in (0, 1, 100):
         node = rng.integers(0, 23, length)
-        slots, later = np.full(length, 7, np.int32), np.full(length, 7, np.int32)
-        number = look_up(node, 3, of, changed, slots, later)
-        assert slots.tolist() == [of[n] if n < 20 else -1 for n in node.tolist()]
-        assert later[:number].tolist() == [
-            i for i, n in enumerate(node.tolist()) if n < 20 and changed[n] > 3
-        ]
+        for sequence in (-1, 3, 9):
+            expected = []
+            for v in node.tolist():
+                after = [k for k in range(begin[v], begin[v + 1]) if noted[k, 1] > sequence] if v < 20 else []
+                expected.append(noted[after[0], 2] if after else of[v] if v < 20 else -1)
+            slots = np.full(length, 7, np.int32)
+            look_up(node, sequence, of, begin, noted, slots)
+            assert slots.tolist() == expected
+            look_up(node, sequence, of, begin[:0], noted[:0], slots)
+            assert slots.tolist() == [of[v] if v < 20 else -1 for v in node.tolist()]
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.uint8])

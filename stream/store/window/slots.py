@@ -5,8 +5,12 @@ from numba import njit
 
 from stream.snapshots.delta import Int32, Int64
 from stream.snapshots.prefetch import AHEAD, prefetch
+from stream.store.window.version_kernels import sort_by_row
 
 NONE = -1
+_CHANGED, _FORMER = 1, 2
+"""Columns of a note of a node: the snapshot that changed its slot, and the slot that it had before."""
+_NOTHING = (np.empty(0, np.int32), np.empty((0, 3), np.int32))
 
 
 class Slots:
@@ -15,20 +19,17 @@ class Slots:
     def __init__(self) -> None:
         self.used = 0
         self._of: Int32 = np.empty(0, np.int32)
-        self._changed: Int32 = np.empty(
-            0, np.int32
-        )  # of every node, the last snapshot that changed its slot and is noted
         self._node: Int32 = np.empty(0, np.int32)  # of every slot ever used; NONE: nobody's as of now
         self._free: Int32 = np.empty(0, np.int32)
         # What each snapshot changed: nodes ascending, and the slots that they had before.
         self._undone: list[tuple[int, Int32, Int32]] = []
+        self._by_node: tuple[Int32, Int32] | None = None  # the same as ``sort_by_row`` has it
 
     def grow(self, num_nodes: int) -> None:
         """Make room for ids below ``num_nodes``."""
         if num_nodes > len(self._of):
-            none = np.full(num_nodes - len(self._of), NONE, np.int32)
-            self._of = np.concatenate([self._of, none])
-            self._changed = np.concatenate([self._changed, none])
+            self._of = np.concatenate([self._of, np.full(num_nodes - len(self._of), NONE, np.int32)])
+            self._by_node = None
 
     def of(self, node: Int64) -> Int32:
         """Slots as of the newest snapshot, int32 of the shape of ``node``; −1 for none, also for ids not in use."""
@@ -39,24 +40,14 @@ class Slots:
         return slots
 
     def at(self, node: Int64, sequence: int) -> Int32:
-        """Slots as of snapshot ``sequence``, int32 of the shape of ``node``.
+        """Slots as of snapshot ``sequence``, int32 of the shape of ``node``; O(nodes and their changes since).
 
-        O(nodes), and for those whose slots changed later a search for every later snapshot that changed slots.
+        The first call for an older snapshot after a change sorts what is noted, in O(dense ids + changes of the window).
         """
-        slots, changed = np.empty(len(node), np.int32), np.empty(len(node), np.int32)
-        number = look_up(node, sequence, self._of, self._changed, slots, changed)
-        if number:
-            later = changed[:number]
-            slots[later] = self._undo(node[later], slots[later], sequence)
-        return slots
-
-    def _undo(self, node: Int64, slots: Int32, sequence: int) -> Int32:
-        """Slots of nodes as of snapshot ``sequence``, from what they are now."""
-        for changed, nodes, former in reversed(self._undone):
-            if changed <= sequence:
-                break
-            place = np.minimum(np.searchsorted(nodes, node), len(nodes) - 1)
-            slots = np.where(nodes[place] == node, former[place], slots)
+        slots = np.empty(len(node), np.int32)
+        later = bool(self._undone) and self._undone[-1][0] > sequence
+        begin, noted = self._sorted() if later else _NOTHING
+        look_up(node, sequence, self._of, begin, noted, slots)
         return slots
 
     def take(self, sequence: int, nodes: Int64, *, undo: bool) -> Int32:
@@ -97,17 +88,29 @@ class Slots:
         while self._undone and self._undone[0][0] <= sequence:
             _, _, former = self._undone.pop(0)
             self._free = np.concatenate([self._free, former[former >= 0]])
+            self._by_node = None
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
         undone = sum(nodes.nbytes + former.nbytes for _, nodes, former in self._undone)
-        return self._of.nbytes + self._changed.nbytes + self._node.nbytes + self._free.nbytes + undone
+        by_node = sum(array.nbytes for array in self._by_node or ())
+        return self._of.nbytes + self._node.nbytes + self._free.nbytes + undone + by_node
+
+    def _sorted(self) -> tuple[Int32, Int32]:
+        """Where each node's notes begin, and the notes by node, oldest first."""
+        if self._by_node is None:
+            notes = [
+                np.column_stack([nodes, np.full(len(nodes), changed, np.int32), former])
+                for changed, nodes, former in self._undone
+            ]
+            self._by_node = sort_by_row(np.concatenate(notes), len(self._of))
+        return self._by_node
 
     def _remember(self, sequence: int, nodes: Int64, former: Int32) -> None:
         if len(nodes) == 0:
             return
-        self._changed[nodes] = sequence
+        self._by_node = None
         if self._undone and self._undone[-1][0] == sequence:
             _, before_nodes, before = self._undone.pop()
             # A node that both left and came in one snapshot had what it had before the first of the two.
@@ -118,19 +121,23 @@ class Slots:
 
 
 @njit(cache=True, nogil=True)
-def look_up(node, sequence, of, changed, slots, later):  # type: ignore[no-untyped-def]  # compiled
-    """Set the slots of nodes as they are now; returns for how many they changed after a snapshot, their places in ``later``."""
-    number = 0
+def look_up(node, sequence, of, begin, noted, slots):  # type: ignore[no-untyped-def]  # compiled
+    """Set the slots of nodes: what the first change after a snapshot replaced, else what they have now.
+
+    Node v has the notes [begin[v], begin[v + 1]), oldest first; no ``begin``: there are none.
+    """
     for i in range(len(node)):
         ahead = min(i + AHEAD, len(node) - 1)
         if node[ahead] < len(of):
             prefetch(of, node[ahead])
-            prefetch(changed, node[ahead])
+            if len(begin):
+                prefetch(begin, node[ahead])
         if node[i] >= len(of):
             slots[i] = NONE
             continue
         slots[i] = of[node[i]]
-        if changed[node[i]] > sequence:
-            later[number] = i
-            number += 1
-    return number
+        if len(begin):
+            for k in range(begin[node[i]], begin[node[i] + 1]):
+                if noted[k, _CHANGED] > sequence:
+                    slots[i] = noted[k, _FORMER]
+                    break
