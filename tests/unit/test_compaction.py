@@ -1,19 +1,21 @@
-"""Compaction: what stays says the same as before, what goes is told, and writers and readers go on."""
+"""Compaction, in a folder or a bucket: what stays says the same as before, what goes is told, writers and readers go on."""
 
-import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from compacted import EVENTS, HEADER, SNAPSHOTS, catch_up, grown, log_content, seal, seen
-from lane_stream import SECOND, lane, lane_files, random_events
+from compacted import EVENTS, HEADER, catch_up, grown, log_content, seal, seen
+from lane_stream import SECOND, lane, random_events
+from placed import files_of, flipped, problems_of, sizes, write
 
 from schemas.events import event_schema
 from stream.store.as_of import AsOf
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, RetainedError
+from stream.store.files.lock import COMPACTION, lock_folder
 from stream.store.graph import read_graph
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader
@@ -23,33 +25,41 @@ from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.verify.store import verify
 
-LANES = (lane("distdy"), lane("sep", edge_life=2), lane("hash"))
-KEPT = 6
+LANES = (lane("distdy"), lane("sep", edge_life=2))
+SNAPSHOTS, KEPT = 12, 4
 FIRST = SNAPSHOTS - KEPT
+STREAM = EVENTS.filter(pa.array(EVENTS["t"].to_numpy() < SNAPSHOTS * SECOND))
 LOCK_BYTES = 200
 """What a lock may say of who holds it."""
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return grown(tmp_path_factory.mktemp("whole"), *LANES)
+def whole(places):
+    return grown(places.new(), *LANES, end=SNAPSHOTS)
 
 
 @pytest.fixture(scope="module")
-def short(whole, tmp_path_factory):
-    store = tmp_path_factory.mktemp("short") / "store"
-    shutil.copytree(whole, store)
+def short(whole, places):
+    store = places.copy(whole)
     done = compact(store, Keep(snapshots=KEPT), always=True)
     assert (done.dropped, done.first, done.held_by) == (FIRST, FIRST, [])
     return store
 
 
-def copy(store: Path, folder: Path) -> Path:
-    return Path(shutil.copytree(store, folder / "store"))
+@pytest.fixture
+def copy(whole, places):
+    """The whole store, to be changed."""
+    return places.copy(whole)
 
 
-def test_an_index_says_what_the_commits_said(whole, tmp_path):
-    store = copy(whole, tmp_path)
+@pytest.fixture
+def short_copy(short, places):
+    """The compacted store, to be changed."""
+    return places.copy(short)
+
+
+def test_an_index_says_what_the_commits_said(whole, copy):
+    store = copy
     before = inspect(store)
     done = compact(store, always=True)
     assert (done.dropped, done.folded) == (0, SNAPSHOTS - 1)
@@ -68,15 +78,15 @@ def test_an_index_says_what_the_commits_said(whole, tmp_path):
 def test_snapshots_that_stay_are_seen_as_before(whole, short):
     assert verify(short).problems == []
     assert log_content(short, FIRST) == log_content(whole, FIRST)
-    for name in ("distdy", "sep", "hash"):
-        assert seen(short, name, FIRST) == seen(whole, name, FIRST)
+    for chosen in LANES:
+        assert seen(short, chosen.name, FIRST) == seen(whole, chosen.name, FIRST)
 
 
 def test_totals_are_those_of_all_there_ever_was(whole, short):
     all_of_it, kept = inspect(whole), inspect(short)
     for key in ("snapshots", "events", "inserts", "deletes", "nodes", "live_edges", "last", "offsets"):
         assert kept[key] == all_of_it[key]
-    assert (kept["kept"], kept["first"], kept["lanes"]["hash"]["snapshots"]) == (KEPT, FIRST, KEPT)
+    assert (kept["kept"], kept["first"], kept["lanes"]["sep"]["snapshots"]) == (KEPT, FIRST, KEPT)
     assert kept["log_bytes"] < all_of_it["log_bytes"] / 2
 
 
@@ -95,78 +105,93 @@ def test_who_asks_for_what_is_gone_is_told_from_where_to_start(short):
     assert next(reader.follow(timeout_s=0)).sequence == FIRST
 
 
-def test_a_reader_from_before_is_told_as_well(whole, tmp_path):
-    store = copy(whole, tmp_path)
+def test_a_reader_from_before_is_told_as_well(copy):
+    store = copy
     reader = LaneReader(store, "distdy")
     stale = reader.manifests[2]
     follower = reader.log.follow(after=3, timeout_s=0)
     assert next(follower).tau == 4
     compact(store, Keep(snapshots=KEPT), always=True)
     with pytest.raises(RetainedError, match=f"can start from {FIRST}"):
-        reader.changes(stale, [0])
+        reader.changes(stale, [0])  # of files that no reader of this machine has copies of
     with pytest.raises(RetainedError, match=f"can start from number {FIRST}"):
         next(follower)
         next(follower)
 
 
-@pytest.mark.parametrize("chosen", LANES, ids=lambda chosen: chosen.name)
-def test_a_writer_that_goes_on_makes_the_same_files_as_if_nothing_had_gone(chosen, tmp_path):
-    reference = grown(tmp_path / "reference", chosen)
-    store = grown(tmp_path / "store", chosen, end=12)
-    compact(store, Keep(snapshots=5), always=True)
-    seal(store, 12, 16)
-    catch_up(store, chosen)
+@pytest.mark.parametrize("chosen", [*LANES, lane("hash")], ids=lambda chosen: chosen.name)
+def test_a_writer_that_goes_on_makes_the_same_files_as_if_nothing_had_gone(chosen, places):
+    reference = grown(places.new(), chosen, end=SNAPSHOTS)
+    store = grown(places.new(), chosen, end=8)
     compact(store, Keep(snapshots=4), always=True)
-    seal(store, 16, SNAPSHOTS)
+    seal(store, 8, 10)
+    catch_up(store, chosen)
+    compact(store, Keep(snapshots=3), always=True)
+    seal(store, 10, SNAPSHOTS)
     catch_up(store, chosen)
     assert verify(store).problems == []
-    assert log_content(store, 12) == log_content(reference, 12)
-    expected = lane_files(reference, chosen.name)
-    found = {p: b for p, b in lane_files(store, chosen.name).items() if not p.startswith("index/")}
+    assert log_content(store, 8) == log_content(reference, 8)
+    expected, found = (arrow_files(of, chosen.name) for of in (reference, store))
     assert found.items() <= expected.items()
-    assert {f"snapshots/{tau}/edges.arrow" for tau in range(12, SNAPSHOTS)} <= found.keys()
+    assert {f"lanes/{chosen.name}/snapshots/{tau}/edges.arrow" for tau in range(8, SNAPSHOTS)} <= found.keys()
+
+
+def arrow_files(store, name: str) -> dict[str, bytes]:
+    """The Arrow files of a lane's snapshots; states apart, of which a bucket keeps older ones for longer."""
+    files = files_of(store).items()
+    return {n: path.read_bytes() for n, path in files if n.startswith(f"lanes/{name}/snapshots/")}
 
 
 @pytest.mark.parametrize("edge_life", [None, 1, 3])
 @pytest.mark.parametrize("algorithm", ["distdy", "hdrf"])
-def test_a_lane_that_is_added_later_has_the_same_graph(short, tmp_path, algorithm, edge_life):
-    store = copy(short, tmp_path)
+def test_a_lane_that_is_added_later_has_the_same_graph(short_copy, live_edges, algorithm, edge_life):
+    store = short_copy
     late = lane(algorithm, edge_life=edge_life).model_copy(update={"name": "late"})
     with LaneWriter(store, late) as writer:
         assert writer.catch_up() == KEPT
     assert verify(store).problems == []  # rebuilds every snapshot beside the log's live graph
-    reference = lane("hash", edge_life=edge_life).model_copy(update={"name": "late"})
-    whole = grown(tmp_path / "whole", reference)
-    pairs = [m.live_edges for m in LaneReader(whole, "late").manifests[FIRST:]]
-    assert [m.live_edges for m in LaneReader(store, "late").manifests] == pairs
+    assert [m.live_edges for m in LaneReader(store, "late").manifests] == live_edges(edge_life)
     compact(store, Keep(snapshots=3), always=True)
     assert verify(store).problems == []
 
 
+@pytest.fixture(scope="module")
+def live_edges(tmp_path_factory):
+    """Live pairs of the kept snapshots by edge life, of a lane that was there from the begin."""
+
+    @cache
+    def of(edge_life):
+        reference = lane("hash", edge_life=edge_life).model_copy(update={"name": "late"})
+        store = grown(tmp_path_factory.mktemp("reference"), reference, end=SNAPSHOTS)
+        return [m.live_edges for m in LaneReader(store, "late").manifests[FIRST:]]
+
+    return of
+
+
 def test_a_lane_that_lags_keeps_what_it_needs(place):
-    store = grown(place, lane("hash"), end=8)
-    seal(store, 8, SNAPSHOTS)
+    store = grown(place, lane("hash"), end=6)
+    seal(store, 6, SNAPSHOTS)
     done = compact(store, Keep(snapshots=4), always=True)
     assert done.held_by == ["hash"]
     assert done.first is not None
-    assert done.first <= 8
+    assert done.first <= 6
     catch_up(store, lane("hash"))
     assert verify(store).problems == []
     assert compact(store, Keep(snapshots=4), always=True).first == SNAPSHOTS - 4
 
 
-def test_a_lane_whose_states_are_old_keeps_them_and_what_it_replays(tmp_path):
+def test_a_lane_whose_states_are_old_keeps_them_and_what_it_replays(place):
     """Many live pairs and few events a snapshot: no state is due for long, and without one a lane can't go on."""
     many = random_events(snapshots=1, a_snapshot=2000, nodes=200)
     few = random_events(seed=1, a_snapshot=3, snapshots=SNAPSHOTS)
     later = few.filter(pa.array(few["t"].to_numpy() >= SECOND))
-    seal(tmp_path, 0, 10, pa.concat_tables([many, later]))
-    catch_up(tmp_path, lane("hash"))
-    assert compact(tmp_path, Keep(snapshots=4), always=True).held_by == ["hash"]
-    seal(tmp_path, 10, SNAPSHOTS, later)
-    catch_up(tmp_path, lane("hash"))
-    assert verify(tmp_path).problems == []
-    assert len(LaneReader(tmp_path, "hash").manifests) == SNAPSHOTS
+    seal(place, 0, 8, pa.concat_tables([many, later]))
+    catch_up(place, lane("hash"))
+    assert compact(place, Keep(snapshots=4), always=True).held_by == ["hash"]
+    seal(place, 8, SNAPSHOTS, later)
+    catch_up(place, lane("hash"))
+    assert verify(place).problems == []
+    assert len(LaneReader(place, "hash").manifests) == SNAPSHOTS
 
 
 def test_nodes_that_nothing_kept_names_are_in_the_graph(place):
@@ -199,8 +224,8 @@ def test_a_lane_that_lags_says_how_far_it_has_come(place):
         read_graph(store, lane="hash", as_of=AsOf(tau=5))
 
 
-def test_no_rule_goes_below_the_window_that_trainers_look_back(tmp_path):
-    store = grown(tmp_path, lane("hash", window=7))
+def test_no_rule_goes_below_the_window_that_trainers_look_back(place):
+    store = grown(place, lane("hash", window=7), end=SNAPSHOTS)
     assert compact(store, Keep(snapshots=1), always=True).first == SNAPSHOTS - 7
 
 
@@ -208,11 +233,11 @@ def test_no_rule_goes_below_the_window_that_trainers_look_back(tmp_path):
     ("keep", "first"),
     [
         (Keep(), 0),
-        (Keep(snapshots=5), 15),
-        (Keep(time_s=3), 17),
-        (Keep(snapshots=5, time_s=3), 15),
-        (Keep(snapshots=2, time_s=8), 12),
-        (Keep(snapshots=2, events_s=10), 9),
+        (Keep(snapshots=5), 7),
+        (Keep(time_s=3), 9),
+        (Keep(snapshots=5, time_s=3), 7),
+        (Keep(snapshots=2, time_s=8), 4),
+        (Keep(snapshots=2, events_s=10), 1),
         (Keep(time_s=1e9), 0),
     ],
 )
@@ -220,15 +245,15 @@ def test_a_snapshot_stays_while_a_rule_keeps_it(whole, keep, first):
     assert keep.first(LogReader(whole), 1) == first
 
 
-def test_beside_the_job_only_an_eighth_at_a_time_goes(whole, tmp_path):
-    store = copy(whole, tmp_path)
-    assert compact(store, Keep(snapshots=19)).dropped == 0
-    assert compact(store, Keep(snapshots=17)).dropped == 3
-    assert compact(store, Keep(snapshots=17)).indexed == []
+def test_beside_the_job_only_an_eighth_at_a_time_goes(copy):
+    store = copy
+    assert compact(store, Keep(snapshots=11)).dropped == 1
+    assert compact(store, Keep(snapshots=9)).dropped == 2
+    assert compact(store, Keep(snapshots=9)).indexed == []
 
 
-def test_freed_bytes_are_those_of_the_files_that_went(whole, tmp_path):
-    store = copy(whole, tmp_path)
+def test_freed_bytes_are_those_of_the_files_that_went(copy):
+    store = copy
     for keep in (
         Keep(),
         Keep(),
@@ -240,9 +265,10 @@ def test_freed_bytes_are_those_of_the_files_that_went(whole, tmp_path):
         assert done.freed_bytes == sum(size for path, size in before.items() if path not in after)
 
 
-def test_a_lane_is_filled_from_a_year_of_log_and_its_space_freed(tmp_path):
+def test_a_lane_is_filled_from_a_year_of_log_and_its_space_freed(places, scratch):
     """365 days without a lane, half of them known from an index; every snapshot of the lane is rebuilt and compared."""
-    days, a_day = 365, 4
+    store, days = (places.new(), 24) if places.in_bucket else (scratch, 365)
+    a_day = 4
     rng = np.random.default_rng(3)
     t = np.repeat(np.arange(days), a_day) * SECOND
     given = {
@@ -256,117 +282,106 @@ def test_a_lane_is_filled_from_a_year_of_log_and_its_space_freed(tmp_path):
         pa.array(given[f.name]) if f.name in given else pa.nulls(len(t), f.type) for f in event_schema("int")
     ]
     events = pa.table(columns, schema=event_schema("int"))
-    for first, end in ((0, 180), (180, days)):
-        with LogWriter.open(tmp_path, HEADER) as log:
+    for first, end in ((0, days // 2), (days // 2, days)):
+        with LogWriter.open(store, HEADER) as log:
             log.commit(seal=[(day, events.slice(a_day * day, a_day)) for day in range(first, end)])
         if first == 0:
-            compact(tmp_path, always=True)
-    catch_up(tmp_path, lane("sep"))
-    assert [m.tau for m in LaneReader(tmp_path, "sep").manifests] == list(range(days))
-    assert verify(tmp_path).problems == []
-    taken = sum(size for path, size in sizes(tmp_path).items() if path.startswith("lanes/sep/"))
-    assert compact(tmp_path, remove=["sep"]).freed_bytes == pytest.approx(taken, abs=LOCK_BYTES)
-    assert not any(path.startswith("lanes/sep") for path in sizes(tmp_path))
+            compact(store, always=True)
+    catch_up(store, lane("sep"))
+    assert [m.tau for m in LaneReader(store, "sep").manifests] == list(range(days))
+    assert verify(store).problems == []
+    taken = sum(size for path, size in sizes(store).items() if path.startswith("lanes/sep/"))
+    assert compact(store, remove=["sep"]).freed_bytes == pytest.approx(taken, abs=LOCK_BYTES)
+    assert not any(path.startswith("lanes/sep") for path in sizes(store))
 
 
-def sizes(store: Path) -> dict[str, int]:
-    """Lengths of all files of a store."""
-    return {str(path.relative_to(store)): path.stat().st_size for path in store.rglob("*") if path.is_file()}
-
-
-def test_removing_a_lane_frees_its_space(whole, tmp_path):
-    store = copy(whole, tmp_path)
-    taken = sum(path.stat().st_size for path in (store / "lanes" / "sep").rglob("*") if path.is_file())
+def test_removing_a_lane_frees_its_space(copy):
+    store = copy
+    taken = sum(size for path, size in sizes(store).items() if path.startswith("lanes/sep/"))
     with pytest.raises(ConfigMissingError, match="no lane 'typo'"):
         compact(store, remove=["sep", "typo"])  # said before anything is gone
     done = compact(store, remove=["sep", "sep"])
     assert done.removed == ["sep"]
     assert done.freed_bytes == pytest.approx(taken, abs=LOCK_BYTES)
-    assert sorted(path.name for path in (store / "lanes").iterdir()) == ["distdy", "hash"]
+    assert sorted(path.name for path in (store / "lanes").iterdir()) == ["distdy"]
     with pytest.raises(ConfigMissingError, match="no lane 'sep'"):
         compact(store, remove=["sep"])
-    with LaneWriter(store, lane("hash")), pytest.raises(LaneBusyError):
-        compact(store, remove=["hash"])
+    with LaneWriter(store, lane("distdy")), pytest.raises(LaneBusyError):
+        compact(store, remove=["distdy"])
     catch_up(store, lane("sep"))  # another one of that name may come
     assert verify(store).problems == []
 
 
 @pytest.mark.parametrize("suffix", ["json", "arrow"])
 @pytest.mark.parametrize("newest", [True, False])
-def test_a_damaged_copy_of_an_index_is_told_and_the_other_one_read(short, whole, tmp_path, newest, suffix):
-    store = copy(short, tmp_path)
-    path = sorted((store / "log" / "index").glob(f"[0-9]*.{suffix}"))[-1 if newest else 0]
-    path.write_bytes(path.read_bytes()[:-9] + b"123456789")
+def test_a_damaged_copy_of_an_index_is_told_and_the_other_one_read(short_copy, whole, newest, suffix):
+    store = short_copy
+    path = sorted((store / "log" / "index").glob(f"[0-9]*.{suffix}"), key=str)[-1 if newest else 0]
+    write(path, path.read_bytes()[:-9] + b"123456789")
     assert log_content(store, FIRST) == log_content(whole, FIRST)
-    assert any(str(path) in problem for problem in verify(store).problems)
+    assert any(str(path) in problem for problem in problems_of(store))
     compact(store, Keep(snapshots=KEPT), always=True)
     assert verify(store).problems == []
 
 
-def test_without_any_copy_the_commits_that_were_folded_are_missed(short, tmp_path):
-    store = copy(short, tmp_path)
-    for path in (store / "log" / "index").glob("*.json"):
-        path.write_bytes(b"{}")
+def test_without_any_copy_the_commits_that_were_folded_are_missed(short, change):
+    for path in (short / "log" / "index").glob("*.json"):
+        change.write(path, b"{}")
     with pytest.raises(CorruptError, match="folded into it, so restore it"):
-        LogReader(store)
-    assert not verify(store).ok
+        LogReader(short)
+    assert not verify(short).ok
 
 
-def test_an_index_that_is_lost_before_anything_was_folded_costs_nothing(whole, tmp_path):
-    store = copy(whole, tmp_path)
+def test_an_index_that_is_lost_before_anything_was_folded_costs_nothing(whole, copy):
+    store = copy
     compact(store, always=True)
-    shutil.copytree(whole / "log" / "commits", store / "log" / "commits", dirs_exist_ok=True)
-    for folder in (store / "log" / "index", *(store / "lanes").glob("*/index")):
-        shutil.rmtree(folder)
+    for path in (whole / "log" / "commits").iterdir():
+        write(store / "log" / "commits" / path.name, path.read_bytes())
+    for name, path in files_of(store).items():
+        if "/index/" in name:
+            path.unlink()
     assert verify(store).problems == []
     assert LogReader(store).snapshots == LogReader(whole).snapshots
     compact(store, always=True)
     assert verify(store).problems == []
 
 
-def test_a_base_that_says_something_else_is_found(short, tmp_path):
+def test_a_base_that_says_something_else_is_found(short, change):
     for folder in ("log", "lanes/distdy"):
-        store = copy(short, tmp_path / folder.replace("/", "-"))
-        (base,) = (store / folder / "index").glob("base-*.arrow")
-        raw = bytearray(base.read_bytes())
-        raw[len(raw) // 2] ^= 1
-        base.write_bytes(raw)
-        assert any(str(base) in problem for problem in verify(store).problems)
+        (base,) = (short / folder / "index").glob("base-*.arrow")
+        content = base.read_bytes()
+        change.write(base, flipped(content, len(content) // 2, 1))
+        assert any(str(base) in problem for problem in problems_of(short))
 
 
-def test_two_compactions_at_once_are_one_too_many(whole, tmp_path):
-    from stream.store.files.lock import COMPACTION, FolderLock
-
-    store = copy(whole, tmp_path)
-    lock = FolderLock(store / "log", "another", COMPACTION)
+def test_two_compactions_at_once_are_one_too_many(whole):
+    lock = lock_folder(whole / "log", "another", COMPACTION)
     with pytest.raises(LaneBusyError, match="being compacted by another"):
-        compact(store)
+        compact(whole)
     lock.release()
 
 
 def test_a_store_can_be_described_as_of_an_earlier_moment(whole, short):
-
-    assert EVENTS["t"][0].as_py() >= 0
-    earlier = inspect(whole, AsOf.parse("9"))
-    assert (earlier["snapshots"], earlier["last"]) == (10, 9)
-    assert earlier["lanes"]["distdy"]["snapshots"] == 10
-    assert inspect(whole, AsOf.parse("@10.5")) == earlier
-    assert inspect(whole, AsOf.parse("1970-01-01T00:00:10")) == earlier
+    earlier = inspect(whole, AsOf.parse("6"))
+    assert (earlier["snapshots"], earlier["last"]) == (7, 6)
+    assert earlier["lanes"]["distdy"]["snapshots"] == 7
+    assert inspect(whole, AsOf.parse("@7.5")) == earlier
+    assert inspect(whole, AsOf.parse("1970-01-01T00:00:07")) == earlier
     fresh = inspect(whole, AsOf.parse("1999-01-01"))
-    assert fresh["events"] == len(EVENTS)
+    assert fresh["events"] == len(STREAM)
     with pytest.raises(RetainedError, match=f"can start from {FIRST}"):
-        inspect(short, AsOf.parse("9"))
-    assert inspect(short, AsOf.parse("16"))["live_edges"] == inspect(whole, AsOf.parse("16"))["live_edges"]
+        inspect(short, AsOf.parse("6"))
+    assert inspect(short, AsOf.parse("9"))["live_edges"] == inspect(whole, AsOf.parse("9"))["live_edges"]
 
 
 def test_offline_commands_take_a_stores_events_as_of_a_moment(whole, short):
     from stream.store.store_events import store_events
 
-    upto = store_events(whole, AsOf(tau=9))
-    assert upto.events.equals(EVENTS.filter(pa.array(EVENTS["t"].to_numpy() < 10 * SECOND)))
-    assert store_events(whole).events.equals(EVENTS)
-    kept = EVENTS.filter(pa.array(EVENTS["t"].to_numpy() >= FIRST * SECOND))
+    upto = store_events(whole, AsOf(tau=6))
+    assert upto.events.equals(STREAM.filter(pa.array(STREAM["t"].to_numpy() < 7 * SECOND)))
+    assert store_events(whole).events.equals(STREAM)
+    kept = STREAM.filter(pa.array(STREAM["t"].to_numpy() >= FIRST * SECOND))
     found = store_events(short).events
     assert found.slice(len(found) - len(kept)).equals(kept)
     with pytest.raises(RetainedError):
-        store_events(short, AsOf(tau=9))
+        store_events(short, AsOf(tau=6))

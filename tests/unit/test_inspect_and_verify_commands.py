@@ -1,13 +1,13 @@
-"""``inspect`` and ``verify`` as commands: the contract's keys, the log's own counts, exit codes."""
+"""``inspect`` and ``verify`` as commands, of a folder and a bucket: the contract's keys, the log's own counts, exit codes."""
 
 import json
-import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
 from lane_stream import SECOND, lane, make_store, manifests, random_events
+from placed import files_of, sizes
 from typer.testing import CliRunner
 
 from schemas.store import LogHeader, Position
@@ -17,6 +17,7 @@ from stream.store.errors import MismatchError
 from stream.store.from_file import build_store
 from stream.store.inspect import inspect
 from stream.store.log.writer import LogWriter
+from stream.store.places.place import place_of
 
 KEYS = {
     "snapshots",
@@ -42,8 +43,17 @@ run = CliRunner()
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return make_store(tmp_path_factory.mktemp("store"), lane("distdy"), lane("sep", edge_life=1))
+def address(places):
+    """The name of a store, as a command is given it."""
+    address = places.address()
+    make_store(place_of(address), lane("distdy"), lane("sep", edge_life=1))
+    return address
+
+
+@pytest.fixture(scope="module")
+def store(address):
+    """The same, which every test leaves as it was."""
+    return place_of(address)
 
 
 def live_pairs(events: pa.Table) -> int:
@@ -65,8 +75,8 @@ def test_inspect_counts_what_the_events_say(store):
 
 
 @pytest.mark.parametrize("lanes", [[], [lane("sep", edge_life=1)]])
-def test_live_edges_are_the_logs_whatever_the_lanes_edge_life(tmp_path, lanes):
-    store = make_store(tmp_path, *lanes)
+def test_live_edges_are_the_logs_whatever_the_lanes_edge_life(place, lanes):
+    store = make_store(place, *lanes)
     assert inspect(store)["live_edges"] == live_pairs(random_events())
 
 
@@ -80,71 +90,66 @@ def test_inspect_sums_up_a_lane_and_its_newest_quality(store):
         assert figures["full_bytes"] == sum(part.full_bytes for part in every)
         assert figures["saving"] == 1 - figures["bytes"] / figures["full_bytes"]
         assert figures["cut"] == manifests(store, name)[-1].quality.cut
-        files = [path for path in (store / "lanes" / name).rglob("*") if path.is_file()]
-        assert figures["disk_bytes"] == sum(path.stat().st_size for path in files)
+        assert figures["disk_bytes"] == sum(sizes(store / "lanes" / name).values())
 
 
-def test_offsets_late_and_refused_are_the_last_commits(tmp_path):
+def test_offsets_late_and_refused_are_the_last_commits(place):
     header = LogHeader(graph="g", interval_us=SECOND, ids="int")
     positions = {("a", p): Position(topic="a", partition=p, next=10 + p) for p in (0, 1)}
-    with LogWriter.open(tmp_path, header) as log:
+    with LogWriter.open(place, header) as log:
         log.commit(positions=positions, refused={"not_json": 3, "late": 2}, late=5)
-    found = inspect(tmp_path)
+    found = inspect(place)
     assert found["offsets"] == {"a": {"0": 10, "1": 11}}
     assert (found["late"], found["refused"], found["snapshots"], found["live_edges"]) == (5, 3, 0, 0)
 
 
-def test_inspect_prints_one_json_object_or_a_table(store):
-    result = run.invoke(app, ["inspect", str(store), "--json"])
+def test_inspect_prints_one_json_object_or_a_table(address):
+    result = run.invoke(app, ["inspect", address, "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout)["lanes"]["distdy"]["snapshots"] == 8
-    table = run.invoke(app, ["inspect", str(store)]).stdout
+    table = run.invoke(app, ["inspect", address]).stdout
     assert "live_edges" in table and "Lane sep" in table
 
 
-def test_verify_says_whole_and_exits_with_0(store):
-    result = run.invoke(app, ["verify", str(store), "--json"])
+def test_verify_says_whole_and_exits_with_0(address):
+    result = run.invoke(app, ["verify", address, "--json"])
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert (found["ok"], found["problems"]) == (True, [])
     assert found["files"] > 50 and found["bytes"] > 10_000
-    assert "is whole" in run.invoke(app, ["verify", str(store)]).stdout
+    assert "is whole" in run.invoke(app, ["verify", address]).stdout
 
 
-def test_verify_lists_the_problems_and_exits_with_1(store, tmp_path):
-    shutil.copytree(store, tmp_path / "store")
-    path = tmp_path / "store/lanes/sep/snapshots/3/edges.arrow"
-    path.write_bytes(path.read_bytes()[:-1])
-    result = run.invoke(app, ["verify", str(tmp_path / "store"), "--json"])
+def test_verify_lists_the_problems_and_exits_with_1(store, address, change):
+    path = files_of(store)["lanes/sep/snapshots/3/edges.arrow"]
+    change.write(path, path.read_bytes()[:-1])
+    result = run.invoke(app, ["verify", address, "--json"])
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert not found["ok"]
     assert any(str(path) in problem for problem in found["problems"])
-    text = run.invoke(app, ["verify", str(tmp_path / "store")])
+    text = run.invoke(app, ["verify", address])
     assert text.exit_code == 1
     assert "damaged" in text.stdout
 
 
 @pytest.mark.parametrize("lost", ["log/log.json", "log"])
-def test_a_store_without_its_log_header_is_a_problem_and_not_a_missing_store(store, tmp_path, lost):
-    shutil.copytree(store, tmp_path / "store")
-    path = tmp_path / "store" / lost
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    result = run.invoke(app, ["verify", str(tmp_path / "store"), "--json"])
+def test_a_store_without_its_log_header_is_a_problem_and_not_a_missing_store(store, address, change, lost):
+    change.remove(store / lost)
+    result = run.invoke(app, ["verify", address, "--json"])
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert found.keys() == {"ok", "problems", "files", "bytes"}
     assert not found["ok"]
     assert found["problems"] == [
-        f"{tmp_path}/store/log/log.json is missing, the rest of the log can't be read without it; "
-        "restore it from a copy"
+        f"{store}/log/log.json is missing, the rest of the log can't be read without it; restore it from a copy"
     ]
     assert found["files"] > 50, "lanes are checked alone"
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_a_place_without_a_store_is_one_sentence(tmp_path, command):
-    result = run.invoke(app, [command, str(tmp_path / "nothing")])
+def test_a_place_without_a_store_is_one_sentence(places, command):
+    result = run.invoke(app, [command, places.address()])
     assert result.exit_code == 1
     assert result.stdout == ""
     assert "does not exist" in result.stderr

@@ -1,9 +1,10 @@
-"""The window view: what it tells about moves and times, what it refuses, and what it costs."""
+"""The window view, in a folder or a bucket: what it tells about moves and times, what it refuses, and what it costs."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from lane_stream import FEATURES, SECOND, lane, make_store, manifests, random_events
+from placed import anew, write
 
 from stream.store.errors import CorruptError, RetainedError
 from stream.store.from_file import build_store
@@ -12,17 +13,17 @@ from stream.store.window.view import WindowView
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return make_store(tmp_path_factory.mktemp("store"), lane("distdy"), lane("sep"))
+def store(places):
+    return make_store(places.new(), lane("distdy"), lane("sep"))
 
 
 @pytest.fixture(scope="module")
-def still(tmp_path_factory):
+def still(places):
     """A large graph, then eleven snapshots that change one pair and no feature."""
     large = random_events(snapshots=1, a_snapshot=4000, nodes=400)
     rows = [{"op": 1, "src": 0, "dst": 500 + tau, "t": tau * SECOND, "weight": 1.0} for tau in range(1, 12)]
     small = pa.Table.from_pylist(rows, schema=large.schema)
-    return make_store(tmp_path_factory.mktemp("still"), lane("hash"), events=pa.concat_tables([large, small]))
+    return make_store(places.new(), lane("hash"), events=pa.concat_tables([large, small]))
 
 
 def view_of(store, name, window=3, parts=None, upto=None):
@@ -100,42 +101,43 @@ def test_memory_grows_with_the_changes_not_with_the_window(still):
     assert many.memory_bytes < 1.1 * one.memory_bytes
 
 
-def test_events_are_views_of_the_mapped_log_where_it_has_edge_events_only(tmp_path):
+def test_events_are_views_of_the_mapped_log_where_it_has_edge_events_only(place):
     events = random_events(snapshots=2)
     events = events.filter(events["dst"].is_valid())
-    build_store(events, tmp_path, interval_us=SECOND, lanes=[lane("hash")])
-    view = view_of(tmp_path, "hash")
+    build_store(events, place, interval_us=SECOND, lanes=[lane("hash")])
+    view = view_of(place, "hash")
     columns = view.events(0)
     assert not columns.src.flags.owndata
     assert not columns.src.flags.writeable
     assert view.events(0) is columns
 
 
-def test_features_of_edges_are_zeros_where_an_event_has_none(tmp_path):
+def test_features_of_edges_are_zeros_where_an_event_has_none(place):
     events = random_events(snapshots=1, a_snapshot=3)
     lists = pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()))
     events = events.set_column(0, events.schema.field("op"), pa.array([1, 1, 1], pa.int8()))
     events = events.set_column(2, events.schema.field("dst"), pa.array([1, 2, 3]))
     events = events.set_column(5, events.schema.field("features"), lists)
-    build_store(events, tmp_path, interval_us=SECOND, lanes=[lane("hash")], edge_features=2)
-    assert view_of(tmp_path, "hash").events(0).features.tolist() == [[1, 2], [0, 0], [3, 4]]
+    build_store(events, place, interval_us=SECOND, lanes=[lane("hash")], edge_features=2)
+    assert view_of(place, "hash").events(0).features.tolist() == [[1, 2], [0, 0], [3, 4]]
 
 
-def test_a_view_survives_a_file_that_is_damaged_and_restored(tmp_path):
-    store = make_store(tmp_path, lane("hash"))
-    view = view_of(store, "hash", 2, upto=4)
-    manifest = LaneReader(store, "hash").manifests[4]
-    view.lane.refresh()
-    path = view.lane.root / manifest.edges.path
-    content = path.read_bytes()
-    path.write_bytes(content[:-1])
-    with pytest.raises(CorruptError, match="edges"):
+def test_a_view_survives_a_file_that_is_damaged_and_restored(place):
+    made = make_store(place, lane("hash"), events=random_events(snapshots=5))
+    with anew(made) as store:
+        view = view_of(store, "hash", 2, upto=4)
+        manifest = LaneReader(store, "hash").manifests[4]
+        view.lane.refresh()
+        path = view.lane.root / manifest.edges.path
+        content = path.read_bytes()
+        write(path, content[:-1])
+        with pytest.raises(CorruptError, match="edges"):
+            view.advance(manifest)
+        assert view.taus == [2, 3]
+        write(path, content)
         view.advance(manifest)
-    assert view.taus == [2, 3]
-    path.write_bytes(content)
-    view.advance(manifest)
-    assert view.taus == [3, 4]
-    everything = view_of(store, "hash", 2, upto=5)
-    ids = np.arange(view.num_nodes)
-    assert view.features(ids, 3).shape == (view.num_nodes, FEATURES)
-    np.testing.assert_array_equal(view.features(ids, 3), everything.features(ids, 3))
+        assert view.taus == [3, 4]
+        everything = view_of(store, "hash", 2, upto=5)
+        ids = np.arange(view.num_nodes)
+        assert view.features(ids, 3).shape == (view.num_nodes, FEATURES)
+        np.testing.assert_array_equal(view.features(ids, 3), everything.features(ids, 3))

@@ -4,9 +4,9 @@ from schemas.store import FileRef, LaneIndex, LaneManifest
 from stream.store.compact.index_files import next_number, replaced
 from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, stage
-from stream.store.files.paths import sync_folder
+from stream.store.files.paths import last_step, sync_folder
 from stream.store.files.records import put_record
-from stream.store.files.sweep import number_in, outdated, remove
+from stream.store.files.sweep import number_in, outdated, present, remove
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import manifest_rows
 from stream.store.lane.layout import (
@@ -94,12 +94,11 @@ def sweep_lane_index(root: Place, oldest: int, number: int, base: FileRef | None
         Bytes of the files that went.
     """
     sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
-    freed = remove(root / manifest_name(tau) for tau in sorted(manifest_taus(root)) if tau < oldest)
+    older = [last_step(manifest_name(tau)) for tau in sorted(manifest_taus(root)) if tau < oldest]
+    freed = remove(present(root / COMMITS, older))
     folder = root / SNAPSHOTS
-    for entries in (folder.iterdir(), (root / STATE).glob("*.arrow")):
-        freed += remove(
-            path for path in entries if (tau := number_in(path.name)) is not None and tau < oldest
-        )
+    for found in (folder.iterdir(), (root / STATE).glob("*.arrow")):
+        freed += remove(path for path in found if (tau := number_in(path.name)) is not None and tau < oldest)
     crash_point("compact.dropped")
     left = replaced(root / INDEX, number, set() if base is None else {base.path})
     freed += remove(outdated(left, root / index_name(number)))

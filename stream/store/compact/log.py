@@ -10,9 +10,9 @@ from schemas.store import CommitRecord, Dropped, FileRef, LogIndex
 from stream.store.compact.index_files import next_number, replaced
 from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, stage
-from stream.store.files.paths import plain, sync_folder
+from stream.store.files.paths import last_step, plain, sync_folder
 from stream.store.files.records import put_record, read_record
-from stream.store.files.sweep import number_in, outdated, remove
+from stream.store.files.sweep import number_in, outdated, present, remove
 from stream.store.log.base import fold
 from stream.store.log.canonical import canonical_batches
 from stream.store.log.commits import numbers
@@ -116,7 +116,7 @@ def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> Freed:
     )
     stay = set(index.with_rejects)
     folded = sorted(n for n in numbers(root) if n < index.n and n not in stay)
-    freed += remove(root / commit_name(n) for n in folded)
+    freed += remove(present(root / COMMITS, [last_step(commit_name(n)) for n in folded]))
     if (root / REJECTS).is_dir():
         gone = set(folded)
         freed += remove(path for path in (root / REJECTS).iterdir() if number_in(path.name) in gone)

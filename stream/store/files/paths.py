@@ -40,6 +40,11 @@ def plain(relative: str) -> str:
     return _TOKEN.sub("", relative, count=1) if "_" in relative else relative
 
 
+def last_step(relative: str) -> str:
+    """The name at the end of a path."""
+    return relative.rpartition("/")[2]
+
+
 @overload
 def inside(root: Path, relative: str) -> Path: ...
 

@@ -41,6 +41,16 @@ def _entries(folder: Place, chosen: Callable[[list[str]], Iterable[str]]) -> lis
     return [folder / name for name in chosen(names_in(folder))]
 
 
+def present(folder: Place, names: Collection[str]) -> list[Place]:
+    """Those of some entries that a folder has, in the order given; in a bucket with what a listing says of each."""
+
+    def chosen(listed: list[str]) -> Iterable[str]:
+        there = set(listed)
+        return (name for name in names if name in there)
+
+    return _entries(folder, chosen)
+
+
 def temporary(folder: Place) -> list[Place]:
     """Unfinished writes in a folder."""
     return _entries(folder, lambda names: (name for name in names if name.endswith(TEMPORARY)))
