@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lane_stream import lane, make_store
+from forge import reforged
+from lane_stream import lane, make_store, random_events
+from placed import problems_of
 
 from schemas.config import StreamConfig
 from schemas.store import CommitRecord
 from stream.store.errors import CorruptError, StoreError
-from stream.store.files.records import canonical, checksum_of
+from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
-from stream.store.verify.store import verify
+from stream.store.places.place import Place
 
 LOG_FOLDERS = ("commits", "tail", "rejects", "snapshots")
 LANE_FOLDERS = ("commits", "snapshots", "state")
@@ -23,7 +25,7 @@ LANE_FOLDERS = ("commits", "snapshots", "state")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store", lane("hash"))
+    return Path(str(make_store(tmp_path / "store", lane("hash"), events=random_events(snapshots=3))))
 
 
 def treasure(folder: Path) -> Path:
@@ -47,12 +49,6 @@ def in_place_of(folder: Path, target: Path) -> None:
         shutil.copytree(folder, target, dirs_exist_ok=True)
         shutil.rmtree(folder)
     folder.symlink_to(target)
-
-
-def reforged(path: Path, **changes: Any) -> None:
-    """A record with other content and a checksum that fits it."""
-    content = json.loads(path.read_text()) | changes
-    path.write_bytes(canonical({**content, "checksum": checksum_of(content)}))
 
 
 @pytest.mark.parametrize("folder", LOG_FOLDERS)
@@ -96,27 +92,32 @@ def test_a_link_that_a_sweep_meets_is_removed_and_what_it_points_to_is_not(
     "path", ["../../outside/1.arrow", "/etc/passwd", "tail/../../../outside/1.arrow", ".x/1.arrow"]
 )
 def test_a_record_that_names_a_file_outside_is_refused_by_readers_writers_and_verify(
-    store: Path, tmp_path: Path, path: str
+    place: Place, tmp_path: Path, path: str
 ) -> None:
+    store = make_store(place, lane("hash"), events=random_events(snapshots=2))
     outside = treasure(tmp_path / "outside")
     before = listing(outside)
     last = LogReader(store).last
     assert last is not None
-    record = store / "log" / "commits" / f"{last.n:016d}.json"
+    record = store / f"log/commits/{last.n:016d}.json"
     reference = {"path": path, "bytes": 13, "checksum": "0" * 16}
     reforged(record, tail=[reference], tail_events=1)
-    assert CommitRecord.model_validate(json.loads(record.read_text())).tail[0].path == path
+    assert CommitRecord.model_validate(json.loads(record.read_bytes())).tail[0].path == path
     with pytest.raises(StoreError, match="isn't a plain path inside the store"):
         LogWriter.open(store, LogReader(store).header)
-    assert any("isn't a plain path inside the store" in problem for problem in verify(store).problems)
+    assert any("isn't a plain path inside the store" in problem for problem in problems_of(store))
     assert listing(outside) == before
 
 
-def test_a_manifest_that_names_a_file_outside_is_refused(store: Path) -> None:
-    manifest = max((store / "lanes" / "hash" / "commits").glob("*.json"), key=lambda path: int(path.stem))
-    reference = json.loads(manifest.read_text())["edges"] | {"path": "../../log/log.json"}
+def test_a_manifest_that_names_a_file_outside_is_refused(place: Place) -> None:
+    store = make_store(place, lane("hash"), events=random_events(snapshots=2))
+    reader = LaneReader(store, "hash")
+    manifest = reader.root / f"commits/{reader.manifests[-1].tau}.json"
+    reference = json.loads(manifest.read_bytes())["edges"] | {"path": "../../log/log.json"}
     reforged(manifest, edges=reference)
-    assert any("isn't a plain path inside the store" in problem for problem in verify(store).problems)
+    assert any("isn't a plain path inside the store" in problem for problem in problems_of(store))
+    with pytest.raises(CorruptError, match="isn't a plain path inside the store"):
+        LaneReader(store, "hash").changes(LaneReader(store, "hash").manifests[-1], [0])
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "/etc", ".hidden", "", "a" * 64, "a\0b", "ä"])

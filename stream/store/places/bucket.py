@@ -91,7 +91,13 @@ class Bucket:
         """
         import obstore
 
-        return _found(self._do(lambda store: obstore.head(store, key), key))
+        def head(store: "S3Store") -> Any:
+            try:
+                return obstore.head(store, key)
+            except ValueError:  # no object can have this key: one from a record that leads astray
+                raise FileNotFoundError(key) from None
+
+        return _found(self._do(head, key))
 
     def read(self, key: str) -> tuple[bytes, Found]:
         """A whole object, at one moment.
