@@ -3,13 +3,16 @@
 Every record carries the checksum of its own canonical JSON; reading and writing them is ``stream.store``'s.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.events import IdKind
 
 FORMAT_VERSION = 1
+
+WHOLE_PAIRS: Final = 2
+"""Format version of a lane's manifest whose ``edges.arrow`` lists all pairs instead of the changes."""
 
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -21,6 +24,9 @@ class Record(BaseModel):
     """Base of all JSON records: immutable, exact keys, self-checksummed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    VERSIONS: ClassVar[tuple[int, ...]] = (FORMAT_VERSION,)
+    """Format versions that this release reads."""
 
     format_version: int = FORMAT_VERSION
     checksum: str = Field("", description="xxh64 of the record's canonical JSON with this key empty, hex.")
@@ -252,6 +258,8 @@ class QualityRecord(BaseModel):
 class LaneManifest(Record):
     """``lanes/<lane>/commits/<τ>.json``: a lane's snapshot τ and the log snapshot it was made from."""
 
+    VERSIONS: ClassVar[tuple[int, ...]] = (FORMAT_VERSION, WHOLE_PAIRS)
+
     lane: str
     lane_checksum: str = Field(description="Checksum of lane.json: a manifest of another lane is refused.")
     tau: Int64
@@ -274,3 +282,13 @@ class LaneManifest(Record):
     discarded: PartSummary | None = Field(None, description="Edge lanes: the pairs that no part holds.")
     quality: QualityRecord
     wall_time_us: Int64
+
+    @staticmethod
+    def version_of(*, whole_pairs: bool) -> int:
+        """The format version of a manifest: releases that read only changes must not take all pairs for some."""
+        return WHOLE_PAIRS if whole_pairs else FORMAT_VERSION
+
+    @property
+    def whole_pairs(self) -> bool:
+        """Whether ``edges.arrow`` lists all pairs of the snapshot instead of the changes."""
+        return self.format_version == WHOLE_PAIRS

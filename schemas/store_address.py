@@ -1,5 +1,6 @@
 """The address of a store in a bucket: ``s3://bucket/prefix?region=…&endpoint=…``."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -8,6 +9,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import AfterValidator
 
 SCHEME: Final = "s3://"
+
+_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_REGION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HOST: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
 
 _WORDS: Final = ("region", "endpoint", "cache")
 _NUMBERS: Final = {"cache_gib": 0.001, "retry_s": 0.1, "lease_s": 1.0}
@@ -65,6 +70,10 @@ def parse_address(text: str) -> Address:
         )
     if parts.scheme != "s3" or not parts.netloc:
         raise ValueError(f"{text.partition('?')[0]!r} is no address of a store such as s3://bucket/prefix")
+    if not _BUCKET.fullmatch(parts.netloc):
+        raise ValueError(
+            f"{parts.netloc!r} is no name of a bucket: letters, digits, dots, dashes and underscores"
+        )
     steps = [step for step in unquote(parts.path).split("/") if step]
     if any(step in {".", ".."} for step in steps):
         raise ValueError(f"the prefix of {text.partition('?')[0]!r} has a step that is . or ..")
@@ -81,10 +90,31 @@ def parse_address(text: str) -> Address:
                 f"an address of a store has no key {key!r} of this kind; it may have {known}, and credentials come from "
                 "the environment, a profile or the machine's role"
             )
+    if "endpoint" in words:
+        require_endpoint(words["endpoint"])
+    if not _REGION.fullmatch(words.get("region", "-")):
+        raise ValueError(f"{words['region']!r} is no name of a region, such as eu-central-1")
     cache = words.pop("cache", None)
     return Address(
         parts.netloc, "/".join(steps), cache=None if cache is None else Path(cache), **words, **numbers
     )
+
+
+def require_endpoint(url: str) -> None:
+    """Check the URL of a service: the library that reaches it ends the process over one that isn't whole.
+
+    Raises:
+        ValueError: It is none; what stands where credentials would is not repeated.
+    """
+    sentence = "the endpoint of a store's address is a URL such as https://storage.example.org:9000, without credentials"
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in {"http", "https"} and _HOST.fullmatch(parts.netloc) and parts.port != 0
+    except ValueError:  # of the port, or of brackets
+        whole = False
+    if not whole or not url.isascii() or not url.isprintable() or set(url) & set(' "<>\\^`{|}'):
+        shown = f", found {url!r}" if "@" not in url else ""
+        raise ValueError(sentence + shown)
 
 
 def _number(key: str, value: str) -> float:

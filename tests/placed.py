@@ -2,14 +2,18 @@
 
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from urllib.request import Request, urlopen
+from typing import Any
 
+import obstore
 import pytest
+from obstore.store import MemoryStore
+from s3_server import S3Server
 
 from stream.store.files.paths import plain
+from stream.store.places.bucket import Bucket
 from stream.store.places.cache import apart
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place, place_of
@@ -17,57 +21,66 @@ from stream.store.verify.check import Check
 from stream.store.verify.store import verify
 
 LOCKS = {"lock", "compaction.lock"}
-PUTS = 4
-"""Objects that are copied at a time."""
+MEMORY = "http://in-memory"
+_numbers = count()
 
 
 class Places:
     """Gives empty places of one kind.
 
+    Those in a bucket lie in the memory of this process, behind the library that reaches S3, so that tests can take thousands
+    of looks; ``shared_address`` is served by moto, as the fixture ``place`` is.
+
     Attributes:
-        kind: ``folder`` or ``bucket``.
+        in_bucket: Whether they are in a bucket.
     """
 
     def __init__(self, request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> None:
-        self.kind: str = request.param
-        self._folders = folders
-        self._s3 = request.getfixturevalue("s3") if self.kind == "bucket" else None
-
-    @property
-    def in_bucket(self) -> bool:
-        """Whether places are in a bucket."""
-        return self._s3 is not None
+        self.in_bucket: bool = request.param == "bucket"
+        self._request, self._folders = request, folders
+        self._cache = folders.mktemp("cache")
 
     def new(self) -> Place:
         """An empty place."""
         return place_of(self.address())
 
-    def address(self) -> str:
-        """What an empty place is called, for another process."""
-        return str(self._folders.mktemp("place")) if self._s3 is None else self._s3.store()
-
     def copy(self, store: Place) -> Place:
-        """All of a store but its locks, in a new place; the service copies objects itself."""
-        to = self.new()
-        if self._s3 is None or not isinstance(store, ObjectPath) or not isinstance(to, ObjectPath):
-            return copied(store, to)
-        there = f"{self._s3.endpoint}/{to.bucket.address.bucket}/{to.key}"
+        """All of a store but its locks, in a new place."""
+        return copied(store, self.new())
 
-        def put(path: Place) -> None:
-            assert isinstance(path, ObjectPath)
-            source = {"x-amz-copy-source": f"/{path.bucket.address.bucket}/{path.key}"}
-            name = path.key.removeprefix(f"{store.key}/")
-            urlopen(Request(f"{there}/{name}", method="PUT", headers=source), timeout=10).close()
+    def address(self) -> str:
+        """What an empty place is called in this process."""
+        if not self.in_bucket:
+            return str(self._folders.mktemp("place"))
+        return (
+            f"s3://in-memory-{next(_numbers)}/store?endpoint={MEMORY}&cache={self._cache}&lease_s=1&retry_s=5"
+        )
 
-        with ThreadPoolExecutor(PUTS) as pool:
-            list(pool.map(put, files_of(store).values()))
-        return to
+    def shared_address(self) -> str:
+        """What an empty place is called, by other processes, too."""
+        s3: S3Server | None = self._request.getfixturevalue("s3") if self.in_bucket else None
+        return self.address() if s3 is None else s3.store()
 
 
 @pytest.fixture(scope="module", params=["folder", "bucket"])
-def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Places:
+def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     """Empty places for stores that several tests of a module share, in a folder and in a bucket."""
-    return Places(request, tmp_path_factory)
+    stores: dict[str, MemoryStore] = {}
+    reached = Bucket._open
+
+    def opened(bucket: Bucket) -> Any:
+        if bucket.address.endpoint != MEMORY:
+            return reached(bucket)
+        if bucket.address.bucket not in stores:
+            stores[bucket.address.bucket] = MemoryStore()
+            obstore.put(
+                stores[bucket.address.bucket], "first", b""
+            )  # an ETag of 0 is one that nothing may have
+        return stores[bucket.address.bucket]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bucket, "_open", opened)
+        yield Places(request, tmp_path_factory)
 
 
 def write(path: Place, content: bytes) -> None:
@@ -86,11 +99,8 @@ def copied(store: Place, to: Place) -> Place:
         shutil.copytree(store, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*LOCKS))
         return to
 
-    def put(path: Place) -> None:
+    for path in files_of(store).values():
         write(to / str(path).removeprefix(f"{store}/"), path.read_bytes())
-
-    with ThreadPoolExecutor(PUTS) as pool:
-        list(pool.map(put, files_of(store).values()))
     return to
 
 

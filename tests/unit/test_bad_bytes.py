@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,38 +38,24 @@ WRITERS = ("log/tail", "log/rejects")
 """What only a writer of the log reads."""
 
 
-def records_of(lanes: Collection[str]) -> list[str]:
-    """One record of each kind, of the log and of lanes."""
-    return [
-        *LOG_RECORDS,
-        *(f"lanes/{name}/{record}" for name in lanes for record in ("lane.json", "commits/0.json")),
-    ]
-
-
-def data_of(lanes: Collection[str]) -> list[str]:
-    """One data file of each kind."""
-    return [
-        *(f"log/{name}" for name in LOG_DATA),
-        *(f"lanes/{lane}/{name}.arrow" for lane in lanes for name in LANE_DATA),
-        "lanes/hdrf/snapshots/1/event_parts.arrow",
-    ]
+LANE_RECORDS = [f"lanes/{name}/{record}" for name in LANES for record in ("lane.json", "commits/0.json")]
+RECORDS = LOG_RECORDS + LANE_RECORDS
+DATA = [
+    *(f"log/{name}" for name in LOG_DATA),
+    *(f"lanes/{lane}/{name}.arrow" for lane in LANES for name in LANE_DATA),
+    "lanes/hdrf/snapshots/1/event_parts.arrow",
+]
 
 
 @pytest.fixture(scope="module")
-def lanes(places: Places) -> Collection[str]:
-    """Lanes of the stores here: in a bucket, where every file costs a request, the one with files of all kinds."""
-    return ["hdrf"] if places.in_bucket else list(LANES)
+def whole(places: Places) -> Place:
+    return make_every_kind(places.new(), *LANES)
 
 
 @pytest.fixture(scope="module")
-def whole(places: Places, lanes: Collection[str]) -> Place:
-    return make_every_kind(places.new(), *lanes)
-
-
-@pytest.fixture(scope="module")
-def foreign(places: Places, lanes: Collection[str]) -> dict[str, bytes]:
+def foreign(places: Places) -> dict[str, bytes]:
     """Files of another store."""
-    made = files_of(make_every_kind(places.new(), *lanes, src=5))
+    made = files_of(make_every_kind(places.new(), *LANES, src=5))
     return {name: path.read_bytes() for name, path in made.items()}
 
 
@@ -79,7 +65,7 @@ def store(whole: Place, places: Places) -> Place:
     return places.copy(whole)
 
 
-def read_all(store: Place, lanes: Collection[str]) -> None:
+def read_all(store: Place) -> None:
     """All that readers read: the log with its history, each lane's every snapshot from base and differences."""
     with anew(store) as place:
         log = LogReader(place)
@@ -88,7 +74,7 @@ def read_all(store: Place, lanes: Collection[str]) -> None:
         for snapshot in log.snapshots:
             log.events(snapshot.tau)
         log.external_ids()
-        for name in lanes:
+        for name in LANES:
             lane = LaneReader(place, name)
             for manifest in lane.manifests:
                 lane.changes(manifest, [0])
@@ -102,11 +88,11 @@ def open_to_write(store: Place) -> None:
         list(log.unpublished_rejects())
 
 
-def test_every_kind_of_file_is_there_and_nothing_else(whole: Place, lanes: Collection[str]) -> None:
+def test_every_kind_of_file_is_there_and_nothing_else(whole: Place) -> None:
     assert problems_of(whole) == []
-    assert files_of(whole).keys() >= {*records_of(lanes), *data_of(lanes)}
+    assert files_of(whole).keys() >= {*RECORDS, *DATA}
     locks = list(whole.rglob(NAME))
-    assert len(locks) == 1 + len(lanes)
+    assert len(locks) == 1 + len(LANES)
     given_back = b"{}\n" if isinstance(whole, ObjectPath) else b""
     assert all(lock.read_bytes() == given_back for lock in locks), "a lock given back names nobody"
 
@@ -114,7 +100,7 @@ def test_every_kind_of_file_is_there_and_nothing_else(whole: Place, lanes: Colle
 @pytest.mark.parametrize("compacted", [False, True])
 def test_flipped_bytes_are_found_wherever_they_are(places: Places, compacted: bool) -> None:
     store = make_every_kind(places.new(), "hash", compacted=compacted)
-    assert list(missed_flips(store, every=997 if places.in_bucket else 97, together=True)) == []
+    assert list(missed_flips(store, every=211, together=True)) == []
     assert problems_of(store) == []
 
 
@@ -149,11 +135,6 @@ DAMAGES = [truncated, emptied, longer, missing, a_folder, of_another_store]
 Damage = Callable[[Place, bytes], None]
 
 
-def chosen(names: Iterable[str], damage: Damage, places: Places) -> list[str]:
-    """All files; in a bucket, where a look costs so many requests, every second one, others for the next damage."""
-    return list(names)[DAMAGES.index(damage) % 2 :: 2] if places.in_bucket else list(names)
-
-
 def is_gone(path: Place, damage: Damage) -> bool:
     """Whether nothing is there after the damage: a bucket has no folders that could lie in the way."""
     return damage is missing or (damage is a_folder and isinstance(path, ObjectPath))
@@ -167,9 +148,9 @@ def restored(path: Place, content: bytes) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_of_any_kind_to_any_kind_of_record_is_a_typed_error_that_names_it(
-    store: Place, foreign: dict[str, bytes], places: Places, lanes: Collection[str], damage: Damage
+    store: Place, foreign: dict[str, bytes], places: Places, damage: Damage
 ) -> None:
-    for name in chosen(records_of(lanes), damage, places):
+    for name in RECORDS:
         path = store / name
         content = path.read_bytes()
         if damage is of_another_store and content == foreign[name]:
@@ -180,16 +161,16 @@ def test_damage_of_any_kind_to_any_kind_of_record_is_a_typed_error_that_names_it
         assert any(told in problem for problem in problems), (name, problems)
         if (store / "log/history.json").is_file():  # a reader doesn't know that there was one, verify does
             with pytest.raises(CorruptError, match=re.escape(told.rpartition("/")[2])):
-                read_all(store, lanes)
+                read_all(store)
         restored(path, content)
     assert problems_of(store) == []
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_of_any_kind_to_all_data_files_is_told_of_each_and_by_those_who_read_it(
-    store: Place, foreign: dict[str, bytes], lanes: Collection[str], damage: Damage
+    store: Place, foreign: dict[str, bytes], damage: Damage
 ) -> None:
-    files = {name: path for name, path in files_of(store).items() if name in data_of(lanes)}
+    files = {name: path for name, path in files_of(store).items() if name in DATA}
     contents = {name: path.read_bytes() for name, path in files.items()}
     damaged = [name for name in files if damage is not of_another_store or contents[name] != foreign[name]]
     for name in damaged:
@@ -211,9 +192,7 @@ def test_damage_of_any_kind_to_all_data_files_is_told_of_each_and_by_those_who_r
             restore(found)
         read()
 
-    read_by(
-        lambda: read_all(store, lanes), lambda name: not name.startswith(WRITERS) and "/state/" not in name
-    )
+    read_by(lambda: read_all(store), lambda name: not name.startswith(WRITERS) and "/state/" not in name)
     read_by(lambda: open_to_write(store), lambda name: name.startswith(WRITERS))
     for name in list(damaged):  # only a writer reads it, and it can do without
         with anew(store) as place, LaneWriter(place, LANES[name.split("/")[1]]) as writer:
@@ -224,16 +203,15 @@ def test_damage_of_any_kind_to_all_data_files_is_told_of_each_and_by_those_who_r
 
 @pytest.mark.parametrize("damage", [truncated, missing, a_folder, of_another_store])
 def test_damage_to_what_stands_for_dropped_snapshots_is_found_and_half_of_an_index_is_enough(
-    places: Places, lanes: Collection[str], damage: Damage
+    places: Places, damage: Damage
 ) -> None:
     store, foreign = (
-        make_every_kind(places.new(), *lanes, src=src, snapshots=3, compacted=True) for src in (1, 5)
+        make_every_kind(places.new(), *LANES, src=src, snapshots=3, compacted=True) for src in (1, 5)
     )
     files = {name: path for name, path in files_of(store).items() if path.parent.name == "index"}
     others = files_of(foreign)
-    assert len(files) == 6 + len(lanes) * 5
-    for name in chosen(files, damage, places):
-        path = files[name]
+    assert len(files) == 6 + len(LANES) * 5
+    for name, path in files.items():
         content, other = path.read_bytes(), others[name].read_bytes()
         if damage is of_another_store and content == other:
             continue
@@ -246,10 +224,10 @@ def test_damage_to_what_stands_for_dropped_snapshots_is_found_and_half_of_an_ind
             named = path.parent if damage is of_another_store else path
             assert any(str(named) in problem for problem in problems), (path, problems)
         if Path(name).stem.isdigit():
-            read_all(store, lanes)
+            read_all(store)
         elif not name.startswith("lanes"):  # a lane's snapshot has a base of its own here
             with pytest.raises(CorruptError, match=path.name):
-                read_all(store, lanes)
+                read_all(store)
         restored(path, content)
     assert problems_of(store) == []
 
@@ -269,39 +247,31 @@ PLACES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def both(places: Places) -> Place:
-    """A store of both lanes that every test leaves as it was."""
-    return make_every_kind(places.new(), *LANES)
-
-
 @pytest.mark.parametrize(("one", "other"), PLACES)
 def test_files_that_changed_places_are_found_by_verify_and_by_readers(
-    both: Place, one: str, other: str
+    store: Place, one: str, other: str
 ) -> None:
-    files = files_of(both)
+    files = files_of(store)
     first, second = files[one].read_bytes(), files[other].read_bytes()
     assert first != second
     write(files[one], second)
     write(files[other], first)
-    assert any(str(files[one]) in p or str(files[other]) in p for p in problems_of(both))
+    assert any(str(files[one]) in p or str(files[other]) in p for p in problems_of(store))
     with pytest.raises(CorruptError):
-        read_all(both, LANES)
+        read_all(store)
     write(files[one], first)
     write(files[other], second)
 
 
-def test_records_of_a_future_version_are_refused_with_both_versions(
-    store: Place, lanes: Collection[str]
-) -> None:
-    for name in records_of(lanes):
+def test_records_of_a_future_version_are_refused_with_both_versions(store: Place) -> None:
+    for name in RECORDS:
         path = store / name
         raw = path.read_bytes()
-        reforged(path, format_version=2)
-        sentence = "format version 2, this release reads version 1"
+        reforged(path, format_version=3)
+        sentence = "format version 3, this release reads version 1"
         assert any(sentence in problem and str(path) in problem for problem in problems_of(store))
         with pytest.raises(FormatVersionError, match=sentence):
-            read_all(store, lanes)
+            read_all(store)
         write(path, raw)
 
 
@@ -314,14 +284,13 @@ NO_VALUES = (None, -1, 2**70, 1e300, "x", [], {}, [{}], "\ud800")
 
 
 def test_keys_with_values_that_no_release_writes_are_typed_errors_though_the_checksum_fits(
-    store: Place, places: Places, lanes: Collection[str]
+    store: Place, places: Places
 ) -> None:
-    values = NO_VALUES[:1] if places.in_bucket else NO_VALUES
-    for name in records_of(lanes):
+    for name in RECORDS:
         path = store / name
         raw = path.read_bytes()
         for key in json.loads(raw):
-            for value in values:
+            for value in NO_VALUES[:2] if places.in_bucket else NO_VALUES:
                 if key in ("checksum", "format_version") or json.loads(raw)[key] == value:
                     continue
                 try:
@@ -331,6 +300,6 @@ def test_keys_with_values_that_no_release_writes_are_typed_errors_though_the_che
                 with suppress(StoreError):
                     read_record(path, kind_of(name))
                     problems_of(store)
-                    read_all(store, lanes)
+                    read_all(store)
             write(path, raw)
     assert problems_of(store) == []

@@ -32,7 +32,7 @@ def test_a_missing_lane_is_told_with_those_there_are(store):
 
 
 def test_it_follows_what_another_process_commits(places):
-    address = places.address()
+    address = places.shared_address()
     store = make_store(place_of(address))
     LaneWriter(store, lane("hash")).close()
     reader = LaneReader(store, "hash")

@@ -21,6 +21,7 @@ from stream.store.files.paths import make_folders, plain, token_of, with_token
 from stream.store.files.records import put_record, read_record
 from stream.store.files.sweep import remove
 from stream.store.places import lease as lease_module
+from stream.store.places.bucket import ObjectStoreError
 from stream.store.places.cache import cache_of
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place, place_of
@@ -325,6 +326,17 @@ def test_addresses_say_where_a_bucket_is(text: str, expected: Address) -> None:
         ("s3://b?lease_s=0", "a number from 1 on, found '0'"),
         ("s3://b?retry_s=nan", "a number from 0.1 on"),
         ("s3://b?region=", "no key 'region'"),
+        ("s3://b?region=a b", "no name of a region"),
+        ("s3://b b/p", "no name of a bucket"),
+        (
+            "s3://b?endpoint=::",
+            "a URL such as https://storage.example.org:9000, without credentials, found '::'",
+        ),
+        ("s3://b?endpoint=ftp://h", "found 'ftp://h'"),
+        ("s3://b?endpoint=http://", "found 'http://'"),
+        ("s3://b?endpoint=http://h:99999", "found 'http://h:99999'"),
+        ("s3://b?endpoint=http://h h", "found 'http://h h'"),
+        ("s3://b?endpoint=http://key:hunter2@h", "without credentials"),
     ],
 )
 def test_what_is_no_address_is_told_without_its_secrets(text: str, told: str) -> None:
@@ -332,6 +344,16 @@ def test_what_is_no_address_is_told_without_its_secrets(text: str, told: str) ->
         place_of(text)
     assert told in str(error.value)
     assert "hunter2" not in str(error.value)
+
+
+def test_an_endpoint_of_the_environment_that_is_none_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "::")
+    with pytest.raises(
+        ObjectStoreError, match="AWS_ENDPOINT_URL: the endpoint of a store's address is a URL"
+    ):
+        (place_of(f"s3://of-the-environment/p?cache={tmp_path}") / "x").exists()
 
 
 @pytest.mark.parametrize("prefix", ["", "/a b", "/ünï", "/50%", "/a+b&c", "/x/y/z"])

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import xxhash
 from pydantic import ValidationError
 
-from schemas.store import FORMAT_VERSION, Record
+from schemas.store import Record
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
 from stream.store.files.crash import crash_point
 from stream.store.files.paths import TEMPORARY, make_folders, sync_file, sync_folder
@@ -157,10 +157,10 @@ def read_record(path: Place, kind: type[R]) -> R:
     if not isinstance(content, dict):
         raise CorruptError(f"{path} is not a record: {len(raw)} bytes that are not a JSON object{_REMEDY}")
     version = content.get("format_version")
-    if version != FORMAT_VERSION:
+    if version not in kind.VERSIONS:
+        known = " and ".join(map(str, kind.VERSIONS))
         raise FormatVersionError(
-            f"{path} has format version {version!r}, this release reads version {FORMAT_VERSION}; "
-            "use the release that wrote the store"
+            f"{path} has format version {version!r}, this release reads version {known}; use the release that wrote the store"
         )
     try:
         intact = canonical(content) == raw and content.get("checksum") == checksum_of(content)

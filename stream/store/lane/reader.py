@@ -234,6 +234,7 @@ def selection(header: LaneHeader, manifest: LaneManifest, parts: list[int], *, d
         width=segment_width(header.node_features, header.segments),
         segments=header.segments,
         num_nodes=manifest.num_nodes,
+        whole_pairs=manifest.whole_pairs,
     )
 
 

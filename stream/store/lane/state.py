@@ -14,11 +14,13 @@ from stream.partition.interface import OnlinePartitioner, Why, create
 from stream.snapshots.delta import Int32, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.store.lane.diff import (
+    PairChanges,
     SegmentChanges,
     Stored,
     WholePairs,
     cut_segments,
     full_rows,
+    is_smaller_whole,
     pair_changes,
     segment_changes,
     segment_width,
@@ -117,8 +119,14 @@ class LaneState:
         if from_nothing:
             stored = self.whole()
         else:
+            pairs, whole = self._smaller(pairs)
             stored = Stored(
-                assignment.node, assignment.part, assignment.why, pairs, self._segment_changes(transition)
+                assignment.node,
+                assignment.part,
+                assignment.why,
+                pairs,
+                self._segment_changes(transition),
+                whole_pairs=whole,
             )
         summaries = part_summaries(self.header, self._totals, self._pairs.count, stored, transition)
         return LaneStep(
@@ -140,7 +148,7 @@ class LaneState:
             node,
             part,
             np.where(self.placement.home[node] == part, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8),
-            pair_changes(WholePairs.empty(), self._pairs.whole(), self.batches),
+            self._all_pairs(),
             segment_changes(rows, self.header.parts, self.width),
         )
 
@@ -168,6 +176,15 @@ class LaneState:
         nodes = np.arange(self.graph.num_nodes, dtype=np.int64)
         self._totals.after(self.placement, transition, nodes, self.graph)
         self._pairs.restore(tables["pair_parts"]["part"].to_numpy())
+
+    def _all_pairs(self) -> PairChanges:
+        return pair_changes(WholePairs.empty(), self._pairs.whole(), self.batches)
+
+    def _smaller(self, changes: PairChanges) -> tuple[PairChanges, bool]:
+        """A snapshot's pair changes, or all of its pairs where those take fewer bytes; and whether they do."""
+        if is_smaller_whole(changes, int(self._pairs.count.sum())):
+            return self._all_pairs(), True
+        return changes, False
 
     def _segment_changes(self, transition: Transition) -> SegmentChanges:
         parts = self.header.parts

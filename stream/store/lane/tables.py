@@ -55,6 +55,7 @@ class LaneChanges:
         values: float32 (s, W).
         pair_rows: int64 (batches,), how many rows of op, keys and weight each batch has.
         segment_rows: int64 (parts,), likewise of the feature changes.
+        whole_pairs: op is 1 throughout, and the pairs are all there are: others are gone.
     """
 
     node: Int64
@@ -68,6 +69,7 @@ class LaneChanges:
     values: Float32
     pair_rows: Int64
     segment_rows: Int64
+    whole_pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Selection:
         width: W, values of a stored segment.
         segments: S, every segment must be below.
         num_nodes: Every node id must be below.
+        whole_pairs: Whether ``edges.arrow`` lists all pairs.
     """
 
     parts: Sequence[int]
@@ -91,6 +94,7 @@ class Selection:
     width: int
     segments: int
     num_nodes: int
+    whole_pairs: bool = False
 
 
 def segments_schema(width: int) -> pa.Schema:
@@ -248,6 +252,10 @@ def _changes(
         (segment_node, features_file),
     ):
         _expect_range(ids, "node", 0, selection.num_nodes, root, file)
+    if selection.whole_pairs and (op != 1).any():
+        raise CorruptError(
+            f"{root / pairs_file.path} has pairs that leave, it should list all that there are"
+        )
     _expect_range(part, "part", -1, selection.stored_parts, root, placed_file)
     _expect_range(segment, "segment", 0, selection.segments, root, features_file)
     return LaneChanges(
@@ -262,6 +270,7 @@ def _changes(
         values=values.reshape(-1, max(selection.width, 1)),
         pair_rows=pair_rows,
         segment_rows=segment_rows,
+        whole_pairs=selection.whole_pairs,
     )
 
 

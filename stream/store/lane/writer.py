@@ -212,6 +212,7 @@ class LaneWriter:
             files = self._stage(staging, state, step, sequence, snapshot.num_events)
             staging.finish()
         record = LaneManifest(
+            format_version=LaneManifest.version_of(whole_pairs=step.stored.whole_pairs),
             lane=self.header.lane,
             lane_checksum=self.header.checksum,
             tau=tau,

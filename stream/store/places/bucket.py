@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from schemas.store_address import Address
+from schemas.store_address import Address, require_endpoint
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -262,6 +262,11 @@ class Bucket:
         endpoint = (
             address.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         )
+        if endpoint is not None and address.endpoint is None:
+            try:
+                require_endpoint(endpoint)
+            except ValueError as error:
+                raise ObjectStoreError(f"AWS_ENDPOINT_URL: {error}", errno.EINVAL) from None
         return S3Store(
             address.bucket,
             **{key: value for key, value in given.items() if value is not None},

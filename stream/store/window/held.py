@@ -99,8 +99,9 @@ class HeldParts:
         for pairs, rows in zip(self.pairs, changes.pair_rows.tolist(), strict=True):
             end = start + rows
             pairs.append(
-                manifest.sequence, changes.op[start:end], changes.keys[start:end], changes.weight[start:end]
-            )
+                manifest.sequence, changes.op[start:end], changes.keys[start:end], changes.weight[start:end],
+                whole=changes.whole_pairs,
+            )  # fmt: skip
             pairs.fold(manifest.sequence, always=True)
             start = end
         start = 0

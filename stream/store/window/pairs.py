@@ -55,7 +55,7 @@ class PairWindow:
         self._twice: Int64 = np.empty(0, np.int64)  # keys that two parts of the view store, ascending
         self._changes: list[_Changes] = []
 
-    def append(self, sequence: int, op: Int8, keys: Int64, weight: Float32) -> None:
+    def append(self, sequence: int, op: Int8, keys: Int64, weight: Float32, *, whole: bool = False) -> None:
         """Take in the changes of the next snapshot.
 
         Args:
@@ -63,7 +63,10 @@ class PairWindow:
             op: int8 (m,), 1: one more part stores the pair, −1: one less, 0: a new weight.
             keys: int64 (m,), in any order.
             weight: float32 (m,), of op ≥ 0.
+            whole: The pairs are all there are after the snapshot; what changed is found here, in O(pairs).
         """
+        if whole:
+            op, keys, weight = _difference(*self._merged(self._changes), keys, weight)
         self._changes.append(_Changes.of(sequence, op, keys, weight))
 
     def fold(self, sequence: int, *, always: bool = False) -> None:
@@ -110,6 +113,26 @@ class PairWindow:
         weight = np.concatenate([weight for _, _, weight in rows])[order]
         merged: tuple[Int64, Float32, Int8] = _merge(self._keys, before, copies, keys[order], op, weight)
         return merged
+
+
+def _difference(
+    before: Int64, before_weight: Float32, copies: Int8, keys: Int64, weight: Float32
+) -> tuple[Int8, Int64, Float32]:
+    """Rows (op, key, weight) that lead from some pairs, ascending with copies, to a list that has a pair once a copy."""
+    after, first, number = np.unique(keys, return_index=True, return_counts=True)
+    both = np.union1d(before, after)
+    was, now = np.zeros(len(both), np.int64), np.zeros(len(both), np.int64)
+    old, new = np.zeros(len(both), np.float32), np.zeros(len(both), np.float32)
+    at = np.searchsorted(both, before)
+    was[at], old[at] = copies, before_weight
+    at = np.searchsorted(both, after)
+    now[at], new[at] = number, weight[first]
+    more = now - was
+    reweighted = (was > 0) & (now > 0) & (more <= 0) & (old != new)
+    row = np.repeat(np.arange(len(both)), np.abs(more))
+    op = np.concatenate([np.sign(more[row]).astype(np.int8), np.zeros(np.count_nonzero(reweighted), np.int8)])
+    row = np.concatenate([row, np.flatnonzero(reweighted)])
+    return op, both[row], new[row]
 
 
 def _held(weight: Float32) -> Float32:

@@ -279,7 +279,8 @@ class WindowView:
 
     def _apply(self, manifest: LaneManifest, changes: LaneChanges, *, undo: bool) -> Transition:
         transition = self._placement.apply(changes.node, changes.part, changes.why, manifest.num_nodes)
-        self._pairs.append(manifest.sequence, changes.op, changes.keys, changes.weight)
+        pairs = (changes.op, changes.keys, changes.weight)
+        self._pairs.append(manifest.sequence, *pairs, whole=changes.whole_pairs)
         self._write_features(manifest, changes, transition, undo=undo)
         return transition
 
