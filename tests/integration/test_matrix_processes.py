@@ -18,7 +18,10 @@ def test_a_killed_matrix_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
     matrix = {
         "data": [{"file": str(tmp_path / "events.parquet"), "negatives": str(tmp_path / "n.parquet")}],
         "models": [
-            {"name": "wrong", "config": {"model": "sage-linear", "strategy": "sequential"}},
+            {
+                "name": "wrong",
+                "config": {"model": "tgn", "strategy": "sequential", "task": "node-classification"},
+            },
             {
                 "name": "right",
                 "config": {"model": "tgn", "strategy": "sequential", "model_params": {"memory": 8}},
@@ -48,10 +51,10 @@ def test_a_killed_matrix_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
         )
     with started(*arguments) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, err
+        assert process.returncode == 1, err
     assert json.loads(out)["failed"] == 1
     rows = {row["model"]: row for row in pq.read_table(tmp_path / "r.parquet").to_pylist()}
-    assert "strategy sequential trains event-based models, but model sage-linear" in rows["wrong"]["error"]
+    assert "task node-classification needs labels, and no event has one" in rows["wrong"]["error"]
     right = rows["right"]
     assert right["error"] is None
     assert 0 < right["ap"] <= 1
