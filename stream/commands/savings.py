@@ -30,7 +30,10 @@ def savings(
         ),
     ] = 4,
     features: Annotated[
-        int, typer.Option("--features", min=0, help="F: binary features to make up where the file has none.")
+        int,
+        typer.Option(
+            "--features", min=0, max=1_000_000, help="F: binary features to make up where the file has none."
+        ),
     ] = 0,
     change: Annotated[
         float,
