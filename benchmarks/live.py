@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +137,10 @@ def watch(
 
 def size_mib(folder: Path) -> float:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue  # swept meanwhile
+    for parent, _, names in os.walk(folder):  # which goes past folders that are swept meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(parent, name).stat().st_size
     return total / 2**20
 
 
