@@ -67,7 +67,7 @@ def live(folder: Path, bootstrap: str, given: argparse.Namespace) -> int:
     job = service(folder, "stream", stream_config(folder, bootstrap))
     address = address_of(job, folder / "stream.log")
     producer.start()
-    trainer = service(folder, "trainer", trainer_config(folder), "--until-idle", "20")
+    trainer = service(folder, "trainer", trainer_config(folder), "--until-idle", "90")
     samples = watch(folder, {"stream": job, "trainer": trainer}, producer)
     codes = {"trainer": trainer.wait(300)}
     while scraped(address).get("freshet_stream_publish_lag_exports"):
