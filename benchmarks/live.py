@@ -65,15 +65,21 @@ def live(folder: Path, bootstrap: str, given: argparse.Namespace) -> int:
     arguments = (bootstrap, given.rate, given.minutes * 60, sent)
     producer = context.Process(target=produce, args=arguments, daemon=True)
     job = service(folder, "stream", stream_config(folder, bootstrap))
-    address = address_of(job, folder / "stream.log")
-    producer.start()
-    trainer = service(folder, "trainer", trainer_config(folder), "--until-idle", "90")
-    samples = watch(folder, {"stream": job, "trainer": trainer}, producer)
-    codes = {"trainer": trainer.wait(300)}
-    while scraped(address).get("freshet_stream_publish_lag_exports"):
-        time.sleep(0.5)
-    job.send_signal(signal.SIGTERM)
-    codes["stream"] = job.wait(180)
+    services = {"stream": job}
+    try:
+        address = address_of(job, folder / "stream.log")
+        producer.start()
+        services["trainer"] = service(folder, "trainer", trainer_config(folder), "--until-idle", "90")
+        samples = watch(folder, services, producer)
+        services["trainer"].wait(300)
+        while scraped(address).get("freshet_stream_publish_lag_exports"):
+            time.sleep(0.5)
+        job.send_signal(signal.SIGTERM)
+        job.wait(180)
+    finally:
+        for process in services.values():
+            process.kill()
+    codes = {name: process.returncode for name, process in services.items()}
     lines = ScoreFile(folder / "checkpoints").lines()
     if given.keep is not None:
         given.keep.write_text(json.dumps({"samples": samples, "lines": lines}), encoding="utf-8")
