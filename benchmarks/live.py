@@ -1,4 +1,4 @@
-"""Everything at once, for hours: python benchmarks/live.py [--minutes 60] [--rate 500] [--keep FILE].
+"""Everything at once, for hours: python benchmarks/live.py [--minutes 20] [--rate 500] [--keep FILE].
 
 A real broker; a producer of live events whose nodes come and go, so that far more are seen than are alive; ``freshet-stream
 run`` with retention and publishing; ``freshet-trainer run`` with a budget, exports and ``overload: subsample``. All are
@@ -46,7 +46,7 @@ SAMPLE_S = 5.0
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--rate", type=int, default=500, help="Events a second.")
     parser.add_argument("--folder", type=Path, help="Where broker and store lie.")
     parser.add_argument("--keep", type=Path, help="File for all samples, JSON.")
