@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from trainer.data.history import Encounter
-from trainer.data.hop_rows import gather_edges, gather_hop
+from trainer.data.hop_rows import gather_edges, gather_hop, mails_there
 from trainer.models.memory.aggregators import last, latest, mean
 from trainer.models.memory.decoder import EventDecoder
 from trainer.models.memory.updaters import Gated, Plain
+from trainer.nn.gathered_attention import add_rows
 from trainer.nn.pair_perceptron import PairPerceptron
 from trainer.nn.temporal_attention import TemporalAttention
 from trainer.nn.time_encoding import CosineTime, LogTime
@@ -140,6 +141,32 @@ def test_what_rows_look_at_is_gathered_as_by_a_loop() -> None:
             assert edges[r * k + j].tolist() == [end, *carried[event[r, j] // 2].tolist()]
     gather_edges(event.ravel(), carried, False, edges)
     assert not edges[:, 0].any()
+
+
+def test_who_has_mail_is_found_as_by_a_loop() -> None:
+    rng, never = np.random.default_rng(4), np.iinfo(np.int64).min
+    nodes = rng.permutation(40)[:25]
+    rows = np.where(rng.random(25) < 0.3, -1, rng.integers(0, 90, 25))
+    event_us = np.where(rng.random(40) < 0.3, never, rng.integers(10**15, 2 * 10**15, 40))
+    former_us = event_us - rng.integers(0, 10**9, 40)
+    there, row, gap_s = np.empty(25, np.int64), np.empty(25, np.int64), np.empty(25, np.float64)
+    count = mails_there(nodes, rows, event_us, former_us, never, there, row, gap_s)
+    expected = [i for i in range(25) if rows[i] >= 0 and event_us[nodes[i]] != never]
+    assert 0 < len(expected) < 25
+    assert there[:count].tolist() == expected
+    assert row[:count].tolist() == rows[expected].tolist()
+    assert gap_s[:count].tolist() == [(event_us[v] - former_us[v]) / 1e6 for v in nodes[expected].tolist()]
+
+
+def test_rows_of_one_place_are_all_added_there() -> None:
+    rng = np.random.default_rng(5)
+    place, rows = rng.integers(0, 6, 30), rng.integers(-9, 9, (30, 5)).astype(np.float32)
+    table = rng.integers(-9, 9, (7, 5)).astype(np.float32)
+    expected = table.copy()
+    for at, added in zip(place.tolist(), rows, strict=True):
+        expected[at] += added
+    add_rows(table, place, rows)
+    np.testing.assert_array_equal(table, expected)
 
 
 def test_mails_that_no_aggregate_looks_at_are_not_made() -> None:
