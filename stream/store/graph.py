@@ -18,6 +18,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.base import groups
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place
+from stream.store.undisturbed import undisturbed
 from stream.store.window.view import WindowView
 
 if TYPE_CHECKING:
@@ -128,6 +129,10 @@ def read_graph(store: str | Place, *, lane: str | None = None, as_of: AsOf | Non
         RetainedError: There is no snapshot so old, or it is no longer kept.
         CorruptError, FormatVersionError: A file is damaged, or of another release.
     """
+    return undisturbed(store, lambda: _read_graph(store, lane, as_of))
+
+
+def _read_graph(store: str | Place, lane: str | None, as_of: AsOf | None) -> SnapshotGraph:
     if lane is None:
         log = LogReader(store)
         return _from_log(log, _number(log, as_of, log.snapshots, str(store)))

@@ -16,6 +16,7 @@ from stream.store.log.history import rows_read
 from stream.store.log.index import LogTotals
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place
+from stream.store.undisturbed import undisturbed
 
 _CHUNK_EVENTS = 1 << 22
 
@@ -38,6 +39,10 @@ def inspect(store: str | Place, as_of: AsOf | None = None) -> dict[str, Any]:
         RetainedError: The moment is older than what is kept, or than the log.
         CorruptError, FormatVersionError: A record is damaged, or of another release.
     """
+    return undisturbed(store, lambda: _inspect(store, as_of))
+
+
+def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
     lanes = [LaneReader(store, name) for name in lane_names(store)]
     log = lanes[0].log if lanes else LogReader(store)
     last = log.last

@@ -10,6 +10,7 @@ from stream.service.failure import Failure
 from stream.store.as_of import AsOf
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place, place_of
+from stream.store.undisturbed import undisturbed
 
 
 def is_store(source: str | Place) -> bool:
@@ -58,6 +59,10 @@ def store_events(store: str | Place, as_of: AsOf | None = None) -> EventFile:
         RetainedError: The moment is older than what is kept.
         CorruptError: A file of the log is damaged.
     """
+    return undisturbed(store, lambda: _store_events(store, as_of))
+
+
+def _store_events(store: str | Place, as_of: AsOf | None) -> EventFile:
     log = LogReader(store)
     end = len(log.snapshots)
     if as_of is not None:

@@ -14,7 +14,7 @@ from stream.store.errors import ConfigMissingError
 from stream.store.files.data import open_table
 from stream.store.files.records import canonical, checksum_of, read_record
 from stream.store.lane.reader import LaneReader
-from stream.store.lane.writer import KEPT_STATES
+from stream.store.lane.sweep import KEPT_STATES
 from stream.store.verify.store import verify
 
 SNAPSHOTS = 7

@@ -20,8 +20,9 @@ from stream.store.lane.layout import (
     manifest_name,
 )
 from stream.store.lane.reader import LaneReader, manifest_taus
+from stream.store.lane.sweep import newest_states
 from stream.store.lane.tables import bundle_batches
-from stream.store.lane.writer import newest_states, stored_batches
+from stream.store.lane.writer import stored_batches
 from stream.store.log.index import COPIES
 from stream.store.places.place import Place
 from stream.store.window.held import HeldParts

@@ -49,12 +49,10 @@ class Numbered(Generic[T]):
         return len(self) > self.first
 
     def __iter__(self) -> Iterator[T]:
-        for number in range(self.first, len(self)):
-            yield self._item(number)
+        return self._kept(range(self.first, len(self)))
 
     def __reversed__(self) -> Iterator[T]:
-        for number in range(len(self) - 1, self.first - 1, -1):
-            yield self._item(number)
+        return self._kept(range(len(self) - 1, self.first - 1, -1))
 
     @overload
     def __getitem__(self, key: int) -> T: ...
@@ -70,7 +68,7 @@ class Numbered(Generic[T]):
             IndexError: There is no such item yet.
         """
         if isinstance(key, slice):
-            return [self._item(number) for number in range(*key.indices(len(self))) if number >= self.first]
+            return list(self._kept(range(*key.indices(len(self)))))
         number = key + len(self) if key < 0 else key
         if not 0 <= number < len(self):
             raise IndexError(f"there is no {self._what} number {key}, there are {len(self)}")
@@ -84,6 +82,17 @@ class Numbered(Generic[T]):
         return list(self) == (list(other) if isinstance(other, Numbered) else other)
 
     __hash__ = None  # type: ignore[assignment]  # items are added
+
+    def _kept(self, numbers: range) -> Iterator[T]:
+        """The items of a range but for those that are no longer kept, be it since the range was made."""
+        for number in numbers:
+            if number < self.first:
+                continue
+            try:
+                item = self._item(number)
+            except RetainedError:
+                continue
+            yield item
 
     def _item(self, number: int) -> T:
         if number >= self._loaded_end:

@@ -1,6 +1,7 @@
 """The reader of a lane: its snapshots in order, while another process writes."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from schemas.store import FileRef, LaneHeader, LaneIndex, LaneManifest
@@ -179,8 +180,21 @@ class LaneReader:
             self._take(*found)
 
     def _take(self, index: LaneIndex, rows: ManifestRows) -> None:
-        self.manifests = Numbered("lane snapshot", index.first, len(rows), rows.load)
+        self.manifests = Numbered("lane snapshot", index.first, len(rows), partial(self._load, rows))
         self.taus = set(rows.taus.tolist())
+
+    def _load(self, rows: ManifestRows, sequence: int) -> LaneManifest:
+        """A manifest that an index names; where a newer index has dropped it, that is said."""
+        try:
+            return rows.load(sequence)
+        except ConfigMissingError:
+            newer = newest_index(self.root, self.header, -1 if self.index is None else self.index.number)
+            if newer is None or sequence >= newer[0].first:
+                raise
+            raise RetainedError(
+                f"{self.root} no longer keeps lane snapshot number {sequence}: a reader can start from number "
+                f"{newer[0].first}"
+            ) from None
 
     def _drop_before(self, first: int) -> None:
         assert self.rows is not None
@@ -202,12 +216,20 @@ class LaneReader:
                 f"from {oldest.tau} (number {oldest.sequence})"
             ) from None
 
+    def _beyond(self, listed: set[int]) -> set[int]:
+        """Listed snapshots that the chain doesn't reach; older than the oldest kept one are those that were dropped."""
+        oldest = min(self.taus, default=None)
+        return {tau for tau in listed - self.taus if oldest is None or tau > oldest}
+
     def _require_all(self, listed: set[int]) -> None:
         """Check that the chain reached every manifest that was ``listed`` before it was read."""
-        oldest = min(self.taus, default=None)
-        beyond = {
-            tau for tau in listed - self.taus if oldest is None or tau > oldest
-        }  # older ones were dropped
+        beyond, indexed = self._beyond(listed), self.index
+        while beyond:
+            self.refresh()
+            beyond = self._beyond(listed)
+            if self.index is indexed:
+                break
+            indexed = self.index  # compacted meanwhile: some may have been dropped, others indexed
         if not beyond:
             return
         strangers = beyond - {snapshot.tau for snapshot in self.log.snapshots}

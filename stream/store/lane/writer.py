@@ -1,10 +1,8 @@
 """The writer of a lane: one process catches it up from the log, one snapshot a commit."""
 
 import math
-import re
 import time
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Literal, Self
 
@@ -15,18 +13,17 @@ from schemas.store import FileRef, LaneHeader, LaneManifest, LogHeader, QualityR
 from stream.partition.interface import Quality, algorithms, create
 from stream.store.errors import CorruptError, LaneBusyError, StoreError
 from stream.store.files.crash import crash_point
-from stream.store.files.data import Staging, put_record, read_record, stage
+from stream.store.files.data import Staging, put_record, stage
 from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
-from stream.store.files.paths import make_folders, require_own_folders, settle, sync_folder
-from stream.store.files.sweep import TAU, outdated, remove, superseded, temporary, unnamed
+from stream.store.files.paths import make_folders, settle, sync_folder
+from stream.store.files.sweep import outdated, remove
 from stream.store.lane.diff import Stored
 from stream.store.lane.index import LaneTotals
 from stream.store.lane.layout import (
     COMMITS,
     HEADER,
-    SNAPSHOTS,
     STATE,
     data_name,
     lane_folder,
@@ -37,6 +34,7 @@ from stream.store.lane.layout import (
 from stream.store.lane.reader import LaneReader, manifest_taus
 from stream.store.lane.sizes import VALUE
 from stream.store.lane.state import LaneState, LaneStep
+from stream.store.lane.sweep import newest_states, old_states, sweep_lane
 from stream.store.lane.tables import (
     assignment_batches,
     bundle_batches,
@@ -66,9 +64,6 @@ STATE_SNAPSHOTS, BASE_STEPS = 512, 16
 that is replayed or read costs some milliseconds, whatever is in it, and opening a lane must not take minutes."""
 
 _STATE_PAIR_BYTES = 16
-
-KEPT_STATES = 2
-_STATE = re.compile(r"-?\d+\.arrow")
 
 
 class LaneWriter:
@@ -358,34 +353,6 @@ def quality_record(quality: Quality, seconds: float) -> QualityRecord:
     return QualityRecord(
         **{name: value if math.isfinite(value) else None for name, value in figures.items()}, seconds=seconds
     )
-
-
-def sweep_lane(root: Place, reader: LaneReader) -> None:
-    """Remove what a crash left behind: files that no manifest names; only a writer with the lock may."""
-    require_own_folders(root, (COMMITS, SNAPSHOTS, STATE))
-
-    def folder(tau: int) -> str:
-        return read_record(root / manifest_name(tau), LaneManifest).assignment.path.split("/")[1]
-
-    left = [
-        *superseded(root / SNAPSHOTS, reader.taus, folder, TAU),
-        *old_states(root, reader.manifests),
-        *temporary(root),
-        *temporary(root / COMMITS),
-    ]
-    newest = reader.manifests[-1].tau if reader.manifests else 0
-    remove(outdated(left, root / manifest_name(newest)))
-
-
-def newest_states(manifests: Numbered[LaneManifest]) -> list[LaneManifest]:
-    """The snapshots whose states are kept, newest first."""
-    return list(islice((manifest for manifest in reversed(manifests) if manifest.state), KEPT_STATES))
-
-
-def old_states(root: Place, manifests: Numbered[LaneManifest]) -> list[Place]:
-    """Files of the state folder other than the newest two states."""
-    kept = {manifest.state.path.rpartition("/")[2] for manifest in newest_states(manifests) if manifest.state}
-    return unnamed(root / STATE, kept, _STATE)
 
 
 def stored_batches(stored: Stored, width: int) -> dict[str, list[pa.RecordBatch]]:

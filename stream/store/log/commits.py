@@ -105,11 +105,15 @@ class CommitChain:
             CorruptError: A record in between is missing.
         """
         for n in numbers(self._root):
-            missing = self._root / commit_name(self.next_n)
-            if n >= self.next_n and not missing.exists():  # else it was made since the chain was read
-                raise CorruptError(
-                    f"{missing} is missing, though commit {n} exists; restore it from a copy of the store"
-                )
+            while n >= (reached := self.next_n):
+                missing = self._root / commit_name(reached)
+                if missing.exists():  # made since the chain was read
+                    break
+                self.refresh()  # or folded into an index since
+                if self.next_n == reached:
+                    raise CorruptError(
+                        f"{missing} is missing, though commit {n} exists; restore it from a copy of the store"
+                    )
 
     def drop_before(self, first: int) -> None:
         """Forget the snapshots before number ``first``: they are no longer kept."""

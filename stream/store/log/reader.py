@@ -146,11 +146,20 @@ class LogReader:
 
         Raises:
             CorruptError: Its file isn't what the index says.
+            RetainedError: Another one has taken its place: more snapshots were dropped since.
         """
         index = self._chain.index
         if index is None or index.base is None:
             return None
-        return read_table(self.root, index.base, schema=base_schema(self.header.ids))
+        try:
+            return read_table(self.root, index.base, schema=base_schema(self.header.ids))
+        except MissingError:
+            self.refresh()
+            if self._chain.index is index:
+                raise
+            raise RetainedError(
+                f"{self.root} no longer keeps what it did when it was opened; {self._span()}"
+            ) from None
 
     @property
     def positions(self) -> dict[tuple[str, int], Position]:
@@ -197,16 +206,28 @@ class LogReader:
 
     def external_ids(self) -> pa.Array:
         """External ids of all dense ones: shape (num_nodes,), int64 or string, in dense order."""
-        index = self._chain.index
+        while True:
+            index = self._chain.index
+            try:
+                self._take_ids(index)
+                break
+            except (MissingError, RetainedError):
+                self.refresh()
+                if self._chain.index is index:
+                    raise
+                continue  # compacted meanwhile: files of ids were put together into new ones
+        if len(self._ids) != 1:
+            self._ids = [pa.concat_arrays([pa.array([], id_type(self.header.ids)), *self._ids])]
+        return self._ids[0]
+
+    def _take_ids(self, index: LogIndex | None) -> None:
+        """Take in the external ids that aren't known yet: of an index, then of the snapshots after it."""
         if index is not None and self._with_ids < max(index.first, 1):
             self._ids = list(indexed_ids(self.root, self.header, index))
             self._with_ids = index.end
         for snapshot in self.snapshots[self._with_ids :]:
             self._ids.extend(self.nodes(snapshot.tau)["id"].chunks)
             self._with_ids += 1
-        if len(self._ids) != 1:
-            self._ids = [pa.concat_arrays([pa.array([], id_type(self.header.ids)), *self._ids])]
-        return self._ids[0]
 
     def follow(
         self,

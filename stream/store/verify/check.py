@@ -1,10 +1,21 @@
 """What a check of a log, a lane or a whole store finds."""
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self
 
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
+
+
+class DoubtError(Exception):
+    """Something seems wrong, and compaction has dropped files since the look began: it may be that."""
+
+
+class Doubt(Protocol):
+    """Who knows whether a problem may come from what goes on beside the look."""
+
+    def doubts(self, problems: tuple[str, ...]) -> bool:
+        """Whether these may."""
 
 
 @dataclass(slots=True)
@@ -15,27 +26,39 @@ class Check:
         problems: A sentence each, naming file and snapshot; empty: all is whole.
         files: Files that were read.
         bytes: Their bytes.
+        doubt: Asked before anything is noted; None: what is found is noted.
     """
 
     problems: list[str] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
+    doubt: Doubt | None = field(default=None, repr=False)
     listed: dict[str, int] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def begun(cls, root: Place) -> Self:
+    def begun(cls, root: Place, doubt: Doubt | None = None) -> Self:
         """Nothing was read so far of what lies below a folder.
 
         In a bucket that is listed once, a thousand objects a request: asking each for its length takes as long as reading it.
         """
         if not isinstance(root, ObjectPath):
-            return cls()
-        return cls(listed={path.key: path.stat().st_size for path in root.rglob("*")})
+            return cls(doubt=doubt)
+        return cls(doubt=doubt, listed={path.key: path.stat().st_size for path in root.rglob("*")})
 
     @property
     def ok(self) -> bool:
         """Nothing is wrong."""
         return not self.problems
+
+    def tell(self, *problems: str) -> None:
+        """Note what is wrong.
+
+        Raises:
+            DoubtError: They may come from what goes on beside the look: it has to begin again.
+        """
+        if problems and self.doubt is not None and self.doubt.doubts(problems):
+            raise DoubtError
+        self.problems.extend(problems)
 
     def read(self, path: Place) -> None:
         """Count a file, if it is there: a writer beside may sweep one at any moment."""
@@ -49,7 +72,11 @@ class Check:
         self.bytes += size
 
     def add(self, other: "Check") -> None:
-        """Take in what another check found."""
-        self.problems.extend(other.problems)
+        """Take in what another check found.
+
+        Raises:
+            DoubtError: As ``tell``.
+        """
+        self.tell(*other.problems)
         self.files += other.files
         self.bytes += other.bytes

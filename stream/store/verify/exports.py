@@ -24,9 +24,9 @@ def verify_exports(store: Place, name: str) -> Check:
             except RetainedError:
                 continue  # removed this moment
             except StoreError as error:
-                check.problems.append(str(error))
+                check.tell(str(error))
     except StoreError as error:
-        check.problems.append(str(error))
+        check.tell(str(error))
     return check
 
 
@@ -39,6 +39,6 @@ def _verify(reader: ExportReader, commit: ExportCommit, check: Check) -> None:
         table = reader.table(commit, "embeddings" if kind == "embeddings" else "scores")
         check.read(reader.root / reference.path)
         if table is not None and len(table) != rows:
-            check.problems.append(
+            check.tell(
                 f"{reader.root / reference.path} has {len(table)} rows, export {commit.number} says {rows}"
             )

@@ -56,13 +56,13 @@ def verify_indexes(root: Place, header: LogHeader, check: Check) -> Indexed | No
                 newest is not None and is_replaced(root, number, newest.index.number) and is_gone(error)
             )
             if path.exists() and not replaced:  # else a newer one has taken its place
-                check.problems.append(str(error))
+                check.tell(str(error))
             continue
         check.read(root / index.snapshots.path)
         if newest is None:
             newest = _with_ids(root, header, index, rows, commit, check)
         elif number // COPIES == newest.index.number // COPIES and not rows.table.equals(newest.rows.table):
-            check.problems.append(f"{root / index.snapshots.path} differs from its other copy")
+            check.tell(f"{root / index.snapshots.path} differs from its other copy")
     return newest
 
 
@@ -88,19 +88,17 @@ def _with_ids(
         ids = pa.concat_arrays([pa.array([], id_type(header.ids)), *indexed_ids(root, header, index)])
         end = rows.load(index.end - 1).num_nodes
         if len(ids) != end:
-            check.problems.append(f"{path} names files with {len(ids)} external ids, {end} are in use")
+            check.tell(f"{path} names files with {len(ids)} external ids, {end} are in use")
         before = ids[: _ids_before(root, header, rows)]
     except CorruptError as error:
-        check.problems.append(str(error))
+        check.tell(str(error))
     if index.first and index.base is None:
-        check.problems.append(
-            f"{path} names no base, though snapshots before number {index.first} are dropped"
-        )
+        check.tell(f"{path} names no base, though snapshots before number {index.first} are dropped")
     if index.base is not None:
         check.read(root / index.base.path)
         _base(root, header, index, before, check)
     if not (root / commit_name(index.n)).exists():
-        check.problems.append(f"{root / commit_name(index.n)} is missing, though {path} stands for it")
+        check.tell(f"{root / commit_name(index.n)} is missing, though {path} stands for it")
     return Indexed(index, rows, commit, ids, before)
 
 
@@ -118,21 +116,21 @@ def _base(root: Place, header: LogHeader, index: LogIndex, ids: pa.Array | None,
         table = read_table(root, index.base, schema=base_schema(header.ids))
         table.validate(full=True)
     except CorruptError as error:
-        check.problems.append(str(error))
+        check.tell(str(error))
         return
     except pa.ArrowException as error:
-        check.problems.append(f"{path} is damaged inside: {' '.join(str(error).split())}")
+        check.tell(f"{path} is damaged inside: {' '.join(str(error).split())}")
         return
     problems = len(check.problems)
-    check.problems.extend(f"{path}: {p}" for p in wrong_rows(table, header))
+    check.tell(*(f"{path}: {p}" for p in wrong_rows(table, header)))
     if ids is None or table.num_rows == 0 or len(check.problems) > problems:
         return
     src, dst, op = (table[name].to_numpy() for name in ("src_node", "dst_node", "op"))
     if min(src.min(), dst[op != Op.NODE].min(initial=0)) < 0 or max(src.max(), dst.max()) >= len(ids):
-        check.problems.append(f"{path} names nodes that weren't in use yet")
+        check.tell(f"{path} names nodes that weren't in use yet")
         return
     right = table["src"].combine_chunks().equals(ids.take(pa.array(src)))
     edges = np.flatnonzero(op != Op.NODE)
     right &= table["dst"].take(pa.array(edges)).combine_chunks().equals(ids.take(pa.array(dst[edges])))
     if not right:
-        check.problems.append(f"{path} has other external ids than its dense ones stand for")
+        check.tell(f"{path} has other external ids than its dense ones stand for")

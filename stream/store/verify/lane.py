@@ -19,17 +19,17 @@ from stream.store.files.records import read_record
 from stream.store.lane.index import read_lane_index
 from stream.store.lane.layout import HEADER, data_name, index_name, lane_folder, manifest_name, state_name
 from stream.store.lane.reader import check_successor, manifest_taus
-from stream.store.lane.writer import KEPT_STATES
+from stream.store.lane.sweep import KEPT_STATES
 from stream.store.log.base import groups
 from stream.store.log.index import index_numbers
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place
-from stream.store.verify.check import Check
+from stream.store.verify.check import Check, Doubt
 from stream.store.verify.index import is_gone, is_replaced
 from stream.store.verify.rebuild import StoredLane
 
 
-def verify_lane(store: str | Place, lane: str, *, against_log: bool) -> Check:
+def verify_lane(store: str | Place, lane: str, doubt: Doubt | None = None, *, against_log: bool) -> Check:
     """Check a lane: header, manifests and their chain, files, and every snapshot against the log.
 
     Reads every file; may run beside a writer: what that commits meanwhile isn't looked at.
@@ -37,14 +37,18 @@ def verify_lane(store: str | Place, lane: str, *, against_log: bool) -> Check:
     Args:
         store: Folder of the store.
         lane: The lane's name.
+        doubt: Asked before a problem is noted; None: what is found is noted.
         against_log: False where the log is damaged: the lane is checked alone.
 
     Returns:
         All problems; damage in one file doesn't hide damage in others, but snapshots are rebuilt only if all files
         are what their records say.
+
+    Raises:
+        DoubtError: A problem may come from what goes on beside: the look has to begin again.
     """
     root = lane_folder(store, lane)
-    check = Check.begun(root)
+    check = Check.begun(root, doubt)
     taus = sorted(manifest_taus(root))
     if not (root / HEADER).exists() and not taus:
         return check  # a lane that was never begun
@@ -53,14 +57,14 @@ def verify_lane(store: str | Place, lane: str, *, against_log: bool) -> Check:
         header = read_record(root / HEADER, LaneHeader)
         log = LogReader(store) if against_log else None  # after the listing: it has all that the lane has
     except StoreError as error:
-        check.problems.append(str(error))
+        check.tell(str(error))
         return check
     if header.lane != lane:
-        check.problems.append(f"{root / HEADER} is the header of lane {header.lane}, its folder is {lane}")
+        check.tell(f"{root / HEADER} is the header of lane {header.lane}, its folder is {lane}")
     follows = (header.graph, header.interval_us)
     # Until its first snapshot a header binds nothing: the log's may have been changed since.
     if log is not None and taus and (log.header.graph, log.header.interval_us) != follows:
-        check.problems.append(f"{root / HEADER} follows another log than the one of {store}")
+        check.tell(f"{root / HEADER} follows another log than the one of {store}")
         log = None
     index = _index(root, header, check)
     if index is not None:
@@ -93,7 +97,7 @@ def _index(root: Place, header: LaneHeader, check: Check) -> _Index | None:
         except StoreError as error:
             replaced = newest is not None and is_replaced(root, number, latest) and is_gone(error)
             if (root / index_name(number)).exists() and not replaced:  # else a newer one has taken its place
-                check.problems.append(str(error))
+                check.tell(str(error))
             continue
         latest = max(latest, number)
         check.read(root / index.manifests.path)
@@ -110,7 +114,7 @@ def _index(root: Place, header: LaneHeader, check: Check) -> _Index | None:
             except StoreError:
                 continue  # told where manifests are read
             if found != checksum:
-                check.problems.append(
+                check.tell(
                     f"{root / index_name(number)} says that {root / manifest_name(tau)} has the checksum {checksum}, "
                     f"found {found}"
                 )
@@ -138,10 +142,10 @@ def _manifests(
         try:
             manifest = read_record(path, LaneManifest)
         except ConfigMissingError:
-            check.problems.append(f"{path} is missing, though it was listed")
+            check.tell(f"{path} is missing, though it was listed")
             continue
         except (CorruptError, FormatVersionError) as error:
-            check.problems.append(str(error))
+            check.tell(str(error))
             continue
         after_damage = len(found) < index - first  # the one before couldn't be read: told already
         expected = manifest.log_events_checksum
@@ -151,14 +155,12 @@ def _manifests(
                 expected = sealed[0].events.checksum
                 for name in ("num_nodes", "num_events"):
                     if getattr(manifest, name) != getattr(sealed[0], name):
-                        check.problems.append(
+                        check.tell(
                             f"{path} says {name} is {getattr(manifest, name)}, the log has {getattr(sealed[0], name)}"
                         )
             elif not after_damage:
                 there = f"snapshot {log.snapshots[index].tau}" if index < len(log.snapshots) else "nothing"
-                check.problems.append(
-                    f"{path} is manifest {index} of its lane, but the log has {there} there"
-                )
+                check.tell(f"{path} is manifest {index} of its lane, but the log has {there} there")
         try:
             before = found[-1:]
             if indexed is not None and index == first and manifest.sequence == first:
@@ -166,7 +168,7 @@ def _manifests(
             check_successor(path, manifest, header, before, index, expected)
         except CorruptError as error:
             if not after_damage or manifest.lane_checksum != header.checksum:
-                check.problems.append(str(error))
+                check.tell(str(error))
         found.append(manifest)
     return found
 
@@ -184,9 +186,7 @@ def _files(root: Place, manifest: LaneManifest, check: Check) -> None:
         if reference is None:
             continue
         if plain(reference.path) != data_name(manifest.tau, name):
-            check.problems.append(
-                f"{root / manifest_name(manifest.tau)} names {reference.path} as its {name}"
-            )
+            check.tell(f"{root / manifest_name(manifest.tau)} names {reference.path} as its {name}")
         _file(root, reference, check)
 
 
@@ -197,9 +197,7 @@ def _states(root: Place, manifests: list[LaneManifest], check: Check) -> None:
     for manifest in kept:
         assert manifest.state is not None
         if plain(manifest.state.path) != state_name(manifest.tau):
-            found.problems.append(
-                f"{root / manifest_name(manifest.tau)} names {manifest.state.path} as its state"
-            )
+            found.tell(f"{root / manifest_name(manifest.tau)} names {manifest.state.path} as its state")
         _file(root, manifest.state, found)
     newest = manifests[-1].tau if manifests else None
     if max(manifest_taus(root), default=None) == newest:
@@ -213,9 +211,9 @@ def _file(root: Place, reference: FileRef, check: Check) -> None:
         for k in range(reader.num_record_batches):
             require_whole(reader.get_batch(k))
     except CorruptError as error:
-        check.problems.append(str(error))
+        check.tell(str(error))
     except (pa.ArrowException, OSError) as error:
-        check.problems.append(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")
+        check.tell(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")
 
 
 def _rebuild(
@@ -238,7 +236,7 @@ def _rebuild(
         for snapshot in log.snapshots[: manifests[0].sequence if manifests else 0]:
             graph.apply(snapshot.tau, log.events(snapshot.tau))
     except StoreError as error:
-        check.problems.append(str(error))
+        check.tell(str(error))
         return
     for manifest in manifests:
         begun = index.base if index is not None and manifest.sequence == index.first else None
@@ -256,7 +254,7 @@ def _rebuild(
             problems = [str(error)]
         if problems:
             where = root / manifest_name(manifest.tau)
-            check.problems.extend(f"{where}, snapshot {manifest.tau}: {problem}" for problem in problems)
+            check.tell(*(f"{where}, snapshot {manifest.tau}: {problem}" for problem in problems))
             return
 
 

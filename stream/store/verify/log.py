@@ -23,37 +23,39 @@ from stream.store.log.history import rows_read
 from stream.store.log.layout import HEADER, HISTORY, INDEX, commit_name, events_name, log_folder, nodes_name
 from stream.store.log.tail import tail_schema
 from stream.store.places.place import Place
-from stream.store.verify.check import Check
+from stream.store.verify.check import Check, Doubt
 from stream.store.verify.index import Indexed, verify_indexes
 from stream.store.verify.rows import wrong_rows
 
 
-def verify_log(store: str | Place) -> Check:
+def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
     """Check a store's log: records and their chain, files, order, dense ids, times, counts and totals.
 
     It reads every file once and may run beside a writer: what that commits meanwhile isn't looked at.
 
     Args:
         store: Folder of the store.
+        doubt: Asked before a problem is noted; None: what is found is noted.
 
     Returns:
         All problems; damage in one file doesn't hide damage in others.
 
     Raises:
         ConfigMissingError: There is no store: neither a log's folder nor a lane's.
+        DoubtError: A problem may come from what goes on beside: the look has to begin again.
     """
     root = log_folder(store)
-    check = Check.begun(root)
+    check = Check.begun(root, doubt)
     check.read(root / HEADER)
     try:
         header = read_record(root / HEADER, LogHeader)
     except (CorruptError, FormatVersionError) as error:
-        check.problems.append(str(error))
+        check.tell(str(error))
         return check
     except ConfigMissingError:
         if not root.is_dir() and not lane_names(store):
             raise
-        check.problems.append(
+        check.tell(
             f"{root / HEADER} is missing, the rest of the log can't be read without it; restore it from a copy"
         )
         return check
@@ -99,11 +101,11 @@ def _records(
         except ConfigMissingError:
             continue  # the one after it tells
         except StoreError as error:
-            check.problems.append(str(error))
+            check.tell(str(error))
             chain = _resumed(root, header, records)
         check.read(path)
     for before, after in pairwise(records):
-        check.problems.extend(_backwards(root, before, after))
+        check.tell(*_backwards(root, before, after))
     return records
 
 
@@ -156,23 +158,21 @@ class _Snapshots:
         if ids is None or not self._ids_known:
             return
         if not self._dictionary.ids(0).equals(ids):
-            self._check.problems.append(
-                f"{self._root / INDEX} has other external ids than the snapshots it covers"
-            )
+            self._check.tell(f"{self._root / INDEX} has other external ids than the snapshots it covers")
 
     def check(self, sealed: SealedSnapshot, n: int, through: int | None) -> None:
         """Check a snapshot that commit n, or an index up to it, names."""
         where = f"snapshot {sealed.tau} (commit {n})"
-        problems = self._check.problems
+        tell = self._check.tell
         if self._before is not None and sealed.tau <= self._before:
-            problems.append(f"{where} was sealed after snapshot {self._before}")
+            tell(f"{where} was sealed after snapshot {self._before}")
         if through is None or sealed.tau > through:
-            problems.append(f"{where} is sealed, but its commit closes only up to {through}")
+            tell(f"{where} is sealed, but its commit closes only up to {through}")
         self._before = sealed.tau
         names = (sealed.events.path, sealed.nodes.path)
         token = token_of(sealed.events.path)
         if names != (events_name(sealed.tau, token), nodes_name(sealed.tau, token)):
-            problems.append(f"{where} names files of another snapshot: {', '.join(names)}")
+            tell(f"{where} names files of another snapshot: {', '.join(names)}")
         ids = self._header.ids
         events = _table(self._root, sealed.events, log_event_schema(ids), self._check)
         nodes = _table(self._root, sealed.nodes, node_schema(ids), self._check)
@@ -181,11 +181,9 @@ class _Snapshots:
                 False  # ids of this snapshot are unknown, so dense ids can't be checked from here on
             )
             return
-        problems.extend(f"{self._root / sealed.events.path}: {p}" for p in self._wrong_events(sealed, events))
+        tell(*(f"{self._root / sealed.events.path}: {p}" for p in self._wrong_events(sealed, events)))
         if self._ids_known:
-            problems.extend(
-                f"{self._root / sealed.nodes.path}: {p}" for p in self._wrong_ids(sealed, events, nodes)
-            )
+            tell(*(f"{self._root / sealed.nodes.path}: {p}" for p in self._wrong_ids(sealed, events, nodes)))
 
     def _wrong_events(self, sealed: SealedSnapshot, events: pa.Table) -> Iterator[str]:
         t, op = events["t"].to_numpy(), events["op"].to_numpy()
@@ -226,20 +224,18 @@ def _history(root: Place, records: list[CommitRecord], check: Check) -> None:
     path = root / HISTORY
     if not path.exists():
         if any((p.topic, p.partition) == HISTORY_KEY for record in records[-1:] for p in record.positions):
-            check.problems.append(
-                f"{path} is missing, though commits have rows of it; restore it from a copy"
-            )
+            check.tell(f"{path} is missing, though commits have rows of it; restore it from a copy")
         return
     check.read(path)
     try:
         history = read_record(path, History)
     except StoreError as error:
-        check.problems.append(str(error))
+        check.tell(str(error))
         return
     for record in records[-1:]:
         read = rows_read({(p.topic, p.partition): p for p in record.positions})
         if read > history.rows:
-            check.problems.append(f"{path} has {history.rows} rows, commit {record.n} has read {read}")
+            check.tell(f"{path} has {history.rows} rows, commit {record.n} has read {read}")
 
 
 def _rejects(root: Place, record: CommitRecord, check: Check) -> None:
@@ -250,7 +246,7 @@ def _rejects(root: Place, record: CommitRecord, check: Check) -> None:
     reached = {(p.topic, p.partition): p.next for p in record.positions}
     for source in table.group_by(["topic", "partition"]).aggregate([("offset", "max")]).to_pylist():
         if source["offset_max"] >= reached.get((source["topic"], source["partition"]), -1):
-            check.problems.append(
+            check.tell(
                 f"{root / record.rejects.path} has offset {source['offset_max']} of "
                 f"{source['topic']}[{source['partition']}], which commit {record.n} hasn't reached"
             )
@@ -265,7 +261,7 @@ def _rejects_before(root: Place, index: LogIndex, check: Check) -> None:
         try:
             record = read_record(root / commit_name(n), CommitRecord)
         except StoreError as error:
-            check.problems.append(str(error))
+            check.tell(str(error))
             continue
         if record.rejects is not None:
             _rejects(root, record, check)
@@ -285,7 +281,7 @@ def _tail(root: Place, header: LogHeader, last: CommitRecord, check: Check) -> N
     check.add(problems)
     if not problems.problems and count != last.tail_events:
         path = root / commit_name(last.n)
-        check.problems.append(f"{path} says {last.tail_events} events are open, its tail files hold {count}")
+        check.tell(f"{path} says {last.tail_events} events are open, its tail files hold {count}")
 
 
 def _table(root: Place, reference: FileRef, schema: pa.Schema, check: Check) -> pa.Table | None:
@@ -293,6 +289,6 @@ def _table(root: Place, reference: FileRef, schema: pa.Schema, check: Check) -> 
     try:
         table = read_table(root, reference, schema=schema)
     except CorruptError as error:
-        check.problems.append(str(error))
+        check.tell(str(error))
         return None
     return table

@@ -1,24 +1,24 @@
 """A whole store checked: its log, then every lane against it, then what was exported."""
 
+from functools import partial
+
 from stream.store.exports.layout import EXPORTS
-from stream.store.lane.layout import FOLDER, REMOVED, lane_folder, lane_names
-from stream.store.log.index import index_numbers
+from stream.store.lane.layout import FOLDER, REMOVED, lane_folder
 from stream.store.log.layout import log_folder
 from stream.store.places.cache import apart
 from stream.store.places.place import Place, place_of
 from stream.store.verify.check import Check
+from stream.store.verify.compacted import settled
 from stream.store.verify.exports import verify_exports
 from stream.store.verify.lane import verify_lane
 from stream.store.verify.log import verify_log
-
-MOST_LOOKS = 5
-"""How often a store is looked at while each look finds problems and snapshots are dropped meanwhile."""
 
 
 def verify(store: str | Place) -> Check:
     """Check checksums, chains and invariants of a store; may run beside writers and compaction.
 
-    Where compaction dropped snapshots during a look that misses files, the store is looked at again: they may be those.
+    Where something seems wrong and a log or lane was compacted since the look at it began, the look begins again: files
+    may be missing that nothing names any more.
     Of a store in a bucket every file is fetched, whatever copies this machine has.
 
     Args:
@@ -32,29 +32,21 @@ def verify(store: str | Place) -> Check:
         OSError: A bucket refuses, or nobody answers.
     """
     with apart(place_of(store)) as place:
-        for _ in range(MOST_LOOKS):
-            before = _indexes(place)
-            check = _look(place)
-            if check.ok or _indexes(place) == before:
-                break
-    return check
-
-
-def _indexes(store: Place) -> dict[str, list[int]]:
-    """Numbers of all indexes of log and lanes: a new one comes before anything is dropped."""
-    folders = {"log": log_folder(store)} | {name: lane_folder(store, name) for name in lane_names(store)}
-    return {name: index_numbers(folder) for name, folder in folders.items()}
+        return _look(place)
 
 
 def _look(place: Place) -> Check:
-    check = verify_log(place)
+    log = log_folder(place)
+    check = Check()
+    check.add(settled(partial(verify_log, place), log))
     against_log = check.ok
     folders: list[Place] = [*(place / FOLDER).glob("*")]
     going = {folder.name.removesuffix(REMOVED) for folder in folders if folder.name.endswith(REMOVED)}
     for folder in sorted(folders, key=str):
         name = folder.name
         if not name.endswith(REMOVED) and name not in going and folder.is_dir():
-            check.add(verify_lane(place, name, against_log=against_log))
+            look = partial(verify_lane, place, name, against_log=against_log)
+            check.add(settled(look, log, lane_folder(place, name)))
     exported: list[Place] = [*(place / EXPORTS).glob("*")]
     for folder in sorted(exported, key=str):
         if folder.is_dir():

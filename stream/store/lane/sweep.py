@@ -1,0 +1,51 @@
+"""Removing what no manifest of a lane names: what a crash left behind, and states that newer ones took the place of."""
+
+import re
+from itertools import islice
+
+from schemas.store import LaneManifest
+from stream.store.errors import ConfigMissingError
+from stream.store.files.numbered import Numbered
+from stream.store.files.paths import require_own_folders
+from stream.store.files.records import read_record
+from stream.store.files.sweep import TAU, outdated, remove, superseded, temporary, unnamed
+from stream.store.lane.layout import COMMITS, SNAPSHOTS, STATE, manifest_name
+from stream.store.lane.reader import LaneReader
+from stream.store.places.place import Place
+
+KEPT_STATES = 2
+_STATE = re.compile(r"-?\d+\.arrow")
+
+
+def sweep_lane(root: Place, reader: LaneReader) -> None:
+    """Remove what a crash left behind: files that no manifest names; only a writer with the lock may."""
+    require_own_folders(root, (COMMITS, SNAPSHOTS, STATE))
+
+    def folder(tau: int) -> str:
+        try:
+            return read_record(root / manifest_name(tau), LaneManifest).assignment.path.split("/")[1]
+        except ConfigMissingError:
+            reader.refresh()
+            if tau in reader.taus:
+                raise
+            return ""  # compaction has dropped it since: nothing names any of them
+
+    left = [
+        *superseded(root / SNAPSHOTS, reader.taus, folder, TAU),
+        *old_states(root, reader.manifests),
+        *temporary(root),
+        *temporary(root / COMMITS),
+    ]
+    newest = reader.manifests[-1].tau if reader.manifests else 0
+    remove(outdated(left, root / manifest_name(newest)))
+
+
+def newest_states(manifests: Numbered[LaneManifest]) -> list[LaneManifest]:
+    """The snapshots whose states are kept, newest first."""
+    return list(islice((manifest for manifest in reversed(manifests) if manifest.state), KEPT_STATES))
+
+
+def old_states(root: Place, manifests: Numbered[LaneManifest]) -> list[Place]:
+    """Files of the state folder other than the newest two states."""
+    kept = {manifest.state.path.rpartition("/")[2] for manifest in newest_states(manifests) if manifest.state}
+    return unnamed(root / STATE, kept, _STATE)

@@ -1,0 +1,226 @@
+"""Readers, writers and verify while snapshots are dropped under them, at the moments where that hurts most."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compacted import catch_up, grown, seal
+from lane_stream import lane
+from placed import files_of, flipped, problems_of, write
+
+import stream.store.log.reader
+from stream.store.compact.retention import Keep
+from stream.store.compact.store import compact
+from stream.store.errors import CorruptError, MissingError, RetainedError
+from stream.store.graph import read_graph
+from stream.store.inspect import inspect
+from stream.store.lane.reader import LaneReader, manifest_taus
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.commits import CommitChain
+from stream.store.log.reader import LogReader
+from stream.store.places.place import Place
+from stream.store.store_events import store_events
+from stream.store.verify import lane as verify_lane
+from stream.store.verify import log as verify_log
+
+LANES = (lane("distdy"), lane("sep", edge_life=2))
+SNAPSHOTS, KEPT = 12, 9
+
+
+@pytest.fixture(scope="module")
+def indexed(places):
+    """A store with an index and a base of the log and of both lanes."""
+    store = grown(places.new(), *LANES, end=SNAPSHOTS)
+    compact(store, Keep(snapshots=KEPT), always=True)
+    return store
+
+
+@pytest.fixture
+def store(indexed, places):
+    """A copy of it, to be changed."""
+    return places.copy(indexed)
+
+
+def dropping(store: Place, *keep: int) -> Callable[[], None]:
+    """Each call drops snapshots until so many are left, and then no more."""
+    left = list(keep)
+
+    def drop() -> None:
+        if left and not dropping_now:
+            dropping_now.append(left.pop(0))
+            compact(store, Keep(snapshots=dropping_now[0]), always=True)
+            dropping_now.clear()
+
+    dropping_now: list[int] = []  # compaction reads the store, too
+    return drop
+
+
+def with_before(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, first: Callable[[], None]
+) -> list[int]:
+    """Have something happen before each call of a function; a list that grows with the calls."""
+    called: list[int] = []
+    original = getattr(owner, name)
+
+    def call(*args: Any, **named: Any) -> Any:
+        called.append(1)
+        first()
+        return original(*args, **named)
+
+    monkeypatch.setattr(owner, name, call)
+    return called
+
+
+def with_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, then: Callable[[], None]) -> list[int]:
+    """Have something happen after each call of a function; a list that grows with the calls."""
+    called: list[int] = []
+    original = getattr(owner, name)
+
+    def call(*args: Any, **named: Any) -> Any:
+        called.append(1)
+        found = original(*args, **named)
+        then()
+        return found
+
+    monkeypatch.setattr(owner, name, call)
+    return called
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(verify_log, "verify_indexes"), (verify_lane, "_index")], ids=["log", "lane"]
+)
+def test_verify_looks_again_while_snapshots_are_dropped_under_it(store, monkeypatch, module, name):
+    """More often than once: each look but the last finds its index replaced, and the files gone that it named."""
+    looks = with_after(monkeypatch, module, name, dropping(store, 8, 7, 6, 5, 4))
+    assert problems_of(store) == []
+    assert len(looks) >= 6
+    assert LogReader(store).snapshots.first == SNAPSHOTS - 4
+
+
+@pytest.mark.parametrize("part", ["log", "lanes/distdy"])
+def test_damage_is_told_whole_though_the_store_is_compacted_all_the_while(store, monkeypatch, part):
+    name = "events.arrow" if part == "log" else "edges.arrow"
+    files = [
+        path
+        for found, path in files_of(store).items()
+        if found.startswith(f"{part}/snapshots/") and name in found
+    ][-2:]
+    for path in files:
+        content = path.read_bytes()
+        write(path, flipped(content, len(content) // 2))
+    module, function = (verify_log, "verify_indexes") if part == "log" else (verify_lane, "_files")
+    looks = with_after(
+        monkeypatch, module, function, lambda: compact(store, Keep(snapshots=KEPT), always=True)
+    )
+    problems = problems_of(store)
+    assert [any(str(path) in problem for problem in problems) for path in files] == [True, True]
+    assert len(looks) <= 4 * SNAPSHOTS
+
+
+def test_a_lane_goes_on_from_its_state_though_older_snapshots_go_while_it_is_opened(store, monkeypatch):
+    seal(store, SNAPSHOTS, SNAPSHOTS + 2)
+    for chosen in LANES:
+        with pytest.MonkeyPatch.context() as patch:
+            opened = with_before(patch, LaneWriter, "_restored", dropping(store, 4))
+            with LaneWriter(store, chosen) as writer:
+                assert writer.catch_up() == 2
+            assert opened
+    assert problems_of(store) == []
+
+
+def test_a_lanes_snapshots_that_were_dropped_since_are_no_longer_kept(store):
+    reader = LaneReader(store, "distdy")
+    first = reader.manifests.first
+    compact(store, Keep(snapshots=4), always=True)
+    now = LaneReader(store, "distdy").manifests
+    assert now.first > first
+    with pytest.raises(
+        RetainedError, match=f"snapshot number {first}: a reader can start from number {now.first}"
+    ):
+        reader.manifests[first]
+    assert [m.tau for m in reader.manifests] == [m.tau for m in now]
+    assert [m.tau for m in reversed(reader.manifests)] == [m.tau for m in reversed(now)]
+    assert [m.tau for m in reader.manifests[first:]] == [m.tau for m in now]
+
+
+def test_a_lanes_manifest_that_nobody_dropped_is_missing_all_the_same(store):
+    reader = LaneReader(store, "distdy")
+    tau = int(reader.rows.taus[2])
+    files_of(store)[f"lanes/distdy/commits/{tau}.json"].unlink()
+    with pytest.raises(Exception, match=f"{tau}.json does not exist"):
+        reader.manifests[reader.manifests.first + 2]
+
+
+READINGS: dict[str, Callable[[Place], Any]] = {
+    "graph": lambda store: read_graph(store).features.tobytes(),
+    "events": lambda store: store_events(store).events.num_rows,
+    "inspect": lambda store: inspect(store)["events"],
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("method", ["base", "events"])
+def test_what_reads_a_whole_log_begins_again_where_snapshots_go_meanwhile(
+    store, monkeypatch, reading, method
+):
+    """A bucket's files that this machine has fetched before stay readable: what was there at first is as right."""
+    compact(store, remove=["distdy"])  # its counts would do for inspect
+    before = READINGS[reading](store)
+    with monkeypatch.context() as patch:
+        calls = with_before(patch, LogReader, method, dropping(store, 7, 6, 5))
+        found = READINGS[reading](store)
+    after = READINGS[reading](store)
+    if isinstance(store, Path):
+        assert len(calls) > 3
+        assert found == after
+    else:
+        assert found in (before, after)
+
+
+def test_external_ids_are_read_again_where_their_files_were_put_together_meanwhile(store, monkeypatch):
+    seal(store, SNAPSHOTS, SNAPSHOTS + 1)
+    log, expected = LogReader(store), LogReader(store).external_ids()
+
+    def gone() -> None:
+        if len(calls) == 1:
+            compact(store, Keep(snapshots=4), always=True)
+            raise MissingError("a file of ids is missing")
+
+    calls = with_before(monkeypatch, stream.store.log.reader, "indexed_ids", gone)
+    assert log.external_ids().equals(expected)
+    assert len(calls) >= 2
+
+
+def test_opening_a_log_misses_nothing_where_commits_are_folded_meanwhile(store):
+    def more() -> None:
+        end = len(LogReader(store).snapshots)
+        if end < SNAPSHOTS + 4:
+            seal(store, end, end + 4)
+            compact(store, Keep(snapshots=KEPT), always=True)
+            seal(store, end + 4, end + 5)
+
+    chain = CommitChain(LogReader(store).root, LogReader(store).header)
+    chain.refresh()
+    more()
+    chain.require_whole()
+    assert len(chain.sealed) == SNAPSHOTS + 5
+
+
+def test_a_log_with_a_gap_is_refused_all_the_same(store):
+    chain = CommitChain(LogReader(store).root, LogReader(store).header)
+    chain.refresh()
+    seal(store, SNAPSHOTS, SNAPSHOTS + 2)
+    commits = sorted(name for name in files_of(store) if name.startswith("log/commits/"))
+    files_of(store)[commits[-2]].unlink()
+    with pytest.raises(CorruptError, match="is missing, though commit"):
+        chain.require_whole()
+
+
+def test_opening_a_lane_misses_nothing_where_snapshots_are_dropped_meanwhile(store):
+    reader = LaneReader(store, "distdy")
+    seal(store, SNAPSHOTS, SNAPSHOTS + 6)
+    catch_up(store, *LANES)
+    compact(store, Keep(snapshots=2), always=True)
+    reader._require_all(set(manifest_taus(reader.root)))
+    assert len(reader.manifests) == SNAPSHOTS + 6
