@@ -137,7 +137,8 @@ def trainer(folder: Path, name: str, given: argparse.Namespace) -> Iterator[subp
     )
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={given.ranks}",
-        f"--max-restarts={given.kills + 5}", "--monitor-interval=0.2", "-m", "trainer.cli",
+        f"--max-restarts={given.kills + 5}", "--monitor-interval=0.2", f"--log-dir={folder / name / 'ranks'}",
+        "-m", "trainer.cli",
         "run", "--config", str(config), "--until-idle", "2", "--json",
     ]  # fmt: skip
     process = subprocess.Popen(

@@ -4,6 +4,7 @@ Every element is one poll of one topic partition, from the source to the log: of
 are committed together. Event time is the sink's own business, so nothing depends on a runner's windows or timers.
 """
 
+import shutil
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -103,5 +104,7 @@ def run_locally(starts: list[Start], names: HeldStages) -> None:
     FnApiRunner by name: DirectRunner would try to download another runner first.
     """
     pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
+    # For pipelines of several languages: Beam would remove it at the end, and not after a kill.
+    shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
     build(pipeline, starts, names)
     pipeline.run().wait_until_finish()

@@ -3,13 +3,13 @@
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stream.service.failure import Failure
+from stream.service.scratch import WITHIN, scratch_folder
 
 MAX_RESTARTS = 30
 """Times that all ranks are started again after one was killed; each time they continue from the last checkpoint."""
@@ -37,14 +37,14 @@ def launch(arguments: Sequence[str], ranks: int) -> dict[str, Any]:
         What rank 0 gave to ``report_result``.
 
     Raises:
-        Failure: With a rank's own sentence, or because ranks kept dying or did not end in time.
+        Failure: With a rank's own sentence, or because ranks kept dying or ended without a result.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    with tempfile.TemporaryDirectory(prefix="freshet-ranks-") as folder:
-        os.environ[_OUTCOME] = folder
+    with scratch_folder("ranks") as folder:
+        os.environ[_OUTCOME] = os.environ[WITHIN] = str(folder)
         os.environ.setdefault(STARTED, str(time.time()))
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
         if sys.platform == "linux":
@@ -59,7 +59,7 @@ def launch(arguments: Sequence[str], ranks: int) -> dict[str, Any]:
             local_addr="127.0.0.1",
             max_restarts=MAX_RESTARTS,
             monitor_interval=0.2,
-            logs_specs=DefaultLogsSpecs(log_dir=folder),
+            logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
             shutdown_timeout=_SHUTDOWN_S,
         )
         try:
@@ -71,11 +71,15 @@ def launch(arguments: Sequence[str], ranks: int) -> dict[str, Any]:
                 f"ranks died {MAX_RESTARTS + 1} times, the last with exit code "
                 f"{error.get_first_failure()[1].exitcode}; their own messages are above"
             ) from error
-        sentence, result = Path(folder) / _SENTENCE, Path(folder) / _RESULT
+        finally:
+            del os.environ[WITHIN]
+        sentence, result = folder / _SENTENCE, folder / _RESULT
         if sentence.exists():
             raise Failure(sentence.read_text(encoding="utf-8"))
         if not result.exists():
-            raise Failure("the ranks did not end in time; the next start goes on from the last checkpoint")
+            raise Failure(
+                "the ranks ended before they had a result; run goes on from its last checkpoint at the next start"
+            )
         found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return found
 

@@ -85,7 +85,11 @@ def start(data: Path, port: int, flink_master: str) -> str:
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
     ports = ["--job-host", HOST, "--job-port", str(port), "--artifact-port", "0", "--expansion-port", "-1"]
     places = ["--artifacts-dir", str(data / "artifacts"), "--flink-conf-dir", str(HERE)]
-    command = ["java", "-Xms256m", "-Xmx1g", "-XX:+UseSerialGC", *opened, "-cp", f"{JARS}/*", MAIN]
+    temporary = data / "temporary"  # Flink leaves folders there when it is killed
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    jvm = ["-Xms256m", "-Xmx1g", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={temporary}"]
+    command = ["java", *jvm, *opened, "-cp", f"{JARS}/*", MAIN]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, *ports, *places, "--flink-master", flink_master],

@@ -4,11 +4,8 @@ Both are measured, not estimated. In memory: what the window views of all parts 
 plain arrays of every snapshot of the window. On the disk: the files of the lane beside a base of every snapshot.
 """
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +14,7 @@ from schemas.config import Lane
 from schemas.events import Op, event_schema
 from schemas.store import LaneManifest, LogHeader
 from stream.decode.event_file import EventFile
+from stream.service.scratch import scratch_folder
 from stream.snapshots.delta import Int64
 from stream.store.errors import StoreError
 from stream.store.files.data import COMPRESSED
@@ -107,8 +105,7 @@ def measure(
             "params": params or {},
         }
     )  # fmt: skip
-    folder = Path(tempfile.mkdtemp(prefix="freshet-savings-"))
-    try:
+    with scratch_folder("savings") as folder:
         with LogWriter.open(folder, header) as log:
             for tau, events in _snapshots(file, header.interval_us, made_up, change, seed):
                 log.commit(seal=[(tau, events)])
@@ -116,8 +113,6 @@ def measure(
         with LaneWriter(folder, lane, observer=lambda m: progress(m.sequence + 1, count)) as writer:
             writer.catch_up()
         return {"algorithm": algorithm, "parts": parts, **_measured(LaneReader(folder, "lane"), window)}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _measured(lane: LaneReader, window: int) -> dict[str, float | int | str]:

@@ -4,12 +4,18 @@ import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 import yaml
 from test_trainer_processes import PATIENCE_S, ranks_of, started, until
 from trainer_streams import meetings
 
 
-def test_a_killed_matrix_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
+def test_a_killed_matrix_leaves_no_process_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     events = meetings(snapshots=6, a_snapshot=40, features=False)
     table = events.select(["src", "dst", "op"]).append_column(
         "t", [[t / 1e6 for t in events["t"].to_pylist()]]
@@ -49,10 +55,12 @@ def test_a_killed_matrix_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
             lambda: not any(child.is_running() and child.status() != "zombie" for child in children),
             "the end of the cell",
         )
+    assert list(temporary.glob("freshet-matrix-*"))
     with started(*arguments) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1, err
     assert json.loads(out)["failed"] == 1
+    assert not list(temporary.glob("freshet-*")), "what the killed one left is swept"
     rows = {row["model"]: row for row in pq.read_table(tmp_path / "r.parquet").to_pylist()}
     assert "task node-classification needs labels, and no event has one" in rows["wrong"]["error"]
     right = rows["right"]

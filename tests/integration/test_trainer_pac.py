@@ -63,7 +63,7 @@ def test_after_kill_nine_of_each_rank_torchrun_goes_on_with_the_same_numbers(
     """``benchmarks/rank_kills.py`` does it 20 times."""
     config = pac(tmp_path, store)
     torchrun = "torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=5 --monitor-interval=0.2"
-    command = f"{torchrun} -m trainer.cli run --config {config} --until-idle 2"
+    command = f"{torchrun} --log-dir={tmp_path / 'ranks'} -m trainer.cli run --config {config} --until-idle 2"
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command.split()],

@@ -2,11 +2,10 @@
 
 import copy
 import resource
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
+from stream.service.scratch import scratch_folder
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.data.examples import Examples, insert_events
@@ -104,9 +104,10 @@ def evaluate(
             if negatives is None
             else "--scores trains nothing: leave --ranks out"
         )
-    folder = ranks.text_from_first(tempfile.mkdtemp(prefix="freshet-evaluate-") if ranks.rank == 0 else "")
     parts = config.parts or ranks.size
-    try:
+    with ExitStack() as stack:  # mapped files stay readable for ranks that are not yet done
+        made = str(stack.enter_context(scratch_folder("evaluate"))) if ranks.rank == 0 else ""
+        folder = ranks.text_from_first(made)
         if not build_store_of(config, data, as_of, folder, parts, ranks):
             return None
         lane = LaneReader(folder, config.lane)
@@ -127,9 +128,6 @@ def evaluate(
         for seed in range(config.seed, config.seed + seeds):
             protocol = OfflineProtocol(lane, inserts, split, seed, stored, config.history_moment)
             runs.append(_Run(config, lane, ranks, protocol, seed, labels).figures())
-    finally:
-        if ranks.rank == 0:  # mapped files stay readable for ranks that are not yet done
-            shutil.rmtree(folder, ignore_errors=True)
     if ranks.rank != 0:
         return None
     if labels is None and not any("random_ap" in run for run in runs):

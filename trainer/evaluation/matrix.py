@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.partition.interface import PartitionError, create
 from stream.service.config_file import validated
 from stream.service.failure import Failure
+from stream.service.scratch import WITHIN, scratch_folder
 from stream.store.files.lock import FolderLock, new_writer_id
 from stream.store.files.paths import sync_file, sync_folder
 from trainer.data.split import parse_shares
@@ -195,8 +195,8 @@ def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
 def evaluated(cell: Cell) -> dict[str, Any]:
     """A cell's row: what its process printed, or the sentence with which it ended."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="freshet-matrix-") as folder:
-        config = Path(folder) / "trainer.yaml"
+    with scratch_folder("matrix") as folder:
+        config = folder / "trainer.yaml"
         config.write_text(yaml.safe_dump(cell.config.model_dump(mode="json")), encoding="utf-8")
         command = [
             sys.executable, "-m", "trainer.cli", "evaluate", "--config", str(config), "--data", cell.data,
@@ -208,7 +208,7 @@ def evaluated(cell: Cell) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {WITH_PARENT: "1"},
+            env=os.environ | {WITH_PARENT: "1", WITHIN: str(folder)},
         ) as process:
             try:
                 printed, told = process.communicate()
