@@ -4,6 +4,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, Self, TypeVar
 
 import structlog
 
@@ -14,6 +16,29 @@ LOOK_S = 0.2
 """How often a wait looks whether it should stop."""
 
 _log = structlog.get_logger()
+
+_left_behind: list[str] = []
+
+
+def left_behind() -> list[str]:
+    """Names of threads that were at work for longer than their end was waited for: they end with the process only.
+
+    The interpreter must not be taken down under them, nor wait for what they wait for.
+    """
+    return list(_left_behind)
+
+
+def ended(thread: threading.Thread, timeout_s: float | None) -> bool:
+    """Wait for the end of a thread that was told to; one that doesn't come in time is left behind.
+
+    Returns:
+        Whether it has ended.
+    """
+    thread.join(timeout_s)
+    if thread.is_alive():
+        _left_behind.append(thread.name)
+        return False
+    return True
 
 
 class Background:
@@ -94,8 +119,7 @@ class Background:
         with self._changed:
             self.stopping = True
             self._changed.notify_all()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return ended(self._thread, timeout_s)
 
     def _run(self) -> None:
         while True:
@@ -118,3 +142,35 @@ class Background:
             with self._changed:
                 self._tried = asked
                 self._changed.notify_all()
+
+
+class Closes(Protocol):
+    """Something that ends, after a while."""
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+C = TypeVar("C", bound=Closes)
+
+
+class ClosedTogether:
+    """Closes all that was added at the same time: where each waits for brokers that are gone, waits don't add up."""
+
+    def __init__(self) -> None:
+        self._things: list[Closes] = []
+
+    def add(self, thing: C) -> C:
+        """Have it closed with the others; returns it."""
+        self._things.append(thing)
+        return thing
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._things:
+            with ThreadPoolExecutor(len(self._things), thread_name_prefix="closing") as pool:
+                for done in [pool.submit(thing.close) for thing in self._things]:
+                    done.result()

@@ -20,7 +20,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        if _lane_at_work():
+        if _threads_at_work():
             sys.stdout.flush()
             os._exit(end.code if isinstance(end.code, int) else 1)
         raise
@@ -32,7 +32,7 @@ def _end_unread() -> None:
     os._exit(0)
 
 
-def _lane_at_work() -> bool:
-    """Whether a lane was left in the middle of a snapshot: the interpreter must not be taken down under its thread."""
-    lanes = sys.modules.get("stream.job.lane_threads")
-    return lanes is not None and lanes.left_behind()
+def _threads_at_work() -> bool:
+    """Whether a thread was left at work: a lane in the middle of a snapshot, or who waits for brokers."""
+    background = sys.modules.get("stream.background")
+    return background is not None and bool(background.left_behind())

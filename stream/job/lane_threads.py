@@ -13,13 +13,6 @@ from stream.store.lane.writer import LaneWriter
 CLOSE_S = 5.0
 """How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off heals like after a kill."""
 
-_left_behind: list[str] = []
-
-
-def left_behind() -> bool:
-    """Whether a lane is still at work after ``close``: the process must then end without waiting for its threads."""
-    return bool(_left_behind)
-
 
 class LaneObserver(Protocol):
     """Told what lanes do."""
@@ -88,8 +81,6 @@ class LaneThread:
         """
         if self._work.close(CLOSE_S):
             self._writer.close()
-        else:
-            _left_behind.append(self.name)
 
     def __enter__(self) -> Self:
         return self

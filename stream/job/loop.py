@@ -13,6 +13,7 @@ import structlog
 from schemas.config import Lane, StreamConfig
 from schemas.store import CommitRecord
 from stream.backfill import require_takeover
+from stream.background import ClosedTogether
 from stream.decode.decoder import Decoder
 from stream.held import hold, release
 from stream.job.fit import require_fit
@@ -202,11 +203,12 @@ class StreamJob:
             self._metrics.opened_log(writer.last, writer.totals.bytes)
             self._sink = SnapshotSink(writer, config, observer=self._metrics, beside=True)
             stack.callback(self._sink.close)
+            brokers = stack.enter_context(ClosedTogether())
             if config.kafka.dead_letters is not None:
-                self._letters = DeadLetters(config.kafka, writer)
-                stack.callback(self._letters.close)
-            self._offsets = GroupOffsets(config.kafka, config.kafka.group or f"freshet-{config.graph}")
-            stack.callback(self._offsets.close)
+                self._letters = brokers.add(DeadLetters(config.kafka, writer))
+            self._offsets = brokers.add(
+                GroupOffsets(config.kafka, config.kafka.group or f"freshet-{config.graph}")
+            )
             with room_to_begin(config.store):
                 for lane in config.lanes:
                     self._lanes.append(stack.enter_context(self._alone.alone(partial(self._lane, lane))))
@@ -215,8 +217,7 @@ class StreamJob:
             )
             hold(self._names.stages, self)
             stack.callback(release, self._names.stages)
-            self._topics = TopicWatch(config.kafka, writer.topic_ids)
-            stack.callback(self._topics.close)
+            self._topics = brokers.add(TopicWatch(config.kafka, writer.topic_ids))
             arrival_s = time.monotonic()
             while True:
                 arrival_s = self._cycle(writer, arrival_s)

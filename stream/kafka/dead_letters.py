@@ -71,8 +71,8 @@ class DeadLetters:
 
     def close(self) -> None:
         """Stop; what is unpublished is published by the next start."""
-        self._work.close(CLOSE_S)
-        self._producer.close(timeout=CLOSE_S)
+        if self._work.close(CLOSE_S):
+            self._producer.close(timeout=CLOSE_S)
 
     def _empty_outbox(self) -> None:
         for refused in self._rejects.unpublished_rejects():

@@ -9,6 +9,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from schemas.config import Kafka
+from stream.background import ended
 from stream.kafka.client import client_settings
 from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
@@ -75,7 +76,7 @@ class TopicWatch:
         """Stop looking; a question that is under way ends with the process."""
         self._over.set()
         if self._thread.ident is not None:
-            self._thread.join(CLOSE_S)
+            ended(self._thread, CLOSE_S)
 
     def _run(self) -> None:
         while not self._over.wait(self._kafka.metadata_refresh_s):

@@ -36,9 +36,8 @@ class GroupOffsets:
 
     def close(self) -> None:
         """Send the newest positions, if the brokers take them at once, and stop."""
-        self._work.settle(CLOSE_S)
-        self._work.close(CLOSE_S)
-        if self._consumer is not None:
+        in_time = self._work.settle(CLOSE_S)
+        if self._work.close(CLOSE_S if in_time else 0.0) and self._consumer is not None:
             self._consumer.close(autocommit=False, timeout_ms=1_000)
 
     def _commit(self) -> None:

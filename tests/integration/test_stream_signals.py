@@ -15,6 +15,7 @@ from test_stream_refuses import sealed
 from test_stream_standby import endpoint, events_of, get
 
 from schemas.config import StreamConfig
+from stream import background
 from stream.job import lane_threads
 from stream.kafka.dead_letters import DeadLetters
 from stream.start import NOTHING_READ
@@ -99,7 +100,7 @@ def test_in_the_idle_drain(kafka: str, tmp_path: Path, monkeypatch: pytest.Monke
     whole = (DeadLetters, "_publish") if slow == "letters" else (LaneWriter, "_commit")
     monkeypatch.setattr(*whole, work)
     monkeypatch.setattr(lane_threads, "CLOSE_S", 0.5)
-    monkeypatch.setattr(lane_threads, "_left_behind", [])
+    monkeypatch.setattr(background, "_left_behind", [])
     topic, letters = fresh_topic(kafka), fresh_topic(kafka, stem="dead")
     send(kafka, topic, [edge(1, 2, T0), b"{"])
     lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
@@ -115,4 +116,5 @@ def test_in_the_idle_drain(kafka: str, tmp_path: Path, monkeypatch: pytest.Monke
         over.set()
         running.close()
     assert [ran.events for ran in running.ran] == [1]
-    assert lane_threads.left_behind() is (slow == "lane"), "its lock goes with the process, not before"
+    left = {"letters": "dead-letters", "lane": "lane-hash"}[slow]
+    assert background.left_behind() == [left], "a lane's lock goes with the process, not before"

@@ -1,9 +1,16 @@
 """Work beside the log: one run for all requests, tried again on failure, stopped in the middle of nothing."""
 
+import subprocess
+import sys
 import threading
 import time
 
-from stream.background import Background
+import pytest
+
+from schemas.config import Kafka
+from stream import background
+from stream.background import Background, ClosedTogether
+from stream.kafka import discovery
 
 
 def test_requests_that_come_during_a_run_are_met_by_one_more() -> None:
@@ -94,3 +101,75 @@ def test_a_task_finds_what_holds_the_background() -> None:
     assert owner.work.error is None
     owner.work.close()
     assert not any(owner.found)
+
+
+def test_what_is_closed_together_waits_at_the_same_time() -> None:
+    meeting = threading.Barrier(3)
+
+    class Waiting:
+        def close(self) -> None:
+            meeting.wait(10)  # until all three are being closed
+
+    with ClosedTogether() as together:
+        for _ in range(3):
+            together.add(Waiting())
+    assert not meeting.broken
+
+
+def test_a_thread_that_does_not_end_in_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_left_behind", [])
+    over = threading.Event()
+    slow, quick = Background("slow", lambda: over.wait(10) and None), Background("quick", lambda: None)
+    for work in (slow, quick):
+        work.start()
+    assert quick.settle(10)
+    assert quick.close(10)
+    assert not slow.close(0.01)
+    assert background.left_behind() == ["slow"]
+    over.set()
+    slow.close(10)
+
+
+def test_a_look_at_topics_that_no_broker_answers_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_left_behind", [])
+    monkeypatch.setattr(discovery, "CLOSE_S", 0.01)
+    asked, over = threading.Semaphore(0), threading.Event()
+    topics = [{"name": "edges", "format": "json"}]
+    watch = discovery.TopicWatch(
+        Kafka.model_validate({"bootstrap": "b:1", "topics": topics, "metadata_refresh_s": 0.01})
+    )
+    monkeypatch.setattr(
+        watch,
+        "_try",
+        lambda: (asked.release(), threading.current_thread().name == "topics" and over.wait(10)),
+    )
+    watch.reading([("edges", 0)])
+    assert asked.acquire(timeout=10)
+    assert asked.acquire(timeout=10)
+    watch.close()
+    assert background.left_behind() == ["topics"]
+    over.set()
+
+
+LEFT = """
+import sys, threading
+from stream import background, start
+import stream.cli
+
+def app():
+    thread = threading.Thread(target=threading.Event().wait, name="stuck")  # the interpreter would wait for it
+    thread.start()
+    background.ended(thread, 0.01)
+    print("summary")
+    raise SystemExit(3)
+
+stream.cli.app = app
+start.main()
+"""
+
+
+def test_a_command_ends_with_its_exit_code_whatever_was_left_behind() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "summary\n")
