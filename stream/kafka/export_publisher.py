@@ -108,19 +108,19 @@ class ExportPublisher:
                     topic=self._to.topic, first=following, last=reader.commits.first - 1,
                 )  # fmt: skip
                 following = reader.commits.first
-            for commit in reader.follow(following, timeout_s=FOLLOW_S, stop=self._stopping.is_set):
-                self._metrics.publish_lag(self._to.topic, len(reader.commits) - commit.number)
-                try:
+            try:
+                for commit in reader.follow(following, timeout_s=FOLLOW_S, stop=self._stopping.is_set):
+                    self._metrics.publish_lag(self._to.topic, len(reader.commits) - commit.number)
                     sent = self._publish(reader, commit, producer)
-                except RetainedError:
-                    break  # removed this moment, with others maybe
-                still_ours()
-                crash_point("publish.sent")
-                following = commit.number + 1
-                reader.mark_published(self._to.topic, self._to.kind, following)
-                crash_point("publish.marked")
-                self._metrics.published(self._to.topic, sent)
-                self.error = None
+                    still_ours()
+                    crash_point("publish.sent")
+                    following = commit.number + 1
+                    reader.mark_published(self._to.topic, self._to.kind, following)
+                    crash_point("publish.marked")
+                    self._metrics.published(self._to.topic, sent)
+                    self.error = None
+            except RetainedError:
+                continue  # removed this moment, with others maybe: the reader knows where it can start
             self._metrics.publish_lag(self._to.topic, max(0, len(reader.commits) - following))
             if following >= len(reader.commits):
                 self._caught_up.set()

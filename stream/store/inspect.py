@@ -1,5 +1,8 @@
 """What a store holds, in numbers: its log, and every lane beside what full snapshots would take."""
 
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.history import rows_read
 from stream.store.log.index import LogTotals
 from stream.store.log.reader import LogReader
+from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
 from stream.store.undisturbed import undisturbed
 
@@ -130,12 +134,13 @@ def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
 
 
 def _disk_bytes(folder: Place) -> int:
+    if isinstance(folder, ObjectPath):
+        return sum(path.stat().st_size for path in folder.rglob("*"))
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue  # a state that its writer has just replaced
+    for parent, _, files in os.walk(folder):  # which passes over folders that go meanwhile
+        for name in files:
+            with suppress(FileNotFoundError):  # a state that its writer has just replaced
+                total += Path(parent, name).stat().st_size
     return total
 
 

@@ -62,6 +62,7 @@ class Trainer:
         self.metrics = metrics
         self.sequence = -1
         """Of the last snapshot learned; −1 before the first."""
+        self._learned: LaneManifest | None = None  # by this process; the lane may no longer keep it
         torch.manual_seed(config.seed)
         header = lane.header
         shape = ModelShape(header.node_features, config.window, config.seed, header.edge_features)
@@ -120,7 +121,7 @@ class Trainer:
         if self._exporter is not None:
             with phases("export"), _written(f"export of snapshot {manifest.tau} to {self.config.store}"):
                 self._export(self._exporter, step, scores_version)
-        self.sequence = manifest.sequence
+        self.sequence, self._learned = manifest.sequence, manifest
         with phases("forget"):
             step.evicted = self._forget(manifest)
         with phases("checkpoint"):
@@ -141,7 +142,8 @@ class Trainer:
         strategy = self.strategy.gather(self.strategy.state())
         if self.ranks.rank != 0:
             return
-        manifest = self.lane.manifests[self.sequence]
+        manifest = self._learned
+        assert manifest is not None, "what was resumed is saved"
         if not is_sound(self.model.state_dict()) or not is_sound(self.strategy.rate.state()):
             raise Failure(
                 f"weights after snapshot {manifest.tau} are not finite, no checkpoint is written; the next start goes on "
@@ -184,7 +186,9 @@ class Trainer:
 
     def _skip_to(self, sequence: int) -> int:
         """Remember the events of snapshots that are left out; the model never learns them."""
-        left_out = self.lane.manifests[self.sequence + 1 : sequence]
+        kept = self.lane.manifests
+        first = kept.first if self.sequence < 0 else self.sequence + 1
+        left_out = [kept[number] for number in range(first, sequence)]  # none that was dropped is passed over
         for skipped in left_out:
             self.names.meet(skipped.num_nodes)
             columns = named(edge_events(self.lane, skipped.tau), self.names)

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from stream.service.failure import Failure
+from stream.store.errors import RetainedError
 from stream.store.exports.reader import ExportReader
 from stream.store.places.place import Place
 
@@ -28,7 +29,10 @@ def newest_embeddings(store: str | Place, name: str) -> pa.Table:
     seen = np.zeros(0, np.bool_)
     model: str | None = None
     for commit in reversed(reader.commits):
-        table = reader.table(commit, "embeddings")
+        try:
+            table = reader.table(commit, "embeddings")
+        except RetainedError:
+            continue  # removed this moment, as those before it were
         if table is None or model not in (None, commit.model):
             continue
         model = commit.model

@@ -1,6 +1,7 @@
 """The log's part of compaction: an index over its commits, the live graph where it begins, and older snapshots gone."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -45,12 +46,16 @@ class Freed:
     bytes: int = 0
 
 
-def index_log(log: LogReader, first: int) -> Freed:
+def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: True) -> Freed | None:
     """Write an index over all commits, drop the snapshots before a number, and fold the commits into the index.
 
     Args:
         log: Up to date; it has a snapshot.
         first: Number of the oldest snapshot to keep.
+        known: Asked right before the index is put: whether ``first`` is still right.
+
+    Returns:
+        None: it wasn't, and nothing happened.
 
     Raises:
         CorruptError: A file that would be dropped can't be read: nothing is dropped.
@@ -79,6 +84,9 @@ def index_log(log: LogReader, first: int) -> Freed:
             staging.add_table(index_rows_name(number + copy), snapshot_rows(kept)) for copy in range(COPIES)
         ]
         staging.finish()
+        if not known():
+            staging.discard()
+            return None
     with_rejects = _with_rejects(root, log, first, kept[0].tau)
     for copy, reference in enumerate(rows):
         record = LogIndex(

@@ -8,7 +8,7 @@ from stream.store.compact.index_files import is_complete
 from stream.store.compact.lane import droppable_before, index_lane, sweep_lane_index
 from stream.store.compact.log import Freed, index_log, sweep_log_index
 from stream.store.compact.retention import Keep, is_due
-from stream.store.errors import ConfigMissingError
+from stream.store.errors import ConfigMissingError, StoreError
 from stream.store.files.crash import crash_point
 from stream.store.files.lock import COMPACTION, lock_folder, new_writer_id
 from stream.store.files.paths import sync_folder
@@ -92,9 +92,13 @@ def compact(
             done.removed.append(name)
         for mark in (place_of(store) / FOLDER).glob(f"*{REMOVED}"):
             done.freed_bytes += _remove_marked(mark)
-        _compact(store, log, keep, done, always=always, stop=stop)
+        while not _compact(store, log, keep, done, always=always, stop=stop, require=lock.require):
+            log.refresh()
         log.refresh()
         done.first = log.snapshots[log.snapshots.first].tau if log.snapshots else None
+    except (StoreError, OSError):
+        lock.require()  # whoever lost the lease met another's doing
+        raise
     finally:
         lock.release()
     return done
@@ -153,27 +157,37 @@ def _compact(
     *,
     always: bool,
     stop: Callable[[], bool],
-) -> None:
+    require: Callable[[], None],
+) -> bool:
+    """Index and drop once; False: a lane was begun meanwhile, which the log's part has to know of."""
     if not log.snapshots:
-        return
+        return True
     lanes = [LaneReader(store, name) for name in lane_names(store)]
     wanted = keep.first(log, max((lane.header.window for lane in lanes), default=1))
     end = len(log.snapshots)
     for lane in lanes:
         if stop():
-            return
+            return True
+        require()
         _index_lane(lane, wanted, done, always=always)
-    bound = wanted
-    for lane in lanes:
-        if lane.manifests.first < wanted:  # its snapshots are checked against the log's
-            bound = min(bound, lane.manifests.first)
-            done.held_by.append(lane.header.lane)
+    holding = [
+        lane for lane in lanes if lane.manifests.first < wanted
+    ]  # their snapshots are checked against the log's
+    bound = min((lane.manifests.first for lane in holding), default=wanted)
+    done.held_by = [lane.header.lane for lane in holding]
     index, first, last = log.index, log.snapshots.first, log.last
     assert last is not None, "a log with a snapshot has a commit"
     due = bound > first and is_due(first, bound, end)
     many = last.n - (-1 if index is None else index.n) >= INDEX_EVERY
     if always or due or many or (index is not None and not is_complete(index.number)):
-        freed = index_log(log, bound if always or due else first)
+
+        def known() -> bool:
+            require()
+            return {lane.header.lane for lane in lanes}.issuperset(lane_names(store))
+
+        if (found := index_log(log, bound if always or due else first, known)) is None:
+            return False
+        freed = found
         done.indexed.append("log")
     elif index is not None:
         freed = sweep_log_index(log.root, index, log.snapshots[first].tau)
@@ -181,6 +195,7 @@ def _compact(
         freed = Freed()
     done.dropped, done.folded = freed.snapshots, freed.commits
     done.freed_bytes += freed.bytes
+    return True
 
 
 def _index_lane(lane: LaneReader, wanted: int, done: Compacted, *, always: bool) -> None:
@@ -193,7 +208,7 @@ def _index_lane(lane: LaneReader, wanted: int, done: Compacted, *, always: bool)
     if always or due or many or (index is not None and not is_complete(index.number)):
         done.freed_bytes += index_lane(lane, first if always or due else manifests.first)
         lane.refresh()
-        done.indexed.append(lane.header.lane)
+        done.indexed = [name for name in done.indexed if name != lane.header.lane] + [lane.header.lane]
     elif index is not None:
         oldest = manifests[manifests.first].tau
         done.freed_bytes += sweep_lane_index(lane.root, oldest, index.number - COPIES + 1, index.base)

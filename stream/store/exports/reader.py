@@ -5,7 +5,13 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from schemas.exports import ExportCommit, ExportKind, Published
-from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
+from stream.store.errors import (
+    ConfigMissingError,
+    CorruptError,
+    MissingError,
+    RetainedError,
+    StoreError,
+)
 from stream.store.exports.layout import (
     COMMITS,
     PUBLISHED,
@@ -37,16 +43,15 @@ class ExportReader:
             CorruptError: A commit between others is missing.
         """
         self.root = export_folder(store, name)
-        numbers = sorted(
-            number for entry in names_in(self.root / COMMITS) if (number := commit_number(entry)) is not None
-        )
+        numbers = self._listed()
+        while (absent := _gap(numbers)) is not None:
+            before, numbers = numbers, self._listed()
+            if numbers == before:  # else commits were removed, or made, while they were listed
+                raise CorruptError(
+                    f"{self.root / commit_name(absent)} is missing, though later exports exist: restore it from a copy, "
+                    "or export under another name (exports.name)"
+                )
         first = numbers[0] if numbers else 0
-        if numbers and numbers[-1] - first + 1 != len(numbers):
-            absent = next(number for number, found in enumerate(numbers, first) if number != found)
-            raise CorruptError(
-                f"{self.root / commit_name(absent)} is missing, though later exports exist: restore it from a copy, "
-                "or export under another name (exports.name)"
-            )
         self.commits: Numbered[ExportCommit] = Numbered("export", first, len(numbers), self._load)
 
     def refresh(self) -> None:
@@ -78,7 +83,7 @@ class ExportReader:
         except MissingError:
             if (self.root / commit_name(commit.number)).exists():
                 raise
-            raise RetainedError(f"export {commit.number} of {self.root} is no longer kept") from None
+            raise self._gone(commit.number) from None
 
     def follow(
         self,
@@ -128,9 +133,38 @@ class ExportReader:
         try:
             return self._checked(number, read_record(self.root / commit_name(number), ExportCommit))
         except ConfigMissingError:
-            raise RetainedError(f"export {number} of {self.root} is no longer kept") from None
+            raise self._gone(number) from None
+
+    def _gone(self, number: int) -> StoreError:
+        """What to say of a commit that isn't there: it was removed with those before it, or is lost."""
+        listed: list[int] | None = None
+        while listed != (now := self._listed()) and min(now, default=number) < number:
+            listed = now  # removed together, maybe, in no order
+        first = min(now, default=len(self.commits))
+        if first < number:
+            return CorruptError(
+                f"{self.root / commit_name(number)} is missing, though export {first} is kept: restore it from a copy"
+            )
+        self.commits.drop_before(first)
+        return RetainedError(
+            f"export {number} of {self.root} is no longer kept: a reader can start from number {self.commits.first}"
+        )
+
+    def _listed(self) -> list[int]:
+        """Numbers of the commits that lie there, ascending."""
+        found = (commit_number(entry) for entry in names_in(self.root / COMMITS))
+        return sorted(number for number in found if number is not None)
 
     def _checked(self, number: int, commit: ExportCommit) -> ExportCommit:
         if commit.number != number:
             raise CorruptError(f"{self.root / commit_name(number)} is the record of export {commit.number}")
         return commit
+
+
+def _gap(numbers: list[int]) -> int | None:
+    """The first number that ascending ones lack; None: they lack none."""
+    return (
+        next((number for number, found in enumerate(numbers, numbers[0]) if number != found), None)
+        if numbers
+        else None
+    )

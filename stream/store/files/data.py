@@ -237,6 +237,8 @@ def _open(path: Path, place: Place, reference: FileRef, verify: bool) -> pa.ipc.
                 f"{place} does not match the checksum {reference.checksum} of its record{_REMEDY}"
             )
         return open_bounded(buffer) if verify else pa.ipc.open_file(buffer)
+    except FileNotFoundError:  # gone since the look at its length
+        raise _missing(place) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(
             f"{place} is not an Arrow file: {' '.join(str(error).split())}{_REMEDY}"

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from stream.store.errors import RetainedError
 from stream.store.files.numbered import Numbered
 from stream.store.files.watch import FolderWatch
 from stream.store.places.place import Place
@@ -14,7 +15,7 @@ T = TypeVar("T")
 def follow(
     folder: Place,
     refreshed: Callable[[], Numbered[T]],
-    first: int,
+    first: int | None,
     *,
     timeout_s: float | None,
     stop: Callable[[], bool] | None,
@@ -24,7 +25,7 @@ def follow(
     Args:
         folder: Where a new record shows that there may be more.
         refreshed: Looks again and returns all items there are, by number.
-        first: Number of the item to begin with.
+        first: Number of the item to begin with; None: the oldest kept.
         timeout_s: End when nothing new came for so long; None: never.
         stop: Asked some times a second while waiting; True ends.
 
@@ -35,9 +36,16 @@ def follow(
         waiting_since = time.monotonic()
         while True:
             items = refreshed()
-            while first < len(items):
-                yield items[first]
-                first += 1
+            at = items.first if first is None else first
+            while at < len(items):
+                try:
+                    item = items[at]
+                except RetainedError:
+                    if first is not None:
+                        raise
+                    break  # dropped before anything was seen: another one is the oldest by now
+                yield item
+                at = first = at + 1
                 waiting_since = time.monotonic()
             if stop is not None and stop():
                 return

@@ -58,6 +58,9 @@ class FolderLock:
         except OSError:
             self._let_go()
             raise
+        if not _is_at(self._descriptor, path):
+            self._let_go()
+            raise LaneBusyError(f"{folder} was removed by another process this moment; try again")
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
 
@@ -74,6 +77,14 @@ class FolderLock:
         assert self._descriptor is not None
         os.close(self._descriptor)
         self._descriptor = None
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a file that is open still has its name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 Lock = FolderLock | Lease

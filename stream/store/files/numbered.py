@@ -61,14 +61,15 @@ class Numbered(Generic[T]):
     def __getitem__(self, key: slice) -> list[T]: ...
 
     def __getitem__(self, key: int | slice) -> T | list[T]:
-        """An item by number, or a list of the kept ones in a range of numbers.
+        """An item by number, or a list of those in a range of numbers, but for numbers before ``first``.
 
         Raises:
-            RetainedError: The item is no longer kept; the message says which is the first that is.
+            RetainedError: The item is no longer kept; the message says which is the first that is. Of a range: one was
+                dropped since ``first`` was true, for a list with a hole would pass for all.
             IndexError: There is no such item yet.
         """
         if isinstance(key, slice):
-            return list(self._kept(range(*key.indices(len(self)))))
+            return [self._item(number) for number in range(*key.indices(len(self))) if number >= self.first]
         number = key + len(self) if key < 0 else key
         if not 0 <= number < len(self):
             raise IndexError(f"there is no {self._what} number {key}, there are {len(self)}")
@@ -84,7 +85,7 @@ class Numbered(Generic[T]):
     __hash__ = None  # type: ignore[assignment]  # items are added
 
     def _kept(self, numbers: range) -> Iterator[T]:
-        """The items of a range but for those that are no longer kept, be it since the range was made."""
+        """The items of a range but for those that are no longer kept, be it that they were dropped meanwhile."""
         for number in numbers:
             if number < self.first:
                 continue

@@ -59,7 +59,7 @@ def put_record(path: Place, record: R, *, replace: bool = False) -> R:
     Args:
         path: Where it goes.
         record: What it says.
-        replace: Take the place of the record there instead: step 2 is a rename over it, so that every reader finds
+        replace: Take the place of the record there, if there is one: step 2 is a rename over it, so that every reader finds
             the old one or the new one, whole. Only for a record that nothing was built on yet.
 
     Returns:
@@ -73,7 +73,7 @@ def put_record(path: Place, record: R, *, replace: bool = False) -> R:
     if isinstance(path, ObjectPath):
         crash_point("record.written")
         content = canonical(record.model_dump(mode="json"))
-        path.change(content) if replace else path.put_new(content)
+        path.change(content) if replace and path.exists() else path.put_new(content)
         crash_point("record.named")
         return record
     made = make_folders(path.parent)

@@ -154,4 +154,4 @@ def _length(path: Path) -> int:
             return path.lstat().st_size
     except FileNotFoundError:
         return 0
-    return sum(_length(entry) for entry in path.iterdir())
+    return sum(_length(path / name) for name in names_in(path))

@@ -28,14 +28,27 @@ def lane_names(store: str | Place) -> list[str]:
     return sorted(name for name in names if not name.endswith(REMOVED))
 
 
+def made(folder: Place) -> float | None:
+    """When the header of a lane was put, which tells the lane from one that was made anew; None: there is none."""
+    try:
+        return (folder / HEADER).stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_going(folder: Place) -> bool:
+    """Whether the lane of a folder is being removed, in a bucket, where the folder itself can't be moved away at once."""
+    mark = folder.with_name(folder.name + REMOVED)
+    return isinstance(mark, ObjectPath) and mark.exists()
+
+
 def require_not_removed(folder: Place) -> None:
-    """Check that no lane of this name is being removed, in a bucket, where the folder itself can't be moved away at once.
+    """Check that no lane of this name is being removed.
 
     Raises:
         LaneBusyError: One is.
     """
-    mark = folder.with_name(folder.name + REMOVED)
-    if isinstance(mark, ObjectPath) and mark.exists():
+    if is_going(folder):
         raise LaneBusyError(
             f"{folder} is being removed: run freshet-stream compact on the store, which ends that, or choose another name"
         )

@@ -14,7 +14,7 @@ from stream.store.files.records import read_record, read_records
 from stream.store.files.sweep import names_in
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
-from stream.store.lane.layout import COMMITS, HEADER, lane_folder, lane_names, manifest_name
+from stream.store.lane.layout import COMMITS, HEADER, is_going, lane_folder, lane_names, made, manifest_name
 from stream.store.lane.state import edge_batch_count
 from stream.store.lane.tables import LaneChanges, Selection, read_base, read_changes, read_event_parts
 from stream.store.log.reader import LogReader
@@ -47,14 +47,16 @@ class LaneReader:
         """
         self.log = LogReader(store)
         self.root = lane_folder(store, lane)
-        if not (self.root / HEADER).exists():
-            if manifest_taus(self.root):
-                raise lost_header(self.root / HEADER)
+        self._made = made(self.root)
+        try:
+            self.header = read_record(self.root / HEADER, LaneHeader)
+        except ConfigMissingError:
+            if manifest_taus(self.root) and not is_going(self.root):
+                raise lost_header(self.root / HEADER) from None
             raise ConfigMissingError(
                 f"{store} has no lane {lane!r}; it has {', '.join(lane_names(store)) or 'none yet'}: "
                 "name one of them, or add the lane to the stream's configuration"
-            )
-        self.header = read_record(self.root / HEADER, LaneHeader)
+            ) from None
         if self.header.lane != lane:
             raise CorruptError(
                 f"{self.root / HEADER} is the header of lane {self.header.lane!r}, not of {lane!r}: "
@@ -73,10 +75,12 @@ class LaneReader:
         """Take in the snapshots committed since.
 
         Raises:
+            ConfigMissingError: The lane was removed.
             CorruptError, FormatVersionError: A record is damaged, or not the successor of the one before; those
                 before it are taken in.
         """
         self.log.refresh()
+        end = len(self.manifests)
         if (
             found := newest_index(self.root, self.header, self.index.number if self.index else -1)
         ) is not None:
@@ -85,15 +89,23 @@ class LaneReader:
                 self._take(self.index, self.rows)
             else:
                 self._drop_before(self.index.first)
+            if len(self.manifests) > len(self.log.snapshots):
+                self.log.refresh()  # sealed since: whoever sees a snapshot of the lane finds it in the log
         if not self.manifests and self.log.snapshots.first > len(self.manifests):
             self.manifests = Numbered("lane snapshot", self.log.snapshots.first)
         missing = self.log.snapshots[len(self.manifests) :]
         paths = [self.root / manifest_name(snapshot.tau) for snapshot in missing]
         for snapshot, path, manifest in zip(missing, paths, read_records(paths, LaneManifest), strict=False):
             before, checksum = self.manifests[-1:], snapshot.events.checksum
-            check_successor(path, manifest, self.header, before, len(self.manifests), checksum)
+            try:
+                check_successor(path, manifest, self.header, before, len(self.manifests), checksum)
+            except CorruptError:
+                self._require_there()
+                raise
             self.manifests.append(manifest)
             self.taus.add(manifest.tau)
+        if len(self.manifests) == end and missing:
+            self._require_there()
 
     @property
     def totals(self) -> LaneTotals:
@@ -132,7 +144,7 @@ class LaneReader:
             self.refresh()
             return self.manifests
 
-        first = self.manifests.first if after_sequence is None else after_sequence + 1
+        first = None if after_sequence is None else after_sequence + 1
         return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
 
     def changes(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
@@ -172,6 +184,17 @@ class LaneReader:
             return None
         return self._kept(manifest, lambda: read_event_parts(self.root, reference))
 
+    def _require_there(self) -> None:
+        """Check that a lane that doesn't go on, or whose files are gone, was not removed.
+
+        Raises:
+            ConfigMissingError: It was; there may be another one of its name.
+        """
+        if self.manifests and made(self.root) != self._made:
+            raise ConfigMissingError(
+                f"{self.root} was removed since it was opened, or made anew: open the lane that is there now"
+            )
+
     def _begin(self) -> None:
         """Start after the newest index, or where the log begins."""
         found = newest_index(self.root, self.header)
@@ -190,6 +213,7 @@ class LaneReader:
         except ConfigMissingError:
             newer = newest_index(self.root, self.header, -1 if self.index is None else self.index.number)
             if newer is None or sequence >= newer[0].first:
+                self._require_there()
                 raise
             raise RetainedError(
                 f"{self.root} no longer keeps lane snapshot number {sequence}: a reader can start from number "
@@ -209,6 +233,7 @@ class LaneReader:
         except MissingError:
             self.refresh()
             if manifest.sequence >= self.manifests.first:
+                self._require_there()
                 raise
             oldest = self.manifests[self.manifests.first]
             raise RetainedError(

@@ -11,7 +11,7 @@ import pyarrow as pa
 from schemas.config import Lane
 from schemas.store import FileRef, LaneHeader, LaneManifest, LogHeader, QualityRecord, SealedSnapshot
 from stream.partition.interface import Quality, algorithms, create
-from stream.store.errors import CorruptError, LaneBusyError, StoreError
+from stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
 from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record, stage
 from stream.store.files.headers import put_or_agree
@@ -113,10 +113,10 @@ class LaneWriter:
         self._open = True
         # Snapshots looked at; snapshots and events since the newest one that has the file.
         self._counted: dict[str, tuple[int, int, int]] = {}
-        require_not_removed(self.root)
         make_folders(self.root)
         self._lock = lock_folder(self.root, self.writer_id)
         try:
+            require_not_removed(self.root)  # whoever removes it has the lock when it says so
             make_folders(self.root / COMMITS)
             settle(self.root / COMMITS)
             begun = bool(manifest_taus(self.root))
@@ -168,7 +168,7 @@ class LaneWriter:
         if not self._open:
             raise StoreError(f"the writer of {self.root} is closed; open the lane again")
         self._reader.refresh()  # a manifest whose making failed at its last step may be there all the same
-        missing = self._reader.log.snapshots[len(self.manifests) :]
+        missing = self._missing()
         if missing:  # a commit can be read a moment before it is durable, and a lane must not outlive its log
             sync_folder(self._log_commits)
         done = 0
@@ -179,7 +179,12 @@ class LaneWriter:
                 self._state = None  # the log has dropped what the lane would have begun with
             state = self._state or self._restored()
             self._state = None  # whatever fails from here on, the next try starts from what is on the disk
-            self._commit(state, snapshot)
+            try:
+                self._commit(state, snapshot)
+            except RetainedError:
+                if not self._begins_later():
+                    raise
+                return done + self.catch_up(stop=stop)
             self._state = state
             done += 1
         return done
@@ -224,6 +229,10 @@ class LaneWriter:
             quality=quality_record(state.partitioner.quality(), step.seconds),
             wall_time_us=time.time_ns() // 1_000,
         )
+        if not self.manifests and self._begins_later():
+            raise RetainedError(
+                f"the log of {self.root} no longer keeps snapshot {tau}, which the lane was to begin with"
+            )
         try:
             put_record(self.root / manifest_name(tau), record)
         except FileExistsError:
@@ -294,10 +303,34 @@ class LaneWriter:
         self._counted[file] = done, snapshots, events
         return snapshots, events
 
+    def _missing(self) -> list[SealedSnapshot]:
+        """The log's snapshots that the lane doesn't have."""
+        kept, done = self._reader.log.snapshots, len(self.manifests)
+        if self.manifests and kept.first > done:
+            raise CorruptError(
+                f"{self.root} has snapshots up to number {done - 1}, and its log begins with number {kept.first}: those "
+                "between were dropped by a compaction that began before the lane did; remove the lane with freshet-stream "
+                f"compact --remove-lane {self.header.lane}, it is then made anew from what the log keeps"
+            )
+        return kept[done:]
+
     def _restored(self) -> LaneState:
-        """The state after the lane's last snapshot."""
+        """The state after the lane's last snapshot; of a lane without one, what the log begins with."""
+        while True:
+            self._begun_at = self._reader.log.snapshots.first
+            try:
+                return self._replayed()
+            except RetainedError:
+                if not self._begins_later():
+                    raise
+
+    def _begins_later(self) -> bool:
+        """Whether the log has dropped what the lane would have begun with: a compaction may have begun before it did."""
+        self._reader.refresh()
+        return not self.manifests and self._reader.log.snapshots.first != self._begun_at
+
+    def _replayed(self) -> LaneState:
         log, manifests = self._reader.log, self.manifests
-        self._begun_at = log.snapshots.first
         state, following = LaneState(self.header), manifests.first
         for manifest in newest_states(manifests):
             assert manifest.state is not None

@@ -1,16 +1,19 @@
 """The chain of commit records: from the newest index on, each bound to the one before by its checksum."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
+from typing import TypeVar
 
 from schemas.store import CommitRecord, LogHeader, LogIndex, SealedSnapshot
-from stream.store.errors import CorruptError
+from stream.store.errors import CorruptError, MissingError, RetainedError
 from stream.store.files.numbered import Numbered
 from stream.store.files.records import read_records
 from stream.store.files.sweep import names_in
 from stream.store.log.index import LogTotals, SnapshotRows, newest_index
 from stream.store.log.layout import COMMITS, commit_name
 from stream.store.places.place import Place
+
+T = TypeVar("T")
 
 
 class CommitChain:
@@ -98,6 +101,21 @@ class CommitChain:
         if record.rejects is not None:
             self.with_rejects.append(record.n)
 
+    def undisturbed(self, read: Callable[[], T]) -> T:
+        """What a reading of files gives that the chain names; where a newer index came under it, it begins again.
+
+        Raises:
+            MissingError, RetainedError: A file isn't there, and nobody compacted the log meanwhile.
+        """
+        while True:
+            index = self.index
+            try:
+                return read()
+            except (MissingError, RetainedError):
+                self.refresh()
+                if self.index is index:
+                    raise
+
     def require_whole(self) -> None:
         """Check that no record lies beyond the last one that the chain reached.
 
@@ -132,6 +150,7 @@ class CommitChain:
         if index.n <= reached:
             self.index = index
             self.drop_before(index.first)
+            self.with_rejects[:] = [*index.with_rejects, *(n for n in self.with_rejects if n > index.n)]
             return False
         if self.last is not None and len(self.sealed) > index.end:
             raise CorruptError(

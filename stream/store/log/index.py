@@ -4,6 +4,7 @@ While the commits are there an index is a shortcut. Once old commits were folded
 copies hold what they said.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from stream.store.errors import CorruptError, StoreError
 from stream.store.files.data import read_table
 from stream.store.files.paths import token_of
 from stream.store.files.records import read_record
+from stream.store.files.sweep import names_in
 from stream.store.log.layout import INDEX, commit_name, events_name, index_name, nodes_name
 from stream.store.places.place import Place
 
@@ -130,8 +132,18 @@ def snapshot_rows(snapshots: list[SealedSnapshot]) -> pa.Table:
 
 def index_numbers(root: Place) -> list[int]:
     """Numbers of the indexes that lie in a log or lane, newest first; ``root`` is its folder."""
-    stems = (path.stem for path in (root / INDEX).glob("*.json"))
+    stems = (name.removesuffix(".json") for name in names_in(root / INDEX) if name.endswith(".json"))
     return sorted((int(stem) for stem in stems if stem.isdigit()), reverse=True)
+
+
+def current_indexes(root: Place) -> Iterator[int]:
+    """As ``index_numbers``; where all of them were replaced before they were looked at, those that came instead."""
+    listed = index_numbers(root)
+    while True:
+        yield from listed
+        before, listed = listed, index_numbers(root)
+        if not set(before).isdisjoint(listed) or not listed:
+            return
 
 
 def read_index(root: Place, number: int) -> tuple[LogIndex, SnapshotRows, CommitRecord]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.events import id_type, log_event_schema, node_schema
+from schemas.events import log_event_schema, node_schema
 from schemas.store import (
     CommitRecord,
     Dropped,
@@ -25,6 +25,7 @@ from stream.store.files.numbered import Numbered
 from stream.store.log.base import base_schema
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import read_history
+from stream.store.log.ids import ExternalIds
 from stream.store.log.index import LogTotals
 from stream.store.log.layout import COMMITS, HEADER, log_folder
 from stream.store.places.place import Place
@@ -56,8 +57,7 @@ class LogReader:
             raise
         self._chain = CommitChain(self.root, self.header)
         self._checked: set[str] = set()
-        self._ids: list[pa.Array] = []
-        self._with_ids = 0
+        self._ids = ExternalIds(self.root, self.header, self._chain)
         self.refresh()
         self._chain.require_whole()
 
@@ -206,28 +206,7 @@ class LogReader:
 
     def external_ids(self) -> pa.Array:
         """External ids of all dense ones: shape (num_nodes,), int64 or string, in dense order."""
-        while True:
-            index = self._chain.index
-            try:
-                self._take_ids(index)
-                break
-            except (MissingError, RetainedError):
-                self.refresh()
-                if self._chain.index is index:
-                    raise
-                continue  # compacted meanwhile: files of ids were put together into new ones
-        if len(self._ids) != 1:
-            self._ids = [pa.concat_arrays([pa.array([], id_type(self.header.ids)), *self._ids])]
-        return self._ids[0]
-
-    def _take_ids(self, index: LogIndex | None) -> None:
-        """Take in the external ids that aren't known yet: of an index, then of the snapshots after it."""
-        if index is not None and self._with_ids < max(index.first, 1):
-            self._ids = list(indexed_ids(self.root, self.header, index))
-            self._with_ids = index.end
-        for snapshot in self.snapshots[self._with_ids :]:
-            self._ids.extend(self.nodes(snapshot.tau)["id"].chunks)
-            self._with_ids += 1
+        return self._ids.all()
 
     def follow(
         self,
@@ -252,10 +231,11 @@ class LogReader:
             self.refresh()
             return self.snapshots
 
-        kept = self.snapshots.first
-        first = kept if after is None else bisect_right(self.snapshots, after, lo=kept, key=lambda s: s.tau)
-        if first == kept and after is not None and kept:
-            self.number(after)
+        kept, first = self.snapshots.first, None
+        if after is not None:
+            first = bisect_right(self.snapshots, after, lo=kept, key=lambda s: s.tau)
+            if first == kept and kept:
+                self.number(after)
         return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
 
     def _require_dense(self, events: pa.Table, snapshot: SealedSnapshot) -> None:
@@ -291,23 +271,3 @@ class LogReader:
             f"it holds {first.tau} to {last.tau}, without empty intervals{older}: "
             f"a reader can start from {first.tau}"
         )
-
-
-def read_nodes(root: Place, header: LogHeader, snapshot: SealedSnapshot) -> pa.Table:
-    """The verified ``nodes.arrow`` of one snapshot of the log in folder ``root``.
-
-    Raises:
-        CorruptError: It isn't what its commit says.
-    """
-    return read_table(root, snapshot.nodes, schema=node_schema(header.ids))
-
-
-def indexed_ids(root: Place, header: LogHeader, index: LogIndex) -> Iterator[pa.Array]:
-    """External ids of the dense ones in use after an index's commit, in dense order, file by file.
-
-    Raises:
-        CorruptError: A file isn't what the index says.
-    """
-    schema = pa.schema([node_schema(header.ids).field("id")])
-    for reference in index.ids:
-        yield from read_table(root, reference, schema=schema)["id"].chunks

@@ -1,5 +1,6 @@
 """Sealed snapshots as files: the same events give the same bytes, however they reached the writer."""
 
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,6 +18,17 @@ MAX_BATCH_ROWS = 1 << 22
 _BESIDE_ROWS = 1 << 16
 """Snapshots of so many events have their dense ids looked up on one core and their columns gathered on another."""
 _MAX_INDEX = (1 << 31) - 1
+
+
+def sealable(seal: Iterable[tuple[int, pa.Table]], through: int | None) -> Iterator[tuple[int, pa.Table]]:
+    """The snapshots as they come, once it is certain that they may be sealed after τ = ``through``."""
+    for tau, table in seal:
+        if through is not None and tau <= through:
+            raise ValueError(f"snapshot {tau} cannot be sealed after {through}")
+        if table.num_rows == 0:
+            raise ValueError(f"snapshot {tau} has no events: empty intervals have no snapshot")
+        through = tau
+        yield tau, table
 
 
 def stage_snapshot(

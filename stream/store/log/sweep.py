@@ -1,6 +1,7 @@
 """Removing what a crash left behind: files of the log that no commit names."""
 
 from schemas.store import CommitRecord
+from stream.store.errors import ConfigMissingError
 from stream.store.files.paths import require_own_folders
 from stream.store.files.records import read_record
 from stream.store.files.sweep import NUMBERED, TAU, outdated, remove, superseded, temporary, unnamed
@@ -29,7 +30,13 @@ def sweep(root: Place, chain: CommitChain) -> list[Place]:
         return chain.sealed[chain.number_of[tau]].events.path.split("/")[1]
 
     def rejects(n: int) -> str:
-        record = read_record(root / commit_name(n), CommitRecord)
+        try:
+            record = read_record(root / commit_name(n), CommitRecord)
+        except ConfigMissingError:
+            chain.refresh()
+            if n in chain.with_rejects:
+                raise
+            return ""  # compaction has dropped it since: nothing names any of them
         assert record.rejects is not None, "the chain has it among those with rejects"
         return record.rejects.path.split("/")[1]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from schemas.events import REJECT_SCHEMA, log_event_schema
 from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
-from stream.store.errors import LaneBusyError, StoreError
+from stream.store.errors import LaneBusyError, MissingError, StoreError
 from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record, read_record, read_table, stage
 from stream.store.files.headers import put_or_agree
@@ -20,11 +20,11 @@ from stream.store.files.numbered import Numbered
 from stream.store.files.paths import make_folders, settle
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import put_history, read_history
+from stream.store.log.ids import ExternalIds
 from stream.store.log.index import LogTotals
 from stream.store.log.layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
 from stream.store.log.outbox import Outbox, RejectedMessages
-from stream.store.log.reader import indexed_ids, read_nodes
-from stream.store.log.sealed import stage_snapshot
+from stream.store.log.sealed import sealable, stage_snapshot
 from stream.store.log.sweep import sweep
 from stream.store.log.tail import (
     TailFile,
@@ -75,9 +75,9 @@ class LogWriter:
         if self._swept:
             sweep(root, self._chain)
         self.history = read_history(root)
-        self._ids = _restored_ids(root, header, self._chain)
+        self._ids: list[pa.Array] = ExternalIds(root, header, self._chain).pieces()
         last = self._chain.last
-        self._tail = [load_tail_file(root, file, header.ids) for file in last.tail] if last else []
+        self._tail = self._committed_tail()
         self.positions: dict[Key, Position] = (
             {(p.topic, p.partition): p for p in last.positions} if last else {}
         )
@@ -178,7 +178,13 @@ class LogWriter:
         """
         for snapshot in self.snapshots:  # those no longer kept are older than any window worth having
             if snapshot.max_t_us >= t_us:
-                table = read_table(self._root, snapshot.events, schema=log_event_schema(self.header.ids))
+                try:
+                    table = read_table(self._root, snapshot.events, schema=log_event_schema(self.header.ids))
+                except MissingError:
+                    self._chain.refresh()
+                    if snapshot.tau in self._chain.number_of:
+                        raise
+                    continue  # dropped this moment
                 yield table.select(["t", "event_id"])
         yield self.open_tail().select(["t", "event_id"])
 
@@ -232,7 +238,7 @@ class LogWriter:
         crash_point("commit.begun")
         ids_before = self._dictionary.size
         n = self._chain.next_n
-        ordered = _Timed(_sealable(seal, self.sealed_through))
+        ordered = _Timed(sealable(seal, self.sealed_through))
         started = time.perf_counter()
         try:
             with stage(self._root) as staging:
@@ -317,6 +323,20 @@ class LogWriter:
         self._ids = []
         return dictionary
 
+    def _committed_tail(self) -> list[TailFile]:
+        last = self._chain.last
+        if last is None:
+            return []
+        try:
+            return [load_tail_file(self._root, file, self.header.ids) for file in last.tail]
+        except MissingError:
+            if not self._chain.refresh():
+                raise
+            raise LaneBusyError(
+                f"commit {self._chain.last.n if self._chain.last else 0} of {self._root} was made while {self.writer_id} "
+                f"held the log's lock: {self._lock.why_both}"
+            ) from None
+
     def _stage_tail(
         self, staging: Staging, n: int, tail: pa.Table | None, closed: int | None
     ) -> tuple[list[TailFile], FileRef | None]:
@@ -351,13 +371,6 @@ class LogWriter:
         return now
 
 
-def _restored_ids(root: Place, header: LogHeader, chain: CommitChain) -> list[pa.Array | pa.ChunkedArray]:
-    """External ids in dense order, mapped and checked."""
-    kept = chain.sealed[chain.index.end if chain.index else 0 :]
-    indexed = list(indexed_ids(root, header, chain.index)) if chain.index else []
-    return indexed + [read_nodes(root, header, snapshot)["id"] for snapshot in kept]
-
-
 class _Timed(Generic[Item]):
     """Iterates, and adds up how long its items were in coming."""
 
@@ -374,17 +387,6 @@ class _Timed(Generic[Item]):
             return next(self._items)
         finally:
             self.seconds += time.perf_counter() - started
-
-
-def _sealable(seal: Iterable[tuple[int, pa.Table]], through: int | None) -> Iterator[tuple[int, pa.Table]]:
-    """The snapshots as they come, once it is certain that they may be sealed after τ = ``through``."""
-    for tau, table in seal:
-        if through is not None and tau <= through:
-            raise ValueError(f"snapshot {tau} cannot be sealed after {through}")
-        if table.num_rows == 0:
-            raise ValueError(f"snapshot {tau} has no events: empty intervals have no snapshot")
-        through = tau
-        yield tau, table
 
 
 def _added(totals: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

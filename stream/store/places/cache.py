@@ -50,7 +50,8 @@ class Cache:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def scratch(self) -> Path:
-        """A name for a new file that is to be adopted, or removed."""
+        """A name for a new file that is to be adopted, or removed; the folder is made again where somebody emptied it."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self.folder / f"{SCRATCH}{os.getpid()}-{secrets.token_hex(8)}"
 
     def adopt(self, scratch: Path, place: ObjectPath, checksum: str) -> Path:
@@ -58,7 +59,7 @@ class Cache:
         size = scratch.stat().st_size
         path = self._path(place, checksum)
         scratch.replace(path)
-        self._grew(size)
+        self._grew(size, path)
         return path
 
     def fetched(self, place: ObjectPath, size: int, checksum: str) -> Path:
@@ -103,26 +104,29 @@ class Cache:
     def _path(self, place: ObjectPath, checksum: str) -> Path:
         return self.folder / f"{xxhash.xxh128_hexdigest(f'{self._bucket} {place.key}'.encode())}-{checksum}"
 
-    def _grew(self, size: int) -> None:
+    def _grew(self, size: int, path: Path) -> None:
         with self._lock:
             self._added += size
             if self._added < self.limit_bytes // LOOK_SHARE:
                 return
             self._added = 0
-        self._evict()
+        self._evict(path)
 
-    def _evict(self) -> None:
-        """Remove the files that were used longest ago until an eighth is free."""
+    def _evict(self, used: Path) -> None:
+        """Remove the files that were used longest ago until an eighth is free, all but one that is about to be opened."""
         kept: list[tuple[float, int, Path]] = []
+        total = 0
         forgotten_s = time.time() - FORGOTTEN_S
         for path in self.folder.iterdir():
             with suppress(FileNotFoundError):  # evicted by another process
                 found = path.stat()
-                if not path.name.startswith(SCRATCH):
+                if path == used:
+                    total += found.st_size
+                elif not path.name.startswith(SCRATCH):
                     kept.append((found.st_mtime, found.st_size, path))
                 elif found.st_mtime < forgotten_s:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-        total = sum(size for _, size, _ in kept)
+        total += sum(size for _, size, _ in kept)
         if total <= self.limit_bytes:
             return
         for _, size, path in sorted(kept):

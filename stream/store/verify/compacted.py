@@ -1,9 +1,9 @@
-"""A look at a log or a lane that is compacted meanwhile: what seems wrong may be a file that nothing names any more."""
+"""A look at a log or a lane that is compacted, or removed, meanwhile: what seems wrong may be what nothing names any more."""
 
 from collections.abc import Callable
 
-from stream.store.log.index import index_numbers
 from stream.store.places.place import Place
+from stream.store.undisturbed import Mark, mark
 from stream.store.verify.check import Check, DoubtError
 
 MOST_LOOKS = 100
@@ -38,8 +38,8 @@ class Compaction:
         self._doubted.update(problems)
         return True
 
-    def _now(self) -> list[list[int]]:
-        return [index_numbers(folder) for folder in self._folders]
+    def _now(self) -> list[Mark]:
+        return [mark(folder) for folder in self._folders]
 
 
 def settled(look: Callable[[Compaction | None], Check], *folders: Place) -> Check:

@@ -10,9 +10,9 @@ from schemas.store import CommitRecord, LogHeader, LogIndex
 from stream.store.errors import ConfigMissingError, CorruptError, MissingError, StoreError
 from stream.store.files.data import read_table
 from stream.store.log.base import base_schema
-from stream.store.log.index import COPIES, SnapshotRows, index_numbers, read_index
+from stream.store.log.ids import indexed_ids
+from stream.store.log.index import COPIES, SnapshotRows, current_indexes, read_index
 from stream.store.log.layout import commit_name, index_name
-from stream.store.log.reader import indexed_ids
 from stream.store.places.place import Place
 from stream.store.verify.check import Check
 from stream.store.verify.rows import wrong_rows
@@ -46,7 +46,7 @@ def verify_indexes(root: Place, header: LogHeader, check: Check) -> Indexed | No
         check: Where problems go.
     """
     newest = None
-    for number in index_numbers(root):
+    for number in current_indexes(root):
         path = root / index_name(number)
         check.read(path)
         try:

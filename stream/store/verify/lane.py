@@ -17,11 +17,19 @@ from stream.store.files.data import open_table
 from stream.store.files.paths import plain
 from stream.store.files.records import read_record
 from stream.store.lane.index import read_lane_index
-from stream.store.lane.layout import HEADER, data_name, index_name, lane_folder, manifest_name, state_name
+from stream.store.lane.layout import (
+    HEADER,
+    data_name,
+    index_name,
+    is_going,
+    lane_folder,
+    manifest_name,
+    state_name,
+)
 from stream.store.lane.reader import check_successor, manifest_taus
 from stream.store.lane.sweep import KEPT_STATES
 from stream.store.log.base import groups
-from stream.store.log.index import index_numbers
+from stream.store.log.index import current_indexes
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place
 from stream.store.verify.check import Check, Doubt
@@ -50,8 +58,8 @@ def verify_lane(store: str | Place, lane: str, doubt: Doubt | None = None, *, ag
     root = lane_folder(store, lane)
     check = Check.begun(root, doubt)
     taus = sorted(manifest_taus(root))
-    if not (root / HEADER).exists() and not taus:
-        return check  # a lane that was never begun
+    if is_going(root) or (not (root / HEADER).exists() and not taus):
+        return check  # a lane that is removed, or was never begun
     check.read(root / HEADER)
     try:
         header = read_record(root / HEADER, LaneHeader)
@@ -90,7 +98,7 @@ class _Index:
 def _index(root: Place, header: LaneHeader, check: Check) -> _Index | None:
     """Check all indexes and their files; what the newest readable one says."""
     newest, latest = None, -1
-    for number in index_numbers(root):
+    for number in current_indexes(root):
         check.read(root / index_name(number))
         try:
             index, rows = read_lane_index(root, header, number)

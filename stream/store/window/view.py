@@ -247,6 +247,18 @@ class WindowView:
         self._placement = Placement(header.kind, header.parts)
 
     def _rebuild(self, sequence: int) -> None:
+        """Begin anew with number ``sequence`` as the newest, and as many before it as are kept."""
+        while True:
+            first = self.lane.manifests.first
+            try:
+                self._read_from_base(sequence)
+                return
+            except RetainedError:
+                self.lane.refresh()
+                if not first < self.lane.manifests.first <= sequence:
+                    raise
+
+    def _read_from_base(self, sequence: int) -> None:
         manifests = self.lane.manifests
         oldest = max(manifests.first, sequence - self.window + 1)
         self._reset()
