@@ -30,11 +30,12 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from s3_server import running
+from store_truth import HEADER, Truth, events, refused
 
 from schemas.config import Lane
-from schemas.events import REJECT_SCHEMA, event_schema
+from schemas.events import event_schema
 from schemas.exports import ExportCommit
-from schemas.store import LogHeader, Position
+from schemas.store import Position
 from stream.store.as_of import AsOf
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
@@ -52,14 +53,11 @@ from stream.store.verify.store import verify
 from stream.store.window.view import WindowView
 from trainer.exports.embeddings import newest_embeddings
 
-SECOND, NODES, EVENTS = 1_000_000, 60, 40
-HEADER = LogHeader(graph="g", interval_us=SECOND, ids="int", node_features=4, segments=2)
 LANES = (
     Lane(name="distdy", algorithm="distdy", parts=3, window=2, base_every=4),
     Lane(name="sep", algorithm="sep", parts=3, window=2, base_every=3, edge_life=3),
 )
 GOING = Lane(name="going", algorithm="hash", parts=2, window=2, base_every=3)
-Seen = Counter[str]
 Role = Callable[["Turn"], None]
 
 
@@ -69,7 +67,7 @@ class Turn:
     def __init__(self, store: str, ends: float, seed: int, told: Any) -> None:
         self.store, self.ends = store, ends
         self.rng = np.random.default_rng(seed)
-        self.did: Seen = Counter()
+        self.did: Counter[str] = Counter()
         self._told = told
 
     @property
@@ -86,48 +84,6 @@ class Turn:
         self._told.put(("wrong", what))
 
 
-def events(k: int) -> pa.Table:
-    """Snapshot k: inserts, deletes and vectors that follow from k; new nodes come all the time."""
-    rng = np.random.default_rng(k)
-    op = rng.choice(np.array([1, 1, 1, -1, 0], np.int8), EVENTS)
-    node = op == 0
-    features = [rng.integers(0, 3, 4).astype(np.float32).tolist() if one else None for one in node]
-    columns = {
-        "op": op,
-        "src": k + rng.integers(0, NODES, EVENTS),
-        "dst": pa.array(k + rng.integers(0, NODES, EVENTS), mask=node),
-        "t": np.sort(rng.integers(k * SECOND, (k + 1) * SECOND, EVENTS)),
-        "weight": np.ones(EVENTS, np.float32),
-        "features": features,
-    }
-    schema = event_schema("int")
-    arrays = [
-        pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(EVENTS, f.type) for f in schema
-    ]
-    return pa.table(arrays, schema=schema)
-
-
-class Truth:
-    """Live pairs after a snapshot, by external ids, worked out from the events alone."""
-
-    def __init__(self, edge_life: int | None) -> None:
-        self._life, self._next, self._last = edge_life, 0, dict[tuple[int, int], int]()
-
-    def after(self, k: int) -> set[tuple[int, int]]:
-        if k + 1 < self._next:
-            self.__init__(self._life)
-        for number in range(self._next, k + 1):
-            table = events(number)
-            for op, src, dst in zip(*(table[name].to_pylist() for name in ("op", "src", "dst")), strict=True):
-                if op == 1:
-                    self._last[src, dst] = number
-                elif op == -1:
-                    self._last.pop((src, dst), None)
-        self._next = max(self._next, k + 1)
-        oldest = -1 if self._life is None else k - self._life
-        return {pair for pair, number in self._last.items() if number > oldest}
-
-
 def write_log(turn: Turn) -> None:
     """The log's writer, opened again after some commits."""
     while turn.going_on:
@@ -137,17 +93,11 @@ def write_log(turn: Turn) -> None:
             list(log.unpublished_rejects())
             for _ in range(int(turn.rng.integers(1, 30))):
                 k = len(log.snapshots)
-                rejects = None
-                if turn.rng.random() < 0.2:
-                    rejects = pa.Table.from_pylist(
-                        [dict.fromkeys(REJECT_SCHEMA.names) | {
-                            "topic": "t", "partition": 0, "offset": k, "reason": "malformed", "sentence": "", "raw": b"",
-                        }], schema=REJECT_SCHEMA,
-                    )  # fmt: skip
                 log.commit(
-                    seal=[(k, events(k))], rejects=rejects,
+                    seal=[(k, events(k))],
+                    rejects=refused(k) if turn.rng.random() < 0.2 else None,
                     positions={("t", 0): Position(topic="t", partition=0, next=k + 1, max_t_us=None)},
-                )  # fmt: skip
+                )
                 log.mark_published(log.last.n if log.last else 0)
                 turn.did["sealed"] += 1
                 turn.rest(0.05)
@@ -210,7 +160,7 @@ def follow_log(turn: Turn) -> None:
         turn.did["opened"] += 1
         try:
             after = None
-            for snapshot in log.follow(after, timeout_s=2.0, stop=turn.over):
+            for snapshot in log.follow(timeout_s=2.0, stop=turn.over):
                 if after is not None and snapshot.tau != after + 1:
                     turn.wrong(f"follower: snapshot {snapshot.tau} after {after}")
                 after = snapshot.tau

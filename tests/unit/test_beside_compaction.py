@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from compacted import catch_up, grown, seal
 from lane_stream import lane
+from meanwhile import dropping, with_after, with_before
 from placed import files_of, flipped, problems_of, write
 
 import stream.store.log.ids
@@ -40,51 +41,6 @@ def indexed(places):
 def store(indexed, places):
     """A copy of it, to be changed."""
     return places.copy(indexed)
-
-
-def dropping(store: Place, *keep: int) -> Callable[[], None]:
-    """Each call drops snapshots until so many are left, and then no more."""
-    left = list(keep)
-
-    def drop() -> None:
-        if left and not dropping_now:
-            dropping_now.append(left.pop(0))
-            compact(store, Keep(snapshots=dropping_now[0]), always=True)
-            dropping_now.clear()
-
-    dropping_now: list[int] = []  # compaction reads the store, too
-    return drop
-
-
-def with_before(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, first: Callable[[], None]
-) -> list[int]:
-    """Have something happen before each call of a function; a list that grows with the calls."""
-    called: list[int] = []
-    original = getattr(owner, name)
-
-    def call(*args: Any, **named: Any) -> Any:
-        called.append(1)
-        first()
-        return original(*args, **named)
-
-    monkeypatch.setattr(owner, name, call)
-    return called
-
-
-def with_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, then: Callable[[], None]) -> list[int]:
-    """Have something happen after each call of a function; a list that grows with the calls."""
-    called: list[int] = []
-    original = getattr(owner, name)
-
-    def call(*args: Any, **named: Any) -> Any:
-        called.append(1)
-        found = original(*args, **named)
-        then()
-        return found
-
-    monkeypatch.setattr(owner, name, call)
-    return called
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ class LaneReader:
         return self._kept(manifest, lambda: read_event_parts(self.root, reference))
 
     def _require_there(self) -> None:
-        """Check that a lane that doesn't go on, or whose files are gone, was not removed.
+        """Check that a lane that doesn't go on, or whose files are gone or others, was not removed.
 
         Raises:
             ConfigMissingError: It was; there may be another one of its name.
@@ -219,6 +219,9 @@ class LaneReader:
                 f"{self.root} no longer keeps lane snapshot number {sequence}: a reader can start from number "
                 f"{newer[0].first}"
             ) from None
+        except CorruptError:
+            self._require_there()
+            raise
 
     def _drop_before(self, first: int) -> None:
         assert self.rows is not None
