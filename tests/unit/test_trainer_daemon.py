@@ -14,9 +14,13 @@ from trainer_streams import SECOND, make_lane, meetings
 from schemas.config import Lane
 from schemas.trainer_config import Lag, Optimisation, TrainerConfig
 from stream.service.failure import Failure
+from stream.store.compact.retention import Keep
+from stream.store.compact.store import compact
+from stream.store.errors import RetainedError
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
+from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.daemon import Trainer, follow
 from trainer.continual.follower import Follower
 from trainer.continual.overload import LoadPolicy
@@ -308,3 +312,19 @@ def test_a_store_that_stands_still_shows_in_a_metric() -> None:
     assert 'freshet_trainer_waiting{graph="meetings",lane="hash"} 1.0' in text
     assert 'freshet_trainer_rank_up{graph="meetings",rank="1"} 1.0' in text
     assert 'graph=""' not in text
+
+
+def test_a_trainer_whose_snapshots_go_keeps_what_it_learned_and_passes_over_none(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path, checkpoint_every=100)
+    trainer = run(config, snapshots=1)
+    compact(tmp_path / "store", Keep(snapshots=2), always=True)
+    trainer.lane.refresh()
+    kept = trainer.lane.manifests
+    assert kept.first > 1
+    with pytest.raises(RetainedError, match="number 1 is no longer kept: a reader can start from number"):
+        trainer.step(kept[len(kept) - 1])
+    trainer.save()
+    found = Checkpoints(config.checkpoint, config.keep_checkpoints).newest()
+    assert found is not None
+    assert found[1]["sequence"] == 0
