@@ -8,6 +8,7 @@ from tempfile import mkdtemp
 
 import pytest
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
+from hypothesis import HealthCheck, settings
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests
 from placed import change, places  # noqa: F401  likewise
 from s3_server import (
@@ -19,6 +20,12 @@ from secure_broker import secure  # noqa: F401  likewise
 from stream.store.places.place import Place, place_of
 
 pytest_plugins = ["skip_guard"]
+
+# How long an example takes says how busy the machine is, and nothing of what is tested.
+settings.register_profile(
+    "any machine", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 _MEMORY = Path("/dev/shm")
 

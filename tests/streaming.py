@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,20 @@ def read_topic(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | N
             found += [(record.key, record.value) for record in records]
     consumer.close()
     return found
+
+
+def settled(bootstrap: str, topic: str) -> None:
+    """Wait for the marks of all transactions that ended: brokers answer before they are in the topic."""
+    ends: list[int] = []
+    deadline = time.monotonic() + 60
+    while not ends or ends[0] != ends[1]:
+        assert time.monotonic() < deadline, f"a transaction is open at {ends[0]} of {ends[1]}"
+        ends.clear()
+        for level in ("read_committed", "read_uncommitted"):
+            consumer = KafkaConsumer(**settings(bootstrap), isolation_level=level)
+            partition = TopicPartition(topic, 0)
+            ends.append(int(consumer.end_offsets([partition])[partition]))
+            consumer.close()
 
 
 def interactions(

@@ -125,7 +125,6 @@ class StreamJob:
         self._waiting = True  # for the log, lanes or brokers: nothing is being read
         self._begun = False
         self._failure: Exception | None = None
-        self._cycle_ends_s = 0.0
         self._last_round_s: float | None = None
         self._first_poll_s: float | None = None
         self._busy_until_s: float | None = None  # when the last message was taken in
@@ -316,7 +315,6 @@ class StreamJob:
             if self._topics.lost is not None:
                 return arrival_s
             writer.topic_ids = self._topics.ids
-            self._cycle_ends_s = time.monotonic() + self._config.cycle_s
             hold(self._names.reader, reader)
             try:
                 run_locally(reader.starts, self._names)
@@ -350,7 +348,8 @@ class StreamJob:
         elif record is not None:
             self._late_commits_s += now - begun_s
         self._metrics.lag(lag)
-        over = now >= self._cycle_ends_s
+        # Counted from its first poll, and no message is given up that one brought: so each cycle reads on.
+        over = not reader.has_waiting and now - (reader.first_poll_s or now) >= self._config.cycle_s
         # Only while brokers answer: the next cycle has to connect.
         if self._topics.changed or (over and not reader.answers.out and reader.ask()):
             reader.stop.set()

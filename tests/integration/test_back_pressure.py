@@ -45,19 +45,21 @@ def test_a_slow_disk_shows_as_lag_and_nothing_is_dropped(
     try:
         seen: list[int] = []
 
+        def taken() -> int:
+            """Events that wait in memory: two commits' worth at most, each with the poll that passed the limit."""
+            sink = running.job._sink
+            waiting = (sink._pending, sink._committing)
+            assert all(some.bytes <= (1_000 + A_POLL) * BYTES_AN_EVENT for some in waiting)
+            return sum(len(table) for some in waiting for table in some.events)
+
         def stands_still() -> bool:
             seen.append(running.job.lag())
             time.sleep(0.3)
-            return len(seen) > 4 and len(set(seen[-4:])) == 1 and 0 < seen[-1] < EVENTS
+            still = len(seen) > 4 and len(set(seen[-4:])) == 1 and 0 < seen[-1] < EVENTS
+            return still and seen[-1] == EVENTS - taken()
 
         reached(stands_still)
-        # Two commits' worth at most, the one under way and the next, each with the poll that passed the limit.
-        sink = running.job._sink
-        waiting = (sink._pending, sink._committing)
-        assert all(some.bytes <= (1_000 + A_POLL) * BYTES_AN_EVENT for some in waiting)
-        taken = sum(len(table) for some in waiting for table in some.events)
-        assert 0 < taken < EVENTS / 2
-        assert running.job.lag() == EVENTS - taken
+        assert 0 < taken() < EVENTS / 2
         assert running.totals.events == 0
         free.set()
         reached(lambda: running.job.lag() == 0)

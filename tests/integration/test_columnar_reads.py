@@ -5,7 +5,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from streaming import fresh_topic, settings
+from streaming import fresh_topic, settings, settled
 
 from schemas.config import Kafka, Topic
 from stream.kafka.reader import open_consumer
@@ -61,6 +61,7 @@ def produce(bootstrap: str, topic: str, **options: Any) -> None:
         if transactional:
             producer.abort_transaction() if turn == 1 else producer.commit_transaction()
     producer.close()
+    settled(bootstrap, topic)
 
 
 def test_batches_of_every_codec_of_another_client_are_read(kafka):

@@ -26,6 +26,7 @@ from streaming import (
     triples,
     written,
 )
+from test_stream_lanes import reached
 
 from schemas.config import StreamConfig
 from stream.job.loop import StreamJob
@@ -149,21 +150,27 @@ def test_nothing_is_lost_or_doubled_across_cycles_and_idle_partitions_starve_nob
     topic = fresh_topic(kafka, partitions=4)
     config = StreamConfig(**configuration(tmp_path / "store", kafka, topic, cycle_s=0.7))
     metrics = StreamMetrics(config)
-    job = StreamJob(config, metrics, until_idle_s=1.5)
+    job = StreamJob(config, metrics)
     ran = []
     worker = threading.Thread(target=lambda: ran.append(job.run()))
     worker.start()
-    for burst in range(8):  # partitions 1 and 2 stay empty
-        for partition in (0, 3):
-            first = burst * 40
-            messages = [edge(partition, i, T0 + 60 * i) for i in range(first, first + 40)]
-            send(kafka, topic, messages, partition=partition)
-        time.sleep(0.3)
-    worker.join(timeout=60)
-    assert ran[0].events == 640
+
+    def renewed() -> float:
+        found = {"graph": "test", "cause": "cycle"}
+        return metrics.registry.get_sample_value("freshet_stream_restarts_total", found) or 0
+
+    try:
+        for burst in range(8):  # partitions 1 and 2 stay empty
+            for partition in (0, 3):
+                first = burst * 40
+                messages = [edge(partition, i, T0 + 60 * i) for i in range(first, first + 40)]
+                send(kafka, topic, messages, partition=partition)
+            time.sleep(0.3)
+        reached(lambda: metrics.totals.events >= 640 and renewed() >= 2)
+    finally:
+        job.stop()
+        worker.join(timeout=60)
+    again, _ = run_job(config.model_dump())  # which seals what is open
+    assert (ran[0].events, again.events) == (640, 0)
     log = log_table(tmp_path / "store")
     assert len(set(zip(log["src"].to_pylist(), log["dst"].to_pylist(), strict=True))) == log.num_rows == 640
-    renewed = metrics.registry.get_sample_value(
-        "freshet_stream_restarts_total", {"graph": "test", "cause": "cycle"}
-    )
-    assert renewed is not None and renewed >= 2

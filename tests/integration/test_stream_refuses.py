@@ -1,5 +1,6 @@
 """What the stream job doesn't do, it says in one sentence that names what and where; exit codes 1 and 2."""
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from streaming import (
     started,
     written,
 )
+from test_stream_standby import endpoint, get
 
 from schemas.events import event_schema
 from stream.kafka.producer import replay
@@ -32,7 +34,7 @@ from stream.store.log.reader import LogReader
 pytestmark = pytest.mark.integration
 
 
-def wait_for(what: str, condition, timeout_s: float = 30) -> None:  # type: ignore[no-untyped-def]
+def wait_for(what: str, condition, timeout_s: float = 90) -> None:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
@@ -86,6 +88,13 @@ def test_an_unknown_lane_algorithm_fails_at_the_start(kafka: str, tmp_path: Path
     assert "hsah" in sentence(done.stderr)
 
 
+def open_bytes(url: str) -> float:
+    """Bytes of events that a job has read and not sealed."""
+    found = re.search(r"^freshet_stream_open_snapshot_bytes{.*} (\S+)$", get(url), re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
 def test_a_second_job_on_the_store_is_refused_and_the_first_ends_cleanly_on_sigterm(
     kafka: str, tmp_path: Path
 ) -> None:
@@ -102,8 +111,10 @@ def test_a_second_job_on_the_store_is_refused_and_the_first_ends_cleanly_on_sigt
         second = command("run", "--config", path)
         assert second.returncode == 1
         assert str(first.pid) in sentence(second.stderr)  # the writer id names the process that holds it
+        url = f"{endpoint(tmp_path / 'first.log')}/metrics"
+        before = open_bytes(url)
         send(kafka, topic, [edge(7, 8, T0 + 86_400 * 3 + 5)])
-        time.sleep(1.0)  # read, but not due for a commit
+        wait_for("the fifth event, which is not due for a commit", lambda: open_bytes(url) > before)
         asked = time.monotonic()
         first.send_signal(signal.SIGTERM)
         assert first.wait(timeout=50) == 0
@@ -152,7 +163,7 @@ def test_a_topic_made_anew_is_not_read_as_if_it_were_the_old_one(
     run_job(content)
     admin = KafkaAdminClient(**settings(kafka))
     admin.delete_topics([topic])
-    time.sleep(0.5)
+    wait_for("its end", lambda: topic not in admin.list_topics())
     admin.close()
     ensure_topic(settings(kafka), kafka, topic, 1)
     send(kafka, topic, [edge(3, 4, T0 + 100_000 + i) for i in range(messages)])
