@@ -25,6 +25,7 @@ from stream.store.exports.reader import ExportReader
 from stream.store.files.crash import crash_point
 from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.paths import make_folders
+from stream.store.files.watch import FolderWatch
 
 RETRY_S = 5.0
 """Pause before a failed try is made again."""
@@ -92,13 +93,20 @@ class ExportPublisher:
         try:
             producer = self._producer()
             try:
-                self._follow(reader, producer, lock.require)
+                with FolderWatch(reader.root / COMMITS) as watch:
+                    self._follow(reader, producer, lock.require, watch)
             finally:
                 producer.close(timeout=RETRY_S)
         finally:
             lock.release()
 
-    def _follow(self, reader: ExportReader, producer: KafkaProducer, still_ours: Callable[[], None]) -> None:
+    def _follow(
+        self,
+        reader: ExportReader,
+        producer: KafkaProducer,
+        still_ours: Callable[[], None],
+        watch: FolderWatch,
+    ) -> None:
         following = reader.published(self._to.topic, self._to.kind)
         while not self._stopping.is_set():
             reader.refresh()
@@ -109,7 +117,9 @@ class ExportPublisher:
                 )  # fmt: skip
                 following = reader.commits.first
             try:
-                for commit in reader.follow(following, timeout_s=FOLLOW_S, stop=self._stopping.is_set):
+                for commit in reader.follow(
+                    following, timeout_s=FOLLOW_S, stop=self._stopping.is_set, watch=watch
+                ):
                     self._metrics.publish_lag(self._to.topic, len(reader.commits) - commit.number)
                     sent = self._publish(reader, commit, producer)
                     still_ours()

@@ -8,6 +8,8 @@ import structlog
 from schemas.store import LaneManifest
 from stream.service.failure import Failure
 from stream.store.errors import ConfigMissingError
+from stream.store.files.watch import FolderWatch
+from stream.store.lane.layout import COMMITS
 from stream.store.lane.reader import LaneReader
 from trainer.continual.overload import LoadPolicy
 from trainer.ranks import Ranks
@@ -43,6 +45,7 @@ class Follower:
         self._until_idle_s = until_idle_s
         self._stop = stop
         self._waiting = waiting
+        self._watch: FolderWatch | None = None
         self._moved = time.monotonic()
         self._silence: OSError | None = None  # why the store could not be read
         self.end_after: int | None = None
@@ -83,6 +86,12 @@ class Follower:
         """
         if self.end_after is not None and after >= self.end_after:
             return None
+        try:
+            return self._awaited(lane, after, load)
+        finally:
+            self._watch_no_more()
+
+    def _awaited(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:
         while True:
             sequence = self._ranks.from_first(self._look(lane, after, load))
             stopped, ended = self._ranks.any(self._stop(), sequence < 0 and self._ended())
@@ -101,17 +110,25 @@ class Follower:
         if self._ranks.rank != 0:
             return -1
         try:
-            for _ in lane.follow(after if after >= 0 else None, timeout_s=TICK_S, stop=self._stop):
+            first = after if after >= 0 else None
+            for _ in lane.follow(first, timeout_s=TICK_S, stop=self._stop, watch=self._watch):
                 newest = lane.manifests[-1].sequence
                 if self.end_after is not None:
                     newest = min(newest, self.end_after)
                 self._heard(None)
                 return load.next(max(after, lane.manifests.first - 1), newest)
             self._heard(None)
+            if self._watch is None:  # a longer wait: one watch for all of it
+                self._watch = FolderWatch(lane.root / COMMITS)
         except OSError as error:  # a disk or a bucket that is away for a while: what is there does not change
             self._heard(error)
             time.sleep(TICK_S)
         return -1
+
+    def _watch_no_more(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
 
     def _require_answer(self) -> None:
         """Idle is who has nothing to do, not who cannot see whether there is something."""

@@ -25,6 +25,7 @@ from stream.store.files.follow import follow
 from stream.store.files.numbered import Numbered
 from stream.store.files.records import put_record, read_record, read_records
 from stream.store.files.sweep import names_in
+from stream.store.files.watch import FolderWatch
 from stream.store.places.place import Place
 
 
@@ -90,6 +91,7 @@ class ExportReader:
         first: int = 0,
         timeout_s: float | None = None,
         stop: Callable[[], bool] | None = None,
+        watch: FolderWatch | None = None,
     ) -> Iterator[ExportCommit]:
         """Commits in order from a number on, those that are there and then new ones, waiting for each.
 
@@ -97,6 +99,7 @@ class ExportReader:
             first: Number of the first.
             timeout_s: End when nothing new came for so long; None: never.
             stop: Asked some times a second while waiting; True ends.
+            watch: On the folder ``COMMITS`` of ``root``, for who calls this again and again; None: its own.
 
         Raises:
             RetainedError: The next commit is no longer kept.
@@ -106,7 +109,7 @@ class ExportReader:
             self.refresh()
             return self.commits
 
-        return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
+        return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop, watch=watch)
 
     def published(self, topic: str, kind: ExportKind) -> int:
         """Number of the first commit that a topic is not known to have; where nothing is known, of the oldest kept."""

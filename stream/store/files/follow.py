@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TypeVar
 
 from stream.store.errors import RetainedError
@@ -19,6 +20,7 @@ def follow(
     *,
     timeout_s: float | None,
     stop: Callable[[], bool] | None,
+    watch: FolderWatch | None = None,
 ) -> Iterator[T]:
     """Items in order from number ``first`` on, waiting for each.
 
@@ -28,11 +30,12 @@ def follow(
         first: Number of the item to begin with; None: the oldest kept.
         timeout_s: End when nothing new came for so long; None: never.
         stop: Asked some times a second while waiting; True ends.
+        watch: On that folder, for who follows again and again; None: one is made once there is something to wait for.
 
     Raises:
         RetainedError: The next item is no longer kept.
     """
-    with FolderWatch(folder) as watch:
+    with ExitStack() as stack:
         waiting_since = time.monotonic()
         while True:
             items = refreshed()
@@ -49,6 +52,10 @@ def follow(
                 waiting_since = time.monotonic()
             if stop is not None and stop():
                 return
+            if watch is None:
+                watch = stack.enter_context(FolderWatch(folder))
+                if not watch.polling:
+                    continue  # for what came before it watched
             left = watch.poll_s if timeout_s is None else timeout_s - (time.monotonic() - waiting_since)
             if left <= 0:
                 return

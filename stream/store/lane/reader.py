@@ -12,6 +12,7 @@ from stream.store.files.headers import lost_header
 from stream.store.files.numbered import Numbered
 from stream.store.files.records import read_record, read_records
 from stream.store.files.sweep import names_in
+from stream.store.files.watch import FolderWatch
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
 from stream.store.lane.layout import COMMITS, HEADER, is_going, lane_folder, lane_names, made, manifest_name
@@ -127,6 +128,7 @@ class LaneReader:
         after_sequence: int | None = None,
         timeout_s: float | None = None,
         stop: Callable[[], bool] | None = None,
+        watch: FolderWatch | None = None,
     ) -> Iterator[LaneManifest]:
         """Lane snapshots in order, those that are there and then new ones, waiting for each.
 
@@ -134,6 +136,7 @@ class LaneReader:
             after_sequence: Begin after this sequence number; None: with the oldest.
             timeout_s: End when nothing new was committed for so long; None: never.
             stop: Asked some times a second while waiting; True ends.
+            watch: On the folder ``COMMITS`` of ``root``, for who calls this again and again; None: its own.
 
         Raises:
             CorruptError, FormatVersionError: A new record is damaged.
@@ -145,7 +148,7 @@ class LaneReader:
             return self.manifests
 
         first = None if after_sequence is None else after_sequence + 1
-        return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
+        return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop, watch=watch)
 
     def changes(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
         """What the lane stores of a snapshot for some parts, memory-mapped where one part is asked for.
