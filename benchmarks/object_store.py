@@ -4,7 +4,8 @@ The service is moto's server on this machine, a Python program that holds everyt
 our own requests and not those of a real service: --latency-ms adds a delay to each answer, as a service some way off has.
 
 commit: a sealed snapshot of so many edges, beside bare puts of the same bytes by obstore. window: a lane opened and a window
-advanced over all its snapshots, by a reader with copies and without. open: a log of 200 commits without an index.
+advanced over all its snapshots, by a reader with copies and without. open: a log of 200 commits without an index. verify:
+of a log of 40 commits, and as it would be if files were fetched one by one.
 Interleaved, medians.
 """
 
@@ -37,6 +38,8 @@ from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import place_of
+from stream.store.verify import ahead
+from stream.store.verify.store import verify
 from stream.store.window.view import WindowView
 
 SECOND = 1_000_000
@@ -121,6 +124,21 @@ def reads(stores: dict[str, str], cold: Callable[[], str], repeats: int) -> dict
     return {name: median(some) for name, some in seconds.items()}
 
 
+def looks(stores: dict[str, str], repeats: int = 3) -> dict[str, float]:
+    """Seconds to verify; of the bucket also as it would be without fetching ahead."""
+    seconds: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        for name, store in stores.items():
+            seconds.setdefault(name, []).append(timed(partial(verify, store)))
+        fetching = ahead._ahead
+        ahead._ahead = lambda _root, items, work, _size: (partial(work, item) for item in items)
+        try:
+            seconds.setdefault("bucket, one by one", []).append(timed(partial(verify, stores["bucket"])))
+        finally:
+            ahead._ahead = fetching
+    return {name: median(some) for name, some in seconds.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -166,6 +184,13 @@ def main() -> None:
         for name, store in many.items():
             seconds = median(timed(partial(LogReader, store)) for _ in range(5))
             print(f"open 200 commits, unindexed {name:<24}{seconds * 1000:>10.1f} ms")
+        some = {"folder": f"{folder}/some", "bucket": address("some")}
+        for store in some.values():
+            with LogWriter.open(store, HEADER) as log:
+                for tau in range(40):
+                    log.commit(seal=[(tau, events(tau, 10))])
+        for name, seconds in looks(some).items():
+            print(f"verify 40 commits           {name:<24}{seconds * 1000:>10.1f} ms")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Every snapshot is rebuilt from the additive files, part by part, beside the live
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -32,9 +33,13 @@ from stream.store.log.base import groups
 from stream.store.log.index import current_indexes
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place
+from stream.store.verify.ahead import files_ahead, records_ahead
 from stream.store.verify.check import Check, Doubt
 from stream.store.verify.index import is_gone, is_replaced
 from stream.store.verify.rebuild import StoredLane
+
+FILES = ("assignment", "edges", "segments", "event_parts", "base")
+"""Keys of a manifest that name files, its state's apart."""
 
 
 def verify_lane(store: str | Place, lane: str, doubt: Doubt | None = None, *, against_log: bool) -> Check:
@@ -78,7 +83,7 @@ def verify_lane(store: str | Place, lane: str, doubt: Doubt | None = None, *, ag
     if index is not None:
         taus = [tau for tau in taus if tau >= index.oldest]  # a drop that was cut short leaves older ones
     manifests = _manifests(root, header, taus, log, check, index)
-    for manifest in manifests:
+    for manifest in files_ahead(root, manifests, _named):
         _files(root, manifest, check)
     _states(root, manifests, check)
     if log is not None and check.ok:
@@ -114,9 +119,12 @@ def _index(root: Place, header: LaneHeader, check: Check) -> _Index | None:
         newest = _Index(int(rows.taus[0]), index.first, index.base)
         if index.base is not None:
             _file(root, index.base, check)
-        for tau, checksum in zip(rows.taus.tolist(), rows.table["checksum"].to_pylist(), strict=True):
+        taus = rows.taus.tolist()
+        paths = [root / manifest_name(tau) for tau in taus]
+        stored = records_ahead(root, paths, LaneManifest)
+        for tau, checksum, read in zip(taus, rows.table["checksum"].to_pylist(), stored, strict=True):
             try:
-                found = read_record(root / manifest_name(tau), LaneManifest).checksum
+                found = read().checksum
             except ConfigMissingError:
                 found = "no such record"
             except StoreError:
@@ -144,11 +152,12 @@ def _manifests(
         first = log.snapshots.first  # a lane that was begun after the log had dropped snapshots
     elif indexed is None and taus:
         first = _first_sequence(root, taus[0])  # of a log that is damaged: told there
-    for index, tau in enumerate(taus, first):
+    stored = records_ahead(root, [root / manifest_name(tau) for tau in taus], LaneManifest)
+    for index, (tau, read) in enumerate(zip(taus, stored, strict=True), first):
         path = root / manifest_name(tau)
         check.read(path)
         try:
-            manifest = read_record(path, LaneManifest)
+            manifest = read()
         except ConfigMissingError:
             check.tell(f"{path} is missing, though it was listed")
             continue
@@ -188,8 +197,13 @@ def _first_sequence(root: Place, tau: int) -> int:
         return 0  # told where manifests are read
 
 
+def _named(manifest: LaneManifest) -> list[FileRef]:
+    named = (getattr(manifest, name) for name in FILES)
+    return [reference for reference in named if reference is not None]
+
+
 def _files(root: Place, manifest: LaneManifest, check: Check) -> None:
-    for name in ("assignment", "edges", "segments", "event_parts", "base"):
+    for name in FILES:
         reference: FileRef | None = getattr(manifest, name)
         if reference is None:
             continue
@@ -246,7 +260,7 @@ def _rebuild(
     except StoreError as error:
         check.tell(str(error))
         return
-    for manifest in manifests:
+    for manifest in files_ahead(root, files_ahead(log.root, manifests, partial(_events, log)), _named):
         begun = index.base if index is not None and manifest.sequence == index.first else None
         try:
             delta = graph.apply(manifest.tau, log.events(manifest.tau))
@@ -264,6 +278,14 @@ def _rebuild(
             where = root / manifest_name(manifest.tau)
             check.tell(*(f"{where}, snapshot {manifest.tau}: {problem}" for problem in problems))
             return
+
+
+def _events(log: LogReader, manifest: LaneManifest) -> list[FileRef]:
+    """The log's file of a lane's snapshot; none where it is told that there is none."""
+    try:
+        return [log.snapshot(manifest.tau).events]
+    except StoreError:
+        return []
 
 
 def _wrong_counts(manifest: LaneManifest, delta: SnapshotDelta, graph: LiveGraph) -> Iterator[str]:

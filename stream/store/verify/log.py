@@ -23,6 +23,7 @@ from stream.store.log.history import rows_read
 from stream.store.log.layout import HEADER, HISTORY, INDEX, commit_name, events_name, log_folder, nodes_name
 from stream.store.log.tail import tail_schema
 from stream.store.places.place import Place
+from stream.store.verify.ahead import files_ahead, records_ahead
 from stream.store.verify.check import Check, Doubt
 from stream.store.verify.index import Indexed, verify_indexes
 from stream.store.verify.rows import wrong_rows
@@ -66,13 +67,14 @@ def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
     snapshots = _Snapshots(root, header, indexed, check)
     if indexed is not None:
         through = indexed.commit.sealed_through
-        for number in range(indexed.index.first, indexed.index.end):
-            snapshots.check(indexed.rows.load(number), indexed.index.n, through)
+        kept = map(indexed.rows.load, range(indexed.index.first, indexed.index.end))
+        for sealed in files_ahead(root, kept, lambda sealed: [sealed.events, sealed.nodes]):
+            snapshots.check(sealed, indexed.index.n, through)
         snapshots.require_ids(indexed.ids)
-    for record in records:
-        for sealed in record.sealed if record.n >= begin and (indexed is None or record.n > begin) else ():
-            snapshots.check(sealed, record.n, record.sealed_through)
-        if record.rejects is not None:
+    for record, newer in files_ahead(root, _steps(records, begin, indexed), _files):
+        if newer is not None:
+            snapshots.check(newer, record.n, record.sealed_through)
+        else:
             _rejects(root, record, check)
     if indexed is not None:
         _rejects_before(root, indexed.index, check)
@@ -81,18 +83,36 @@ def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
     return check
 
 
+def _steps(
+    records: list[CommitRecord], begin: int, indexed: Indexed | None
+) -> Iterator[tuple[CommitRecord, SealedSnapshot | None]]:
+    """Each commit with each snapshot that it seals, those apart that an index covers; and with None for its rejects."""
+    for record in records:
+        for sealed in record.sealed if record.n >= begin and (indexed is None or record.n > begin) else ():
+            yield record, sealed
+        if record.rejects is not None:
+            yield record, None
+
+
+def _files(step: tuple[CommitRecord, SealedSnapshot | None]) -> list[FileRef]:
+    record, sealed = step
+    if sealed is not None:
+        return [sealed.events, sealed.nodes]
+    return [] if record.rejects is None else [record.rejects]
+
+
 def _records(
     root: Place, header: LogHeader, begin: int, indexed: Indexed | None, check: Check
 ) -> list[CommitRecord]:
     """All readable commits from one on, in order; what is wrong with them and between them is noted."""
     records: list[CommitRecord] = []
     chain = CommitChain(root, header, indexed=False)
-    for n in range(
-        begin, max(numbers(root), default=-1) + 1
-    ):  # a listing beside a writer may lack one in between
+    # A listing beside a writer may lack one in between.
+    paths = [root / commit_name(n) for n in range(begin, max(numbers(root), default=-1) + 1)]
+    for n, read in enumerate(records_ahead(root, paths, CommitRecord), begin):
         path = root / commit_name(n)
         try:
-            record = read_record(path, CommitRecord)
+            record = read()
             records.append(record)
             if indexed is not None and n == begin:
                 chain = _resumed(root, header, records)

@@ -1,0 +1,81 @@
+"""Files of a bucket fetched ahead of the look at them, some at a time: one by one, each would wait for the service's answer."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from schemas.store import FileRef
+from stream.store.errors import StoreError
+from stream.store.files.paths import inside
+from stream.store.files.records import READ_THREADS, R, read_record
+from stream.store.places.cache import cache_of
+from stream.store.places.place import Place
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+MOST_AHEAD = 64
+"""So many items are fetched or wait to be looked at."""
+
+MOST_AHEAD_BYTES = 256 << 20
+"""Nor more than so many bytes, unless one item has more; at most a quarter of what the cache takes."""
+
+
+def records_ahead(root: Place, paths: Iterable[Place], kind: type[R]) -> Iterator[Callable[[], R]]:
+    """For each path in order what reads its record, or raises as ``read_record`` does; in a bucket it was read before."""
+    return _ahead(root, paths, lambda path: read_record(path, kind), lambda _: 0)
+
+
+def files_ahead(root: Place, items: Iterable[T], files: Callable[[T], list[FileRef]]) -> Iterator[T]:
+    """The items in order; in a bucket, those files that an item names lie in the cache by then, if they can be fetched.
+
+    What is wrong with a file is told by who opens it.
+
+    Args:
+        root: The log's or lane's folder.
+        items: Such as snapshots.
+        files: Files that an item names.
+    """
+
+    def fetch(named: tuple[T, list[FileRef]]) -> T:
+        for reference in named[1]:
+            with suppress(StoreError, OSError):  # told by who opens it
+                place = inside(root, reference.path)
+                if not isinstance(place, Path):
+                    cache_of(place).fetched(place, reference.bytes, reference.checksum)
+        return named[0]
+
+    named = ((item, files(item)) for item in items)
+    for fetched in _ahead(root, named, fetch, lambda item: sum(file.bytes for file in item[1])):
+        yield fetched()
+
+
+def _ahead(
+    root: Place, items: Iterable[T], work: Callable[[T], V], size: Callable[[T], int]
+) -> Iterator[Callable[[], V]]:
+    """For each item in order what gives the outcome of work on it, done ahead on threads for a bucket's."""
+    if isinstance(root, Path):
+        for item in items:
+            yield partial(work, item)
+        return
+    most = min(MOST_AHEAD_BYTES, cache_of(root).limit_bytes // 4)
+    waiting: deque[tuple[Future[V], int]] = deque()
+    held = 0
+    pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="verify")
+    try:
+        for item in items:
+            num_bytes = size(item)
+            while waiting and (len(waiting) >= MOST_AHEAD or held + num_bytes > most):
+                done, taken = waiting.popleft()
+                yield done.result
+                held -= taken
+            waiting.append((pool.submit(work, item), num_bytes))
+            held += num_bytes
+        while waiting:
+            yield waiting.popleft()[0].result
+    finally:
+        pool.shutdown(cancel_futures=True)
