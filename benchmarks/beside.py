@@ -113,7 +113,7 @@ def write_lane(lane: Lane) -> Role:
             try:
                 with LaneWriter(turn.store, lane) as writer:
                     turn.did["opened"] += 1
-                    for _ in range(int(turn.rng.integers(1, 20))):
+                    for _ in range(int(turn.rng.integers(1, 3 if lane is GOING else 20))):
                         turn.did["snapshots"] += writer.catch_up(stop=turn.over)
                         turn.rest(0.05)
                         if turn.over():

@@ -212,6 +212,26 @@ def test_verify_has_nothing_to_say_of_a_lane_that_is_removed_meanwhile(places, m
     assert calls
 
 
+def test_a_lane_that_was_made_anew_is_checked_and_removed_though_the_former_is_not_all_gone(tmp_path):
+    store = grown(tmp_path, *LANES, end=3)
+    shutil.copytree(store / "lanes/sep", store / "lanes/sep.removed")  # its removal was cut off
+    (store / "lanes/sep/commits/1.json").unlink()
+    assert any("lanes/sep/commits" in problem for problem in problems_of(store))
+    assert compact(store, remove=["sep"]).removed == ["sep"]
+    assert [folder.name for folder in (store / "lanes").iterdir()] == ["distdy"]
+
+
+def test_who_reads_a_lane_of_a_bucket_is_told_as_soon_as_its_removal_began(store, places):
+    if not places.in_bucket:
+        return
+    reader = LaneReader(store, "sep")
+    (store / "lanes/sep.removed").put(b"")
+    (store / "lanes/sep/commits/5.json").unlink()
+    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made anew"):
+        reader.manifests[5]
+    assert problems_of(store) == []
+
+
 def test_a_store_is_described_though_a_lane_goes_under_it(tmp_path, monkeypatch):
     store = grown(tmp_path, *LANES, end=3)
     scan = os.scandir

@@ -117,7 +117,9 @@ def remove_lane(store: str | Place, name: str) -> int:
     try:
         gone: Place
         if isinstance(folder, Path):
-            gone = folder.rename(folder.with_name(folder.name + REMOVED))
+            gone = folder.with_name(folder.name + REMOVED)
+            remove_all([gone])  # of an earlier lane of the name, whose removal was cut off
+            folder.rename(gone)
             sync_folder(folder.parent)
         else:
             gone = folder.with_name(folder.name + REMOVED)

@@ -193,7 +193,7 @@ class LaneReader:
         Raises:
             ConfigMissingError: It was; there may be another one of its name.
         """
-        if self.manifests and made(self.root) != self._made:
+        if self.manifests and (made(self.root) != self._made or is_going(self.root)):
             raise ConfigMissingError(
                 f"{self.root} was removed since it was opened, or made anew: open the lane that is there now"
             )

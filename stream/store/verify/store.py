@@ -41,10 +41,9 @@ def _look(place: Place) -> Check:
     check.add(settled(partial(verify_log, place), log))
     against_log = check.ok
     folders: list[Place] = [*(place / FOLDER).glob("*")]
-    going = {folder.name.removesuffix(REMOVED) for folder in folders if folder.name.endswith(REMOVED)}
     for folder in sorted(folders, key=str):
         name = folder.name
-        if not name.endswith(REMOVED) and name not in going and folder.is_dir():
+        if not name.endswith(REMOVED) and folder.is_dir():
             look = partial(verify_lane, place, name, against_log=against_log)
             check.add(settled(look, log, lane_folder(place, name)))
     exported: list[Place] = [*(place / EXPORTS).glob("*")]
