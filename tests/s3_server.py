@@ -1,7 +1,7 @@
 """A local S3 service for tests: moto's server, which honours If-None-Match and If-Match, on a port of its own."""
 
 import os
-import socket
+import re
 import subprocess
 import sys
 import time
@@ -33,7 +33,7 @@ class S3Server:
         """The address of a new store, or of one of a name, maybe through another endpoint."""
         own = f"{BUCKET}-{os.getpid()}-{next(_numbers)}"
         where = f"{BUCKET}/{name}" if name else f"{self._made(own)}/store"
-        query = {"cache": self._cache, "lease_s": 1, "retry_s": 5, "region": "us-east-1", **keys}
+        query = {"cache": self._cache, "lease_s": 1, "retry_s": 60, "region": "us-east-1", **keys}
         query["endpoint"] = endpoint or self.endpoint
         return f"s3://{where}?{'&'.join(f'{key}={value}' for key, value in query.items())}"
 
@@ -46,9 +46,6 @@ class S3Server:
 @contextmanager
 def running(folder: Path) -> Iterator[S3Server]:
     """The service, with credentials in the environment that it takes; its log and the cache lie in a folder."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with (folder / "log").open("wb") as log, pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
@@ -57,11 +54,10 @@ def running(folder: Path) -> Iterator[S3Server]:
         patch.setenv(
             "AWS_METADATA_ENDPOINT", "http://127.0.0.1:9"
         )  # no role of this machine is ever asked for
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]  # any free port
         with subprocess.Popen(command, stdout=log, stderr=log) as server:
             try:
-                _wait_for(port, server)
-                yield S3Server(f"http://127.0.0.1:{port}", folder / "cache")
+                yield S3Server(_served(folder / "log", server), folder / "cache")
             finally:
                 server.terminate()
 
@@ -73,13 +69,11 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
-    for _ in range(600):
-        assert server.poll() is None, "moto's server ended at its start"
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(f"moto's server doesn't listen on port {port}")
+def _served(log: Path, server: "subprocess.Popen[bytes]") -> str:
+    """Where it serves, by its own word."""
+    deadline = time.monotonic() + 120
+    while not (found := re.search(r"Running on (http://\S+)", log.read_text(errors="replace"))):
+        assert server.poll() is None, f"moto's server ended at its start: {log.read_text(errors='replace')}"
+        assert time.monotonic() < deadline, "moto's server doesn't say where it serves"
+        time.sleep(0.05)
+    return found[1]

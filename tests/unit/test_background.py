@@ -20,16 +20,16 @@ def test_requests_that_come_during_a_run_are_met_by_one_more() -> None:
     def task() -> None:
         runs.append(1)
         started.release()
-        assert go.acquire(timeout=10)
+        assert go.acquire(timeout=90)
 
     work = Background("test", task)
     work.start()
-    assert started.acquire(timeout=10)  # the first run, asked for by the start itself
+    assert started.acquire(timeout=90)  # the first run, asked for by the start itself
     for _ in range(5):
         work.ask()
     for _ in range(3):
         go.release()
-    assert work.settle(10)
+    assert work.settle(90)
     work.close()
     assert len(runs) in (2, 3)  # settle asks once more, before or after the second run began
 
@@ -44,8 +44,8 @@ def test_a_failure_is_shown_tried_again_and_forgotten_after_success() -> None:
 
     work = Background("test", task, retry_s=0.01, on_retry=lambda: retries.append(1))
     work.start()
-    assert healed.wait(10)
-    assert work.settle(10)
+    assert healed.wait(90)
+    assert work.settle(90)
     assert work.error is None
     assert len(retries) == 2
     work.close()
@@ -57,14 +57,14 @@ def test_settle_says_no_when_the_task_fails_or_takes_too_long() -> None:
 
     failing = Background("failing", fail, retry_s=60)
     failing.start()
-    assert not failing.settle(10)
+    assert not failing.settle(90)
     assert failing.error == "no"
     failing.close()
 
     blocked = threading.Event()
 
     def wait() -> None:
-        blocked.wait(10)
+        blocked.wait(90)
 
     slow = Background("slow", wait)
     slow.start()
@@ -77,7 +77,7 @@ def test_a_closed_one_runs_nothing_more() -> None:
     runs: list[int] = []
     work = Background("test", lambda: runs.append(1))
     work.start()
-    work.settle(10)
+    work.settle(90)
     work.close()
     done = len(runs)
     work.ask()
@@ -97,7 +97,7 @@ def test_a_task_finds_what_holds_the_background() -> None:
             self.work.start()
 
     owner = Owner()
-    assert owner.work.settle(10)
+    assert owner.work.settle(90)
     assert owner.work.error is None
     owner.work.close()
     assert not any(owner.found)

@@ -2,6 +2,7 @@
 
 import errno
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class SlowDisk:
 
         def commit(**arguments: Any) -> CommitRecord:
             self.begun.set()
-            assert self.free.wait(20)
+            assert self.free.wait(90)
             if self.refusal is not None:
                 raise self.refusal
             return made(**arguments)
@@ -47,7 +48,7 @@ class SlowDisk:
     def begin(self) -> None:
         """Start a commit that doesn't end."""
         assert self.sink.advance(wait=False) is None
-        assert self.begun.wait(20)
+        assert self.begun.wait(90)
 
     def sealed(self) -> dict[int, list[int]]:
         """External src ids by snapshot."""
@@ -106,12 +107,14 @@ def test_so_much_waits_for_a_slow_disk_and_no_more(disk):
 
     source = threading.Thread(target=read_on)
     source.start()
-    source.join(1.0)
+    while source.is_alive() and (not taken or taken[-1] < 50_000):
+        time.sleep(0.01)
+    source.join(0.3)
     assert source.is_alive()
     assert taken[-1] >= 50_000 > taken[-2]
     held = len(taken)
     disk.free.set()
-    source.join(20)
+    source.join(90)
     assert not source.is_alive()
     assert len(taken) == held
     disk.sink.seal_all()

@@ -32,7 +32,7 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
-def wait_until(condition: Any, seconds: float = 10) -> None:
+def wait_until(condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
