@@ -46,16 +46,17 @@ class ForeignScores:
             for name in (*REQUIRED[1:], "historical_score")
             if name in table.column_names
         }
-        self._candidates: dict[int, Float64] | None = None
+        self._lists: pa.ChunkedArray | None = None
         if "candidate_scores" in table.column_names:
             self._require_lists(table["candidate_scores"].type)
-            lists = zip(event.tolist(), table["candidate_scores"].to_pylist(), strict=True)
-            self._candidates = {number: self._list(number, found) for number, found in lists if found}
+            # Arrow's until they are asked for: about 2,000 events are ranked, and the file may have tens of millions.
+            self._lists, self._row = table["candidate_scores"], order
+            self._chunk_begins = np.cumsum([0, *(len(chunk) for chunk in self._lists.chunks)])
 
     @property
     def ranks(self) -> bool:
         """Whether there are scores of candidates."""
-        return self._candidates is not None
+        return self._lists is not None
 
     @property
     def has_historical(self) -> bool:
@@ -91,11 +92,11 @@ class ForeignScores:
         """
         found = np.empty((len(events), count))
         for row, event in enumerate(events.tolist()):
-            scores = (self._candidates or {}).get(event)
-            if scores is None or len(scores) != count:
+            scores = self._list(event)
+            if len(scores) != count:
                 raise Failure(
-                    f"--scores {self.path}: event {event} has {0 if scores is None else len(scores)} candidate_scores, the "
-                    f"negatives' file has {count} candidates"
+                    f"--scores {self.path}: event {event} has {len(scores)} candidate_scores, the negatives' file has "
+                    f"{count} candidates"
                 )
             found[row] = scores
         self._require_numbers("candidate_scores", np.asarray(np.isnan(found).any(axis=1)), events)
@@ -129,7 +130,14 @@ class ForeignScores:
         numbers: Float64 = column.to_numpy()
         return numbers
 
-    def _list(self, event: int, found: Any) -> Float64:
+    def _list(self, event: int) -> Float64:
+        """The scores of an event's candidates; none where the file has none."""
+        at = int(np.searchsorted(self.event, event))
+        if self._lists is None or at == len(self.event) or self.event[at] != event:
+            return np.empty(0)
+        row = int(self._row[at])
+        chunk = int(np.searchsorted(self._chunk_begins, row, side="right")) - 1
+        found: Any = self._lists.chunk(chunk)[row - int(self._chunk_begins[chunk])].as_py() or ()
         try:
             return np.array(found.split() if isinstance(found, str) else found, np.float64)
         except ValueError:
