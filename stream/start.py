@@ -11,12 +11,20 @@ NOTHING_READ = b'{"snapshots": 0,"events": 0,"refused": 0,"late": 0,"seconds": 0
 def main() -> None:
     """Entry point.
 
-    SIGTERM ends ``run`` with exit code 0 also while it loads, when there is nothing to commit yet.
+    SIGTERM ends ``run`` with exit code 0 also while it loads, when there is nothing to commit yet; Ctrl-C ends any command
+    then without a traceback.
     """
     if sys.argv[1:2] == ["run"]:
         signal.signal(signal.SIGTERM, lambda *_: _end_unread())
+    heeded = (
+        signal.getsignal(signal.SIGINT) == signal.default_int_handler
+    )  # else a shell's background has it ignored
+    if heeded:
+        signal.signal(signal.SIGINT, lambda *_: _interrupted())
     from stream.cli import app
 
+    if heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
     except SystemExit as end:
@@ -30,6 +38,11 @@ def _end_unread() -> None:
     if "--json" in sys.argv:
         os.write(1, NOTHING_READ)
     os._exit(0)
+
+
+def _interrupted() -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130)
 
 
 def _threads_at_work() -> bool:

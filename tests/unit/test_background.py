@@ -173,3 +173,24 @@ def test_a_command_ends_with_its_exit_code_whatever_was_left_behind() -> None:
         [sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (3, "summary\n")
+
+
+INTERRUPTED = """
+import os, signal, sys
+from stream import start
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "stream.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+start.main()
+"""
+
+
+def test_ctrl_c_while_a_command_loads_is_one_word() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
