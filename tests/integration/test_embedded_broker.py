@@ -15,7 +15,7 @@ def test_replay_and_run_work_against_the_embedded_broker_process(tmp_path: Path)
     command = [sys.executable, "-m", "stream.kafka.embedded", "--port-file", str(port_file)]
     broker = subprocess.Popen(command)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not port_file.exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -27,7 +27,7 @@ def test_replay_and_run_work_against_the_embedded_broker_process(tmp_path: Path)
         assert result("run", "--config", written(tmp_path, content), "--until-idle", "1")["events"] == 3_000
         assert sorted(triples(log_table(tmp_path / "store"))) == sorted(expected(table))
         broker.send_signal(signal.SIGTERM)
-        assert broker.wait(timeout=10) == 0
+        assert broker.wait(timeout=60) == 0
     finally:
         broker.kill()
         broker.wait()

@@ -1,6 +1,7 @@
 """Both services export what Prometheus, the dashboard and the alerts ask for: shown by a real Prometheus where there is one."""
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -39,16 +40,18 @@ class Running:
     trainer: list[str]
 
 
-def free_port(consecutive: int = 1) -> int:
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + consecutive - 1 if consecutive > 1 else 0))
-            except OSError:
-                continue
-            return port
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def told(log: Path, pattern: str) -> str:
+    """The address that a service says in its log, once it does."""
+    wait_for(f"{pattern} in {log.name}", lambda: re.search(pattern, log.read_text(errors="replace")))
+    found = re.search(pattern, log.read_text(errors="replace"))
+    assert found is not None
+    return found[1].removesuffix("/metrics")
 
 
 def get(url: str) -> str:
@@ -85,11 +88,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         wait_for("the broker", (folder / "address").exists)
         address = (folder / "address").read_text()
         produce(address)
-        stream_port, trainer_port = free_port(), free_port(2)
-        (folder / "stream.yaml").write_text(
-            yaml.safe_dump(stream_configuration(folder, address, stream_port))
-        )
-        (folder / "trainer.yaml").write_text(yaml.safe_dump(trainer_configuration(folder, trainer_port)))
+        (folder / "stream.yaml").write_text(yaml.safe_dump(stream_configuration(folder, address)))
+        (folder / "trainer.yaml").write_text(yaml.safe_dump(trainer_configuration(folder)))
         start(
             "stream",
             "-c",
@@ -100,8 +100,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         )
         start("trainer", "-m", "trainer.cli", "run", "--config", str(folder / "trainer.yaml"), "--ranks", "2")
         services = Running(
-            f"http://127.0.0.1:{stream_port}",
-            [f"http://127.0.0.1:{trainer_port + rank}" for rank in range(2)],
+            told(folder / "stream.log", r"health: (http://\S+?)/readyz"),
+            [told(folder / "trainer.log", rf'"rank": {rank}, "url": "(http[^"]+)"') for rank in range(2)],
         )
         wait_for(
             "the first scored snapshots",
@@ -137,7 +137,7 @@ def produce(address: str) -> None:
     producer.flush(30)
 
 
-def stream_configuration(folder: Path, address: str, port: int) -> dict[str, Any]:
+def stream_configuration(folder: Path, address: str) -> dict[str, Any]:
     return {
         "graph": "watched",
         "store": str(folder / "store"),
@@ -148,11 +148,11 @@ def stream_configuration(folder: Path, address: str, port: int) -> dict[str, Any
             {"name": "sep", "algorithm": "sep", "parts": 2},
         ],
         "publish": [{"exports": "distdy", "topic": "vectors"}],
-        "metrics": {"port": port},
+        "metrics": {"port": 0},
     }
 
 
-def trainer_configuration(folder: Path, port: int) -> dict[str, Any]:
+def trainer_configuration(folder: Path) -> dict[str, Any]:
     return {
         "store": str(folder / "store"),
         "lane": "distdy",
@@ -161,7 +161,7 @@ def trainer_configuration(folder: Path, port: int) -> dict[str, Any]:
         "device": "cpu",
         "drift": {"window_events": 150, "reference_events": 150},
         "exports": {"embeddings": True},
-        "metrics": {"port": port},
+        "metrics": {"port": 0},
     }
 
 

@@ -91,7 +91,7 @@ def test_an_outage_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write_export(tmp_path, "hash")
     config = configuration(tmp_path, "127.0.0.1:9", "edges")
     publisher = ExportPublisher(str(tmp_path), to, settings, StreamMetrics(StreamConfig(**config))).start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while publisher.error is None and time.monotonic() < deadline:
         time.sleep(0.05)
     publisher.close()
