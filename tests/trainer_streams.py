@@ -1,5 +1,6 @@
 """Small streams with something to learn, for tests of the trainer."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,22 @@ def meetings(
         for name in event_schema("int").names
     }
     return pa.table(columns, schema=event_schema("int"))
+
+
+def held_back(store: Path, lane: str, after: int) -> Callable[[], None]:
+    """Have a lane's stream stand at so many snapshots, whoever is slow; what is returned lets it go on."""
+    later = sorted((store / "lanes" / lane / "commits").glob("*.json"), key=lambda path: int(path.stem))[
+        after:
+    ]
+    assert later
+    for record in later:
+        record.rename(record.with_suffix(".later"))
+
+    def go_on() -> None:
+        for record in later:
+            record.with_suffix(".later").rename(record)
+
+    return go_on
 
 
 def make_lane(

@@ -4,6 +4,7 @@ Usage: rank_numbers.py STORE LANE OUT; ranks by torchrun's environment variables
 """
 
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,16 @@ def numbers(store: str, lane_name: str, ranks: Ranks) -> dict[str, torch.Tensor]
     return found
 
 
+def threads_of_the_group() -> list[str]:
+    found = []
+    for name in Path("/proc/self/task").glob("*/comm"):
+        try:
+            found.append(name.read_text().strip())
+        except OSError:  # it has ended
+            continue
+    return sorted(name for name in found if "gloo" in name)
+
+
 def main() -> None:
     """As a rank."""
     ranks = Ranks.from_environment("cpu")
@@ -70,8 +81,10 @@ def main() -> None:
     if ranks.rank == 0:
         torch.save({**found, "sent": torch.tensor(every)}, Path(sys.argv[3]))
     ranks.close()
-    threads = {name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")}
-    left = sorted(name for name in threads if "gloo" in name)
+    # The kernel still lists a thread for a moment after it was joined.
+    until_s = time.monotonic() + 20
+    while (left := threads_of_the_group()) and time.monotonic() < until_s:
+        time.sleep(0.01)
     if left:
         sys.exit(f"close() left threads of the group behind, which may abort the process at its end: {left}")
 

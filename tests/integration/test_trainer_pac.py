@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from test_trainer_processes import (
     started,
     until,
 )
-from trainer_streams import SECOND, meetings
+from trainer_streams import SECOND, held_back, meetings
 
 from schemas.config import Lane
 from stream.store.from_file import build_store
@@ -61,9 +62,11 @@ def test_after_kill_nine_of_each_rank_torchrun_goes_on_with_the_same_numbers(
     store: Path, straight: list[dict], tmp_path: Path
 ) -> None:
     """``benchmarks/rank_kills.py`` does it 20 times."""
-    config = pac(tmp_path, store)
+    shutil.copytree(store, tmp_path / "store")
+    go_on = held_back(tmp_path / "store", "sep", 9)
+    config = pac(tmp_path, tmp_path / "store")
     torchrun = "torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=5 --monitor-interval=0.2"
-    command = f"{torchrun} --log-dir={tmp_path / 'ranks'} -m trainer.cli run --config {config} --until-idle 2"
+    command = f"{torchrun} --log-dir={tmp_path / 'ranks'} -m trainer.cli run --config {config} --until-idle 5"
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command.split()],
@@ -75,6 +78,7 @@ def test_after_kill_nine_of_each_rank_torchrun_goes_on_with_the_same_numbers(
             for victim, lines in enumerate((3, 7)):
                 until(lambda lines=lines: len(scored(tmp_path)) >= lines, f"snapshot {lines}")
                 ranks_of(process)[victim].kill()
+            go_on()
             assert process.wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()
         finally:
             for child in [*ranks_of(process), process]:
