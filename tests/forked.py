@@ -51,7 +51,7 @@ class Commands:
         self._started.append(process)
         return process
 
-    def run(self, *arguments: str | Path, log: Path, crash_at: str = "", timeout_s: float = 60) -> int:
+    def run(self, *arguments: str | Path, log: Path, crash_at: str = "", timeout_s: float = 180) -> int:
         """Run one to its end; returns its exit code, negative for the signal that killed it."""
         process = self.start(*arguments, log=log, crash_at=crash_at)
         process.join(timeout_s)

@@ -132,13 +132,13 @@ def test_a_killed_backfill_goes_on_where_it_ended_and_nothing_shows_it(kafka: st
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=60,
+                timeout=180,
             )
             assert killed.returncode == -signal.SIGKILL, f"{point} was not reached: {killed.stderr}"
         if points:
             with pytest.raises(StoreError, match=r"rows of its history .* run freshet-stream backfill again"):
                 run_job(config)
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, check=True, capture_output=True, timeout=180)
         ran, _ = run_job(config)
         assert (ran.events, ran.late) == (sum(event[2] >= everything[599][2] for event in everything), 0)
         assert sorted(logged(folder / "store")) == sorted(everything)

@@ -53,7 +53,7 @@ def test_a_kill_at_every_point_of_a_compaction_loses_nothing(processes, before, 
     store = Path(shutil.copytree(before, tmp_path / "store"))
     job = processes.Process(target=compact_store, args=(store, AGAIN, point))
     job.start()
-    job.join(60)
+    job.join(180)
     assert job.exitcode == -signal.SIGKILL, f"{point} was not reached"
     assert verify(store).problems == []
     assert [log_content(store, FIRST), *(seen(store, chosen.name, FIRST) for chosen in LANES)] == shown
@@ -68,7 +68,7 @@ def test_a_kill_while_a_lane_is_removed_leaves_a_store_without_it(processes, bef
     store = Path(shutil.copytree(before, tmp_path / "store"))
     job = processes.Process(target=compact_store, args=(store, KEPT, "compact.removing", ("sep",)))
     job.start()
-    job.join(60)
+    job.join(180)
     assert job.exitcode == -signal.SIGKILL
     assert verify(store).problems == []
     compact(store)

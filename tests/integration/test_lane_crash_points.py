@@ -30,7 +30,7 @@ def undisturbed(tmp_path_factory):
 def run(processes, store: Path, name: str, crash_at: str = "") -> int:
     job = processes.Process(target=catch_up, args=(store, LANES[name], crash_at))
     job.start()
-    job.join(60)
+    job.join(180)
     return job.exitcode
 
 
