@@ -12,6 +12,7 @@ from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Drift, Optimisation
 from stream.service.failure import Failure
+from stream.store.files.numbered import Numbered
 from trainer.continual.daemon import Trainer
 from trainer.continual.drift import DriftWatch
 from trainer.continual.overload import LoadPolicy, time_stratified
@@ -90,8 +91,11 @@ class SlowToLearn:
         return getattr(self._lane, name)
 
     @property
-    def manifests(self) -> list:
-        return self._whole[: 1 + int(self.done / self._steps)]
+    def manifests(self) -> Numbered:
+        there: Numbered = Numbered("lane snapshot")
+        for manifest in self._whole[: 1 + int(self.done / self._steps)]:
+            there.append(manifest)
+        return there
 
 
 @KINDS

@@ -13,7 +13,9 @@ from stream.pipeline import HeldStages, run_locally
 from stream.service.scratch import LOCK, WITHIN, scratch_folder
 
 HOLDER = """
-import sys, time
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever started the tests may ignore them, and so would this
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from stream.service.scratch import scratch_folder
 with scratch_folder("held") as folder:
     (folder / "deep" / "er").mkdir(parents=True)
