@@ -8,6 +8,8 @@ from lane_stream import FEATURES, SECOND, SEGMENTS, random_events
 
 from schemas.config import Lane
 from schemas.store import LogHeader
+from stream.store.compact.retention import Keep
+from stream.store.compact.store import compact
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
@@ -38,6 +40,12 @@ def grown(store: Path, *lanes: Lane, end: int = SNAPSHOTS) -> Path:
     """A store of the first snapshots with lanes up to date."""
     seal(store, 0, end)
     catch_up(store, *lanes)
+    return store
+
+
+def indexed(store: Path, *lanes: Lane, end: int, kept: int) -> Path:
+    """A store that was compacted once: it has an index and a base of the log and of all lanes."""
+    compact(grown(store, *lanes, end=end), Keep(snapshots=kept), always=True)
     return store
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compacted import catch_up, grown, seal
+from compacted import catch_up, indexed, seal
 from lane_stream import lane
 from meanwhile import dropping, with_after, with_before
 from placed import files_of, flipped, problems_of, write
@@ -30,17 +30,13 @@ SNAPSHOTS, KEPT = 12, 9
 
 
 @pytest.fixture(scope="module")
-def indexed(places):
-    """A store with an index and a base of the log and of both lanes."""
-    store = grown(places.new(), *LANES, end=SNAPSHOTS)
-    compact(store, Keep(snapshots=KEPT), always=True)
-    return store
+def compacted(places):
+    return indexed(places.new(), *LANES, end=SNAPSHOTS, kept=KEPT)
 
 
 @pytest.fixture
-def store(indexed, places):
-    """A copy of it, to be changed."""
-    return places.copy(indexed)
+def store(compacted, places):
+    return places.copy(compacted)
 
 
 @pytest.mark.parametrize(
