@@ -25,6 +25,8 @@ class Pending:
     events: list[Run] = field(default_factory=list)
     rejects: list[pa.Table] = field(default_factory=list)
     positions: dict[Key, Position] = field(default_factory=dict)
+    begins: dict[Key, int] = field(default_factory=dict)
+    """Offset from which on each topic partition was taken in."""
     accepted: Counter[tuple[str, Op]] = field(default_factory=Counter)
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     late: Counter[str] = field(default_factory=Counter)
@@ -76,6 +78,7 @@ class Pending:
             events=self.events + later.events,
             rejects=self.rejects + later.rejects,
             positions=self.positions | later.positions,
+            begins=later.begins | self.begins,
             accepted=self.accepted + later.accepted,
             refused=self.refused + later.refused,
             late=self.late + later.late,

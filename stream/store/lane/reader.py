@@ -103,10 +103,14 @@ class LaneReader:
             except CorruptError:
                 self._require_there()
                 raise
-            self.manifests.append(manifest)
-            self.taus.add(manifest.tau)
+            self.add(manifest)
         if len(self.manifests) == end and missing:
             self._require_there()
+
+    def add(self, manifest: LaneManifest) -> None:
+        """Take the next manifest in, as its writer does."""
+        self.manifests.append(manifest)
+        self.taus.add(manifest.tau)
 
     @property
     def totals(self) -> LaneTotals:
