@@ -42,13 +42,14 @@ class Trouble:
     """Refuses operations of a folder or a bucket, or ends the process before one; leases and locks are left out.
 
     Attributes:
+        in_bucket: Whether it is a bucket.
         operations: What was asked for since ``begin``.
         met: How many of them were refused.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, in_bucket: bool) -> None:
         monkeypatch.setattr(room, "RETRY_S", 0.0)
-        self._in_bucket = in_bucket
+        self.in_bucket = in_bucket
         self._lock = threading.RLock()
         self._within = threading.local()
         self.begin()
@@ -72,7 +73,7 @@ class Trouble:
 
     def _meeting(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def operation(*arguments: Any, **more: Any) -> Any:
-            told = " ".join(str(argument) for argument in arguments[1 if self._in_bucket else 0 :][:2])
+            told = " ".join(str(argument) for argument in arguments[1 if self.in_bucket else 0 :][:2])
             if told.split()[0].endswith("lock"):
                 return real(*arguments, **more)
             with self._lock:
@@ -92,7 +93,7 @@ class Trouble:
         return operation
 
     def _refusal(self) -> OSError:
-        if self._in_bucket:
+        if self.in_bucket:
             return ObjectStoreError("the service does not answer (status 503)", errno.EHOSTUNREACH)
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
