@@ -10,19 +10,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compacted import seal, seen
 from crash_disk import CrashDisk, put, states
-from once import MESSAGES, Killed, Trouble, drive, drive_to_the_end, twice_or_lost
+from lane_stream import lane
+from log_events import poll, stream_config
+from once import KEY, MESSAGES, Killed, Trouble, drive, drive_to_the_end, messages, twice_or_lost
 from placed import Places
 from sink_job import A, Counting, Job
 from structlog.testing import capture_logs
+from test_cluster_parts import NoOffsets
+from test_exports import add
 
 from schemas.store import CommitRecord
+from stream.cluster.log_host import LogHost
+from stream.cluster.plan import Plan
+from stream.held import hold, release
+from stream.kafka.reader import Start
+from stream.metrics import StreamMetrics
 from stream.store.errors import LaneBusyError, StoreError
+from stream.store.exports.reader import ExportReader
+from stream.store.exports.writer import ExportWriter
+from stream.store.lane.writer import LaneWriter
 from stream.store.log import writer as log_writer
 from stream.store.log.layout import log_folder
 from stream.store.log.writer import LogWriter
 from stream.store.places import lease as lease_module
+from stream.store.places.place import Place
+from stream.store.verify.exports import verify_exports
 from stream.store.verify.store import verify
+from trainer.continual.checkpoint import Checkpoints
 
 NOT_CLEANED_UP = "the store is not cleaned up, trying again with the next commit"
 
@@ -258,3 +274,159 @@ def test_a_writer_that_comes_to_know_of_anothers_commit_makes_none_after_it(tmp_
         job.sink.flush()
     other.close()
     assert verify(tmp_path).problems == []
+
+
+# On a cluster: the log in a worker process
+
+
+@pytest.fixture
+def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LogHost]]:
+    """Opens the log of a store as a worker does; a job whose configuration this process holds."""
+    monkeypatch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
+    held: list[str] = []
+
+    def opened(store: str) -> LogHost:
+        config = stream_config(store, commit_every_s=1e-9)
+        plan = Plan.of(config, [Start(*KEY, 0, MESSAGES)])
+        hold(plan.id, config)
+        held.append(plan.id)
+        return LogHost(plan, config, StreamMetrics(config))
+
+    yield opened
+    for name in held:
+        release(name)
+
+
+def drive_on_a_cluster(store: str, hosted: Callable[[str], LogHost]) -> None:
+    """What a worker does with batches that come again after each failure, from where the log says."""
+    host = hosted(store)
+    try:
+        while (first := host._sink.next_offset(KEY) or 0) < MESSAGES:
+            host.write(poll(*KEY, messages(first, first + 1), first=first, end=first + 1))
+        host._room.made(host._sink.seal_all)
+    except BaseException:
+        host.close(flush=False)
+        raise
+    host.close()
+
+
+def test_on_a_cluster_each_message_is_in_the_log_once(
+    places: Places, trouble: Trouble, hosted: Callable[[str], LogHost]
+) -> None:
+    whole = places.address()
+    drive_on_a_cluster(whole, hosted)
+    numbers = [
+        number
+        for n in (0, 8, 10)
+        for number in range(behind_record(trouble, n), behind_record(trouble, n + 1))
+    ]
+    for at in numbers:
+        store = places.address()
+        trouble.begin(lambda number, what, at=at: number == at)  # type: ignore[misc]
+        while True:
+            with suppress(OSError, StoreError):
+                drive_on_a_cluster(store, hosted)
+                break
+        assert trouble.met
+        require_once(trouble, store, at)
+
+
+# Lanes, exports, checkpoints
+
+
+def behind_each(trouble: Trouble, folder: str) -> list[int]:
+    """Numbers of the operations from a durable record in ``folder`` to the next file that is written."""
+    numbers, behind = [], False
+    named = False
+    for number, what in enumerate(trouble.operations):
+        operation = what.split()[0]
+        if operation == "put_new" and folder in what:
+            behind = True
+            continue
+        if operation == "link" and folder in what:
+            named = True
+        elif named and operation == "fsync":
+            behind, named = True, False
+            continue
+        elif operation in ("fsync", "mkdir", "put", "put_new", "link"):
+            behind = False
+        if behind:
+            numbers.append(number)
+    return numbers
+
+
+def test_nothing_behind_a_lanes_manifest_fails_it(places: Places, trouble: Trouble) -> None:
+    wanted = lane("hdrf", base_every=2)
+
+    def made() -> Place:
+        store = places.new()
+        seal(store, 0, 5)
+        trouble.begin()
+        return store
+
+    whole = made()
+    with LaneWriter(whole, wanted) as writer:
+        assert writer.catch_up() == 5
+    expected, numbers = seen(whole, "hdrf", 0), behind_each(trouble, "hdrf/commits/")
+    assert len(numbers) > 10
+    for at in numbers:
+        store = made()
+        trouble.begin(lambda number, what, at=at: number == at)  # type: ignore[misc]
+        with LaneWriter(store, wanted) as writer, capture_logs() as logs:
+            assert writer.catch_up() == 5, trouble.operations[at]
+        assert trouble.met == 1
+        told = [line["event"] for line in logs if line["event"] == NOT_CLEANED_UP]
+        assert len(told) == 1 or trouble.operations[at].endswith(".json.tmp")
+        trouble.begin()
+        assert seen(store, "hdrf", 0) == expected
+        assert verify(store).problems == []
+        assert len(list((store / "lanes/hdrf/state").iterdir())) <= 2
+
+
+def test_an_export_whose_record_may_be_there_keeps_its_files_and_nothing_behind_it_fails(
+    places: Places, trouble: Trouble
+) -> None:
+    def export_three(store: Place) -> int:
+        failures = 0
+        while (writer := ExportWriter(store, "lane")) and len(writer.reader.commits) < 3:
+            try:
+                while len(writer.reader.commits) < 3:
+                    add(writer)
+                    writer.retain(2)
+            except OSError:
+                failures += 1
+        return failures
+
+    whole = places.new()
+    trouble.begin()
+    assert export_three(whole) == 0
+    count, behind = len(trouble.operations), behind_each(trouble, "lane/commits/")
+    assert len(behind) > 5
+    for at in range(count):
+        for lost in (False, True):
+            store = places.new()
+            trouble.begin(lambda number, what, at=at: number == at, lost=lost)  # type: ignore[misc]
+            failures = export_three(store)
+            assert trouble.met == 1
+            where = trouble.operations[at], lost
+            assert failures == 0 or at not in behind, where
+            trouble.begin()
+            assert len(ExportReader(store, "lane").commits) == 3, where
+            assert verify_exports(store, "lane").problems == [], where
+
+
+def test_checkpoints_that_cannot_be_removed_do_not_fail_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = Trouble(monkeypatch, in_bucket=False)
+    (tmp_path / "left.pt.tmp").touch()
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    trouble.begin(lambda number, what: what.startswith("unlink"))
+    with capture_logs() as logs:
+        for sequence in range(3):
+            assert checkpoints.save(sequence, {"n": sequence}).exists()
+    assert checkpoints.newest_sequence() == 2
+    assert [line["event"] for line in logs] == [NOT_CLEANED_UP]
+    trouble.begin()
+    checkpoints.save(3, {"n": 3})
+    assert [path.name for path in tmp_path.iterdir()] == [f"{3:016d}.pt"]
