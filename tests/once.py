@@ -4,11 +4,12 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from log_events import SECOND, Clock, event, poll, stream_config
+from placed import Places
 
 from schemas.events import REJECT_SCHEMA
 from stream.job import room
@@ -21,6 +22,7 @@ from stream.store.log.layout import commit_name
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.places.bucket import Bucket, ObjectStoreError
+from stream.store.verify.store import verify
 
 KEY = ("a", 0)
 MESSAGES = 12
@@ -29,6 +31,8 @@ REFUSED = (4, 9)
 
 FOLDER = ("mkdir", "rmdir", "rename", "replace", "link", "unlink", "remove", "fsync", "listdir", "scandir")
 BUCKET = ("stat", "read", "fetch", "below", "folder", "put", "put_new", "replace", "remove")
+
+NOT_CLEANED_UP = "the store is not cleaned up, trying again with the next commit"
 
 Rule = Callable[[int, str], bool]
 """Given the number of an operation since ``begin`` and what it is, whether it is met."""
@@ -167,3 +171,24 @@ def twice_or_lost(store: str) -> dict[str, Counter[Any]]:
         "rejects lost": wanted - refused,
     }
     return {what: counts for what, counts in wrong.items() if counts}
+
+
+@pytest.fixture
+def trouble(places: Places, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trouble]:
+    with monkeypatch.context() as patch:
+        yield Trouble(patch, in_bucket=places.in_bucket)
+
+
+def require_once(trouble: Trouble, store: str, where: object) -> None:
+    trouble.begin()
+    assert twice_or_lost(store) == {}, where
+    assert verify(store).problems == [], where
+
+
+def behind_record(trouble: Trouble, n: int) -> int:
+    """Number of the first operation after commit ``n``'s record is durable."""
+    record, seen = f"{n:016d}.json", list(enumerate(trouble.operations))
+    if trouble.in_bucket:
+        return next(k for k, what in seen if what.startswith("put_new") and record in what) + 1
+    linked = next(k for k, what in seen if what.startswith("link") and what.endswith(record))
+    return next(k for k, what in seen[linked:] if what.startswith("fsync")) + 1

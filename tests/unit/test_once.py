@@ -3,67 +3,37 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from compacted import grown, seal, seen
 from crash_disk import CrashDisk, put, states
-from lane_stream import lane
-from log_events import poll, stream_config
-from once import KEY, MESSAGES, Killed, Trouble, drive, drive_to_the_end, messages, twice_or_lost
+from once import (
+    MESSAGES,
+    NOT_CLEANED_UP,
+    Killed,
+    Trouble,
+    behind_record,
+    drive,
+    drive_to_the_end,
+    require_once,
+    twice_or_lost,
+)
 from placed import Places
 from sink_job import A, Counting, Job
 from structlog.testing import capture_logs
-from test_cluster_parts import NoOffsets
-from test_exports import add
 
 from schemas.store import CommitRecord
-from stream.cluster.log_host import LogHost
-from stream.cluster.plan import Plan
-from stream.held import hold, release
-from stream.kafka.reader import Start
-from stream.metrics import StreamMetrics
 from stream.store.errors import LaneBusyError, StoreError
-from stream.store.exports.layout import commit_name
-from stream.store.exports.reader import ExportReader
-from stream.store.exports.writer import ExportWriter
-from stream.store.lane.layout import manifest_name
-from stream.store.lane.writer import LaneWriter
+from stream.store.files.clean_up import CleanUp
 from stream.store.log import writer as log_writer
 from stream.store.log.layout import log_folder
 from stream.store.log.writer import LogWriter
 from stream.store.places import lease as lease_module
-from stream.store.places.place import Place
-from stream.store.verify.exports import verify_exports
 from stream.store.verify.store import verify
-from trainer.continual.checkpoint import Checkpoints
-
-NOT_CLEANED_UP = "the store is not cleaned up, trying again with the next commit"
-
-
-@pytest.fixture
-def trouble(places: Places, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trouble]:
-    with monkeypatch.context() as patch:
-        yield Trouble(patch, in_bucket=places.in_bucket)
-
-
-def require_once(trouble: Trouble, store: str, where: object) -> None:
-    trouble.begin()
-    assert twice_or_lost(store) == {}, where
-    assert verify(store).problems == [], where
-
-
-def behind_record(trouble: Trouble, n: int) -> int:
-    """Number of the first operation after commit ``n``'s record is durable."""
-    record, seen = f"{n:016d}.json", list(enumerate(trouble.operations))
-    if trouble.in_bucket:
-        return next(k for k, what in seen if what.startswith("put_new") and record in what) + 1
-    linked = next(k for k, what in seen if what.startswith("link") and what.endswith(record))
-    return next(k for k, what in seen[linked:] if what.startswith("fsync")) + 1
 
 
 @pytest.mark.parametrize("commit", [0, 8, 10], ids=["first", "tail files absorbed", "sealed"])
@@ -278,151 +248,34 @@ def test_a_writer_that_comes_to_know_of_anothers_commit_makes_none_after_it(tmp_
     assert verify(tmp_path).problems == []
 
 
-# On a cluster: the log in a worker process
+def test_clean_up_stops_at_a_failure_keeps_it_for_later_and_tells_each_trouble_once(tmp_path: Path) -> None:
+    done: list[str] = []
+    broken = {"a", "c"}
 
+    def work(name: str) -> Callable[[], None]:
+        def try_it() -> None:
+            done.append(name)
+            if name in broken:
+                raise OSError(errno.EIO, "no")
 
-@pytest.fixture
-def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LogHost]]:
-    """Opens the log of a store as a worker does; a job whose configuration this process holds."""
-    monkeypatch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
-    held: list[str] = []
+        return try_it
 
-    def opened(store: str) -> LogHost:
-        config = stream_config(store, commit_every_s=1e-9)
-        plan = Plan.of(config, [Start(*KEY, 0, MESSAGES)])
-        hold(plan.id, config)
-        held.append(plan.id)
-        return LogHost(plan, config, StreamMetrics(config))
-
-    yield opened
-    for name in held:
-        release(name)
-
-
-def drive_on_a_cluster(store: str, hosted: Callable[[str], LogHost]) -> None:
-    """What a worker does with batches that come again after each failure, from where the log says."""
-    host = hosted(store)
-    try:
-        while (first := host._sink.next_offset(KEY) or 0) < MESSAGES:
-            host.write(poll(*KEY, messages(first, first + 1), first=first, end=first + 1))
-        host._room.made(host._sink.seal_all)
-    except BaseException:
-        host.close(flush=False)
-        raise
-    host.close()
-
-
-def test_on_a_cluster_each_message_is_in_the_log_once(
-    places: Places, trouble: Trouble, hosted: Callable[[str], LogHost]
-) -> None:
-    whole = places.address()
-    drive_on_a_cluster(whole, hosted)
-    numbers = [
-        number
-        for n in (0, 8, 10)
-        for number in range(behind_record(trouble, n), behind_record(trouble, n + 1))
-    ]
-    for at in numbers:
-        store = places.address()
-        trouble.begin(lambda number, what, at=at: number == at)  # type: ignore[misc]
-        while True:
-            with suppress(OSError, StoreError):
-                drive_on_a_cluster(store, hosted)
-                break
-        assert trouble.met
-        require_once(trouble, store, at)
-
-
-# Lanes, exports, checkpoints
-
-
-class Behind:
-    """Meets one operation between a durable record and the next file that is written."""
-
-    def __init__(self, record: str, number: int) -> None:
-        self.record, self.left = record, number
-        self.state = "before"
-
-    def __call__(self, number: int, what: str) -> bool:
-        operation = what.split(maxsplit=1)[0]
-        if self.state == "before" and self.record in what and operation in ("link", "put_new"):
-            self.state = "named" if operation == "link" else "behind"
-        elif self.state == "named" and operation == "fsync":
-            self.state = "behind"
-        elif self.state == "behind" and operation in ("fsync", "mkdir", "put", "put_new"):
-            self.state = "over"
-        elif self.state == "behind":
-            self.left -= 1
-            return self.left == -1
-        return False
-
-
-@pytest.mark.parametrize("tau", [0, 2, 4])
-def test_nothing_behind_a_lanes_manifest_fails_it(places: Places, trouble: Trouble, tau: int) -> None:
-    wanted = lane("hdrf", base_every=2)
-    whole = grown(places.new(), wanted, end=5)  # type: ignore[arg-type]
-    expected = seen(whole, "hdrf", 0)  # type: ignore[arg-type]
-    for at in count():
-        store = places.new()
-        seal(store, 0, 5)  # type: ignore[arg-type]
-        trouble.begin(Behind(f"hdrf/{manifest_name(tau)}", at))
-        with LaneWriter(store, wanted) as writer, capture_logs() as logs:
-            assert writer.catch_up() == 5
-        if not trouble.met:
-            break
-        told = [line["event"] for line in logs if line["event"] == NOT_CLEANED_UP]
-        assert len(told) == 1 or not (at or places.in_bucket), "but for the record's second name"
-        trouble.begin()
-        assert seen(store, "hdrf", 0) == expected  # type: ignore[arg-type]
-        assert verify(store).problems == []
-        if not places.in_bucket:
-            LaneWriter(store, wanted).close()
-            assert len(list((store / "lanes/hdrf/state").iterdir())) <= 2
-    assert at > 2
-
-
-def test_an_export_whose_record_may_be_there_keeps_its_files_and_nothing_behind_it_fails(
-    places: Places, trouble: Trouble
-) -> None:
-    def export_three(store: Place) -> int:
-        for failures in count():
-            with suppress(OSError):
-                writer = ExportWriter(store, "lane")
-                while len(writer.reader.commits) < 3:
-                    add(writer)
-                    writer.retain(2)
-                return failures
-        raise AssertionError
-
-    whole = places.new()
-    trouble.begin()
-    assert export_three(whole) == 0
-    total = len(trouble.operations)
-    for at, behind in [*((at, False) for at in range(total)), *((at, True) for at in range(3))]:
-        for lost in (False, True):
-            store = places.new()
-            rule = Behind(commit_name(2), at) if behind else lambda number, what, at=at: number == at
-            trouble.begin(rule, lost=lost)  # type: ignore[arg-type]
-            failures = export_three(store)
-            assert trouble.met == 1
-            assert failures == 0 or not behind
-            trouble.begin()
-            assert len(ExportReader(store, "lane").commits) == 3
-            assert verify_exports(store, "lane").problems == []
-
-
-def test_checkpoints_that_cannot_be_removed_do_not_fail_the_newest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trouble = Trouble(monkeypatch, in_bucket=False)
-    (tmp_path / "left.pt.tmp").touch()
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    trouble.begin(lambda number, what: what.startswith("unlink"))
+    clean_up = CleanUp(tmp_path)
+    tasks = {name: work(name) for name in "abc"}
     with capture_logs() as logs:
-        for sequence in range(3):
-            assert checkpoints.save(sequence, {"n": sequence}).exists()
-    assert checkpoints.newest_sequence() == 2
-    assert [line["event"] for line in logs] == [NOT_CLEANED_UP]
-    trouble.begin()
-    checkpoints.save(3, {"n": 3})
-    assert [path.name for path in tmp_path.iterdir()] == [f"{3:016d}.pt"]
+        for task in (*tasks.values(), tasks["b"]):
+            clean_up.add(task)
+        clean_up.run()
+        assert done == ["a"], "the rest waits: each further try may take a minute"
+        clean_up.run()
+        assert done == ["a", "b", "c"], "what failed came last"
+        broken.clear()
+        clean_up.run()
+        assert done == ["a", "b", "c", "a", "c"]
+        clean_up.run()
+        assert done == ["a", "b", "c", "a", "c"]
+        assert [line["event"] for line in logs] == [NOT_CLEANED_UP]
+        broken.add("a")
+        clean_up.add(tasks["a"])
+        clean_up.run()
+    assert [line["event"] for line in logs] == [NOT_CLEANED_UP] * 2
