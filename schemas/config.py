@@ -55,6 +55,11 @@ class Metrics(Section):
 
     host: str = Field("127.0.0.1", description="Address to bind; 0.0.0.0 in containers.")
     port: int = Field(9108, ge=0, le=65535, description="0: any free port, printed at start.")
+    hung_after_s: float = Field(
+        300.0,
+        gt=0,
+        description="/healthz fails when the main loop has not moved for this long; longer than any commit or training step.",
+    )
 
 
 class Snapshots(Section):

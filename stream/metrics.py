@@ -13,6 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S, Op
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
+from stream.service.heartbeat import beat
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.places.cache import cache_of
 from stream.store.places.object_path import ObjectPath
@@ -176,7 +177,8 @@ class StreamMetrics:
             self._ids_missed.labels(self._graph).inc(missed)
 
     def commit_phase(self, phase: str, seconds: float) -> None:
-        """Seconds of a phase of a commit."""
+        """Seconds of a phase of a commit; a long commit is no hang while it gets from phase to phase."""
+        beat()
         self._phases.labels(self._graph, phase).observe(seconds)
 
     def committed(self, record: CommitRecord) -> None:

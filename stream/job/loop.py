@@ -1,6 +1,5 @@
 """The run loop of the stream job: pipelines in cycles, each from the last commit, until it is told to stop or idle."""
 
-import gc
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -32,6 +31,8 @@ from stream.microbatch import MicroBatch, RawBatch
 from stream.pipeline import HeldStages, run_locally
 from stream.service.failure import Failure
 from stream.service.full_disk import room_to_begin
+from stream.service.heartbeat import beat
+from stream.service.memory import give_back_memory
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.log.writer import LogWriter
 
@@ -67,16 +68,6 @@ class Ran:
     def events_per_s(self) -> float:
         """Events in the log a second."""
         return self.events / self.seconds if self.seconds > 0 else 0.0
-
-
-def _tidy_up() -> None:
-    """Give back what a pipeline that has ended leaves behind.
-
-    Its objects refer to each other and hold whole polls: few objects, so that the collector wouldn't come for long,
-    but many megabytes.
-    """
-    gc.collect()
-    pa.default_memory_pool().release_unused()
 
 
 class StreamJob:
@@ -225,7 +216,7 @@ class StreamJob:
                 if self._stopping or self._idle:
                     break
                 self._metrics.restarted("partitions" if self._topics.added else "cycle")
-                _tidy_up()
+                give_back_memory()
             seconds = self._busy_s() + self._finish(writer)
             totals = self._metrics.totals
             return Ran(totals.snapshots, totals.events, totals.refused, totals.late, seconds, self._idle)
@@ -258,6 +249,7 @@ class StreamJob:
         for topic, decoder in self._decoders.items():
             offsets, values = pa.array([0], pa.int64()), pa.array([b"{}"], pa.large_binary())
             decoder.decode(RawBatch(topic, 0, 0, 1, 1, offsets, values))
+            beat()
 
     def _lane(self, lane: Lane) -> LaneThread:
         return LaneThread(self._config.store, lane, self._metrics)
@@ -271,6 +263,7 @@ class StreamJob:
         self._waiting = True
         try:
             while not self._stopping:
+                beat()
                 try:
                     reader = PartitionReader(
                         self._config.kafka,
@@ -341,6 +334,7 @@ class StreamJob:
         self._committed(record)
         now = time.monotonic()
         self._last_round_s = now
+        beat()
         if self._first_poll_s is None:
             self._first_poll_s = reader.first_poll_s
         if batch.end_offset > batch.first_offset:
