@@ -1,5 +1,6 @@
 """Configuration of the stream service: one YAML file, checked key by key, environment variables over it."""
 
+import hashlib
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -48,6 +49,10 @@ class Service(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment first, then the file's keys (given as init arguments)."""
         return env_settings, init_settings
+
+    def digest(self) -> str:
+        """Twelve hex digits that change with the configuration."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
 
 class Metrics(Section):

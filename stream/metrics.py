@@ -1,6 +1,5 @@
 """The stream's Prometheus series, named in docs/metrics.md: counts of what is durable, gauges of where the stream is."""
 
-import hashlib
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -130,7 +129,7 @@ class StreamMetrics:
         )
 
         self._make(Gauge, "build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
-        self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, _config_hash(config)).set(1)
+        self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, config.digest()).set(1)
         for cause in ("cycle", "partitions", "disk", "lane"):
             self._restarts.labels(self._graph, cause)
         for topic in config.kafka.topics:
@@ -280,7 +279,3 @@ def _free_bytes(store: str) -> int:
 
 def _snapshot_bytes(snapshots: Iterable[SealedSnapshot]) -> int:
     return sum(snapshot.events.bytes + snapshot.nodes.bytes for snapshot in snapshots)
-
-
-def _config_hash(config: StreamConfig) -> str:
-    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]

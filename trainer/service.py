@@ -3,6 +3,7 @@
 import math
 import os
 from contextlib import ExitStack
+from importlib.metadata import version
 from typing import Any
 
 import structlog
@@ -56,13 +57,18 @@ def train(
     shutdown.on_signals()
     rank_dies_with_launcher()
     ranks = Ranks.from_environment(config.device)
+    structlog.contextvars.bind_contextvars(rank=ranks.rank)
+    log.info(
+        "starting", ranks=ranks.size, version=version("freshet"), config=config.digest(), store=config.store,
+        lane=config.lane, attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    )  # fmt: skip
     metrics = TrainerMetrics(config, ranks.rank)
     progress = _Progress(metrics)
     port = config.metrics.port + ranks.rank if config.metrics.port else 0
     endpoint = Endpoint(
         config.metrics.model_copy(update={"port": port}), metrics.registry, lambda: progress.obstacle
     )
-    log.info("metrics", rank=ranks.rank, url=endpoint.url)
+    log.info("metrics", url=endpoint.url)
     held = ExitStack()
     try:
         _hold(held, Checkpoints(config.checkpoint, config.keep_checkpoints), ranks)
@@ -74,7 +80,7 @@ def train(
         if lane is not None:
             metrics.graph(lane.header.graph)
             log.info(
-                "training", rank=ranks.rank, ranks=ranks.size, device=str(ranks.device), model=config.model,
+                "training", ranks=ranks.size, device=str(ranks.device), model=config.model,
                 strategy=config.strategy, lane=config.lane, graph=lane.header.graph,
             )  # fmt: skip
             if as_of is not None:
@@ -91,9 +97,9 @@ def train(
                 f"no lane {config.lane} appeared in {config.store} within {until_idle_s} seconds; start the stream "
                 "service with that lane, or check the keys store and lane"
             )
-        if ranks.rank != 0:
-            return None
-        return result(config, since=float(os.environ.get(STARTED, began)))
+        found = result(config, since=float(os.environ.get(STARTED, began))) if ranks.rank == 0 else None
+        log.info("ended", **(found or {}))
+        return found
     finally:
         ranks.close()
         endpoint.close()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import structlog
 
 from schemas.config import Lane, StreamConfig
 from schemas.store import CommitRecord
@@ -17,6 +16,7 @@ from stream.decode.decoder import Decoder
 from stream.held import hold, release
 from stream.job.fit import require_fit
 from stream.job.housekeeping import Housekeeping
+from stream.job.journal import Journal
 from stream.job.lane_threads import LaneThread
 from stream.job.room import RoomForCommits
 from stream.job.standby import Standby, StoppedEarly
@@ -44,8 +44,6 @@ DRAIN_S = 30.0
 
 STOP_DRAIN_S = 2.0
 """The same after SIGTERM."""
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +108,7 @@ class StreamJob:
         self._offsets: GroupOffsets | None = None
         self._sink: SnapshotSink
         self._housekeeping: Housekeeping
+        self._journal: Journal
         self._topics: TopicWatch
         self._answers: Answers | None = None  # of a reader that is being made
         self._stopping = self._idle = False
@@ -191,6 +190,7 @@ class StreamJob:
                 )
             require_takeover(config, writer)
             self._metrics.opened_log(writer.last, writer.totals.bytes)
+            self._journal = Journal(config.graph, config.store, writer.last)
             self._sink = SnapshotSink(writer, config, observer=self._metrics, beside=True)
             stack.callback(self._sink.close)
             brokers = stack.enter_context(ClosedTogether())
@@ -302,6 +302,7 @@ class StreamJob:
                 reader.stop.set()
             for start in reader.starts:
                 self._sink.begin((start.topic, start.partition), start.offset)
+            self._journal.reading([(s.topic, s.partition, s.offset) for s in reader.starts], writer.last)
             partitions = [(start.topic, start.partition) for start in reader.starts]
             self._sink.assign(partitions)
             self._topics.reading(partitions)
@@ -355,6 +356,7 @@ class StreamJob:
     def _committed(self, record: CommitRecord | None) -> None:
         if record is None:
             return
+        self._journal.committed(record)
         if self._letters is not None:
             self._letters.committed()
         if self._offsets is not None:
@@ -389,6 +391,4 @@ class StreamJob:
             ]
             if failed:
                 raise Failure(f"{'; '.join(failed)}; the log is complete, start again to go on")
-        log = str(writer.last.n) if writer.last else None
-        _log.info("ended", graph=self._config.graph, idle=self._idle, log=log)
         return seconds

@@ -151,7 +151,8 @@ class Trainer:
                 "from the newest one"
             )
         with _written(f"checkpoint in {self.config.checkpoint}"):
-            self.checkpoints.save(self.sequence, self._state(manifest, strategy))
+            path = self.checkpoints.save(self.sequence, self._state(manifest, strategy))
+        log.info("checkpoint", path=str(path), sequence=self.sequence, tau=manifest.tau)
         self.metrics.checkpointed()
 
     def _state(self, manifest: LaneManifest, strategy: dict[str, Any]) -> dict[str, Any]:
