@@ -11,6 +11,7 @@ import structlog
 from schemas.trainer_config import TrainerConfig
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
+from stream.service.logs import take_over
 from stream.store.as_of import AsOf
 from stream.store.errors import LaneBusyError
 from stream.store.lane.reader import LaneReader
@@ -53,6 +54,7 @@ def train(
         On rank 0: the keys of docs/cli.md over all snapshots since the command began, restarts of ranks included.
         Elsewhere None.
     """
+    take_over("torch", "torch.distributed")
     shutdown = Shutdown()
     shutdown.on_signals()
     rank_dies_with_launcher()

@@ -44,7 +44,7 @@ def complain(sentence: str, error: Exception | None = None) -> None:
     """
     told = "".join(traceback.format_exception(error)) if error is not None else ""
     if lines_are_json():
-        line = json_line(sentence, level="error", **({"exception": told} if told else {}))
+        line = json_line(sentence, level="error", exit_code=FAILED, **({"exception": told} if told else {}))
     else:
         line = f"{told}error: {sentence}"
     print(line, file=sys.stderr)  # noqa: T201

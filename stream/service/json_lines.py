@@ -83,7 +83,7 @@ def _object(line: str) -> dict[str, Any] | None:
 def last_error(text: str) -> str | None:
     """The sentence with which a command ended whose standard error this is; None: there is none."""
     told = [line for line in map(_object, text.splitlines()) if line is not None]
-    return next((line["event"] for line in reversed(told) if line.get("level") == "error"), None)
+    return next((line["event"] for line in reversed(told) if "exit_code" in line), None)
 
 
 def lines_are_json() -> bool:

@@ -44,6 +44,14 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
         logging.captureWarnings(True)
 
 
+def take_over(*names: str) -> None:
+    """Have a library that brings handlers of its own log as all others do; call it when the library is loaded."""
+    for name in names:
+        library = logging.getLogger(name)
+        library.handlers.clear()
+        library.propagate = True
+
+
 class _Libraries(logging.Handler):
     """What libraries log, as lines of ours."""
 
