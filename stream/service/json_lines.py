@@ -34,7 +34,9 @@ class JsonLines(io.TextIOBase):
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._begun = ""  # of a line
+        self._begun: dict[
+            int, str
+        ] = {}  # of a line, by thread: print writes text and end of line one after the other
         self._lock = threading.RLock()
 
     def fileno(self) -> int:
@@ -47,8 +49,11 @@ class JsonLines(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Take text in, and write the lines that it ends."""
+        thread = threading.get_ident()
         with self._lock:
-            *whole, self._begun = (self._begun + text).split("\n")
+            *whole, begun = (self._begun.pop(thread, "") + text).split("\n")
+            if begun:
+                self._begun[thread] = begun
             for line in whole:
                 self._put(line)
         return len(text)
@@ -56,8 +61,9 @@ class JsonLines(io.TextIOBase):
     def close(self) -> None:
         """Write what has no end of line yet; the descriptor stays open."""
         with self._lock:
-            begun, self._begun = self._begun, ""
-            self._put(begun)
+            for begun in self._begun.values():
+                self._put(begun)
+            self._begun.clear()
 
     def _put(self, line: str) -> None:
         if not line.strip():
