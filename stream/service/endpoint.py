@@ -42,6 +42,12 @@ class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
             if not channel.requests and now - channel.creation_time > REQUEST_S:
                 channel.will_close = True
 
+    def end(self) -> None:
+        """End the loop, on its own thread. What wakes it stays open: threads that answer write to it by its number."""
+        self.trigger.del_channel()
+        for each in list(self._map.values()):
+            wasyncore.dispatcher.close(each)
+
 
 class Endpoint:
     """Serves a registry and two health answers from daemon threads until ``close``.
@@ -97,9 +103,12 @@ class Endpoint:
 
     def close(self) -> None:
         """Stop serving, whoever is connected."""
-        self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._server._map))
+        trigger, answering = self._server.trigger, self._server.task_dispatcher
+        trigger.pull_trigger(self._server.end)
         self._thread.join()
-        self._server.task_dispatcher.shutdown(timeout=CLOSE_S)
+        answering.shutdown(timeout=CLOSE_S)
+        if not answering.threads:  # else one of them will still use it
+            trigger.close()
 
 
 def _application(

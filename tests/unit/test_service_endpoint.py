@@ -1,5 +1,6 @@
 """The endpoint: metrics, alive, ready with the reason why not, whoever else is connected; a sentence when the port is taken."""
 
+import os
 import threading
 import urllib.error
 import urllib.request
@@ -112,7 +113,7 @@ def test_bad_connections_hold_up_neither_a_scrape_nor_the_end(
     monkeypatch.setattr(served, "REQUEST_S", 3600)  # none of them is closed meanwhile
     registry = CollectorRegistry()
     many = Counter("freshet_test_events", "Events.", ["graph"], registry=registry)
-    for graph in range(5_000):  # an answer that doesn't fit into what the kernel holds for who doesn't read
+    for graph in range(1_000):  # an answer that doesn't fit into what the kernel holds for who doesn't read
         many.labels(str(graph)).inc()
     endpoint = Endpoint(Metrics(port=0), registry, progress)
     with bad_connections(endpoint.port, 200):
@@ -171,3 +172,32 @@ def test_a_process_that_hangs_is_not_alive(progress: Progress, monkeypatch: pyte
         assert get(f"{endpoint.url}/readyz") == (200, "ready\n"), "readiness is a question of its own"
         heartbeat.beat()
         assert get(f"{endpoint.url}/healthz") == (200, "alive\n")
+
+
+def test_an_answer_that_outlives_the_endpoint_writes_into_nobody_else_s_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Waitress wakes its loop through a pipe, by the number of a descriptor that may be another file's by then."""
+    monkeypatch.setattr(served, "CLOSE_S", 0.1)
+    asked, over = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        asked.set()
+        over.wait(60)
+
+    endpoint = Endpoint(Metrics(port=0), CollectorRegistry(), slow)
+    answering = set(threading.enumerate())
+    with bad_connections(endpoint.port, 1) as (connection,):
+        connection.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
+        assert asked.wait(30)
+        endpoint.close()
+        pipes = [os.pipe() for _ in range(10)]  # they get the numbers that are free now
+        endpoint._server.pull_trigger()  # as an answer does that was being sent when its connection was closed
+        over.set()
+        for thread in answering:
+            if thread.name.startswith("waitress"):
+                assert ended(thread)
+        for read, write in pipes:
+            os.close(write)
+            assert os.read(read, 1) == b""
+            os.close(read)
