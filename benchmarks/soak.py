@@ -13,6 +13,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -290,9 +291,8 @@ def address_of(job: "subprocess.Popen[bytes]", log: Path) -> str:
     """Where the job says that it serves its metrics."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and job.poll() is None:
-        for line in log.read_text().splitlines():
-            if line.startswith("metrics: "):
-                return line.split()[1]
+        if told := re.search(r"metrics: (http\S+)  health: ", log.read_text()):
+            return told[1]
         time.sleep(0.2)
     raise SystemExit(f"the job didn't start:\n{log.read_text()[-2000:]}")
 

@@ -1,5 +1,6 @@
 """Configuration of the stream service: one YAML file, checked key by key, environment variables over it."""
 
+import hashlib
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -49,12 +50,21 @@ class Service(BaseSettings):
         """Environment first, then the file's keys (given as init arguments)."""
         return env_settings, init_settings
 
+    def digest(self) -> str:
+        """Twelve hex digits that change with the configuration."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+
 
 class Metrics(Section):
     """Where Prometheus metrics and the health endpoints are served."""
 
     host: str = Field("127.0.0.1", description="Address to bind; 0.0.0.0 in containers.")
     port: int = Field(9108, ge=0, le=65535, description="0: any free port, printed at start.")
+    hung_after_s: float = Field(
+        300.0,
+        gt=0,
+        description="/healthz fails when the main loop has not moved for this long; longer than any commit or training step.",
+    )
 
 
 class Snapshots(Section):

@@ -9,6 +9,8 @@ from typing import Protocol, Self, TypeVar
 
 import structlog
 
+from stream.service.heartbeat import beat
+
 RETRY_S = 5.0
 """Pause before a failed task is tried again."""
 
@@ -104,6 +106,7 @@ class Background:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or stop():
                     return False
+                beat()
                 self._changed.wait(min(left_s, LOOK_S))
         return self._tried >= asked and self.error is None
 

@@ -15,6 +15,9 @@ from stream.commands.schema import schema
 from stream.commands.synth import synth
 from stream.commands.verify import verify
 
+LOGGING = ("run", "backfill")
+"""Commands that log."""
+
 app = typer.Typer(
     name="freshet-stream",
     help="Live interactions in Kafka become snapshots, partitions and an additive store.",

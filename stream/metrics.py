@@ -1,6 +1,5 @@
 """The stream's Prometheus series, named in docs/metrics.md: counts of what is durable, gauges of where the stream is."""
 
-import hashlib
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S, Op
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
+from stream.service.heartbeat import beat
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.places.cache import cache_of
 from stream.store.places.object_path import ObjectPath
@@ -129,7 +129,7 @@ class StreamMetrics:
         )
 
         self._make(Gauge, "build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
-        self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, _config_hash(config)).set(1)
+        self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, config.digest()).set(1)
         for cause in ("cycle", "partitions", "disk", "lane"):
             self._restarts.labels(self._graph, cause)
         for topic in config.kafka.topics:
@@ -176,7 +176,8 @@ class StreamMetrics:
             self._ids_missed.labels(self._graph).inc(missed)
 
     def commit_phase(self, phase: str, seconds: float) -> None:
-        """Seconds of a phase of a commit."""
+        """Seconds of a phase of a commit; a long commit is no hang while it gets from phase to phase."""
+        beat()
         self._phases.labels(self._graph, phase).observe(seconds)
 
     def committed(self, record: CommitRecord) -> None:
@@ -278,7 +279,3 @@ def _free_bytes(store: str) -> int:
 
 def _snapshot_bytes(snapshots: Iterable[SealedSnapshot]) -> int:
     return sum(snapshot.events.bytes + snapshot.nodes.bytes for snapshot in snapshots)
-
-
-def _config_hash(config: StreamConfig) -> str:
-    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]

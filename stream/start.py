@@ -21,12 +21,13 @@ def main() -> None:
     )  # else a shell's background has it ignored
     if heeded:
         signal.signal(signal.SIGINT, lambda *_: _interrupted())
-    from stream.cli import app
+    from stream.cli import LOGGING, app
+    from stream.service.command_line import run_application
 
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        app()
+        run_application(app, logging=LOGGING)
     except SystemExit as end:
         if _threads_at_work():
             sys.stdout.flush()
@@ -41,7 +42,8 @@ def _end_unread() -> None:
 
 
 def _interrupted() -> None:
-    os.write(2, b"interrupted\n")
+    plain = os.isatty(2) or sys.argv[1:2] not in (["run"], ["backfill"])
+    os.write(2, b"interrupted\n" if plain else b'{"event": "interrupted", "level": "error"}\n')
     os._exit(130)
 
 

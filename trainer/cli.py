@@ -2,11 +2,15 @@
 
 import typer
 
+from stream.service.command_line import run_application
 from trainer.commands.config import config
 from trainer.commands.evaluate import evaluate
 from trainer.commands.export import export
 from trainer.commands.models import models
 from trainer.commands.run import run
+
+LOGGING = ("run", "evaluate", "export")
+"""Commands that log."""
 
 app = typer.Typer(
     name="freshet-trainer",
@@ -22,7 +26,7 @@ for command in (run, evaluate, export, models, config):
 
 def main() -> None:
     """Entry point."""
-    app()
+    run_application(app, logging=LOGGING)
 
 
 if __name__ == "__main__":  # what each rank of a launch runs

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stream.service.failure import Failure
+from stream.service.logs import take_over
 from stream.service.scratch import WITHIN, scratch_folder
 
 MAX_RESTARTS = 30
@@ -43,6 +44,7 @@ def launch(arguments: Sequence[str], ranks: int) -> dict[str, Any]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    take_over("torch", "torch.distributed")
     with scratch_folder("ranks") as folder:
         os.environ[_OUTCOME] = os.environ[WITHIN] = str(folder)
         os.environ.setdefault(STARTED, str(time.time()))

@@ -1,6 +1,5 @@
 """The trainer's Prometheus series, named in docs/metrics.md."""
 
-import hashlib
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -83,7 +82,7 @@ class TrainerMetrics:
         )
         self._build = self._make(Gauge, "build_info", "1, labelled with the version", "version")
         self._config = self._make(Gauge, "config_info", "1, labelled with the configuration's hash", "hash")
-        self._digest = hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:16]
+        self._digest = config.digest()
         self.graph("")
 
     def graph(self, name: str) -> None:

@@ -3,6 +3,7 @@
 import math
 import os
 from contextlib import ExitStack
+from importlib.metadata import version
 from typing import Any
 
 import structlog
@@ -10,6 +11,7 @@ import structlog
 from schemas.trainer_config import TrainerConfig
 from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
+from stream.service.logs import take_over
 from stream.store.as_of import AsOf
 from stream.store.errors import LaneBusyError
 from stream.store.lane.reader import LaneReader
@@ -52,17 +54,23 @@ def train(
         On rank 0: the keys of docs/cli.md over all snapshots since the command began, restarts of ranks included.
         Elsewhere None.
     """
+    take_over("torch", "torch.distributed")
     shutdown = Shutdown()
     shutdown.on_signals()
     rank_dies_with_launcher()
     ranks = Ranks.from_environment(config.device)
+    structlog.contextvars.bind_contextvars(rank=ranks.rank)
+    log.info(
+        "starting", ranks=ranks.size, version=version("freshet"), config=config.digest(), store=config.store,
+        lane=config.lane, attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    )  # fmt: skip
     metrics = TrainerMetrics(config, ranks.rank)
     progress = _Progress(metrics)
     port = config.metrics.port + ranks.rank if config.metrics.port else 0
     endpoint = Endpoint(
         config.metrics.model_copy(update={"port": port}), metrics.registry, lambda: progress.obstacle
     )
-    log.info("metrics", rank=ranks.rank, url=endpoint.url)
+    log.info("metrics", url=endpoint.url)
     held = ExitStack()
     try:
         _hold(held, Checkpoints(config.checkpoint, config.keep_checkpoints), ranks)
@@ -74,7 +82,7 @@ def train(
         if lane is not None:
             metrics.graph(lane.header.graph)
             log.info(
-                "training", rank=ranks.rank, ranks=ranks.size, device=str(ranks.device), model=config.model,
+                "training", ranks=ranks.size, device=str(ranks.device), model=config.model,
                 strategy=config.strategy, lane=config.lane, graph=lane.header.graph,
             )  # fmt: skip
             if as_of is not None:
@@ -91,9 +99,9 @@ def train(
                 f"no lane {config.lane} appeared in {config.store} within {until_idle_s} seconds; start the stream "
                 "service with that lane, or check the keys store and lane"
             )
-        if ranks.rank != 0:
-            return None
-        return result(config, since=float(os.environ.get(STARTED, began)))
+        found = result(config, since=float(os.environ.get(STARTED, began))) if ranks.rank == 0 else None
+        log.info("ended", **(found or {}))
+        return found
     finally:
         ranks.close()
         endpoint.close()

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Self
 
+from stream.service.json_lines import last_error
+
 
 class ChildDiedError(Exception):
     """A child ended that should not have; the message says which, how, and where its log is."""
@@ -107,8 +109,9 @@ class Children:
             time.sleep(0.05)
 
     def _last_line(self, name: str) -> str:
-        lines = self.log(name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f" ({lines[-1][:300]})" if lines else ""
+        text = self.log(name).read_text(encoding="utf-8", errors="replace")
+        lines = text.strip().splitlines()
+        return f" ({(last_error(text) or lines[-1])[:300]})" if lines else ""
 
     @staticmethod
     def _end(process: "subprocess.Popen[bytes]", *, patience_s: float) -> None:

@@ -11,6 +11,7 @@ from schemas.store import CommitRecord
 from stream.cluster.current import is_current
 from stream.cluster.plan import Plan
 from stream.job.housekeeping import Housekeeping
+from stream.job.journal import Journal
 from stream.job.room import RoomForCommits
 from stream.kafka.dead_letters import DeadLetters
 from stream.kafka.group_offsets import GroupOffsets
@@ -75,6 +76,8 @@ class LogHost:
             self._writer = stack.enter_context(open_log(config))
             self._writer.topic_ids = dict(plan.topic_ids)
             metrics.opened_log(self._writer.last, self._writer.totals.bytes)
+            self._journal = Journal(config.graph, config.store, self._writer.last)
+            self._journal.reading([(s.topic, s.partition, s.offset) for s in plan.starts], self._writer.last)
             self._sink = SnapshotSink(self._writer, config, observer=metrics, beside=True)
             stack.callback(self._sink.close)
             for start in plan.starts:
@@ -143,6 +146,7 @@ class LogHost:
     def _committed(self, record: CommitRecord | None) -> None:
         if record is None:
             return
+        self._journal.committed(record)
         if self._letters is not None:
             self._letters.committed()
         self._offsets.committed(record.positions)

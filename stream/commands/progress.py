@@ -1,4 +1,4 @@
-"""What a person sees of long work: one live line on a terminal, a plain line now and then where it is not one."""
+"""What a person sees of long work: one live line on a terminal, a line of its log now and then elsewhere."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from typing import Self
 from rich.live import Live
 from rich.text import Text
 
-from stream.service.output import notes
+from stream.service.output import note, notes
 
 LIVE_S = 0.25
 PLAIN_S = 5.0
@@ -44,7 +44,7 @@ class Display:
         while not self._over.wait(PLAIN_S):
             line = self._line()
             if line is not None and line != last:
-                notes.print(line, highlight=False, soft_wrap=True)
+                note(line)
             last = line
 
 

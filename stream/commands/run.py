@@ -6,9 +6,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import structlog
 import typer
 
 from schemas.config import StreamConfig
@@ -18,13 +20,15 @@ from stream.service.endpoint import Endpoint
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.memory import keep_memory
-from stream.service.output import Debug, Json, finish, notes, print_json, print_table
+from stream.service.output import Debug, Json, finish, note, print_json, print_table
 
 if TYPE_CHECKING:
     from stream.cluster.job import ClusterJob
     from stream.cluster.totals import LogTotals
     from stream.job.loop import Ran, StreamJob
     from stream.metrics import StreamMetrics, Totals
+
+_log = structlog.get_logger()
 
 PUBLISHED_S = 60.0
 """How long the end of an idle job waits for exports that are not published yet."""
@@ -65,15 +69,14 @@ def run(
         config = load_config(StreamConfig, file)
         with ExitStack() as signals:  # as long as nothing is printed, so that a summary stays one
             result = run_job(config, until_idle_s=until_idle, standby=standby, debug=debug, signals=signals)
+            _log.info("ended", graph=config.graph, **result)
             tell(config, result)
 
     def tell(config: StreamConfig, result: dict[str, Any]) -> None:
         if int(result["late"]) * 2 > int(result["events"]):
-            notes.print(
+            note(
                 f"note: {result['late']:,} of {result['events']:,} events were late: their snapshots had been sealed by "
-                "events after them; past events want a topic and a store of their own",
-                soft_wrap=True,
-                highlight=False,
+                "events after them; past events want a topic and a store of their own"
             )
         print_json(result) if json else print_table(f"{config.graph} in {config.store}", result)
 
@@ -95,6 +98,15 @@ def run_job(
     Returns:
         The keys of docs/cli.md.
     """
+    _log.info(
+        "starting",
+        graph=config.graph,
+        version=version("freshet"),
+        config=config.digest(),
+        store=config.store,
+        topics=[topic.name for topic in config.kafka.topics],
+        lanes=[lane.name for lane in config.lanes],
+    )
     keep_memory()
     quiet_beam(debug)
     calm_collector()
@@ -137,9 +149,7 @@ def _here(
     job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby)
     endpoint = Endpoint(config.metrics, metrics.registry, job.not_ready)
     stack.callback(endpoint.close)
-    notes.print(
-        f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz", soft_wrap=True, highlight=False
-    )
+    note(f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz")
     return job, metrics.totals
 
 
@@ -151,10 +161,8 @@ def _on_flink(
 
     if standby:
         raise Failure("--standby is for runner.name: local; on Flink, Flink starts what died again")
-    notes.print(
-        f"on Flink through {config.runner.job_server}; metrics are served by the workers (docs/operations.md)",
-        soft_wrap=True,
-        highlight=False,
+    note(
+        f"on Flink through {config.runner.job_server}; metrics are served by the workers (docs/operations.md)"
     )
     job = ClusterJob(config, until_idle_s=until_idle_s)
     return job, job.totals

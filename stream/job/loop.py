@@ -1,6 +1,5 @@
 """The run loop of the stream job: pipelines in cycles, each from the last commit, until it is told to stop or idle."""
 
-import gc
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import structlog
 
 from schemas.config import Lane, StreamConfig
 from schemas.store import CommitRecord
@@ -18,6 +16,7 @@ from stream.decode.decoder import Decoder
 from stream.held import hold, release
 from stream.job.fit import require_fit
 from stream.job.housekeeping import Housekeeping
+from stream.job.journal import Journal
 from stream.job.lane_threads import LaneThread
 from stream.job.room import RoomForCommits
 from stream.job.standby import Standby, StoppedEarly
@@ -32,6 +31,8 @@ from stream.microbatch import MicroBatch, RawBatch
 from stream.pipeline import HeldStages, run_locally
 from stream.service.failure import Failure
 from stream.service.full_disk import room_to_begin
+from stream.service.heartbeat import beat
+from stream.service.memory import give_back_memory
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.log.writer import LogWriter
 
@@ -43,8 +44,6 @@ DRAIN_S = 30.0
 
 STOP_DRAIN_S = 2.0
 """The same after SIGTERM."""
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +66,6 @@ class Ran:
     def events_per_s(self) -> float:
         """Events in the log a second."""
         return self.events / self.seconds if self.seconds > 0 else 0.0
-
-
-def _tidy_up() -> None:
-    """Give back what a pipeline that has ended leaves behind.
-
-    Its objects refer to each other and hold whole polls: few objects, so that the collector wouldn't come for long,
-    but many megabytes.
-    """
-    gc.collect()
-    pa.default_memory_pool().release_unused()
 
 
 class StreamJob:
@@ -119,6 +108,7 @@ class StreamJob:
         self._offsets: GroupOffsets | None = None
         self._sink: SnapshotSink
         self._housekeeping: Housekeeping
+        self._journal: Journal
         self._topics: TopicWatch
         self._answers: Answers | None = None  # of a reader that is being made
         self._stopping = self._idle = False
@@ -200,6 +190,7 @@ class StreamJob:
                 )
             require_takeover(config, writer)
             self._metrics.opened_log(writer.last, writer.totals.bytes)
+            self._journal = Journal(config.graph, config.store, writer.last)
             self._sink = SnapshotSink(writer, config, observer=self._metrics, beside=True)
             stack.callback(self._sink.close)
             brokers = stack.enter_context(ClosedTogether())
@@ -225,7 +216,7 @@ class StreamJob:
                 if self._stopping or self._idle:
                     break
                 self._metrics.restarted("partitions" if self._topics.added else "cycle")
-                _tidy_up()
+                give_back_memory()
             seconds = self._busy_s() + self._finish(writer)
             totals = self._metrics.totals
             return Ran(totals.snapshots, totals.events, totals.refused, totals.late, seconds, self._idle)
@@ -258,6 +249,7 @@ class StreamJob:
         for topic, decoder in self._decoders.items():
             offsets, values = pa.array([0], pa.int64()), pa.array([b"{}"], pa.large_binary())
             decoder.decode(RawBatch(topic, 0, 0, 1, 1, offsets, values))
+            beat()
 
     def _lane(self, lane: Lane) -> LaneThread:
         return LaneThread(self._config.store, lane, self._metrics)
@@ -271,6 +263,7 @@ class StreamJob:
         self._waiting = True
         try:
             while not self._stopping:
+                beat()
                 try:
                     reader = PartitionReader(
                         self._config.kafka,
@@ -309,6 +302,7 @@ class StreamJob:
                 reader.stop.set()
             for start in reader.starts:
                 self._sink.begin((start.topic, start.partition), start.offset)
+            self._journal.reading([(s.topic, s.partition, s.offset) for s in reader.starts], writer.last)
             partitions = [(start.topic, start.partition) for start in reader.starts]
             self._sink.assign(partitions)
             self._topics.reading(partitions)
@@ -341,6 +335,7 @@ class StreamJob:
         self._committed(record)
         now = time.monotonic()
         self._last_round_s = now
+        beat()
         if self._first_poll_s is None:
             self._first_poll_s = reader.first_poll_s
         if batch.end_offset > batch.first_offset:
@@ -361,6 +356,7 @@ class StreamJob:
     def _committed(self, record: CommitRecord | None) -> None:
         if record is None:
             return
+        self._journal.committed(record)
         if self._letters is not None:
             self._letters.committed()
         if self._offsets is not None:
@@ -395,6 +391,4 @@ class StreamJob:
             ]
             if failed:
                 raise Failure(f"{'; '.join(failed)}; the log is complete, start again to go on")
-        log = str(writer.last.n) if writer.last else None
-        _log.info("ended", graph=self._config.graph, idle=self._idle, log=log)
         return seconds

@@ -9,6 +9,7 @@ import structlog
 
 from stream.service.failure import Failure
 from stream.service.full_disk import FULL
+from stream.service.heartbeat import beat
 
 WAITED_FOR = FULL | {errno.EHOSTUNREACH}
 """Error numbers after which a commit is tried again."""
@@ -53,6 +54,7 @@ class RoomForCommits:
             OSError: The store refuses for another reason.
         """
         while True:
+            beat()
             try:
                 record = commit()
             except OSError as error:

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import structlog
 
+from stream.service.heartbeat import beat
 from stream.store.errors import LaneBusyError
 
 LOOK_S = 0.5
@@ -57,6 +58,7 @@ class Standby:
             Exception: What ``check`` raises.
         """
         while True:
+            beat()
             try:
                 opened = open_()
             except LaneBusyError as busy:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
@@ -19,6 +20,8 @@ from stream.kafka.records import Records, joined, read_columns
 from stream.kafka.topics import PartitionBounds, bounds, topic_partitions
 from stream.microbatch import RawBatch
 from stream.store.errors import OffsetGapError
+
+_log = structlog.get_logger()
 
 LINGER_MS = 100
 LINGER_BYTES = 64 << 10
@@ -326,5 +329,8 @@ class PartitionReader:
                 f"{place} begins at offset {found.log_start}, but the log's next offset is {wanted}: retention "
                 f"deleted {missing} unread offsets; set kafka.on_gap: skip to go on without them (they are counted)"
             )
+        _log.warning(
+            "gap skipped", topic=found.topic, partition=found.partition, offset=wanted, missing=missing
+        )
         self._skipped(found.topic, missing)
         return found.log_start

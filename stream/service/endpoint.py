@@ -1,14 +1,18 @@
-"""The HTTP endpoint of a service: /metrics for Prometheus, /healthz (alive) and /readyz (making progress)."""
+"""The HTTP endpoint of a service: /metrics for Prometheus, /healthz (does not hang) and /readyz (making progress)."""
 
+import logging
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from waitress import wasyncore
+from waitress.server import TcpWSGIServer
 
 from schemas.config import Metrics
 from stream.service.failure import Failure
+from stream.service.heartbeat import beat, silent_s
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -16,17 +20,42 @@ if TYPE_CHECKING:
 Readiness = Callable[[], str | None]
 """Returns None when the service makes progress, else the reason why it does not."""
 
+CONNECTIONS = 300
+"""Connections open at once. Further ones wait until one of these is closed."""
 
-class _QuietHandler(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Scrapes are not worth a line each."""
+REQUEST_S = 10
+"""A connection is closed this long after it was opened, unless it is being answered: silent and slow ones don't pile up."""
+
+LOOK_S = 1
+"""How often connections are looked through for that."""
+
+CLOSE_S = 1
+"""How long the end of a process waits for answers that are being made."""
+
+
+class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
+    """Waitress, which reads requests without blocking and gives threads whole ones only."""
+
+    def maintenance(self, now: float) -> None:
+        """Close connections by their age: for waitress alone, every byte of a slow request is a reason to go on."""
+        for channel in self.active_channels.values():
+            if not channel.requests and now - channel.creation_time > REQUEST_S:
+                channel.will_close = True
+
+    def end(self) -> None:
+        """End the loop, on its own thread. What wakes it stays open: threads that answer write to it by its number."""
+        self.trigger.del_channel()
+        for each in list(self._map.values()):
+            wasyncore.dispatcher.close(each)
 
 
 class Endpoint:
-    """Serves a registry and two health answers from a daemon thread until ``close``.
+    """Serves a registry and two health answers from daemon threads until ``close``.
+
+    /healthz fails once nobody has called ``stream.service.heartbeat.beat`` for ``metrics.hung_after_s``.
 
     Args:
-        metrics: Address and port; port 0 takes any free one.
+        metrics: Address, port (0 takes any free one) and the bound of /healthz.
         registry: What /metrics shows.
         readiness: Asked at every /readyz.
 
@@ -38,19 +67,33 @@ class Endpoint:
     """
 
     def __init__(self, metrics: Metrics, registry: CollectorRegistry, readiness: Readiness) -> None:
-        exposition = make_wsgi_app(registry)
+        application = _application(make_wsgi_app(registry), readiness, metrics.hung_after_s)
         try:
-            self._server: WSGIServer = make_server(
-                metrics.host, metrics.port, _application(exposition, readiness), handler_class=_QuietHandler
-            )
+            bound = socket.create_server((metrics.host, metrics.port))
         except OSError as error:
             raise Failure(
                 f"metrics cannot be served on {metrics.host}:{metrics.port}: {error.strerror}; "
                 "choose another metrics.port (0: any free one)"
             ) from error
+        # A busy moment of four threads is no news, and neither is a client that goes away.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        self._server = _Server(
+            application,
+            _sock=bound,
+            bind_socket=False,
+            threads=4,
+            connection_limit=CONNECTIONS,
+            cleanup_interval=LOOK_S,
+            log_socket_errors=False,
+            max_request_header_size=16 << 10,
+            max_request_body_size=1 << 10,
+            asyncore_loop_timeout=LOOK_S,
+            asyncore_use_poll=True,
+        )
         self.host = metrics.host
-        self.port: int = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self.port: int = bound.getsockname()[1]
+        beat()
+        self._thread = threading.Thread(target=self._server.run, name="metrics", daemon=True)
         self._thread.start()
 
     @property
@@ -59,27 +102,40 @@ class Endpoint:
         return f"http://{self.host}:{self.port}"
 
     def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop serving, whoever is connected."""
+        trigger, answering = self._server.trigger, self._server.task_dispatcher
+        trigger.pull_trigger(self._server.end)
         self._thread.join()
+        answering.shutdown(timeout=CLOSE_S)
+        if not answering.threads:  # else one of them will still use it
+            trigger.close()
 
 
-def _application(exposition: "WSGIApplication", readiness: Readiness) -> "WSGIApplication":
+def _application(
+    exposition: "WSGIApplication", readiness: Readiness, hung_after_s: float
+) -> "WSGIApplication":
     def application(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path == "/metrics":
             return exposition(environ, start_response)
         if path == "/healthz":
-            return _text(start_response, "200 OK", "alive")
+            silence_s = silent_s()
+            hangs = silence_s > hung_after_s
+            told = (
+                f"the main loop has not moved for {silence_s:.0f} s (metrics.hung_after_s: {hung_after_s:g})"
+            )
+            return _text(start_response, told if hangs else None, "alive")
         if path == "/readyz":
-            reason = readiness()
-            return _text(start_response, "503 Service Unavailable" if reason else "200 OK", reason or "ready")
-        return _text(start_response, "404 Not Found", "try /metrics, /healthz or /readyz")
+            return _text(start_response, readiness(), "ready")
+        start_response("404 Not Found", _PLAIN)
+        return [b"try /metrics, /healthz or /readyz\n"]
 
     return application
 
 
-def _text(start_response: "StartResponse", status: str, text: str) -> Iterable[bytes]:
-    start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-    return [f"{text}\n".encode()]
+_PLAIN = [("Content-Type", "text/plain; charset=utf-8")]
+
+
+def _text(start_response: "StartResponse", reason: str | None, well: str) -> Iterable[bytes]:
+    start_response("503 Service Unavailable" if reason else "200 OK", _PLAIN)
+    return [f"{reason or well}\n".encode()]

@@ -4,6 +4,8 @@ import sys
 import traceback
 from collections.abc import Callable
 
+from stream.service.json_lines import json_line, lines_are_json
+
 DONE, FAILED, USAGE = 0, 1, 2
 
 
@@ -26,14 +28,26 @@ def run_command(
     except Exception as error:
         if not isinstance(error, (Failure, OSError, *expected)):
             raise
-        if debug:
-            traceback.print_exc()
-        sentence = _told(error) or type(error).__name__
-        print(f"error: {sentence}", file=sys.stderr)  # noqa: T201
+        complain(_told(error) or type(error).__name__, error if debug else None)
         return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130
+
+
+def complain(sentence: str, error: Exception | None = None) -> None:
+    """Tell a person why a command failed, or a line of JSON where standard error is made of them.
+
+    Args:
+        sentence: Why.
+        error: What to show a traceback of; None: nothing.
+    """
+    told = "".join(traceback.format_exception(error)) if error is not None else ""
+    if lines_are_json():
+        line = json_line(sentence, level="error", exit_code=FAILED, **({"exception": told} if told else {}))
+    else:
+        line = f"{told}error: {sentence}"
+    print(line, file=sys.stderr)  # noqa: T201
 
 
 def _told(error: Exception) -> str:

@@ -5,9 +5,13 @@ import sys
 
 import structlog
 
+from stream.service.json_lines import lines_are_json
+
 
 def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
     """Set up logging of a command; libraries never call this.
+
+    Python's own logging goes the same way, and so do warnings where lines are JSON.
 
     Args:
         level: Lowest level shown.
@@ -19,9 +23,10 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
+        lambda _, __, line: {"event": line.pop("event"), "level": line.pop("level"), **line},  # read first
     ]
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+        structlog.processors.JSONRenderer(ensure_ascii=False) if as_json else structlog.dev.ConsoleRenderer()
     )
     numeric_level = logging.getLevelNamesMapping()[level]
     structlog.configure(
@@ -31,8 +36,27 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=max(numeric_level, logging.WARNING),
-        format="%(levelname)s %(name)s: %(message)s",
-    )
+    root = logging.getLogger()
+    if not any(isinstance(handler, _Libraries) for handler in root.handlers):
+        root.addHandler(_Libraries())
+    root.setLevel(max(numeric_level, logging.WARNING))
+    if lines_are_json():
+        logging.captureWarnings(True)
+
+
+def take_over(*names: str) -> None:
+    """Have a library that brings handlers of its own log as all others do; call it when the library is loaded."""
+    for name in names:
+        library = logging.getLogger(name)
+        library.handlers.clear()
+        library.propagate = True
+
+
+class _Libraries(logging.Handler):
+    """What libraries log, as lines of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record's line."""
+        structlog.get_logger().log(
+            record.levelno, record.getMessage().strip(), logger=record.name, exc_info=record.exc_info
+        )

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stream.service.failure import run_command
+from stream.service.json_lines import json_line, lines_are_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
@@ -21,7 +22,15 @@ Store = Annotated[
 ]
 
 notes = Console(stderr=True)
-"""Where people read: progress, tables' captions, warnings."""
+"""Where people read: progress, tables' captions, warnings; ``note`` is for what may also be read by machines."""
+
+
+def note(sentence: str) -> None:
+    """Tell something beside the result on standard error; a line of JSON where that is made of them."""
+    if lines_are_json():
+        print(json_line(sentence), file=sys.stderr)  # noqa: T201
+    else:
+        notes.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_json(result: Mapping[str, Any]) -> None:

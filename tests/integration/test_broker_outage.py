@@ -26,7 +26,7 @@ from streaming import (
 from structlog.testing import capture_logs
 from test_stream_lanes import reached, readiness
 
-from schemas.config import Metrics, StreamConfig
+from schemas.config import StreamConfig
 from stream.decode.event_file import read_events
 from stream.job.loop import Ran, StreamJob
 from stream.kafka.producer import replay
@@ -72,7 +72,7 @@ class Running:
         metrics = StreamMetrics(config)
         self.totals = metrics.totals
         self.job = StreamJob(config, metrics, until_idle_s=until_idle_s)
-        self.endpoint = Endpoint(Metrics(port=0), metrics.registry, self.job.not_ready)
+        self.endpoint = Endpoint(config.metrics, metrics.registry, self.job.not_ready)
         self.ran: list[Ran] = []
         self.thread = threading.Thread(target=lambda: self.ran.append(self.job.run()))
         self.thread.start()

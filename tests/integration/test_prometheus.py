@@ -101,7 +101,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         start("trainer", "-m", "trainer.cli", "run", "--config", str(folder / "trainer.yaml"), "--ranks", "2")
         services = Running(
             told(folder / "stream.log", r"health: (http://\S+?)/readyz"),
-            [told(folder / "trainer.log", rf'"rank": {rank}, "url": "(http[^"]+)"') for rank in range(2)],
+            [told(folder / "trainer.log", rf'"url": "(http[^"]+)", "rank": {rank}') for rank in range(2)],
         )
         wait_for(
             "the first scored snapshots",

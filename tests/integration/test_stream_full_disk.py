@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_lines import error_of
 from streaming import T0, command, configuration, contents, edge, fresh_topic, result, run_job, send, written
 from structlog.testing import capture_logs
 from test_broker_outage import Running
@@ -130,7 +131,7 @@ def test_a_disk_that_is_full_at_the_start_is_named(
     disk.fill()
     done = command("run", "--config", path, "--until-idle", "0.1", "--json")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert f"error: the disk of {store} is full" in done.stderr
+    assert error_of(done.stderr).startswith(f"the disk of {store} is full")
     assert "make room and start again" in done.stderr
     disk.free()
     assert result("run", "--config", path, "--until-idle", "0.1")["events"] == 0

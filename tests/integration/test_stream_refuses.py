@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic
+from log_lines import error_of
 from streaming import (
     T0,
     command,
@@ -45,27 +46,19 @@ def sealed(store: Path) -> int:
     return len(LogReader(store).snapshots) if (store / "log" / "log.json").exists() else 0
 
 
-def sentence(stderr: str) -> str:
-    """The one error line."""
-    lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, stderr
-    assert "Traceback" not in stderr
-    return lines[0]
-
-
 def test_a_wrong_key_is_named(kafka: str, tmp_path: Path) -> None:
     content = configuration(tmp_path / "store", kafka, "edges")
     content["snapshots"]["intervall_s"] = 3
     done = command("run", "--config", written(tmp_path, content))
     assert done.returncode == 1
-    assert "snapshots.intervall_s" in sentence(done.stderr)
+    assert "snapshots.intervall_s" in error_of(done.stderr)
 
 
 def test_a_missing_topic_is_named_with_those_that_exist(kafka: str, tmp_path: Path) -> None:
     other = fresh_topic(kafka)
     done = command("run", "--config", written(tmp_path, configuration(tmp_path / "store", kafka, "nowhere")))
     assert done.returncode == 1
-    assert "kafka.topics: topic nowhere doesn't exist" in sentence(done.stderr)
+    assert "kafka.topics: topic nowhere doesn't exist" in error_of(done.stderr)
     assert other.split("-")[0] in done.stderr
 
 
@@ -85,7 +78,7 @@ def test_an_unknown_lane_algorithm_fails_at_the_start(kafka: str, tmp_path: Path
         "run", "--config", written(tmp_path, configuration(tmp_path / "store", kafka, topic, lanes=lanes))
     )
     assert done.returncode == 1
-    assert "hsah" in sentence(done.stderr)
+    assert "hsah" in error_of(done.stderr)
 
 
 def open_bytes(url: str) -> float:
@@ -110,7 +103,7 @@ def test_a_second_job_on_the_store_is_refused_and_the_first_ends_cleanly_on_sigt
         wait_for("three sealed snapshots", lambda: sealed(store) == 3)
         second = command("run", "--config", path)
         assert second.returncode == 1
-        assert str(first.pid) in sentence(second.stderr)  # the writer id names the process that holds it
+        assert str(first.pid) in error_of(second.stderr)  # the writer id names the process that holds it
         url = f"{endpoint(tmp_path / 'first.log')}/metrics"
         before = open_bytes(url)
         send(kafka, topic, [edge(7, 8, T0 + 86_400 * 3 + 5)])
@@ -194,10 +187,10 @@ def test_replay_names_a_topic_with_other_partitions_and_a_file_that_is_not_there
     (tmp_path / "e.csv").write_text("src,dst,t\n1,2,3\n")
     done = command("replay", tmp_path / "e.csv", "--bootstrap", kafka, "--topic", topic, "--partitions", "3")
     assert done.returncode == 1
-    assert "has 2 partitions, --partitions asks for 3" in sentence(done.stderr)
+    assert "has 2 partitions, --partitions asks for 3" in error_of(done.stderr)
     done = command("replay", tmp_path / "none.csv", "--bootstrap", kafka, "--topic", topic)
     assert done.returncode == 1
-    assert "none.csv" in sentence(done.stderr)
+    assert "none.csv" in error_of(done.stderr)
     assert command("replay", "--bootstrap", kafka).returncode == 2
 
 

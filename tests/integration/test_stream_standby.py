@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from forked import Commands
+from log_lines import served_at
 from streaming import T0, command, configuration, contents, edge, fresh_topic, read_topic, send, written
 from test_stream_lanes import reached
 
@@ -46,8 +47,8 @@ def store_configuration(folder: Path, kafka: str, topic: str, letters: str) -> P
 
 def endpoint(log: Path) -> str:
     """Where a started job serves its health."""
-    reached(lambda: log.exists() and "health:" in log.read_text())
-    return log.read_text().split("health: ")[1].split("/readyz")[0]
+    reached(lambda: log.exists() and served_at(log.read_text()))
+    return str(served_at(log.read_text()))
 
 
 def get(url: str) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from bad_connections import bad_connections
+from log_lines import error_of, log_lines
 from trainer_streams import held_back, make_lane, meetings
 
 SNAPSHOTS = 30
@@ -226,11 +228,7 @@ def test_sigterm_finishes_the_snapshot_checkpoints_and_exits_zero(
 def test_it_waits_for_a_store_serves_its_metrics_and_trains_once_there_is_one(tmp_path: Path) -> None:
     config = configure(tmp_path)
     with started("run", "--config", str(config), "--json") as process:
-        assert process.stderr is not None
-        url = ""
-        while not url:
-            line = json.loads(process.stderr.readline())
-            url = line.get("url", "")
+        url = served(process)[0]
         until(lambda: "waiting for lane hash" in get(f"{url}/readyz"), "waiting")
         assert get(f"{url}/healthz") == "alive\n"
         assert 'freshet_trainer_waiting{graph="",lane="hash"} 1.0' in get(f"{url}/metrics")
@@ -247,6 +245,51 @@ def test_it_waits_for_a_store_serves_its_metrics_and_trains_once_there_is_one(tm
         assert json.loads(out)["snapshots"] == 6
 
 
+def served(process: subprocess.Popen, ranks: int = 1) -> dict[int, str]:
+    """Where each rank serves its health, from the first lines of the log."""
+    assert process.stderr is not None
+    found: dict[int, str] = {}
+    while len(found) < ranks:
+        (line,) = log_lines(process.stderr.readline())
+        if line["event"] == "metrics":
+            found[line["rank"]] = line["url"]
+    return found
+
+
+def test_bad_connections_hold_up_neither_scrapes_nor_the_end(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    with started("run", "--config", str(configure(tmp_path)), "--json") as process:
+        url = served(process)[0]
+        until(lambda: len(scored(tmp_path)) == 6, "all snapshots")
+        with bad_connections(int(url.rpartition(":")[2]), 200):
+            assert "freshet_trainer_loss" in get(f"{url}/metrics")
+            assert get(f"{url}/healthz") == "alive\n"
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert json.loads(out)["snapshots"] == 6
+
+
+def test_a_rank_that_waits_in_vain_for_another_is_not_alive(store: Path, tmp_path: Path) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    go_on = held_back(tmp_path / "store", "hash", 4)
+    config = configure(tmp_path, metrics={"port": 0, "hung_after_s": 3})
+    with started("run", "--config", str(config), "--ranks", "2", "--json") as process:
+        urls = served(process, 2)
+        until(lambda: len(scored(tmp_path)) == 4, "the fourth snapshot")
+        until(lambda: get(f"{urls[0]}/healthz") == "alive\n", "a rank that waits for a snapshot is alive")
+        hanging = max(ranks_of(process), key=lambda rank: int(rank.environ().get("RANK", -1)))
+        hanging.suspend()
+        until(lambda: "metrics.hung_after_s: 3" in get(f"{urls[0]}/healthz"), "a hang")
+        hanging.resume()
+        until(lambda: get(f"{urls[0]}/healthz") == "alive\n", "an end of the hang")
+        go_on()
+        until(lambda: len(scored(tmp_path)) > 4, "the fifth snapshot")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
 def get(url: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
@@ -261,7 +304,7 @@ def test_ranks_that_cannot_work_end_with_one_sentence(store: Path, tmp_path: Pat
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert out == ""
-    assert "error: lane hash has 2 parts for 3 ranks: start at most 2 ranks" in err
+    assert error_of(err) == "lane hash has 2 parts for 3 ranks: start at most 2 ranks"
 
 
 def test_evaluate_on_two_ranks_tests_the_events_of_both(tmp_path: Path) -> None:
@@ -286,3 +329,59 @@ def test_evaluate_on_two_ranks_tests_the_events_of_both(tmp_path: Path) -> None:
     for floor in ("edgebank_ap", "recency_ap", "random_ap"):
         assert found[0][floor] == pytest.approx(found[1][floor], abs=1e-4)
     assert found[1]["ap"] > 0.5
+
+
+SNAPSHOT_FIGURES = {"sequence", "tau", "events", "loss", "ap", "recency_ap"}
+
+
+def test_every_line_of_a_good_run_is_json_and_tells_its_story(store: Path, tmp_path: Path) -> None:
+    config = configure(tmp_path, store=str(store))
+    for first in (True, False):
+        arguments = ["--as-of", "9"] if first else ["--until-idle", "1"]
+        with started("run", "--config", str(config), "--ranks", "2", "--json", *arguments) as process:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+        told = [line for line in log_lines(err) if line.get("rank", 0) == 0]
+        assert json.loads(out) == {key: told[-1][key] for key in json.loads(out)}, "the end has the result"
+        events = [line["event"] for line in told]
+        assert events[0] == "starting"
+        assert {"version", "config", "store", "lane", "ranks"} <= set(told[0])
+        assert ("resumed" in events) is not first
+        learned = [line for line in told if line["event"] == "snapshot"]
+        assert [line["sequence"] for line in learned] == list(range(10) if first else range(10, SNAPSHOTS))
+        assert set(learned[-1]) >= SNAPSHOT_FIGURES
+        assert events.count("checkpoint") == len(learned)
+        assert events[-1] == "ended"
+
+
+@pytest.mark.parametrize("arguments", [["--ranks", "3"], ["--ranks", "3", "--debug"], ["--no-such-option"]])
+def test_every_line_of_a_failing_run_is_json(arguments: list[str], store: Path, tmp_path: Path) -> None:
+    config = configure(tmp_path, store=str(store))
+    with started("run", "--config", str(config), "--until-idle", "1", *arguments) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (2 if arguments == ["--no-such-option"] else 1, "")
+    told = log_lines(err)
+    assert "No such option: --no-such-option" in told[-1]["event"] or told[-1]["exit_code"] == 1
+    assert ("exception" in told[-1]) is ("--debug" in arguments)
+
+
+@pytest.mark.parametrize("victim", ["rank", "launcher"])  # who gets SIGKILL, and who SIGTERM only
+def test_every_line_of_a_killed_run_is_json(victim: str, store: Path, tmp_path: Path) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    go_on = held_back(tmp_path / "store", "hash", 4)
+    config = configure(tmp_path)
+    with started("run", "--config", str(config), "--ranks", "2", "--json") as process:
+        until(lambda: len(scored(tmp_path)) == 4, "the fourth snapshot")
+        if victim == "rank":
+            max(ranks_of(process), key=lambda rank: int(rank.environ().get("RANK", -1))).kill()
+            go_on()
+            until(lambda: len(scored(tmp_path)) == SNAPSHOTS, "all snapshots")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    told = log_lines(err)
+    if victim == "rank":
+        assert any("exitcode: -9" in line["event"] for line in told), "who died is told"
+        assert any("exception" in line for line in told), "and so is the other's end"
+        assert 1 in [line.get("attempt") for line in told]
+        assert "resumed" in [line["event"] for line in told]

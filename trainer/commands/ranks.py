@@ -1,15 +1,17 @@
 """What commands that run in several ranks share: their options, and where their work is done."""
 
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import structlog
 import typer
 
 from stream.service.failure import Failure
 from trainer.launch import failed_before, launch, launched, report_failure, report_result
+
+log = structlog.get_logger()
 
 RankCount = Annotated[
     int | None,
@@ -48,7 +50,8 @@ def in_ranks(ranks: int | None, work: Callable[[], Mapping[str, Any] | None]) ->
         raise  # a collective whose peer was killed fails so: worth another attempt
     except Exception as error:
         if not isinstance(error, (Failure, OSError, *expected_errors())):
-            traceback.print_exc()  # a defect, and the sentence is little; trying again would not mend it
+            # a defect, and the sentence is little; trying again would not mend it
+            log.error("unexpected error", exc_info=error)
         if not report_failure(error):
             raise
         return None

@@ -13,6 +13,7 @@ from schemas.events import US_PER_S
 from schemas.store import LaneManifest
 from schemas.trainer_config import Budget, TrainerConfig
 from stream.service.failure import Failure
+from stream.service.heartbeat import beat
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.continual.checkpoint import Checkpoints
@@ -150,7 +151,8 @@ class Trainer:
                 "from the newest one"
             )
         with _written(f"checkpoint in {self.config.checkpoint}"):
-            self.checkpoints.save(self.sequence, self._state(manifest, strategy))
+            path = self.checkpoints.save(self.sequence, self._state(manifest, strategy))
+        log.info("checkpoint", path=str(path), sequence=self.sequence, tau=manifest.tau)
         self.metrics.checkpointed()
 
     def _state(self, manifest: LaneManifest, strategy: dict[str, Any]) -> dict[str, Any]:
@@ -190,6 +192,7 @@ class Trainer:
         first = kept.first if self.sequence < 0 else self.sequence + 1
         left_out = [kept[number] for number in range(first, sequence)]  # none that was dropped is passed over
         for skipped in left_out:
+            beat()
             self.names.meet(skipped.num_nodes)
             columns = named(edge_events(self.lane, skipped.tau), self.names)
             self.strategy.remember(skipped.tau, columns, len(self.names))

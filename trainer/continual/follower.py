@@ -7,6 +7,7 @@ import structlog
 
 from schemas.store import LaneManifest
 from stream.service.failure import Failure
+from stream.service.heartbeat import beat
 from stream.store.errors import ConfigMissingError
 from stream.store.files.watch import FolderWatch
 from stream.store.lane.layout import COMMITS
@@ -54,6 +55,7 @@ class Follower:
         """Wait for store and lane to exist; None: asked to end, or idle, before they did."""
         told = False
         while True:
+            beat()
             lane = None
             reason = ""
             if self._ranks.rank == 0:
@@ -93,6 +95,7 @@ class Follower:
 
     def _awaited(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:
         while True:
+            beat()
             sequence = self._ranks.from_first(self._look(lane, after, load))
             stopped, ended = self._ranks.any(self._stop(), sequence < 0 and self._ended())
             if ended and not stopped:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from stream.service.heartbeat import beat
+
 
 class Phases:
     """Measures named phases: ``with phases("train"): …``.
@@ -18,6 +20,7 @@ class Phases:
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Add what runs inside to a phase."""
+        beat()
         began = time.perf_counter()
         try:
             yield

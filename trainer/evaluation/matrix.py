@@ -27,6 +27,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.partition.interface import PartitionError, create
 from stream.service.config_file import validated
 from stream.service.failure import Failure
+from stream.service.json_lines import last_error
 from stream.service.scratch import WITHIN, scratch_folder
 from stream.store.files.lock import FolderLock, new_writer_id
 from stream.store.files.paths import sync_file, sync_folder
@@ -228,9 +229,8 @@ def evaluated(cell: Cell) -> dict[str, Any]:
         "error": None,
     }
     if process.returncode != 0:
-        lines = [line for line in told.splitlines() if line.startswith("error: ")]
         ended = f"the evaluation ended with exit code {process.returncode}"
-        return {**row, "error": lines[-1].removeprefix("error: ") if lines else ended}
+        return {**row, "error": last_error(told) or ended}
     figures = {key: value for key, value in json.loads(printed).items() if key not in SETTLED}
     return {**row, **{key: float(value) for key, value in figures.items() if isinstance(value, int | float)}}
 

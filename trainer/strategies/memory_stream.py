@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.service.heartbeat import beat
 from trainer.data.event_feed import EventFeed
 from trainer.data.hop_rows import gather_edges, gather_hop
 from trainer.data.temporal_sampler import Layer, TemporalSampler
@@ -74,6 +75,7 @@ class MemoryStream:
         end = self.position + int(np.searchsorted(self._feed.time_us[self.position :], before_us))
         self.mailbox.reserve(self._feed.graph.num_nodes)
         while self.position < end:
+            beat()
             next_position = min(self.position + (group or self._group), end)
             self._deliver(np.arange(self.position, next_position))
             self.position = next_position

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stream.service.heartbeat import beat
 from trainer.data.examples import Queries
 from trainer.models.memory.model import MemoryModel
 from trainer.strategies.looked_up import Asked
@@ -34,6 +35,7 @@ class MemoryWay:
 
 def logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Tensor:
     """Logits of some queries; each (node, event) is embedded once, or each node."""
+    beat()
     z, asked = embedded(stream, queries, here, before_us)
     if stream.looked_up is not None:
         stream.looked_up.asked = asked

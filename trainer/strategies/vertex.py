@@ -14,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
+from stream.service.heartbeat import beat
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Lesson, Queries
 from trainer.data.graph_window import GraphWindow
@@ -228,6 +229,7 @@ class VertexStrategy:
         return loss, True
 
     def _embed(self, model: SnapshotModel, past: Past, nodes: Int64, draw: int) -> Tensor:
+        beat()
         keys = past.keys(nodes)
 
         def encode(wanted: Int64) -> Tensor:
