@@ -53,8 +53,8 @@ class MicroBatch:
     """A decoded poll: accepted events and refused messages travel and are committed together.
 
     Attributes:
-        events: Canonical events (``schemas.events.event_schema``) with one more column ``offset`` int64, in
-            the order of the messages.
+        events: Canonical events (``schemas.events.event_schema``) with one more column ``offset`` int64, and of
+            Arrow messages ``row`` int32, in the order of the messages.
         rejects: ``schemas.events.REJECT_SCHEMA``.
         tombstones: Null messages, skipped.
         quiet: As in ``RawBatch``.
