@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(number, lambda *_: over.set())
     try:
         with worker_pool(port) as address:
-            print(f"serving at {address}", flush=True)
+            print(f"serving at {address}", flush=True)  # noqa: T201  a program of its own
             over.wait()
     except Failure as failure:
         sys.exit(f"error: {failure}")

@@ -80,7 +80,9 @@ def test_rows_of_an_arrow_message_are_letters_of_their_own(kafka: str, tmp_path:
 
     def arrow(*seconds: int) -> bytes:
         schema = event_schema("int")
-        rows = [{"op": 1, "src": 1, "dst": i, "t": s * 1_000_000, "weight": 1.0} for i, s in enumerate(seconds)]
+        rows = [
+            {"op": 1, "src": 1, "dst": i, "t": s * 1_000_000, "weight": 1.0} for i, s in enumerate(seconds)
+        ]
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))

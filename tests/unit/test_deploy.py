@@ -153,7 +153,9 @@ def test_no_worker_pool_that_we_ship_or_name_can_be_reached_from_another_host() 
     """Beam's own entry point binds every address; ours is tested in test_worker_pool.py."""
     shipped = [ROOT / "Dockerfile", ROOT / "Makefile", ROOT / "README.md"]
     for folder in ("deploy", "docs", "stream", "tests", "benchmarks"):
-        shipped += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".yaml", ".sh")]
+        shipped += [
+            path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".yaml", ".sh")
+        ]
     shipped = [path for path in shipped if path != Path(__file__)]
     for path in shipped:
         text = path.read_text(encoding="utf-8")

@@ -12,9 +12,7 @@ from stream.kafka.discovery import UNKNOWN_TOPIC_OR_PARTITION, TopicWatch
 from stream.kafka.greeting import NoBrokerError
 from stream.store.errors import OffsetGapError
 
-KAFKA = Kafka.model_validate(
-    {"bootstrap": "b:1", "topics": [{"name": "edges"}], "metadata_refresh_s": 3_600}
-)
+KAFKA = Kafka.model_validate({"bootstrap": "b:1", "topics": [{"name": "edges"}], "metadata_refresh_s": 3_600})
 
 
 def told(topic_id: str | None, code: int = 0) -> list[dict[str, Any]]:
@@ -87,5 +85,7 @@ def test_brokers_that_never_tell_the_id_are_named_and_nothing_is_read(
 ) -> None:
     monkeypatch.setattr(discovery, "FIRST_LOOK_S", 0.0)
     answers.append(refused)
-    with pytest.raises(NoBrokerError, match=r"at b:1 don't tell the ids of topics edges \(.*hung up.*\)\. Start again"):
+    with pytest.raises(
+        NoBrokerError, match=r"at b:1 don't tell the ids of topics edges \(.*hung up.*\)\. Start again"
+    ):
         TopicWatch(KAFKA).reading([("edges", 0)])

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -37,9 +36,7 @@ def lane(tmp_path_factory: pytest.TempPathFactory) -> LaneReader:
     rows = [{"op": 1, "src": HUB, "dst": 1 + i % 40, "t": t, "weight": 1.0} for i, t in enumerate(times)]
     columns = {name: [row.get(name) for row in rows] for name in event_schema("int").names}
     table = pa.table(columns, schema=event_schema("int"))
-    build_store(
-        table, folder, interval_us=SECOND, lanes=[Lane(name="hash", algorithm="hash", parts=2)]
-    )
+    build_store(table, folder, interval_us=SECOND, lanes=[Lane(name="hash", algorithm="hash", parts=2)])
     return LaneReader(folder, "hash")
 
 

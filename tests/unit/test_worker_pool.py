@@ -39,8 +39,9 @@ def test_it_listens_on_the_loopback_interface_and_nowhere_else() -> None:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    with worker_pool(0) as address, pytest.raises(Failure, match="is taken. Choose another --port"):
-        with worker_pool(int(address.rpartition(":")[2])):
+    with worker_pool(0) as address:
+        port = int(address.rpartition(":")[2])
+        with pytest.raises(Failure, match=r"is taken\. Choose another --port"), worker_pool(port):
             pass
-    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+    with socket.create_server(("127.0.0.1", port)):
         pass  # it is free again
