@@ -2,9 +2,9 @@
 
 Its holder puts the lease object anew, by If-Match, three times in ``lease_s``, which the object names. Whoever wants it
 watches the object, by its own clock alone: one that stays the same for the longer ``lease_s`` of the two has lost its
-holder, and is replaced by If-Match. So no two clocks are ever compared. A holder that was paused for longer may still believe that it has the
-lease; what keeps it from harm is that every record is put under a name that must be free, and every data file under one
-that nobody else uses.
+holder, and is replaced by If-Match. So no two clocks are ever compared. A holder that was
+paused for longer may still believe that it has the lease; what keeps it from harm is that every record is put under a
+name that must be free, and every data file under one that nobody else uses.
 """
 
 import json
