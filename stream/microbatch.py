@@ -35,6 +35,7 @@ class RawBatch:
         values: The messages' values side by side, large_binary; null for a tombstone.
         quiet: How long there has been nothing unread; None: there is something, or no broker answers.
         skipped: Offsets among them that retention took unread; counted on a cluster, where who reads counts nothing.
+        stamped_us: The newest time that a broker gave to one of them, microseconds since the epoch; 0: none did.
     """
 
     topic: str
@@ -46,6 +47,7 @@ class RawBatch:
     values: pa.LargeBinaryArray
     quiet: Quiet | None = None
     skipped: int = 0
+    stamped_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
