@@ -83,7 +83,9 @@ def test_a_record_that_a_broker_gave_its_time_can_say_that_a_clock_is_behind() -
     host = Host(NOW_S - 400)
     assert host.present.check(raw(LIVE, stamped_s=NOW_S - 200)) is None
     assert host.present.now_us() == (NOW_S - 200) * US_PER_S
-    assert "behind a record that a broker gave its time" in (host.present.check(raw(LIVE, stamped_s=NOW_S)) or "")
+    assert "behind a record that a broker gave its time" in (
+        host.present.check(raw(LIVE, stamped_s=NOW_S)) or ""
+    )
     host.passes(200)  # the others' clocks go on, too
     assert host.present.check(raw(LIVE)) is not None
     host.wall_s = NOW_S + 200
