@@ -213,9 +213,11 @@ class StreamConfig(Service):
     snapshots: Snapshots
     time_bounds: tuple[float, float | None] | None = Field(
         None,
-        description="Allowed event times [min, max] in seconds; max null: now plus time_skew_s; default: 1990 to that.",
+        description="Allowed event times [min, max] in seconds; max null: the present plus time_skew_s; default: 1990 to that.",
     )
-    time_skew_s: float = Field(300.0, ge=0, description="How far a producer's clock may run ahead, seconds.")
+    time_skew_s: float = Field(
+        300.0, ge=0, description="How far clocks may differ, producers' and this host's, seconds."
+    )
     ids: IdKind = Field("int", description="Kind of node ids: int or string.")
     features: Features = Field(default_factory=Features)
     dedup_window_s: float | None = Field(

@@ -97,6 +97,13 @@ class StreamMetrics:
             Counter, "stream_restarts", "Renewals and retries in this process", "cause"
         )
 
+        self._clock_error = self._make(
+            Gauge,
+            "stream_clock_error_seconds",
+            "This host's clock ahead (negative: behind), 0 while it is believed",
+        )
+        self.clock_error(0.0)
+
         self._standby = self._make(Gauge, "stream_standby", "1 while another process writes the store")
         self._standby.labels(self._graph).set(0)
 
@@ -214,6 +221,10 @@ class StreamMetrics:
     def standing_by(self, waits: bool) -> None:
         """The job waits for another process to leave the store, or no longer does."""
         self._standby.labels(self._graph).set(waits)
+
+    def clock_error(self, seconds: float) -> None:
+        """This host's clock is so far ahead, or behind (negative); 0: not that anybody knows."""
+        self._clock_error.labels(self._graph).set(seconds)
 
     def published(self, topic: str, messages: int) -> None:
         """Messages of an export are in a topic."""
