@@ -71,7 +71,7 @@ def test_code_in_a_checkpoint_is_refused_and_never_runs(way: str, tmp_path: Path
         path.write_bytes(pickle.dumps(state, protocol=2))
     else:
         torch.save(state, path, _use_new_zipfile_serialization=way == "as torch saves")
-    with pytest.raises(Failure, match=rf"checkpoint {path} cannot be read \(UnpicklingError\); remove it"):
+    with pytest.raises(Failure, match=rf"checkpoint {path} cannot be read .*; remove it"):
         Checkpoints(tmp_path, 1).newest()
     assert not made.exists()
 

@@ -21,7 +21,7 @@ import torch
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from stream.store.files.lock import FolderLock, new_writer_id
-from stream.store.files.paths import sync_folder
+from stream.store.files.paths import make_folders, settle, sync_folder
 
 FORMAT = 2
 LET_GO_S = 10.0
@@ -53,7 +53,8 @@ class Checkpoints:
         """
         otherwise = "choose another folder in the key checkpoint"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self.folder)
+            settle(self.folder)  # whoever made it may have been killed before it was durable
         except OSError as error:
             raise Failure(
                 f"folder {self.folder} of checkpoints cannot be made: {error.strerror}; {otherwise}"
@@ -82,7 +83,8 @@ class Checkpoints:
         Raises:
             OSError: The disk refuses; older checkpoints stay as they are.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if make_folders(self.folder):
+            settle(self.folder)
         for left_over in self.folder.glob(f"*{_TEMPORARY}"):
             left_over.unlink()
         path = self.folder / f"{sequence:016d}{_SUFFIX}"
