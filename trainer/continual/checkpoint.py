@@ -22,7 +22,7 @@ from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from stream.store.files.clean_up import CleanUp
 from stream.store.files.lock import FolderLock, new_writer_id
-from stream.store.files.paths import sync_folder
+from stream.store.files.paths import make_folders, settle, sync_folder
 
 FORMAT = 2
 LET_GO_S = 10.0
@@ -55,7 +55,8 @@ class Checkpoints:
         """
         otherwise = "choose another folder in the key checkpoint"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self.folder)
+            settle(self.folder)  # whoever made it may have been killed before it was durable
         except OSError as error:
             raise Failure(
                 f"folder {self.folder} of checkpoints cannot be made: {error.strerror}; {otherwise}"
@@ -84,7 +85,8 @@ class Checkpoints:
         Raises:
             OSError: The disk refuses; older checkpoints stay as they are.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if make_folders(self.folder):
+            settle(self.folder)
         self._clean_up.add_removal(self.folder.glob(f"*{_TEMPORARY}"))
         self._clean_up.run()
         path = self.folder / f"{sequence:016d}{_SUFFIX}"
