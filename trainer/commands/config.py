@@ -52,6 +52,8 @@ def _require_workable(config: TrainerConfig) -> None:
     if config.store is not None:
         return require_workable(config)
     try:
-        return require_evaluable(config, 1)  # without a store only evaluate can use it, whose lane is a partitioner
+        return require_evaluable(
+            config, 1
+        )  # without a store only evaluate can use it, whose lane is a partitioner
     except PartitionError as error:
         raise Failure(f"key lane: {error}") from error
