@@ -110,6 +110,30 @@ class Features(Section):
         4, ge=1, le=1024, description="S: slices in which changed node features are stored."
     )
 
+    def misfit(self, topic: Topic) -> str | None:
+        """Why no event with features of a mapped topic could be accepted; None: they can be.
+
+        Args:
+            topic: Its ``fields`` say how many features are read, and of which kind of event.
+        """
+        fields = topic.fields
+        if fields is None:
+            return None
+        ends = {"features.edge": (fields.src, self.edge), "features.node": (fields.node, self.node)}
+        widths = {key: width for key, (path, width) in ends.items() if path is not None}
+        found = " and ".join(f"{key} is {width}" for key, width in widths.items())
+        where = f"kafka.topics: fields of topic {topic.name}"
+        if isinstance(fields.features, list) and len(fields.features) not in widths.values():
+            count = len(fields.features)
+            return (
+                f"{where} lists {count} paths of features, but {found}. Set {' or '.join(widths)} to {count}"
+            )
+        if fields.features is not None and not any(widths.values()):
+            return f"{where} names features, but {found}. Set {' or '.join(widths)} to their number"
+        if fields.values is not None and not self.node:
+            return f"{where} names values, but features.node is 0. Set it to the number of a node's features"
+        return None
+
 
 class Lane(Section):
     """One partitioner's view of the log."""
@@ -250,6 +274,8 @@ class StreamConfig(Service):
                 raise ValueError(
                     f"kafka.topics: id_prefix of topic {topic.name} makes ids text: set ids to string, found int"
                 )
+            if (misfit := self.features.misfit(topic)) is not None:
+                raise ValueError(misfit)
         names = [lane.name for lane in self.lanes]
         if len(set(names)) < len(names):
             raise ValueError(f"lanes must have distinct names, found {names}")

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from schemas.events import US_PER_S, Op
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from stream.service.heartbeat import beat
 from stream.store.lane.index import LaneTotals, manifest_rows
+from stream.store.log.refusals import Refused
 from stream.store.places.cache import cache_of
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import place_of
@@ -32,7 +33,9 @@ class Totals:
     refused: int = 0
     late: int = 0
     duplicates: int = 0
+    in_history: int = 0
     gap_offsets: int = 0
+    refused_by_reason: dict[str, Refused] = field(default_factory=dict)
 
 
 class StreamMetrics:
@@ -149,10 +152,13 @@ class StreamMetrics:
         self._events.labels(self._graph, topic, op.name.lower()).inc(count)
         self.totals.events += count
 
-    def refused(self, topic: str, reason: str, count: int) -> None:
+    def refused(self, topic: str, reason: str, count: int, example: str) -> None:
         """Messages, or rows of one, are in the rejects."""
         self._refused.labels(self._graph, topic, reason).inc(count)
         self.totals.refused += count
+        by_reason = self.totals.refused_by_reason.setdefault(reason, Refused())
+        by_reason.count += count
+        by_reason.example = example
 
     def late(self, topic: str, policy: str, count: int) -> None:
         """Late events are in the log or the rejects."""
@@ -162,6 +168,7 @@ class StreamMetrics:
     def in_history(self, topic: str, count: int) -> None:
         """Events were skipped that the log has from its history."""
         self._in_history.labels(self._graph, topic).inc(count)
+        self.totals.in_history += count
 
     def tombstones(self, topic: str, count: int) -> None:
         """Null messages were skipped."""

@@ -45,7 +45,10 @@ def inspect(
 
 
 def _print_tables(store: str, found: dict[str, Any]) -> None:
-    rows = {key: value for key, value in found.items() if key not in ("lanes", "offsets")}
+    from stream.store.log.refusals import as_rows
+
+    rows = {key: found[key] for key in found if key not in ("lanes", "offsets", "refused_by_reason")}
+    rows |= as_rows(found["refused_by_reason"])
     for topic, partitions in found["offsets"].items():
         rows[f"offsets of {topic}"] = ", ".join(f"{p}: {offset:,}" for p, offset in partitions.items())
     print_table(f"Store {store}", rows)

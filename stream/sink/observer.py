@@ -13,8 +13,8 @@ class SinkObserver(Protocol):
         """Events of one kind are in the log now."""
         ...
 
-    def refused(self, topic: str, reason: str, count: int) -> None:
-        """Messages, or rows of one, are in the rejects now; late events aren't among them."""
+    def refused(self, topic: str, reason: str, count: int, example: str) -> None:
+        """Messages, or rows of one, are in the rejects now; late events aren't among them. One of them as an example."""
         ...
 
     def late(self, topic: str, policy: str, count: int) -> None:
@@ -56,7 +56,7 @@ class Unobserved:
     def accepted(self, topic: str, op: Op, count: int) -> None:
         """Nothing."""
 
-    def refused(self, topic: str, reason: str, count: int) -> None:
+    def refused(self, topic: str, reason: str, count: int, example: str) -> None:
         """Nothing."""
 
     def late(self, topic: str, policy: str, count: int) -> None:

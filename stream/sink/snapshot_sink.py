@@ -329,7 +329,7 @@ class SnapshotSink:
         for (topic, op), count in pending.accepted.items():
             self._observer.accepted(topic, op, count)
         for (topic, reason), count in pending.refused.items():
-            self._observer.refused(topic, reason, count)
+            self._observer.refused(topic, reason, count, pending.examples[topic, reason])
         for topic, count in pending.late.items():
             self._observer.late(topic, self._rules.late, count)
         for topic, count in pending.in_history.items():

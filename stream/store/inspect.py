@@ -18,6 +18,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.history import rows_read
 from stream.store.log.index import LogTotals
 from stream.store.log.reader import LogReader
+from stream.store.log.refusals import as_json, newest_refused
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
 from stream.store.undisturbed import undisturbed
@@ -50,7 +51,7 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
     lanes = [LaneReader(store, name) for name in lane_names(store)]
     log = lanes[0].log if lanes else LogReader(store)
     last = log.last
-    refused = last.refused if last else {}
+    refused = {r: count for r, count in (last.refused if last else {}).items() if r != Reason.LATE}
     offsets: dict[str, dict[str, int]] = {}
     for (topic, partition), position in sorted(log.positions.items()):
         offsets.setdefault(topic, {})[str(partition)] = position.next
@@ -71,7 +72,8 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
         "nodes": newest.num_nodes if newest else 0,
         "live_edges": _live_edges(log, lanes, end),
         "late": last.late if last else 0,
-        "refused": sum(count for reason, count in refused.items() if reason != Reason.LATE),
+        "refused": sum(refused.values()),
+        "refused_by_reason": as_json(newest_refused(log, refused)),
         "duplicates": last.duplicates if last else 0,
         "log_bytes": totals.bytes,
         "offsets": offsets,

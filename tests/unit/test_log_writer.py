@@ -100,7 +100,7 @@ def test_a_second_writer_is_refused_until_the_first_closes(place: Place) -> None
 )
 def test_another_configuration_is_refused_with_the_key(place: Place, key: str, value: Any) -> None:
     with LogWriter.open(place, HEADER) as writer:
-        writer.commit(positions=at(1))
+        writer.commit(positions=at(1), tail=tail(event(1, 2, 5)))
     with pytest.raises(MismatchError, match=f"log.json has {key} = .* the configuration asks for"):
         LogWriter.open(place, HEADER.model_copy(update={key: value}))
     LogWriter.open(place, HEADER).close()

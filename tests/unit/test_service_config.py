@@ -105,7 +105,9 @@ def test_an_error_names_the_file_the_key_and_what_was_expected(
     ("change", "expected"),
     [
         ("algorithm: sep=algorithm: metric", "lane sep: unknown partitioner 'metric'; expected one of"),
+        ("algorithm: sep=algorithm: metsi", "Did you mean metis?"),
         ("algorithm: sep,=algorithm: sep, params: {hubs: 2},", "lane sep: sep takes hubs"),
+        ("algorithm: sep,=algorithm: sep, params: {hub: 2},", "Did you mean hubs?"),
     ],
 )
 def test_checking_a_file_names_a_lane_that_cannot_be_made(tmp_path: Path, change: str, expected: str) -> None:
@@ -114,6 +116,66 @@ def test_checking_a_file_names_a_lane_that_cannot_be_made(tmp_path: Path, change
     shown = CliRunner().invoke(app, ["config", "--config", str(path)])
     assert shown.exit_code == 1
     assert expected in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "end"),
+    [
+        ("ids: int=idss: int", ": unknown key idss. Did you mean ids?"),
+        ("lateness_s: 0=latenes: 0", ": unknown key snapshots.latenes. Did you mean lateness_s?"),
+        ("name: sep, algorithm: sep=name: sep, algorithm: sep, para: {}", ": unknown key lanes.1.para. Did you mean params?"),
+        ("format: json}=fields: {src: a, dst: b, t: t, weigth: w}}", ".topics.0.fields.weigth. Did you mean weight?"),
+        ("ids: int=interval_s: 5", ": unknown key interval_s. Did you mean snapshots.interval_s?"),
+        ("ids: int=colour: blue", ": unknown key colour"),
+        ("ids: int=17: blue", ": unknown key 17"),
+        ("interval_s: 86400=intervall_s: 3",
+         ": key snapshots.interval_s is missing; unknown key snapshots.intervall_s (did you mean interval_s?)"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path, change: str, end: str) -> None:
+    before, _, after = change.partition("=")
+    path = write(tmp_path, SMALLEST.replace(before, after))
+    with pytest.raises(Failure) as failure:
+        load_config(StreamConfig, path)
+    assert str(failure.value).endswith(end)
+
+
+EDGE, NODE = "src: a, dst: b, t: t", "node: a, t: t"
+
+
+@pytest.mark.parametrize(
+    ("fields", "features", "told"),
+    [
+        (f"{EDGE}, features: [x, y]", "", "lists 2 paths of features, but features.edge is 0. Set features.edge to 2"),
+        (f"{EDGE}, features: [x, y]", "edge: 3, node: 2", "but features.edge is 3. Set features.edge to 2"),
+        (f"{EDGE}, features: [x, y]", "edge: 2", None),
+        (f"{NODE}, features: [x, y]", "edge: 2", "but features.node is 0. Set features.node to 2"),
+        (f"{NODE}, features: [x, y]", "node: 2", None),
+        (f"{EDGE}, node: n, features: [x, y]", "edge: 1, node: 3",
+         "but features.edge is 1 and features.node is 3. Set features.edge or features.node to 2"),
+        (f"{EDGE}, node: n, features: [x, y], offset: o, values: v", "edge: 2, node: 128", None),
+        (f"{EDGE}, features: x", "", "names features, but features.edge is 0. Set features.edge to their number"),
+        (f"{EDGE}, features: x", "edge: 7", None),
+        (f"{EDGE}, node: n, features: x", "node: 7", None),
+        (f"{NODE}, offset: o, values: v", "", "names values, but features.node is 0"),
+        (EDGE, "", None),
+    ],
+)  # fmt: skip
+def test_mapped_features_that_no_message_could_pass_are_refused_with_the_keys_to_set(
+    tmp_path: Path, fields: str, features: str, told: str | None
+) -> None:
+    text = SMALLEST.replace("format: json}", f"fields: {{{fields}}}}}") + f"features: {{{features}}}\n"
+    shown = CliRunner().invoke(app, ["config", "--config", str(write(tmp_path, text))])
+    assert shown.exit_code == (0 if told is None else 1), shown.stderr
+    if told is not None:
+        assert "kafka.topics: fields of topic edges" in shown.stderr
+        assert told in shown.stderr
+
+
+def test_a_width_from_the_environment_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SMALLEST.replace("format: json}", f"fields: {{{EDGE}, features: [x, y]}}}}")
+    monkeypatch.setenv("FRESHET_STREAM_FEATURES__EDGE", "2")
+    assert load_config(StreamConfig, write(tmp_path, text)).features.edge == 2
 
 
 def test_all_wrong_keys_are_named_at_once(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def evaluate(
             return FAILED if found["failed"] else None
         assert file is not None and data is not None, "told before"
         config = load_config(TrainerConfig, file)
+        _require_evaluable(config, ranks)
         result = in_ranks(ranks, lambda: _evaluate(config, data, as_of, split, seeds, negatives, scores))
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "runs"}
@@ -99,6 +100,13 @@ def _matrix(file: Path, out: Path) -> dict[str, Any]:
     from trainer.evaluation.matrix import run_matrix
 
     return run_matrix(load_config(Matrix, file), out)
+
+
+def _require_evaluable(config: TrainerConfig, ranks: int | None) -> None:
+    """Before ranks are started, and before the file is looked at."""
+    from trainer.workable import require_evaluable
+
+    require_evaluable(config, ranks or int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def _evaluate(

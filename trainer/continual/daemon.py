@@ -11,7 +11,7 @@ import torch
 
 from schemas.events import US_PER_S
 from schemas.store import LaneManifest
-from schemas.trainer_config import Budget, TrainerConfig
+from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.service.heartbeat import beat
 from stream.store.lane.reader import LaneReader
@@ -37,6 +37,7 @@ from trainer.ranks import Ranks
 from trainer.scoring.predictions import predict
 from trainer.strategies.interface import EventStrategy, create_strategy
 from trainer.strategies.soundness import is_sound
+from trainer.workable import require_workable
 
 log = structlog.get_logger()
 
@@ -64,6 +65,7 @@ class Trainer:
         self.sequence = -1
         """Of the last snapshot learned; −1 before the first."""
         self._learned: LaneManifest | None = None  # by this process; the lane may no longer keep it
+        require_workable(config)
         torch.manual_seed(config.seed)
         header = lane.header
         shape = ModelShape(header.node_features, config.window, config.seed, header.edge_features)
@@ -77,11 +79,6 @@ class Trainer:
         reads_events = self.strategy.reads == "events"
         view = LogWindow(lane) if reads_events else WindowView(lane, config.window + 1, own_parts)
         self.window = NamedWindow(view, self.names)
-        if self.strategy.trains != "event" and config.budget != Budget():
-            raise Failure(
-                f"key budget bounds what event models remember, but {config.model} is a snapshot model, whose window is "
-                "its bound; leave the key out"
-            )
         self.window_s = config.window * header.interval_us / US_PER_S
         """How long the floor EdgeBank with a window remembers a pair."""
         self._lessons = Lessons(self.strategy, self.model, ranks, config.optimisation, config.seed)

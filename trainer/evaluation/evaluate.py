@@ -37,6 +37,7 @@ from trainer.ranks import Ranks
 from trainer.scoring.predictions import Figures, Predictions, join, predict
 from trainer.strategies.interface import create_strategy
 from trainer.strategies.sequential import SequentialStrategy
+from trainer.workable import require_evaluable
 
 log = structlog.get_logger()
 
@@ -97,7 +98,7 @@ def evaluate(
         On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more
         than one seed, and ``runs``, one entry a seed. A figure that cannot be computed is absent. Elsewhere None.
     """
-    require_known(config)  # before a large file is partitioned
+    require_evaluable(config, ranks.size)  # before a large file is partitioned
     if scores is not None and (negatives is None or ranks.size > 1):
         raise Failure(
             "--scores needs --negatives FILE, whose negatives were scored"
@@ -147,20 +148,6 @@ def evaluate(
         "events": len(inserts),
         "runs": runs,
     }
-
-
-def require_known(config: TrainerConfig) -> None:
-    """Check model, strategy and their parameters.
-
-    Raises:
-        Failure: One is unknown or wrong, or they don't go together.
-    """
-    strategy = create_strategy(config.strategy, config.strategy_params, config.model)
-    create_model(config.model, ModelShape(0, config.window), config.model_params)
-    if config.task == "node-classification" and strategy.name != SequentialStrategy.name:
-        raise Failure(
-            f"task node-classification needs strategy sequential and an event model, found {config.strategy}"
-        )
 
 
 class _Run:

@@ -24,7 +24,7 @@ import yaml
 
 from schemas.matrix import Matrix
 from schemas.trainer_config import TrainerConfig
-from stream.partition.interface import PartitionError, create
+from stream.partition.interface import PartitionError
 from stream.service.config_file import validated
 from stream.service.failure import Failure
 from stream.service.json_lines import last_error
@@ -32,8 +32,8 @@ from stream.service.scratch import WITHIN, scratch_folder
 from stream.store.files.lock import FolderLock, new_writer_id
 from stream.store.files.paths import sync_file, sync_folder
 from trainer.data.split import parse_shares
-from trainer.evaluation.evaluate import require_known
 from trainer.shutdown import WITH_PARENT
+from trainer.workable import require_evaluable
 
 log = structlog.get_logger()
 
@@ -125,23 +125,16 @@ def cells(matrix: Matrix) -> list[Cell]:
                         keys = {**matrix.config, **data.config, **model.config, **lane.config}
                         where = f"model {model.name} on lane {lane.lane} of {data.file}"
                         config = validated(TrainerConfig, {**keys, "lane": lane.lane, "seed": seed}, where)
-                        _require_known(config, ranks, where)
+                        _require_evaluable(config, ranks, where)
                         found.append(
                             Cell(model.name, config, ranks, data.file, digest, data.negatives, matrix.split)
                         )
     return found
 
 
-def _require_known(config: TrainerConfig, ranks: int, where: str) -> None:
+def _require_evaluable(config: TrainerConfig, ranks: int, where: str) -> None:
     try:
-        require_known(config)
-        create(
-            config.lane,
-            config.lane_params,
-            parts=config.parts or ranks,
-            seed=config.seed,
-            window=config.window,
-        )
+        require_evaluable(config, ranks)
     except (Failure, PartitionError) as error:
         raise Failure(f"{where}: {error}") from None
 

@@ -64,11 +64,6 @@ class SequentialStrategy:
     ) -> None:
         """See ``Strategy.setup``."""
         self._check(lane, ranks)
-        if optimisation.replay.ratio and not self.replays:
-            raise Failure(
-                f"key optimisation.replay: strategy {self.name} does not learn old events again, sequential does; set "
-                "its ratio to 0"
-            )
         assert isinstance(model, MemoryModel)
         self._model = model
         if self._halved:

@@ -201,6 +201,10 @@ class LaneReader:
             raise ConfigMissingError(
                 f"{self.root} was removed since it was opened, or made anew: open the lane that is there now"
             )
+        if not self.manifests and read_record(self.root / HEADER, LaneHeader) != self.header:
+            raise ConfigMissingError(
+                f"{self.root} was made for another configuration while it was empty: open the lane that is there now"
+            )
 
     def _begin(self) -> None:
         """Start after the newest index, or where the log begins."""

@@ -15,15 +15,15 @@ from stream.store.errors import LaneBusyError, MissingError, StoreError
 from stream.store.files.clean_up import CleanUp
 from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record, read_record, read_table, stage
-from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import Lock, lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
 from stream.store.files.paths import make_folders, settle
-from stream.store.log.commits import CommitChain, numbers
+from stream.store.log.commits import CommitChain
+from stream.store.log.header import agreed_header
 from stream.store.log.history import put_history, read_history
 from stream.store.log.ids import ExternalIds
 from stream.store.log.index import LogTotals
-from stream.store.log.layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
+from stream.store.log.layout import COMMITS, commit_name, log_folder, rejects_name, tail_name
 from stream.store.log.outbox import Outbox, RejectedMessages
 from stream.store.log.phases import Phase, Timed
 from stream.store.log.sealed import sealable, stage_snapshot
@@ -87,7 +87,8 @@ class LogWriter:
 
         Args:
             store: Folder of the store.
-            header: What the log must be; a new one is made so, and one without a commit becomes so.
+            header: What the log must be; a new one is made so, and one without a commit becomes so. One without an
+                event takes other ids and widths.
             writer_id: Who writes; by default host, process and a random part.
 
         Returns:
@@ -107,9 +108,7 @@ class LogWriter:
             make_folders(root / COMMITS)
             settle(root / COMMITS)
             crash_point("store.created")
-            begun = any(True for _ in numbers(root))
-            header = put_or_agree(root / HEADER, header, "a log", begun=begun)
-            return cls(root, header, lock, writer_id)
+            return cls(root, agreed_header(root, header, writer_id), lock, writer_id)
         except BaseException:
             lock.release()
             raise
