@@ -17,6 +17,7 @@ from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.daemon import Trainer, follow
 from trainer.continual.follower import Follower
 from trainer.continual.score_file import ScoreFile, weighted_mean
+from trainer.heartbeats import Heartbeats
 from trainer.launch import STARTED
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
@@ -56,7 +57,9 @@ def train(
     shutdown.on_signals()
     rank_dies_with_launcher()
     ranks = Ranks.from_environment(config.device)
-    metrics = TrainerMetrics(config, ranks.rank)
+    heartbeats = Heartbeats.from_environment(ranks.rank, ranks.size)
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    metrics = TrainerMetrics(config, ranks.rank, ranks=ranks.size, up=heartbeats.up, restarts=restarts)
     progress = _Progress(metrics)
     port = config.metrics.port + ranks.rank if config.metrics.port else 0
     endpoint = Endpoint(
@@ -95,6 +98,7 @@ def train(
             return None
         return result(config, since=float(os.environ.get(STARTED, began)))
     finally:
+        heartbeats.close()
         ranks.close()
         endpoint.close()
         held.close()

@@ -13,6 +13,7 @@ from stream.cluster.partition_readers import PartitionReaders
 from stream.cluster.plan import Plan
 from stream.decode.decoder import Decoder
 from stream.job.lane_threads import LaneThread
+from stream.job.readiness import readiness
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
 from stream.partition.interface import PartitionError
@@ -44,6 +45,7 @@ class Worker:
         self._config = plan.config()
         self.readers = PartitionReaders(self._config)
         self._metrics = StreamMetrics(self._config)
+        self._readiness = readiness(self._config, self._metrics, self.not_ready)
         self._decoders = {topic.name: Decoder(topic, self._config) for topic in self._config.kafka.topics}
         self._lock = threading.RLock()
         self._log: LogHost | None = None
@@ -133,7 +135,7 @@ class Worker:
         for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
             try:
                 here = wanted.model_copy(update={"port": port})
-                self._endpoint = Endpoint(here, self._metrics.registry, self.not_ready)
+                self._endpoint = Endpoint(here, self._metrics.registry, self._readiness)
             except Failure:
                 continue
             _log.info("metrics", url=f"{self._endpoint.url}/metrics")
