@@ -4,6 +4,7 @@ The stream is what writes a log on a cluster (``LogHost``), with a lane on its o
 """
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -60,11 +61,13 @@ class NoOffsets:
 
 
 class Scrapes:
-    """What a Prometheus would have seen, minute by minute."""
+    """What a Prometheus would have seen of the series that the rules ask for, minute by minute."""
 
     def __init__(self) -> None:
         self.minutes = 0
         self._seen: dict[str, list[str]] = {}
+        rules = (PROMETHEUS / "alerts.yml").read_text(encoding="utf-8")
+        self._asked_for = set(re.findall(r"\bfreshet_\w+", rules))
 
     def take(self, targets: Mapping[Target, CollectorRegistry | str]) -> None:
         """One scrape of all targets; one that is ``DOWN`` does not answer, one that is ``GONE`` is not looked for."""
@@ -76,7 +79,9 @@ class Scrapes:
             now[f"up{{{place}}}"] = "0" if registry == DOWN else "1"
             if isinstance(registry, str):
                 continue
-            for family in text_string_to_metric_families(generate_latest(registry).decode()):
+            lines = generate_latest(registry).decode().splitlines(keepends=True)
+            asked_for = "".join(line for line in lines if line.partition("{")[0] in self._asked_for)
+            for family in text_string_to_metric_families(asked_for):
                 for sample in family.samples:
                     labels = "".join(f',{name}="{value}"' for name, value in sample.labels.items())
                     base = T0 if sample.name.endswith("_timestamp_seconds") else 0
@@ -88,13 +93,8 @@ class Scrapes:
         self.minutes += 1
 
     def series(self) -> list[dict[str, str]]:
-        """``input_series`` of promtool: those that the rules ask for."""
-        rules = (PROMETHEUS / "alerts.yml").read_text(encoding="utf-8")
-        return [
-            {"series": name, "values": " ".join(values)}
-            for name, values in sorted(self._seen.items())
-            if name.partition("{")[0] in rules
-        ]
+        """``input_series`` of promtool."""
+        return [{"series": name, "values": " ".join(values)} for name, values in sorted(self._seen.items())]
 
 
 class World:

@@ -120,7 +120,11 @@ def test_after_kill_nine_it_goes_on_at_the_right_snapshot_with_the_same_numbers(
         ranks = ranks_of(process)
         assert len(ranks) >= 2
         if victim == "rank":
+            endpoint_of(process, 0)
             ranks[-1].kill()
+            rank_0 = endpoint_of(process, 0)  # of the next attempt
+            again = 'freshet_trainer_restarts_total{graph="meetings"} 1.0'
+            until(lambda: again in get(f"{rank_0}/metrics"), "that it is counted")
             go_on()
             assert (
                 json.loads(at_the_end(process, tmp_path))["snapshots"] == SNAPSHOTS
