@@ -53,7 +53,7 @@ def test_its_age_begins_anew_when_it_moves_and_ends_when_the_snapshot_can_be_sea
     assert here.look(100.0).held is None
     assert here.look(160.0).held == Held(*B, 60.0, 47.0)
     here.hear(B, 170.0, 10)
-    assert here.look(170.0) == OpenEventTime(INTERVAL, None)
+    assert here.look(170.0) == here.look(240.0) == OpenEventTime(INTERVAL, None)
     assert here.look(171.0, min_tau=None) == OpenEventTime(None, None)
     assert here.look(172.0).held is None
 
@@ -64,6 +64,18 @@ def test_one_that_was_never_heard_of_holds_and_goes_before_one_that_is_behind() 
     here.hear(B, 0.0, 2)
     here.look(0.0)
     assert here.look(60.0).held == Held(*C, 60.0, None)
+
+
+def test_an_idle_partition_is_not_taken_for_the_one_that_holds() -> None:
+    here = Partitions(A, B, C)
+    here.hear(C, 0.0, 5)
+    here.hear(B, 0.0, 2)
+    for now_s in range(0, 200, 5):
+        here.hear(A, now_s, 50 + now_s)
+        here.hear(B, now_s, quiet=True)
+        held = here.look(now_s).held
+    assert held is not None
+    assert held.key == C
 
 
 def test_a_quiet_partition_is_never_told_it_becomes_idle_first() -> None:
@@ -95,6 +107,8 @@ def test_one_whose_messages_keep_coming_without_its_time_moving_is_told_with_ano
     now_s = 1_000.0
     monkeypatch.setattr("stream.metrics.time.time", lambda: now_s)
     assert not_ready() is None
+    metrics.open_event_time(OpenEventTime(INTERVAL, Held(*B, 100.0, 9.0)))
+    assert not_ready() is None, "less than an interval"
     metrics.open_event_time(held)
     told = not_ready()
     assert told is not None
