@@ -1,8 +1,9 @@
 """The stream's Prometheus series, named in docs/metrics.md: counts of what is durable, gauges of where the stream is."""
 
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from schemas.config import StreamConfig
 from schemas.events import US_PER_S, Op
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from stream.service.heartbeat import beat
+from stream.snapshots.held_back import Held, OpenEventTime
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.log.refusals import Refused
 from stream.store.places.cache import cache_of
@@ -87,6 +89,25 @@ class StreamMetrics:
         self._last_sealed = self._make(
             Gauge, "stream_last_sealed_timestamp_seconds", "Wall time of the last sealed snapshot"
         )
+        self._open_until = self._make(
+            Gauge, "stream_open_until_timestamp_seconds", "Event time at which the oldest open snapshot ends"
+        )
+        self._held_since = self._make(
+            Gauge,
+            "stream_held_since_timestamp_seconds",
+            "Wall time since which the partition alone keeps a snapshot from being sealed",
+            "topic",
+            "partition",
+        )
+        self._held: Held | None = None
+        self._held_at_s = 0.0
+        self._unread: Mapping[tuple[str, int], int] = {}
+        self._ready = self._make(Gauge, "stream_ready", "1 while /readyz says ready")
+        for name, text, seconds in (
+            ("snapshot_interval", "Length of a snapshot", config.snapshots.interval_s),
+            ("commit_every", "Open events are durable after so long", config.snapshots.commit_every_s),
+        ):
+            self._make(Gauge, f"stream_{name}_seconds", text).labels(self._graph).set(seconds)
         self._phases = self._make(
             Histogram,
             "stream_commit_seconds",
@@ -140,10 +161,14 @@ class StreamMetrics:
 
         self._make(Gauge, "build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
         self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, config.digest()).set(1)
-        for cause in ("cycle", "partitions", "disk", "lane"):
+        # Counters begin at zero: rate() and increase() do not see the first value of a series.
+        for cause in ("cycle", "partitions", "disk", "lane", "compaction"):
             self._restarts.labels(self._graph, cause)
         for topic in config.kafka.topics:
             self._gaps.labels(self._graph, topic.name)
+            self._late.labels(self._graph, topic.name, config.snapshots.late)
+            for op in Op:
+                self._events.labels(self._graph, topic.name, op.name.lower())
 
     # What the sink tells (SinkObserver).
 
@@ -178,6 +203,26 @@ class StreamMetrics:
         """Event time up to which a topic partition is complete."""
         self._watermark.labels(self._graph, topic, str(partition)).set(t_us / US_PER_S)
 
+    def open_event_time(self, now: OpenEventTime) -> None:
+        """Which snapshot is open, and what keeps it from being sealed."""
+        if now.until_us is None:
+            self._open_until.clear()
+        else:
+            self._open_until.labels(self._graph).set(now.until_us / US_PER_S)
+        before, held = self._held, now.held
+        self._held, self._held_at_s = held, time.time()
+        if before is not None and (held is None or held.key != before.key):
+            self._held_since.clear()
+        if held is not None:
+            self._held_since.labels(self._graph, held.topic, str(held.partition)).set(
+                self._held_at_s - held.age_s
+            )
+
+    def held(self) -> Held | None:
+        """The topic partition that holds event time back, as of now; None: none does."""
+        held, told_s = self._held, self._held_at_s
+        return held and replace(held, age_s=held.age_s + time.time() - told_s)
+
     def pending(self, batches: int, open_bytes: int) -> None:
         """Batches not yet committed and bytes of open events."""
         self._queue.labels(self._graph, "sink").set(batches)
@@ -201,6 +246,10 @@ class StreamMetrics:
         if record.sealed:
             self._last_sealed.labels(self._graph).set(wall_s)
             self.totals.snapshots += len(record.sealed)
+            for (
+                lane
+            ) in self._lane_bytes:  # until the lane says itself how far it is: one that hangs says nothing
+                self._lane_lag.labels(self._graph, lane).inc(len(record.sealed))
             self._store_bytes.labels(self._graph, "log").inc(_snapshot_bytes(record.sealed))
         new = record.duplicates - (self._duplicates_before or 0)
         self._duplicates_before = record.duplicates
@@ -214,6 +263,9 @@ class StreamMetrics:
         """The log as it was found: where gauges and differences of totals begin."""
         self._duplicates_before = last.duplicates if last else 0
         self._store_bytes.labels(self._graph, "log").set(stored_bytes)
+        opened_s = time.time()
+        self._last_sealed.labels(self._graph).set(opened_s)
+        self._last_commit.labels(self._graph).set(last.wall_time_us / US_PER_S if last else opened_s)
 
     def skipped(self, topic: str, offsets: int) -> None:
         """A gap was jumped over."""
@@ -222,8 +274,17 @@ class StreamMetrics:
 
     def lag(self, lag: Mapping[tuple[str, int], int]) -> None:
         """Offsets not read yet, by topic partition."""
+        self._unread = dict(lag)
         for (topic, partition), messages in lag.items():
             self._lag.labels(self._graph, topic, str(partition)).set(messages)
+
+    def unread(self, topic: str, partition: int) -> int:
+        """Offsets of a topic partition that are not read yet, as last told."""
+        return self._unread.get((topic, partition), 0)
+
+    def ready_while(self, ready: Callable[[], bool]) -> None:
+        """Asked at every scrape whether the stream is ready."""
+        self._ready.labels(self._graph).set_function(ready)
 
     def standing_by(self, waits: bool) -> None:
         """The job waits for another process to leave the store, or no longer does."""

@@ -14,6 +14,7 @@ from stream.cluster.plan import Plan
 from stream.job.decoding import Decoding
 from stream.job.lane_threads import LaneThread
 from stream.job.present import Present
+from stream.job.readiness import readiness
 from stream.kafka.broker_clock import BrokerClock
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
@@ -46,6 +47,7 @@ class Worker:
         self._config = plan.config()
         self.readers = PartitionReaders(self._config)
         self._metrics = StreamMetrics(self._config)
+        self._readiness = readiness(self._config, self._metrics, self.not_ready)
         self._present = Present(self._config)
         self._broker_clock = BrokerClock(self._config.kafka)
         self._present.ask_too(self._broker_clock.ask, lambda: last_commit(self._config.store))
@@ -150,7 +152,7 @@ class Worker:
         for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
             try:
                 here = wanted.model_copy(update={"port": port})
-                self._endpoint = Endpoint(here, self._metrics.registry, self.not_ready)
+                self._endpoint = Endpoint(here, self._metrics.registry, self._readiness)
             except Failure:
                 continue
             _log.info("metrics", url=f"{self._endpoint.url}/metrics")

@@ -182,9 +182,10 @@ def _here(
 ) -> "tuple[StreamJob | ClusterJob, Totals | LogTotals]":
     """The job in this process, with its endpoint."""
     from stream.job.loop import StreamJob
+    from stream.job.readiness import readiness
 
     job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby)
-    endpoint = Endpoint(config.metrics, metrics.registry, job.not_ready)
+    endpoint = Endpoint(config.metrics, metrics.registry, readiness(config, metrics, job.not_ready))
     stack.callback(endpoint.close)
     note(f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz")
     return job, metrics.totals

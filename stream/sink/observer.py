@@ -4,6 +4,7 @@ from typing import Protocol
 
 from schemas.events import Op
 from schemas.store import CommitRecord
+from stream.snapshots.held_back import OpenEventTime
 
 
 class SinkObserver(Protocol):
@@ -31,6 +32,10 @@ class SinkObserver(Protocol):
 
     def watermark(self, topic: str, partition: int, t_us: int) -> None:
         """Event time up to which a topic partition is taken to be complete, microseconds."""
+        ...
+
+    def open_event_time(self, now: OpenEventTime) -> None:
+        """Which snapshot is open, and what keeps it from being sealed."""
         ...
 
     def pending(self, batches: int, open_bytes: int) -> None:
@@ -69,6 +74,9 @@ class Unobserved:
         """Nothing."""
 
     def watermark(self, topic: str, partition: int, t_us: int) -> None:
+        """Nothing."""
+
+    def open_event_time(self, now: OpenEventTime) -> None:
         """Nothing."""
 
     def pending(self, batches: int, open_bytes: int) -> None:

@@ -19,6 +19,7 @@ from stream.sink.open_events import OpenEvents, require_room
 from stream.sink.pending import Pending, rows_from, tail_rows
 from stream.snapshots.border import HISTORY, Border
 from stream.snapshots.event_time import EventClock, Key, closed_by, place
+from stream.snapshots.held_back import HoldingWatch
 from stream.snapshots.late import late_rejects
 from stream.snapshots.sealing import Run, runs_of, split_snapshots
 from stream.store.log.writer import LogWriter
@@ -96,6 +97,7 @@ class SnapshotSink:
         )
         for key, position in writer.positions.items():
             self._event_clock.restore(key, position.max_t_us)
+        self._holding = HoldingWatch(writer.header.interval_us, self._rules.idle_timeout_s)
         self._border = Border(writer.history)
         self._event_ids = known_ids(writer, config)
         self._published = writer.outbox.published
@@ -170,6 +172,8 @@ class SnapshotSink:
         held = self._event_clock.partition_watermark_us(key)
         if held is not None:
             self._observer.watermark(batch.topic, batch.partition, held)
+        now = self._holding.look(self._event_clock, self._min_tau(), self._clock())
+        self._observer.open_event_time(now)
         self._observe_pending()
 
     def advance(self, *, wait: bool = True) -> CommitRecord | None:

@@ -190,7 +190,7 @@ def test_the_scores_file_has_what_its_description_says(tmp_path: Path) -> None:
     run(config)
     line = ScoreFile(config.checkpoint).lines()[-1]
     assert {
-        "sequence", "tau", "events", "scored", "trained", "excluded", "steps", "seconds", "t_max", "lag",
+        "sequence", "tau", "events", "scored", "trained", "excluded", "steps", "seconds", "t_max", "t_min", "lag",
         "wall_time", "loss", "ap", "auc", "mrr", "hits_at_10", "random_ap", "edgebank_ap", "edgebank_window_ap", "recency_ap",
         "transductive_ap", "historical_ap",
     } <= line.keys()  # fmt: skip

@@ -125,9 +125,7 @@ class Trainer:
         with phases("checkpoint"):
             if self.ranks.rank == 0:
                 with _written(str(self.scores.path)):
-                    write_line(
-                        self.scores, step, newest_us=self._newest_us(manifest), lag=self._lag(self.sequence)
-                    )
+                    write_line(self.scores, step, **self._event_span(manifest), lag=self._lag(self.sequence))
             if (manifest.sequence + 1) % self.config.checkpoint_every == 0:
                 self.save()
         self._observe(step)
@@ -167,9 +165,11 @@ class Trainer:
 
     def _resume(self) -> None:
         found = newest_checkpoint(self.config, self.lane)
+        interval_s = self.lane.header.interval_us / US_PER_S
         if found is None:
             if self.ranks.rank == 0:
                 self.scores.cut_after(None)
+                self.metrics.begins(interval_s, None, None)
             return
         path, state = found
         sequence = state["sequence"]
@@ -181,6 +181,8 @@ class Trainer:
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
             self.scores.cut_after(sequence)
+            newest_us = self.lane.log.snapshots[sequence].max_t_us
+            self.metrics.begins(interval_s, newest_us, path.stat().st_mtime)
             log.info("resumed", checkpoint=str(path), sequence=sequence)
 
     def _skip_to(self, sequence: int) -> int:
@@ -290,10 +292,13 @@ class Trainer:
         )
         self.metrics.lag(self._lag(self.sequence))
         if self.ranks.rank == 0:
-            observe(self.metrics, step, self._newest_us(step.manifest))
+            observe(self.metrics, step, **self._event_span(step.manifest))
 
-    def _newest_us(self, manifest: LaneManifest) -> int:
-        return self.lane.log.snapshots[manifest.sequence].max_t_us
+    def _event_span(self, manifest: LaneManifest) -> dict[str, int]:
+        """Times of the snapshot's newest event, and of its oldest one that is not late, microseconds."""
+        newest_us = self.lane.log.snapshots[manifest.sequence].max_t_us
+        edges_us = self.window.events(manifest.tau).visible_t
+        return {"newest_us": newest_us, "oldest_us": int(edges_us[0]) if len(edges_us) else newest_us}
 
 
 @contextmanager
