@@ -11,6 +11,7 @@ from schemas.config import Service, StreamConfig
 from schemas.trainer_config import TrainerConfig
 from stream.cli import app
 from stream.commands.config import EXAMPLE
+from stream.commands.partition import parameters
 from stream.service.config_file import load_config
 from stream.service.example import example
 from stream.service.failure import Failure
@@ -197,6 +198,25 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str, expe
         load_config(StreamConfig, write(tmp_path, content))
 
 
+@pytest.mark.parametrize("kind", [StreamConfig, TrainerConfig])
+@pytest.mark.parametrize("tag", ["object/apply:os.mkdir", "object/new:os.mkdir", "name:os.mkdir", "tuple"])
+def test_a_file_that_names_python_objects_is_refused_and_makes_none(
+    tmp_path: Path, kind: type[Service], tag: str
+) -> None:
+    made = tmp_path / "made"
+    path = write(tmp_path, f"graph: !!python/{tag} [{made}]\n")
+    with pytest.raises(Failure, match=rf"could not determine a constructor for the tag .*{tag}.* in line 1"):
+        load_config(kind, path)
+    assert not made.exists()
+
+
+def test_a_parameter_that_names_a_python_object_is_refused_and_makes_none(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    with pytest.raises(Failure, match="--param hubs takes a YAML value"):
+        parameters([f"hubs=!!python/object/apply:os.mkdir [{made}]"])
+    assert not made.exists()
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"nowhere\.yaml cannot be read"):
         load_config(StreamConfig, tmp_path / "nowhere.yaml")
@@ -271,6 +291,28 @@ def test_a_password_is_in_no_output_and_no_error(tmp_path: Path, monkeypatch: py
     for result in (shown, as_json, failed, mistyped):
         assert "s3cret" not in result.output
         assert "s3cret" not in repr(result.exception)
+
+
+@pytest.mark.parametrize("key", ["sasl_password", "ssl_password"])
+@pytest.mark.parametrize("wrong", ["8612345", "0.8612345", "[8612345]", "{8612345: 1}", "2026-08-07"])
+def test_a_password_that_is_no_text_is_refused_and_not_quoted(tmp_path: Path, key: str, wrong: str) -> None:
+    path = write(tmp_path, SMALLEST.replace("bootstrap:", f"{key}: {wrong}\n  bootstrap:"))
+    with pytest.raises(Failure, match=rf"kafka\.{key}: input should be a valid string$"):
+        load_config(StreamConfig, path)
+    told = CliRunner().invoke(app, ["config", "--config", str(path), "--debug"])
+    assert told.exit_code == 1
+    for text in ("8612345", "2026-08-07", "2026, 8, 7"):
+        assert text not in told.output
+        assert text not in repr(told.exception)
+
+
+@pytest.mark.parametrize("password", ["8612345", "null", "true", "[1, 2]", "{}", '"quoted"', ""])
+def test_a_password_of_the_environment_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    monkeypatch.setenv("FRESHET_STREAM_KAFKA__SASL_PASSWORD", password)
+    found = load_config(StreamConfig, write(tmp_path, SMALLEST)).kafka.sasl_password
+    assert found is not None and found.get_secret_value() == password
 
 
 def test_what_config_prints_loads_again(tmp_path: Path) -> None:
