@@ -2,6 +2,7 @@
 
 import typer
 
+from stream.service.version import version_option
 from trainer.commands.config import config
 from trainer.commands.evaluate import evaluate
 from trainer.commands.export import export
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.callback()(version_option("freshet-trainer"))
 for command in (run, evaluate, export, models, config):
     app.command()(command)
 
