@@ -25,6 +25,7 @@ from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.daemon import Trainer, follow
 from trainer.continual.follower import Follower
 from trainer.continual.overload import LoadPolicy
+from trainer.continual.resume import newest_checkpoint
 from trainer.continual.score_file import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
@@ -165,6 +166,10 @@ def test_a_checkpoint_of_something_else_is_refused_by_key(tmp_path: Path) -> Non
         Failure, match="was made with window = 2, the configuration has 3; choose another folder"
     ):
         trainer_for(config_for(tmp_path, window=3))
+    other = LaneReader(tmp_path / "store", "hash")
+    other.header = other.header.model_copy(update={"checksum": "f" * 16})
+    with pytest.raises(Failure, match="was made on another lane hash, which .* no longer has"):
+        newest_checkpoint(config_for(tmp_path), other)
     with pytest.raises(Failure, match="was made with history_moment = batch, the configuration has event"):
         trainer_for(config_for(tmp_path, history_moment="event"))
     with pytest.raises(Failure, match=r'model_params = \{"hidden": 8, "signature": 8\}'):
