@@ -168,7 +168,7 @@ def test_a_checkpoint_of_something_else_is_refused_by_key(tmp_path: Path) -> Non
         trainer_for(config_for(tmp_path, window=3))
     other = LaneReader(tmp_path / "store", "hash")
     other.header = other.header.model_copy(update={"checksum": "f" * 16})
-    with pytest.raises(Failure, match="was made on another lane hash, which .* no longer has"):
+    with pytest.raises(Failure, match=r"was made on another lane hash, which .* no longer has"):
         newest_checkpoint(config_for(tmp_path), other)
     with pytest.raises(Failure, match="was made with history_moment = batch, the configuration has event"):
         trainer_for(config_for(tmp_path, history_moment="event"))
