@@ -70,10 +70,10 @@ def test_a_missing_topic_is_named_with_those_that_exist(kafka: str, tmp_path: Pa
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stream.kafka import client
+    from stream.kafka import greeting
     from stream.service.failure import Failure
 
-    monkeypatch.setattr(client, "BOOTSTRAP_TIMEOUT_MS", 500)
+    monkeypatch.setattr(greeting, "PATIENCE_S", 0.5)
     with pytest.raises(Failure, match=r"no broker answers at 127\.0\.0\.1:9.*kafka\.bootstrap"):
         run_job(configuration(tmp_path / "store", "127.0.0.1:9", "edges"))
 
