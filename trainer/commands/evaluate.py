@@ -11,7 +11,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.config_file import load_config
 from stream.service.failure import FAILED
 from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, print_json, print_table
 from trainer.commands.ranks import AsOfMoment, RankCount, expected_errors, in_ranks
 from trainer.shutdown import WITH_PARENT, end_with_parent
 
@@ -24,7 +24,7 @@ def evaluate(
         str | None,
         typer.Option(
             "--data",
-            help="Parquet or CSV with columns src, dst, t (seconds); or a store's folder or address.",
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339); or a store's folder or address.",
         ),
     ] = None,
     split: Annotated[
@@ -62,6 +62,7 @@ def evaluate(
         Path | None, typer.Option("--out", metavar="FILE", help="With --matrix: Parquet of all results.")
     ] = None,
     as_of: AsOfMoment = None,
+    columns: Columns = None,
     ranks: RankCount = None,
     json: Json = False,
     debug: Debug = False,
@@ -81,7 +82,9 @@ def evaluate(
             return FAILED if found["failed"] else None
         assert file is not None and data is not None, "told before"
         config = load_config(TrainerConfig, file)
-        result = in_ranks(ranks, lambda: _evaluate(config, data, as_of, split, seeds, negatives, scores))
+        result = in_ranks(
+            ranks, lambda: _evaluate(config, data, as_of, columns, split, seeds, negatives, scores)
+        )
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "runs"}
             print_json(result) if json else print_table(f"{result['model']} on {data}", shown)
@@ -105,6 +108,7 @@ def _evaluate(
     config: TrainerConfig,
     data: str,
     as_of: str | None,
+    columns: str | None,
     split: str,
     seeds: int,
     negatives: str | None,
@@ -128,6 +132,7 @@ def _evaluate(
             as_of=as_of,
             negatives=negatives,
             scores=scores,
+            columns=columns,
         )
     finally:
         group.close()

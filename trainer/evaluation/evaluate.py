@@ -73,6 +73,7 @@ def evaluate(
     as_of: str | None = None,
     negatives: str | None = None,
     scores: str | None = None,
+    columns: str | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate the configured model on a file of events; a collective.
 
@@ -83,7 +84,7 @@ def evaluate(
 
     Args:
         config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training.
-        data: Parquet or CSV; or a store's folder or address, whose events up to ``as_of`` are taken as a file's: late
+        data: Parquet, CSV or TSV; or a store's folder or address, whose events up to ``as_of`` are taken as a file's: late
             ones stand where their time is.
         ranks: All ranks, on one machine.
         shares: Of training, validation and test in time quantiles.
@@ -92,6 +93,7 @@ def evaluate(
         negatives: A file of negatives to be judged by, in all repetitions; made, from ``seed``, where it is missing.
         scores: A file of another model's scores for the test events and these negatives: it is judged, on one rank,
             and nothing is trained.
+        columns: What the file calls an event's columns, as the option ``--columns`` takes it; None: the same.
 
     Returns:
         On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more
@@ -108,7 +110,7 @@ def evaluate(
     with ExitStack() as stack:  # mapped files stay readable for ranks that are not yet done
         made = str(stack.enter_context(scratch_folder("evaluate"))) if ranks.rank == 0 else ""
         folder = ranks.text_from_first(made)
-        if not build_store_of(config, data, as_of, folder, parts, ranks):
+        if not build_store_of(config, data, as_of, folder, parts, ranks, columns):
             return None
         lane = LaneReader(folder, config.lane)
         labels = event_labels(lane) if config.task == "node-classification" else None

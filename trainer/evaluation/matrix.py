@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import structlog
 import yaml
 
-from schemas.matrix import Matrix
+from schemas.matrix import Matrix, MatrixData
 from schemas.trainer_config import TrainerConfig
 from stream.partition.interface import PartitionError, create
 from stream.service.config_file import validated
@@ -72,19 +72,22 @@ class Cell:
         model: Its name in the matrix.
         config: With the cell's seed.
         ranks: How many.
-        data: The file.
-        data_hash: sha256 of its content.
-        negatives: The file of negatives, if one is given.
+        source: The file, and what goes with it.
+        data_hash: sha256 of the file's content.
         split: As on the command line.
     """
 
     model: str
     config: TrainerConfig
     ranks: int
-    data: str
+    source: MatrixData
     data_hash: str
-    negatives: str | None
     split: str
+
+    @property
+    def data(self) -> str:
+        """The file."""
+        return self.source.file
 
     @property
     def compared(self) -> dict[str, Any]:
@@ -94,8 +97,10 @@ class Cell:
 
     @property
     def config_hash(self) -> str:
-        """Of configuration, split, and which negatives are judged by."""
-        said = {**self.compared, "split": self.split, "negatives": self.negatives is not None}
+        """Of configuration, split, columns, and which negatives are judged by."""
+        said = {**self.compared, "split": self.split, "negatives": self.source.negatives is not None}
+        if self.source.columns is not None:
+            said["columns"] = self.source.columns
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -125,9 +130,7 @@ def cells(matrix: Matrix) -> list[Cell]:
                         where = f"model {model.name} on lane {lane.lane} of {data.file}"
                         config = validated(TrainerConfig, {**keys, "lane": lane.lane, "seed": seed}, where)
                         _require_known(config, ranks, where)
-                        found.append(
-                            Cell(model.name, config, ranks, data.file, digest, data.negatives, matrix.split)
-                        )
+                        found.append(Cell(model.name, config, ranks, data, digest, matrix.split))
     return found
 
 
@@ -194,14 +197,15 @@ def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
 
 def evaluated(cell: Cell) -> dict[str, Any]:
     """A cell's row: what its process printed, or the sentence with which it ended."""
-    began = time.monotonic()
+    began, negatives = time.monotonic(), cell.source.negatives
     with scratch_folder("matrix") as folder:
         config = folder / "trainer.yaml"
         config.write_text(yaml.safe_dump(cell.config.model_dump(mode="json")), encoding="utf-8")
         command = [
             sys.executable, "-m", "trainer.cli", "evaluate", "--config", str(config), "--data", cell.data,
             "--split", cell.split, "--ranks", str(cell.ranks), "--json",
-            *(["--negatives", cell.negatives] if cell.negatives else []),
+            *(["--negatives", negatives] if negatives else []),
+            *(["--columns", cell.source.columns] if cell.source.columns else []),
         ]  # fmt: skip
         with subprocess.Popen(
             command,
@@ -219,9 +223,7 @@ def evaluated(cell: Cell) -> dict[str, Any]:
         **dict(zip(IDENTITY, cell.key, strict=True)),
         "config": json.dumps(cell.compared, sort_keys=True),
         "split": cell.split,
-        "negatives_hash": file_hash(cell.negatives)
-        if cell.negatives and Path(cell.negatives).exists()
-        else None,
+        "negatives_hash": file_hash(negatives) if negatives and Path(negatives).exists() else None,
         "version": version("freshet"),
         "finished": datetime.now(UTC).replace(microsecond=0),
         "seconds": time.monotonic() - began,
