@@ -61,4 +61,4 @@ def _print_tables(store: str, found: dict[str, Any]) -> None:
     for name, lane in found["lanes"].items():
         print_table(f"Lane {name}", with_units({column: lane[column] for column in _LANE_COLUMNS}))
     for sentence in found["assumptions"]:
-        notes.print(f"note: {sentence}", soft_wrap=True, highlight=False)
+        notes.print(f"note: {sentence}", soft_wrap=True, highlight=False, markup=False)

@@ -114,7 +114,7 @@ def plan(
             with_units(figures),
         )
         for sentence in assumptions:
-            notes.print(f"assumed: {sentence}", soft_wrap=True, highlight=False)
+            notes.print(f"assumed: {sentence}", soft_wrap=True, highlight=False, markup=False)
 
     finish(body, StoreError, debug=debug)
 

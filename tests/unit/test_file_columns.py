@@ -180,6 +180,17 @@ def test_wrong_columns_are_one_sentence(columns: str, words: str, tmp_path: Path
     assert words in str(failure.value)
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_column_is_read_for_what_it_is_named_only(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"e.{kind}"
+    if kind == "csv":
+        path.write_text("dst,src,t,label\n1,2,3,4\n")
+    else:
+        pq.write_table(pa.table({"dst": [1], "src": [2], "t": [3], "label": [4]}), path)
+    (row,) = read_events(path, columns=FileColumns.parse("src=dst, dst=src, weight=label")).events.to_pylist()
+    assert (row["src"], row["dst"], row["weight"], row["label"]) == (1, 2, 4.0, None)
+
+
 @pytest.mark.parametrize("kind", ["tsv", "parquet"])
 def test_a_time_that_is_none_is_told_with_its_row(kind: str, tmp_path: Path) -> None:
     times = ["2024-01-01T00:00:00Z", "2024-01-01T00:00:00", "2024-02-30T00:00:00Z"]

@@ -31,6 +31,7 @@ from trainer.evaluation.classification import (
 )
 from trainer.evaluation.foreign_scores import ForeignScores, judge
 from trainer.evaluation.own_store import all_inserts, build_store_of
+from trainer.evaluation.progress import Progress
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
@@ -184,6 +185,12 @@ class _Run:
         self.split = protocol.split
         self.protocol = protocol
         self.seed = seed
+        self.progress = Progress(
+            told=ranks.rank == 0,
+            seed=seed,
+            epochs=config.optimisation.epochs,
+            snapshots=len(lane.manifests),
+        )
         torch.manual_seed(seed)
         shape = ModelShape(lane.header.node_features, config.window, seed, lane.header.edge_features)
         self.strategy = create_strategy(config.strategy, config.strategy_params, config.model)
@@ -298,7 +305,7 @@ class _Run:
         view = WindowView if self.labels is None else UnlabelledWindow
         window = view(self.lane, self.config.window + 1, own_parts)
         history = self.protocol.history()
-        for manifest in self.lane.manifests:
+        for at, manifest in enumerate(self.lane.manifests):
             if manifest.tau * self.lane.header.interval_us > until_us:
                 return
             window.advance(manifest)
@@ -314,6 +321,7 @@ class _Run:
                 lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
             )
             yield examples, examples.inserts.visible_us
+            self.progress.at(epoch, at)
 
     def _agree(self, figures: Figures, metric: str) -> float:
         """Rank 0's figure, on every rank; ``NONE`` where there is none."""

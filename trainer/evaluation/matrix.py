@@ -10,9 +10,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 import yaml
+from rich.status import Status
+from rich.text import Text
 
 from schemas.matrix import Matrix, MatrixData
 from schemas.trainer_config import TrainerConfig
 from stream.partition.interface import PartitionError, create
 from stream.service.config_file import validated
 from stream.service.failure import Failure
+from stream.service.output import notes
 from stream.service.scratch import WITHIN, scratch_folder
 from stream.store.files.lock import FolderLock, new_writer_id
 from stream.store.files.paths import sync_file, sync_folder
 from trainer.data.split import parse_shares
 from trainer.evaluation.evaluate import require_known
+from trainer.evaluation.matrix_table import as_dicts, entries
+from trainer.evaluation.progress import LogFollower
 from trainer.shutdown import WITH_PARENT
 
 log = structlog.get_logger()
@@ -148,15 +154,17 @@ def _require_known(config: TrainerConfig, ranks: int, where: str) -> None:
         raise Failure(f"{where}: {error}") from None
 
 
-def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
+def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> dict[str, Any]:
     """Run all cells that the file of results doesn't have; those that failed are tried again.
 
     Args:
         matrix: The cells.
         out: Parquet; rows of other cells stay.
+        figure: What ``results`` sums up; None: AP or, for labels, AUROC.
 
     Returns:
-        ``file, cells, run, skipped, failed, seconds``.
+        ``file, cells, run, skipped, failed, seconds``, and ``results``: of all cells, each model on each data set
+        (``matrix_table.Entry``).
 
     Raises:
         Failure: The matrix is wrong, or the file of results is none.
@@ -172,17 +180,22 @@ def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
         rows = {_key(row): row for row in read_results(path)}
         waiting = [cell for cell in every if cell.key not in rows or rows[cell.key]["error"] is not None]
         failed = 0
-        for number, cell in enumerate(waiting, 1):
-            log.info(
-                "cell", number=number, of=len(waiting), model=cell.model, lane=cell.config.lane,
-                data=cell.data, ranks=cell.ranks, seed=cell.config.seed,
-            )  # fmt: skip
-            row = evaluated(cell)
-            rows[cell.key] = row
-            write_results(path, list(rows.values()))
-            if row["error"] is not None:
-                failed += 1
-                log.warning("cell failed", model=cell.model, data=cell.data, error=row["error"])
+        with notes.status("") as status:  # seen on a terminal only
+            for number, cell in enumerate(waiting, 1):
+                log.info(
+                    "cell", number=number, of=len(waiting), model=cell.model, lane=cell.config.lane,
+                    data=cell.data, ranks=cell.ranks, seed=cell.config.seed,
+                )  # fmt: skip
+                where = (
+                    f"cell {number} of {len(waiting)}, {cell.model} on {cell.data}, seed {cell.config.seed}"
+                )
+                _show(status, where)
+                row = evaluated(cell, partial(_show, status, where))
+                rows[cell.key] = row
+                write_results(path, list(rows.values()))
+                if row["error"] is not None:
+                    failed += 1
+                    log.warning("cell failed", model=cell.model, data=cell.data, error=row["error"])
     finally:
         lock.release()
     return {
@@ -192,11 +205,21 @@ def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
         "skipped": len(every) - len(waiting),
         "failed": failed,
         "seconds": time.monotonic() - began,
+        "results": as_dicts(entries([rows[cell.key] for cell in every], figure)),
     }
 
 
-def evaluated(cell: Cell) -> dict[str, Any]:
-    """A cell's row: what its process printed, or the sentence with which it ended."""
+def _show(status: Status, *told: str) -> None:
+    status.update(Text(", ".join(told)))
+
+
+def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
+    """A cell's row: what its process printed, or the sentence with which it ended.
+
+    Args:
+        cell: What to evaluate.
+        progress: Told how far it is, for people.
+    """
     began, negatives = time.monotonic(), cell.source.negatives
     with scratch_folder("matrix") as folder:
         config = folder / "trainer.yaml"
@@ -214,8 +237,10 @@ def evaluated(cell: Cell) -> dict[str, Any]:
             text=True,
             env=os.environ | {WITH_PARENT: "1", WITHIN: str(folder)},
         ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            followed = LogFollower(process.stderr, progress)
             try:
-                printed, told = process.communicate()
+                printed, told = process.stdout.read(), followed.text()
             except BaseException:
                 process.kill()
                 raise
