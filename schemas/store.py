@@ -140,6 +140,9 @@ class History(Record):
     ends: list[HistoryEnd] = Field(description="One a topic partition that there was when the log began.")
     events: int | None = Field(None, description="Its events in the log, once it is read.")
     refused: int | None = Field(None, description="Its rows that were refused, once it is read.")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="What the files call an event's columns, where it isn't the same."
+    )
 
 
 class CommitRecord(Record):

@@ -10,9 +10,6 @@ from stream.nearest import did_you_mean
 from stream.partition.interface import Kind, PartitionError, algorithms, broken_algorithms, check_parts
 from stream.partition.offline import Mode, TwoPass, accepted_params, partition_events
 
-_SLOW = {"kl": {"max_pairs": 10_000}}
-"""Parameters that keep the comparison within minutes, unless given."""
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -88,7 +85,7 @@ def compare(
                 seed=seed,
                 window=window,
                 node_features=node_features,
-                params={**_SLOW.get(name, {}), **own},
+                params=own,
                 progress=progress,
             )
         except PartitionError as error:

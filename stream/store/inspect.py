@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.events import Op, Reason
+from stream.decode.rules import show_time
 from stream.snapshots.delta import Int64
 from stream.snapshots.pairs import pair_keys
 from stream.store.as_of import AsOf
@@ -24,6 +25,14 @@ from stream.store.places.place import Place
 from stream.store.undisturbed import undisturbed
 
 _CHUNK_EVENTS = 1 << 22
+
+ASSUMPTIONS = (
+    "Events, inserts, deletes and log_bytes count sealed snapshots, also those that are no longer kept; open_events the rest.",
+    "live_edges counts directed pairs that no event deleted, without edge life.",
+    "bytes of a lane is what its files hold, full_bytes what they would hold with every snapshot stored whole; disk_bytes is "
+    "their size on the disk, compressed.",
+)
+"""How the figures are meant."""
 
 
 def inspect(store: str | Place, as_of: AsOf | None = None) -> dict[str, Any]:
@@ -65,6 +74,9 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
         "kept": end - first,
         "first": log.snapshots[first].tau if end else None,
         "last": newest.tau if newest else None,
+        "begins": show_time(log.snapshots[first].tau * log.header.interval_us) if end else None,
+        "ends": show_time((newest.tau + 1) * log.header.interval_us) if newest else None,
+        "committed": show_time(last.wall_time_us) if last else None,
         "events": totals.events,
         "inserts": totals.inserts,
         "deletes": totals.deletes,
@@ -78,6 +90,7 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
         "log_bytes": totals.bytes,
         "offsets": offsets,
         "history": _history(log),
+        "assumptions": list(ASSUMPTIONS),
         "lanes": {lane.header.lane: _describe(lane, end, whole=as_of is None) for lane in lanes},
     }
 
@@ -126,6 +139,7 @@ def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
         "algorithm": lane.header.algorithm,
         "kind": lane.header.kind,
         "parts": lane.header.parts,
+        "window": lane.header.window,
         "bytes": totals.bytes,
         "full_bytes": totals.full_bytes,
         "saving": saving(totals.bytes, totals.full_bytes),

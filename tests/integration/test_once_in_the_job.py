@@ -46,10 +46,8 @@ class Refusals:
 
     def _refusing(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def operation(*arguments: Any, **more: Any) -> Any:
-            told = " ".join(map(str, arguments))
-            commits = threading.current_thread().name.startswith(
-                "commit"
-            )  # lanes read the log from threads of their own
+            # lanes read the log from threads of their own
+            commits = threading.current_thread().name.startswith("commit")
             if commits and name in CLEANING and self._begun and not self.met:
                 self._left -= 1
                 if self._left < 0:

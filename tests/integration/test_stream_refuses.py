@@ -64,10 +64,10 @@ def test_a_missing_topic_is_named_with_those_that_exist(kafka: str, tmp_path: Pa
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stream.kafka import client
+    from stream.kafka import greeting
     from stream.service.failure import Failure
 
-    monkeypatch.setattr(client, "BOOTSTRAP_TIMEOUT_MS", 500)
+    monkeypatch.setattr(greeting, "PATIENCE_S", 0.5)
     with pytest.raises(Failure, match=r"no broker answers at 127\.0\.0\.1:9.*kafka\.bootstrap"):
         run_job(configuration(tmp_path / "store", "127.0.0.1:9", "edges"))
 
@@ -96,7 +96,7 @@ def test_what_cannot_work_is_refused_before_a_broker_is_asked(tmp_path: Path) ->
             written(tmp_path, configuration(tmp_path / "store", "127.0.0.1:9", topic, **more)),
         )
         assert done.returncode == 1
-        assert told in sentence(done.stderr)
+        assert told in error_of(done.stderr)
         assert not (tmp_path / "store").exists()
 
 

@@ -100,6 +100,11 @@ def test_run_says_what_it_misses(tmp_path: Path) -> None:
     code, _, error = invoke("run", "--config", file, "--until-idle", "0.1")
     assert code == 1
     assert "no lane hash appeared in" in error
+    make_lane(tmp_path / "store")
+    file = write(tmp_path, store=str(tmp_path / "store"), lane="distdy")
+    code, _, error = invoke("run", "--config", file, "--until-idle", "0.1")
+    assert code == 1
+    assert "has no lane 'distdy'; it has hash" in error
     code, _, error = invoke("run", "--config", write(tmp_path, colour="blue"))
     assert (code, "unknown key colour" in error) == (1, True)
 
