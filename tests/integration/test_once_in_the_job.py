@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Commands
 from s3_server import S3Server
-from streaming import T0, configuration, edge, fresh_topic, log_table, read_topic, run_job, send
+from streaming import T0, configuration, edge, fresh_topic, log_table, read_topic, run_job, send, written
 from structlog.testing import capture_logs
 
 from stream.job import room
@@ -46,8 +48,9 @@ class Refusals:
 
     def _refusing(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def operation(*arguments: Any, **more: Any) -> Any:
-            # lanes read the log from threads of their own
-            commits = threading.current_thread().name.startswith("commit")
+            commits = threading.current_thread().name.startswith(
+                "commit"
+            )  # lanes read the log from threads of their own
             if commits and name in CLEANING and self._begun and not self.met:
                 self._left -= 1
                 if self._left < 0:
@@ -110,3 +113,24 @@ def test_each_message_is_in_the_store_and_the_dead_letters_once(
             break
         assert [line["event"] for line in logs].count("the store takes no commit, waiting for it") == 0
     assert at > 5
+
+
+POINTS = ["record.written:2", "record.named:1", "record.named:2", "commit.done:1", "commit.done:2"]
+
+
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_a_job_that_is_killed_around_a_record_has_each_message_once(
+    kafka: str, s3: S3Server, tmp_path: Path, commands: Commands, where: str
+) -> None:
+    topic = fresh_topic(kafka)
+    store = s3.store(lease_s=1) if where == "bucket" else str(tmp_path / "store")
+    keys = {"kafka": {"max_poll_records": 1}, "snapshots": {"commit_every_s": 1e-6}}
+    path = written(tmp_path, configuration(tmp_path, kafka, topic, lanes=LANES, **keys) | {"store": store})
+    log = tmp_path / "job.log"
+    for k, point in enumerate([*POINTS, ""]):
+        send(kafka, topic, [edge(4 * k + i, 1, T0 + 86_400 * k + i) for i in range(4)])
+        ended = commands.run("run", "--config", path, "--until-idle", "0.3", log=log, crash_at=point)
+        assert ended == (-signal.SIGKILL if point else 0), f"{point}: {log.read_text()}"
+        assert verify(store).problems == [], point
+    events = 4 * (len(POINTS) + 1)
+    assert content(store) == (list(range(events)), {}, [events])

@@ -137,6 +137,21 @@ def test_a_commit_that_failed_is_made_later_with_all_that_came_since(disk):
     assert disk.sealed() == {0: [0], 1: [2, 1], 2: [3]}
 
 
+def test_a_commit_that_failed_is_made_later_from_where_the_log_ends(disk):
+    disk.free.set()
+    disk.offer(0, 0.1)
+    disk.sink.flush()
+    disk.refusal = OSError(errno.ENOSPC, "No space left on device")
+    disk.offer(1, 0.2, 1.5)
+    disk.sink.advance(wait=False)
+    disk.offer(3, 1.6)
+    with pytest.raises(OSError, match="No space left"):
+        disk.sink.advance(wait=True)
+    disk.refusal = None
+    disk.sink.seal_all()
+    assert disk.sealed() == {0: [0, 1], 1: [2, 3]}
+
+
 def test_closing_waits_for_the_commit_under_way(disk):
     disk.offer(0, 0.5, 1.5)
     disk.begin()

@@ -27,6 +27,7 @@ from sink_job import A, Counting, Job
 from structlog.testing import capture_logs
 
 from schemas.store import CommitRecord
+from stream.sink.snapshot_sink import SnapshotSink
 from stream.store.errors import LaneBusyError, StoreError
 from stream.store.files.clean_up import CleanUp
 from stream.store.log import writer as log_writer
@@ -145,7 +146,7 @@ def tail_files(store: str) -> list[str]:
 class Fails:
     """A step that fails once, as a mistake of the future may."""
 
-    def __init__(self, error: Exception, step: Callable[..., Any] = lambda *_: None) -> None:
+    def __init__(self, error: BaseException, step: Callable[..., Any] = lambda *_: None) -> None:
         self.error, self.failed = error, False
         self._step = step
 
@@ -156,36 +157,39 @@ class Fails:
         return self._step(*arguments)
 
 
-STEPS: dict[str, Callable[[Job, Exception, pytest.MonkeyPatch], Fails]] = {}
+STEPS: dict[str, Callable[[Job, BaseException, pytest.MonkeyPatch], Fails]] = {}
 
 
-def step(fail: Callable[[Job, Exception, pytest.MonkeyPatch], Fails]) -> None:
+def step(
+    fail: Callable[[Job, BaseException, pytest.MonkeyPatch], Fails],
+) -> Callable[[Job, BaseException, pytest.MonkeyPatch], Fails]:
     STEPS[fail.__name__] = fail
+    return fail
 
 
 @step
-def the_clean_up(job: Job, error: Exception, patch: pytest.MonkeyPatch) -> Fails:
+def the_clean_up(job: Job, error: BaseException, patch: pytest.MonkeyPatch) -> Fails:
     fails = Fails(error)
     patch.setattr(job.writer._clean_up, "run", fails)
     return fails
 
 
 @step
-def the_observer_of_phases(job: Job, error: Exception, patch: pytest.MonkeyPatch) -> Fails:
+def the_observer_of_phases(job: Job, error: BaseException, patch: pytest.MonkeyPatch) -> Fails:
     fails = Fails(error)
     job.writer.on_phase = lambda phase, seconds: fails() if phase == "record" else None
     return fails
 
 
 @step
-def the_end_of_the_commit(job: Job, error: Exception, patch: pytest.MonkeyPatch) -> Fails:
+def the_end_of_the_commit(job: Job, error: BaseException, patch: pytest.MonkeyPatch) -> Fails:
     fails = Fails(error)
     patch.setattr(log_writer, "crash_point", lambda name: fails() if name == "commit.done" else None)
     return fails
 
 
 @step
-def what_the_sink_does_then(job: Job, error: Exception, patch: pytest.MonkeyPatch) -> Fails:
+def what_the_sink_does_then(job: Job, error: BaseException, patch: pytest.MonkeyPatch) -> Fails:
     fails = Fails(error, job.writer.open_tail)
     patch.setattr(job.writer, "open_tail", fails)
     return fails
@@ -218,6 +222,22 @@ def test_the_sink_gives_back_nothing_that_the_log_has(
     assert job.observer.counts["a", "INSERT"] == 4
     assert [commit.n for commit in job.observer.commits] == [0, 1]
     assert verify(tmp_path).problems == []
+
+
+def test_the_end_of_a_process_behind_a_record_goes_on_to_the_caller_and_gives_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path)
+    sink = SnapshotSink(job.writer, job.config, clock=job.clock, beside=True)
+    job.sink = sink
+    job.offer(A, 0.1)
+    the_clean_up(job, KeyboardInterrupt(), monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        sink.flush()
+    assert job.writer.last is not None
+    assert sink.next_offset(A) == 1 and sink.flush() is None, "nothing waits for another commit"
+    sink.close()
+    job.writer.close()
 
 
 def test_the_writer_takes_no_offset_twice_and_leaves_none_out(tmp_path: Path) -> None:

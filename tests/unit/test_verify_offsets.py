@@ -133,6 +133,20 @@ def test_a_commit_that_lost_open_events_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_commits_that_compaction_folded_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = OldJob(tmp_path, monkeypatch, lateness_s=100.0)
+    job.take(A, [one(0, 0.1), (1, None), one(2, 1.1)], 3)
+    job.sink.flush()
+    job.sink.seal_before(SECOND)
+    job.sink.seal_all()
+    job.writer.close()
+    compact(tmp_path, always=True)
+    assert [path.stem[-1] for path in sorted((tmp_path / "log/commits").iterdir())] == ["0", "2"]
+    assert problems(tmp_path) == []
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_found_where_each_message_was_taken_in_once(tmp_path: Path, seed: int) -> None:
     random = Random(seed)

@@ -91,9 +91,7 @@ def put_record(path: Place, record: R, *, replace: bool = False) -> R:
             sync_folder(folder)
         crash_point("record.named")
     finally:
-        with suppress(
-            OSError
-        ):  # it is a second name of the record, or half of one: neither changes how this ended
+        with suppress(OSError):  # a second name of the record, or half of one: how this ended stays the same
             temporary.unlink(missing_ok=True)
     return record
 
