@@ -45,12 +45,6 @@ from stream.store.log.commits import numbers
 from stream.store.log.layout import commit_name, log_folder
 
 SERVER = Path(__file__).resolve().parents[1] / "deploy" / "flink" / "job_server.py"
-POOL = """
-from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer as Pool
-address, server = Pool.start(use_process=True)
-print("serving at", address, flush=True)
-server.wait_for_termination()
-"""
 
 
 class Meter(beam.DoFn):  # type: ignore[misc]  # Beam has no types
@@ -96,18 +90,16 @@ def job_server(folder: Path) -> Iterator[str]:
 def worker_pool(log: Path) -> Iterator[str]:
     """host:port of a pool that starts a process for each worker."""
     here = [str(Path(__file__).resolve().parent), *sys.path]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it calls its workers `python`
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join(filter(None, here))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, here))}
+    command = [sys.executable, "-m", "stream.cluster.worker_pool", "--port", "0"]
     with log.open("wb") as output:
-        pool = subprocess.Popen(
-            [sys.executable, "-u", "-c", POOL], stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
+        pool = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
-        while not (found := re.search(r"at localhost:(\d+)", log.read_text())):
+        while not (found := re.search(r"serving at (\S+)\n", log.read_text())):
             if pool.poll() is not None:
                 raise SystemExit(log.read_text())
             time.sleep(0.1)
-        yield f"127.0.0.1:{found.group(1)}"
+        yield found.group(1)
     finally:
         for process in [*psutil.Process(pool.pid).children(recursive=True), pool]:
             process.kill()

@@ -3,7 +3,7 @@
 A real broker; a producer of live events whose nodes come and go, so that far more are seen than are alive; ``freshet-stream
 run`` with retention and publishing; ``freshet-trainer run`` with a budget, exports and ``overload: subsample``. All are
 processes as their users start them. Told by tenths of the run: anonymous memory of both services, the store on the disk,
-snapshots the trainer is behind, the age of the newest event in its weights, AP of what was predicted beside Recency's; then
+snapshots the trainer is behind, freshness and oldest freshness (docs/metrics.md), AP of what was predicted beside Recency's; then
 whether every event is in the log and every export in its topic. Memory is flat when its last third is at most 5 % above the
 one before: the first tenths hold imports, kernels and a window that fills.
 """
@@ -153,8 +153,8 @@ def size_mib(folder: Path) -> float:
 def tell(samples: list[dict[str, float]], lines: list[dict[str, Any]]) -> bool:
     """Print a row for each tenth of the run; whether memory is flat."""
     print("| tenth | snapshots | events | stream MiB | trainer MiB | store MiB | behind, snapshots (most) | "
-          "age of the weights, s | learned | forgotten nodes | AP | Recency |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+          "freshness, s | oldest freshness, s | learned | forgotten nodes | AP | Recency |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for tenth, (seen, learned) in enumerate(
         zip(np.array_split(np.array(samples), 10), np.array_split(np.array(lines), 10), strict=True), 1
     ):
@@ -163,12 +163,14 @@ def tell(samples: list[dict[str, float]], lines: list[dict[str, Any]]) -> bool:
         )
         events = sum(line["events"] for line in learned)
         lag = [line["lag"] for line in learned]
-        age = np.median([line["wall_time"] - line["t_max"] for line in learned])
+        freshness, oldest = (
+            np.median([line["wall_time"] - line[key] for line in learned]) for key in ("t_max", "t_min")
+        )
         trained = sum(line["trained"] for line in learned) / events
         forgotten = sum(line["evicted"] for line in learned)
         ap, recency = (weighted_mean(list(learned), name, "scored") for name in ("ap", "recency_ap"))
-        print(f"| {tenth} | {len(learned)} | {events:,} | {memory} | {np.median(lag):.0f} ({max(lag)}) | {age:.1f} | "
-              f"{trained:.0%} | {forgotten:,} | {ap:.3f} | {recency:.3f} |", flush=True)  # fmt: skip
+        print(f"| {tenth} | {len(learned)} | {events:,} | {memory} | {np.median(lag):.0f} ({max(lag)}) | {freshness:.1f} | "
+              f"{oldest:.1f} | {trained:.0%} | {forgotten:,} | {ap:.3f} | {recency:.3f} |", flush=True)  # fmt: skip
     flat = True
     third = len(samples) // 3
     for name in ("stream", "trainer"):

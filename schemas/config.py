@@ -110,6 +110,30 @@ class Features(Section):
         4, ge=1, le=1024, description="S: slices in which changed node features are stored."
     )
 
+    def misfit(self, topic: Topic) -> str | None:
+        """Why no event with features of a mapped topic could be accepted; None: they can be.
+
+        Args:
+            topic: Its ``fields`` say how many features are read, and of which kind of event.
+        """
+        fields = topic.fields
+        if fields is None:
+            return None
+        ends = {"features.edge": (fields.src, self.edge), "features.node": (fields.node, self.node)}
+        widths = {key: width for key, (path, width) in ends.items() if path is not None}
+        found = " and ".join(f"{key} is {width}" for key, width in widths.items())
+        where = f"kafka.topics: fields of topic {topic.name}"
+        if isinstance(fields.features, list) and len(fields.features) not in widths.values():
+            count = len(fields.features)
+            return (
+                f"{where} lists {count} paths of features, but {found}. Set {' or '.join(widths)} to {count}"
+            )
+        if fields.features is not None and not any(widths.values()):
+            return f"{where} names features, but {found}. Set {' or '.join(widths)} to their number"
+        if fields.values is not None and not self.node:
+            return f"{where} names values, but features.node is 0. Set it to the number of a node's features"
+        return None
+
 
 class Lane(Section):
     """One partitioner's view of the log."""
@@ -213,9 +237,11 @@ class StreamConfig(Service):
     snapshots: Snapshots
     time_bounds: tuple[float, float | None] | None = Field(
         None,
-        description="Allowed event times [min, max] in seconds; max null: now plus time_skew_s; default: 1990 to that.",
+        description="Allowed event times [min, max] in seconds; max null: the present plus time_skew_s; default: 1990 to that.",
     )
-    time_skew_s: float = Field(300.0, ge=0, description="How far a producer's clock may run ahead, seconds.")
+    time_skew_s: float = Field(
+        300.0, ge=0, description="How far clocks may differ, producers' and this host's, seconds."
+    )
     ids: IdKind = Field("int", description="Kind of node ids: int or string.")
     features: Features = Field(default_factory=Features)
     dedup_window_s: float | None = Field(
@@ -248,6 +274,8 @@ class StreamConfig(Service):
                 raise ValueError(
                     f"kafka.topics: id_prefix of topic {topic.name} makes ids text: set ids to string, found int"
                 )
+            if (misfit := self.features.misfit(topic)) is not None:
+                raise ValueError(misfit)
         names = [lane.name for lane in self.lanes]
         if len(set(names)) < len(names):
             raise ValueError(f"lanes must have distinct names, found {names}")

@@ -12,7 +12,10 @@ from schemas.section import Section
 class MatrixData(Section):
     """A data set."""
 
-    file: str = Field(description="Parquet or CSV with columns src, dst, t (seconds).")
+    file: str = Field(description="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339).")
+    columns: str | None = Field(
+        None, description="What the file calls an event's columns, as src=user,dst=item,t=ts; null: the same."
+    )
     negatives: str | None = Field(
         None, description="Judge by the negatives of this file; it is made where it is missing."
     )

@@ -5,7 +5,7 @@ Every record carries the checksum of its own canonical JSON; reading and writing
 
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from schemas.events import IdKind
 
@@ -13,6 +13,9 @@ FORMAT_VERSION = 1
 
 WHOLE_PAIRS: Final = 2
 """Format version of a lane's manifest whose ``edges.arrow`` lists all pairs instead of the changes."""
+
+FOLLOWED: Final = 2
+"""Format version of a log's header that took the place of another one after commits, and before the first event."""
 
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -43,7 +46,9 @@ class FileRef(BaseModel):
 
 
 class LogHeader(Record):
-    """``log/log.json``: what never changes in a log once it has a commit."""
+    """``log/log.json``: what never changes in a log once it has an event, graph and interval once it has a commit."""
+
+    VERSIONS: ClassVar[tuple[int, ...]] = (FORMAT_VERSION, FOLLOWED)
 
     graph: str
     interval_us: int = Field(
@@ -53,6 +58,20 @@ class LogHeader(Record):
     node_features: Width = Field(0, ge=0, description="Width F of node feature vectors.")
     edge_features: Width = Field(0, ge=0, description="Width of edge feature vectors.")
     segments: int = Field(4, ge=1, description="S: slices of a node's feature vector.")
+    begun_as: str = Field(
+        "",
+        description="Checksum of the header that commit 0 was made under; empty, and left out of the file: this one.",
+    )
+
+    @property
+    def link(self) -> str:
+        """What commit 0 names as ``previous``."""
+        return self.begun_as or self.checksum
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        return content if self.begun_as else {k: v for k, v in content.items() if k != "begun_as"}
 
 
 class Position(BaseModel):
@@ -121,6 +140,9 @@ class History(Record):
     ends: list[HistoryEnd] = Field(description="One a topic partition that there was when the log began.")
     events: int | None = Field(None, description="Its events in the log, once it is read.")
     refused: int | None = Field(None, description="Its rows that were refused, once it is read.")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="What the files call an event's columns, where it isn't the same."
+    )
 
 
 class CommitRecord(Record):

@@ -11,6 +11,7 @@ from schemas.config import StreamConfig
 from schemas.events import US_PER_S
 from schemas.store import History, HistoryEnd
 from stream.decode.decoder import wall_time_us
+from stream.decode.file_columns import OWN, FileColumns
 from stream.decode.history_file import Survey, count_from, read_polls, survey
 from stream.decode.rules import Rules, show_time
 from stream.kafka.takeover import require_reach, topic_bounds
@@ -54,6 +55,7 @@ def backfill(
     *,
     until_us: int | None = None,
     offsets: Mapping[Key, int] | None = None,
+    columns: FileColumns = OWN,
     progress: Callable[[int, int], None] = lambda read, rows: None,
 ) -> Backfilled:
     """Write the events of files into a new log, or go on where an earlier try ended.
@@ -65,11 +67,12 @@ def backfill(
 
     Args:
         config: The stream's, also for the topics to go on with.
-        files: Parquet or CSV, read in order of their first times.
+        files: Parquet, CSV or TSV, read in order of their first times.
         until_us: Events before it are taken from the files, from it on from Kafka; None: all of the files, which only
             topics without messages, or with named offsets, leave no doubt about.
         offsets: Where reading Kafka begins: exactly there, whatever the times. Topic partitions not named begin with
             the first retained message, and what the history has is skipped.
+        columns: What the columns of all files are called.
         progress: Told rows read and rows to read.
 
     Returns:
@@ -84,7 +87,7 @@ def backfill(
     rules = Rules.of(config, wall_time_us())
     with room_to_begin(config.store), LogWriter.open(config.store, log_header(config)) as writer:
         if writer.last is None:
-            history, ordered = _plan(config, rules, files, until_us, dict(offsets or {}))
+            history, ordered = _plan(config, rules, files, until_us, dict(offsets or {}), columns)
             history = writer.begin_with(history)
         elif writer.history is None:
             raise Failure(
@@ -92,7 +95,7 @@ def backfill(
                 "that; choose a new store"
             )
         else:
-            history, ordered = writer.history, _same(writer.history, files, until_us, offsets)
+            history, ordered = writer.history, _same(writer.history, files, until_us, offsets, columns)
         begun_s, first = time.monotonic(), rows_read(writer.positions)
         sealed = len(writer.snapshots)
         sink = SnapshotSink(writer, _in_file_order(config, history))
@@ -122,11 +125,18 @@ def backfill(
 
 
 def _plan(
-    config: StreamConfig, rules: Rules, files: Sequence[Path], until_us: int | None, offsets: dict[Key, int]
+    config: StreamConfig,
+    rules: Rules,
+    files: Sequence[Path],
+    until_us: int | None,
+    offsets: dict[Key, int],
+    columns: FileColumns,
 ) -> tuple[History, list[Path]]:
     """Survey the files, and see how far the topics go."""
     _require_distinct(files)
-    found = sorted(((survey(path, rules), path) for path in files), key=lambda pair: _first_us(pair[0]))
+    found = sorted(
+        ((survey(path, rules, columns), path) for path in files), key=lambda pair: _first_us(pair[0])
+    )
     surveys, ordered = [s for s, _ in found], [path for _, path in found]
     times = [s.last_us for s in surveys if s.last_us is not None]
     if not times:
@@ -145,9 +155,10 @@ def _plan(
         files=[fingerprint(path, s.rows) for s, path in found],
         until_us=until,
         rows=sum(s.rows for s in surveys),
-        after=0 if until > max(times) else sum(count_from(path, rules, until) for path in ordered),
+        after=0 if until > max(times) else sum(count_from(path, rules, until, columns) for path in ordered),
         disorder_us=_disorder_us(surveys),
         ends=ends,
+        columns=dict(columns.names),
     )
     _require_reach(config, history, ())
     return history, ordered
@@ -219,7 +230,11 @@ def _ends(config: StreamConfig, offsets: dict[Key, int]) -> list[HistoryEnd]:
 
 
 def _same(
-    history: History, files: Sequence[Path], until_us: int | None, offsets: Mapping[Key, int] | None
+    history: History,
+    files: Sequence[Path],
+    until_us: int | None,
+    offsets: Mapping[Key, int] | None,
+    columns: FileColumns,
 ) -> list[Path]:
     """The files in the order of the earlier try; they and the options must be those of then."""
     given = {path: fingerprint(path, 0) for path in files}
@@ -245,6 +260,12 @@ def _same(
             f"the log's history ends at {show_time(history.until_us)}, --until is {show_time(until_us)}: leave the option "
             "out, or choose a new store"
         )
+    if dict(columns.names) != history.columns:
+        told = ",".join(f"{name}={column}" for name, column in history.columns.items())
+        raise Failure(
+            "--columns is another than when the log's history began: "
+            f"{f'say --columns {told}' if told else 'leave the option out'}, or choose a new store"
+        )
     starts = {(end.topic, end.partition): end.start for end in history.ends if end.start is not None}
     if offsets and dict(offsets) != starts:
         raise Failure(
@@ -268,6 +289,7 @@ def _polls(
                 first=first,
                 start=max(0, start - first),
                 until_us=history.until_us,
+                columns=FileColumns(history.columns),
             )
         first += file.rows
 

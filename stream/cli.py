@@ -14,6 +14,7 @@ from stream.commands.savings import savings
 from stream.commands.schema import schema
 from stream.commands.synth import synth
 from stream.commands.verify import verify
+from stream.service.version import version_option
 
 LOGGING = ("run", "backfill")
 """Commands that log."""
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.callback()(version_option("freshet-stream"))
 for command in (
     run,
     backfill,

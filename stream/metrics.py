@@ -1,8 +1,9 @@
 """The stream's Prometheus series, named in docs/metrics.md: counts of what is durable, gauges of where the stream is."""
 
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -13,7 +14,9 @@ from schemas.config import StreamConfig
 from schemas.events import US_PER_S, Op
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from stream.service.heartbeat import beat
+from stream.snapshots.held_back import Held, OpenEventTime
 from stream.store.lane.index import LaneTotals, manifest_rows
+from stream.store.log.refusals import Refused
 from stream.store.places.cache import cache_of
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import place_of
@@ -32,7 +35,9 @@ class Totals:
     refused: int = 0
     late: int = 0
     duplicates: int = 0
+    in_history: int = 0
     gap_offsets: int = 0
+    refused_by_reason: dict[str, Refused] = field(default_factory=dict)
 
 
 class StreamMetrics:
@@ -84,6 +89,25 @@ class StreamMetrics:
         self._last_sealed = self._make(
             Gauge, "stream_last_sealed_timestamp_seconds", "Wall time of the last sealed snapshot"
         )
+        self._open_until = self._make(
+            Gauge, "stream_open_until_timestamp_seconds", "Event time at which the oldest open snapshot ends"
+        )
+        self._held_since = self._make(
+            Gauge,
+            "stream_held_since_timestamp_seconds",
+            "Wall time since which the partition alone keeps a snapshot from being sealed",
+            "topic",
+            "partition",
+        )
+        self._held: Held | None = None
+        self._held_at_s = 0.0
+        self._unread: Mapping[tuple[str, int], int] = {}
+        self._ready = self._make(Gauge, "stream_ready", "1 while /readyz says ready")
+        for name, text, seconds in (
+            ("snapshot_interval", "Length of a snapshot", config.snapshots.interval_s),
+            ("commit_every", "Open events are durable after so long", config.snapshots.commit_every_s),
+        ):
+            self._make(Gauge, f"stream_{name}_seconds", text).labels(self._graph).set(seconds)
         self._phases = self._make(
             Histogram,
             "stream_commit_seconds",
@@ -96,6 +120,13 @@ class StreamMetrics:
         self._restarts = self._make(
             Counter, "stream_restarts", "Renewals and retries in this process", "cause"
         )
+
+        self._clock_error = self._make(
+            Gauge,
+            "stream_clock_error_seconds",
+            "This host's clock ahead (negative: behind), 0 while it is believed",
+        )
+        self.clock_error(0.0)
 
         self._standby = self._make(Gauge, "stream_standby", "1 while another process writes the store")
         self._standby.labels(self._graph).set(0)
@@ -130,10 +161,14 @@ class StreamMetrics:
 
         self._make(Gauge, "build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
         self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, config.digest()).set(1)
-        for cause in ("cycle", "partitions", "disk", "lane"):
+        # Counters begin at zero: rate() and increase() do not see the first value of a series.
+        for cause in ("cycle", "partitions", "disk", "lane", "compaction"):
             self._restarts.labels(self._graph, cause)
         for topic in config.kafka.topics:
             self._gaps.labels(self._graph, topic.name)
+            self._late.labels(self._graph, topic.name, config.snapshots.late)
+            for op in Op:
+                self._events.labels(self._graph, topic.name, op.name.lower())
 
     # What the sink tells (SinkObserver).
 
@@ -142,10 +177,13 @@ class StreamMetrics:
         self._events.labels(self._graph, topic, op.name.lower()).inc(count)
         self.totals.events += count
 
-    def refused(self, topic: str, reason: str, count: int) -> None:
+    def refused(self, topic: str, reason: str, count: int, example: str) -> None:
         """Messages, or rows of one, are in the rejects."""
         self._refused.labels(self._graph, topic, reason).inc(count)
         self.totals.refused += count
+        by_reason = self.totals.refused_by_reason.setdefault(reason, Refused())
+        by_reason.count += count
+        by_reason.example = example
 
     def late(self, topic: str, policy: str, count: int) -> None:
         """Late events are in the log or the rejects."""
@@ -155,6 +193,7 @@ class StreamMetrics:
     def in_history(self, topic: str, count: int) -> None:
         """Events were skipped that the log has from its history."""
         self._in_history.labels(self._graph, topic).inc(count)
+        self.totals.in_history += count
 
     def tombstones(self, topic: str, count: int) -> None:
         """Null messages were skipped."""
@@ -163,6 +202,26 @@ class StreamMetrics:
     def watermark(self, topic: str, partition: int, t_us: int) -> None:
         """Event time up to which a topic partition is complete."""
         self._watermark.labels(self._graph, topic, str(partition)).set(t_us / US_PER_S)
+
+    def open_event_time(self, now: OpenEventTime) -> None:
+        """Which snapshot is open, and what keeps it from being sealed."""
+        if now.until_us is None:
+            self._open_until.clear()
+        else:
+            self._open_until.labels(self._graph).set(now.until_us / US_PER_S)
+        before, held = self._held, now.held
+        self._held, self._held_at_s = held, time.time()
+        if before is not None and (held is None or held.key != before.key):
+            self._held_since.clear()
+        if held is not None:
+            self._held_since.labels(self._graph, held.topic, str(held.partition)).set(
+                self._held_at_s - held.age_s
+            )
+
+    def held(self) -> Held | None:
+        """The topic partition that holds event time back, as of now; None: none does."""
+        held, told_s = self._held, self._held_at_s
+        return held and replace(held, age_s=held.age_s + time.time() - told_s)
 
     def pending(self, batches: int, open_bytes: int) -> None:
         """Batches not yet committed and bytes of open events."""
@@ -187,6 +246,10 @@ class StreamMetrics:
         if record.sealed:
             self._last_sealed.labels(self._graph).set(wall_s)
             self.totals.snapshots += len(record.sealed)
+            for (
+                lane
+            ) in self._lane_bytes:  # until the lane says itself how far it is: one that hangs says nothing
+                self._lane_lag.labels(self._graph, lane).inc(len(record.sealed))
             self._store_bytes.labels(self._graph, "log").inc(_snapshot_bytes(record.sealed))
         new = record.duplicates - (self._duplicates_before or 0)
         self._duplicates_before = record.duplicates
@@ -200,6 +263,9 @@ class StreamMetrics:
         """The log as it was found: where gauges and differences of totals begin."""
         self._duplicates_before = last.duplicates if last else 0
         self._store_bytes.labels(self._graph, "log").set(stored_bytes)
+        opened_s = time.time()
+        self._last_sealed.labels(self._graph).set(opened_s)
+        self._last_commit.labels(self._graph).set(last.wall_time_us / US_PER_S if last else opened_s)
 
     def skipped(self, topic: str, offsets: int) -> None:
         """A gap was jumped over."""
@@ -208,12 +274,25 @@ class StreamMetrics:
 
     def lag(self, lag: Mapping[tuple[str, int], int]) -> None:
         """Offsets not read yet, by topic partition."""
+        self._unread = dict(lag)
         for (topic, partition), messages in lag.items():
             self._lag.labels(self._graph, topic, str(partition)).set(messages)
+
+    def unread(self, topic: str, partition: int) -> int:
+        """Offsets of a topic partition that are not read yet, as last told."""
+        return self._unread.get((topic, partition), 0)
+
+    def ready_while(self, ready: Callable[[], bool]) -> None:
+        """Asked at every scrape whether the stream is ready."""
+        self._ready.labels(self._graph).set_function(ready)
 
     def standing_by(self, waits: bool) -> None:
         """The job waits for another process to leave the store, or no longer does."""
         self._standby.labels(self._graph).set(waits)
+
+    def clock_error(self, seconds: float) -> None:
+        """This host's clock is so far ahead, or behind (negative); 0: not that anybody knows."""
+        self._clock_error.labels(self._graph).set(seconds)
 
     def published(self, topic: str, messages: int) -> None:
         """Messages of an export are in a topic."""

@@ -35,6 +35,7 @@ class RawBatch:
         values: The messages' values side by side, large_binary; null for a tombstone.
         quiet: How long there has been nothing unread; None: there is something, or no broker answers.
         skipped: Offsets among them that retention took unread; counted on a cluster, where who reads counts nothing.
+        stamped_us: The newest time that a broker gave to one of them, microseconds since the epoch; 0: none did.
     """
 
     topic: str
@@ -46,6 +47,7 @@ class RawBatch:
     values: pa.LargeBinaryArray
     quiet: Quiet | None = None
     skipped: int = 0
+    stamped_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class MicroBatch:
     """A decoded poll: accepted events and refused messages travel and are committed together.
 
     Attributes:
-        events: Canonical events (``schemas.events.event_schema``) with one more column ``offset`` int64, in
-            the order of the messages.
+        events: Canonical events (``schemas.events.event_schema``) with one more column ``offset`` int64, and of
+            Arrow messages ``row`` int32, in the order of the messages.
         rejects: ``schemas.events.REJECT_SCHEMA``.
         tombstones: Null messages, skipped.
         quiet: As in ``RawBatch``.

@@ -4,7 +4,10 @@ import os
 import signal
 import sys
 
-NOTHING_READ = b'{"snapshots": 0,"events": 0,"refused": 0,"late": 0,"seconds": 0.0,"events_per_s": 0.0,"ended": "stopped"}\n'
+NOTHING_READ = (
+    b'{"snapshots": 0,"events": 0,"refused": 0,"late": 0,"seconds": 0.0,"events_per_s": 0.0,"ended": "stopped",'
+    b'"duplicates": 0,"in_history": 0,"refused_by_reason": {}}\n'
+)
 """What ``run --json`` prints when it is told to end before it has begun; as bytes, for nothing is imported yet."""
 
 

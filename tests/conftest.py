@@ -10,6 +10,7 @@ import pytest
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from hypothesis import HealthCheck, settings
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests
+from once import trouble  # noqa: F401  likewise
 from placed import change, places  # noqa: F401  likewise
 from s3_server import (
     S3Server,

@@ -40,29 +40,16 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @contextmanager
 def worker_pool(log: Path) -> Iterator[tuple[str, psutil.Process]]:
     """A pool that starts a process for each worker Flink asks for: its host:port and its process."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it calls its workers `python`
-    command = [sys.executable, "-u", "-c", POOL]
+    command = [sys.executable, "-m", "stream.cluster.worker_pool", "--port", "0"]
     with log.open("wb") as output:
-        pool = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PATH": path}
-        )
+        pool = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
         deadline = time.monotonic() + 60
-        while not (found := re.search(r"at localhost:(\d+)", log.read_text())):
+        while not (found := re.search(r"serving at (\S+)\n", log.read_text())):
             assert pool.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
-        yield f"127.0.0.1:{found.group(1)}", psutil.Process(pool.pid)
+        yield found.group(1), psutil.Process(pool.pid)
     finally:
         for process in [*psutil.Process(pool.pid).children(recursive=True), pool]:
             process.kill()
         pool.wait()
-
-
-# What `python -m apache_beam.runners.worker.worker_pool_main` does, at any free port.
-POOL = """
-import time
-from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer as Pool
-address, server = Pool.start(use_process=True)
-print("serving at", address, flush=True)
-server.wait_for_termination()
-"""

@@ -18,7 +18,8 @@ def record(path: Path) -> dict[str, Any]:
     """One JSON record in canonical form."""
     raw = path.read_bytes()
     content: dict[str, Any] = json.loads(raw)
-    assert content["format_version"] in ((1, 2) if path.parent.parent.parent.name == "lanes" else (1,))
+    lane_or_header = path.parent.parent.parent.name == "lanes" or path.name == "log.json"
+    assert content["format_version"] in ((1, 2) if lane_or_header else (1,))
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     assert raw == text.encode() + b"\n"
     return content
@@ -52,7 +53,7 @@ class PlainLog:
         self.commits: list[dict[str, Any]] = []
         self.sealed: list[dict[str, Any]] = []
         self.index = newest_index(self.root)
-        n, previous = 0, self.header["checksum"]
+        n, previous = 0, self.header.get("begun_as", self.header["checksum"])
         if self.index is not None:
             n = self.index["n"]
             commit = self._commit(n)

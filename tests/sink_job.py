@@ -27,7 +27,7 @@ class Counting(Unobserved):
     def accepted(self, topic: str, op: Op, count: int) -> None:
         self.counts[topic, op.name] += count
 
-    def refused(self, topic: str, reason: str, count: int) -> None:
+    def refused(self, topic: str, reason: str, count: int, example: str) -> None:
         self.counts[topic, reason] += count
 
     def late(self, topic: str, policy: str, count: int) -> None:

@@ -3,6 +3,7 @@
 import typer
 
 from stream.service.command_line import run_application
+from stream.service.version import version_option
 from trainer.commands.config import config
 from trainer.commands.evaluate import evaluate
 from trainer.commands.export import export
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.callback()(version_option("freshet-trainer"))
 for command in (run, evaluate, export, models, config):
     app.command()(command)
 

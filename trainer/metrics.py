@@ -1,7 +1,8 @@
 """The trainer's Prometheus series, named in docs/metrics.md."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ import psutil  # type: ignore[import-untyped]  # no stubs in the development set
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
+from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from trainer.continual.drift import Sliding
 from trainer.scoring.predictions import Figures
@@ -25,16 +27,30 @@ class TrainerMetrics:
     Args:
         config: Its hash and lane are labels.
         rank: This rank.
+        ranks: How many there are; None: this one is all that is known.
+        up: Whether a rank lives, asked at every scrape.
+        restarts: How often all ranks were started again before this time.
 
     Attributes:
         registry: What the endpoint serves.
     """
 
-    def __init__(self, config: TrainerConfig, rank: int) -> None:
+    def __init__(
+        self,
+        config: TrainerConfig,
+        rank: int,
+        *,
+        ranks: int | None = None,
+        up: Callable[[int], bool] = lambda _: True,
+        restarts: int = 0,
+    ) -> None:
         self.registry = CollectorRegistry()
         self._graph = ""  # until the lane is there and says it
         self._lane = config.lane
         self._rank = str(rank)
+        self._ranks, self._is_up = [rank] if ranks is None else list(range(ranks)), up
+        self._restarts_before = restarts
+        self._max_lag = config.lag.max_snapshots
         self._sent_before: dict[str, int] = {}
         self._lag = self._make(Gauge, "trainer_lag_snapshots", "Lane snapshots not yet trained", "lane")
         self._freshness = self._make(
@@ -42,6 +58,29 @@ class TrainerMetrics:
             "trainer_freshness_seconds",
             "Event time of a snapshot's newest event to its being in the weights",
             buckets=FRESHNESS_BUCKETS,
+        )
+        self._oldest_freshness = self._make(
+            Histogram,
+            "trainer_oldest_freshness_seconds",
+            "Event time of a snapshot's oldest event to its being in the weights",
+            buckets=FRESHNESS_BUCKETS,
+        )
+        self._learned_time = self._make(
+            Gauge, "trainer_learned_timestamp_seconds", "When a snapshot was last learned"
+        )
+        self._interval = self._make(
+            Gauge, "trainer_snapshot_interval_seconds", "Length of the lane's snapshots"
+        )
+        self._lag_limit = self._make(Gauge, "trainer_max_lag_snapshots", "lag.max_snapshots", "lane")
+        self._rank_count = self._make(Gauge, "trainer_ranks", "Ranks that there should be", "lane")
+        self._restarts = self._make(
+            Counter, "trainer_restarts", "Times that all ranks were started again by their launcher"
+        )
+        self._unscored = self._make(
+            Gauge, "trainer_unscored_snapshots", "Snapshots learned since the model was last scored"
+        )
+        self._below = self._make(
+            Gauge, "trainer_below_recency_snapshots", "Newest snapshots in a row with an AP below Recency's"
         )
         self._weights_time = self._make(
             Gauge, "trainer_weights_event_timestamp_seconds", "Event time of the newest event in the weights"
@@ -73,7 +112,9 @@ class TrainerMetrics:
         self._evicted = self._make(Counter, "trainer_evicted", "Forgotten to stay within the budget", "kind")
         self._remembered = self._make(Gauge, "trainer_remembered", "What event models remember", "kind")
         self._comm = self._make(Counter, "trainer_comm_bytes", "Payload bytes sent to other ranks", "op")
-        self._up = self._make(Gauge, "trainer_rank_up", "1 while the rank runs", "rank")
+        self._up = self._make(
+            Gauge, "trainer_rank_up", "1 while the rank lives, as each rank sees it", "rank"
+        )
         self._waiting = self._make(
             Gauge, "trainer_waiting", "1 while there is no snapshot to train: the store doesn't move", "lane"
         )
@@ -88,13 +129,44 @@ class TrainerMetrics:
     def graph(self, name: str) -> None:
         """Name the graph: the label of every series; empty until the lane is there."""
         self._graph = name
-        constant = (self._up, self._rank), (self._build, version("freshet")), (self._config, self._digest)
-        for gauge, label in constant:
+        for gauge, label in (self._build, version("freshet")), (self._config, self._digest):
             gauge.clear()
             gauge.labels(name, label).set(1)
-        for gauge in (self._lag, self._waiting):
+        for gauge, value in (
+            (self._lag, 0),
+            (self._waiting, 0),
+            (self._lag_limit, self._max_lag),
+            (self._rank_count, len(self._ranks)),
+        ):
             gauge.clear()
-            gauge.labels(name, self._lane).set(0)
+            gauge.labels(name, self._lane).set(value)
+        self._up.clear()
+        for rank in self._ranks:
+            self._up.labels(name, str(rank)).set_function(partial(self._is_up, rank))
+        if self._rank != "0":
+            return
+        # Counters begin at zero: rate() and increase() do not see the first value of a series.
+        for counter in (self._restarts, self._nonfinite, self._events):
+            counter.clear()
+        self._restarts.labels(name).inc(self._restarts_before)
+        self._nonfinite.labels(name)
+        for use in ("trained", "discarded", "replayed", "state_only"):
+            self._events.labels(name, use)
+
+    def begins(self, interval_s: float, weights_event_us: int | None, checkpoint_s: float | None) -> None:
+        """Training begins, on rank 0.
+
+        Args:
+            interval_s: Length of the lane's snapshots, seconds.
+            weights_event_us: Time of the newest event in the weights gone on from; None: they are new.
+            checkpoint_s: When the checkpoint gone on from was written; None: there is none.
+        """
+        self._interval.labels(self._graph).set(interval_s)
+        if weights_event_us is not None:
+            self._weights_time.labels(self._graph).set(weights_event_us / US_PER_S)
+        self._checkpoint.labels(self._graph).set(time.time() if checkpoint_s is None else checkpoint_s)
+        for gauge in (self._unscored, self._below):
+            gauge.labels(self._graph).set(0)
 
     def waiting(self, *, yes: bool) -> None:
         """Whether there is nothing to train right now."""
@@ -110,6 +182,14 @@ class TrainerMetrics:
 
     def scored(self, figures: Figures) -> None:
         """Scores of the last snapshot; a figure that could not be computed disappears."""
+        model, recency = (figures.get(("ap", "all", scorer)) for scorer in ("model", "recency"))
+        unscored, below = self._unscored.labels(self._graph), self._below.labels(self._graph)
+        if model is None:
+            unscored.inc()
+        else:
+            unscored.set(0)
+        if model is not None and recency is not None:
+            below.inc() if model < recency else below.set(0)
         self._score.clear()
         for (metric, subset, scorer), value in figures.items():
             self._score.labels(self._graph, metric, subset, scorer).set(value)
@@ -137,13 +217,21 @@ class TrainerMetrics:
         """Insert events by use, as docs/metrics.md has it."""
         self._events.labels(self._graph, use).inc(events)
 
-    def learned(self, loss: float | None, nonfinite: int, newest_event_us: int) -> None:
+    def learned(
+        self, loss: float | None, nonfinite: int, *, newest_event_us: int, oldest_event_us: int
+    ) -> None:
         """A snapshot is in the weights."""
+        now_s = time.time()
         if loss is not None:
             self._loss.labels(self._graph).set(loss)
         self._nonfinite.labels(self._graph).inc(nonfinite)
-        self._weights_time.labels(self._graph).set(newest_event_us / 1e6)
-        self._freshness.labels(self._graph).observe(max(0.0, time.time() - newest_event_us / 1e6))
+        self._weights_time.labels(self._graph).set(newest_event_us / US_PER_S)
+        self._learned_time.labels(self._graph).set(now_s)
+        for histogram, event_us in (
+            (self._freshness, newest_event_us),
+            (self._oldest_freshness, oldest_event_us),
+        ):
+            histogram.labels(self._graph).observe(max(0.0, now_s - event_us / US_PER_S))
 
     def seconds(self, phases: Mapping[str, float]) -> None:
         """Wall time of a snapshot's phases on this rank."""

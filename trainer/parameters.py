@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any
 
+from stream.nearest import did_you_mean
 from stream.service.failure import Failure
 
 _KINDS: tuple[tuple[type, tuple[type, ...], str], ...] = (
@@ -38,7 +39,7 @@ def check_parameters(kind: Callable[..., Any], given: Mapping[str, Any], where: 
     for name, value in given.items():
         if name not in known:
             expected = f"expected one of {', '.join(known)}" if known else "it has none"
-            raise Failure(f"{where}: unknown parameter {name!r}; {expected}")
+            raise Failure(f"{where}: unknown parameter {name!r}; {expected}{did_you_mean(name, known)}")
         for kind_of_default, fitting, words in _KINDS:
             if not isinstance(known[name], kind_of_default):
                 continue

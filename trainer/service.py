@@ -19,6 +19,7 @@ from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.daemon import Trainer, follow
 from trainer.continual.follower import Follower
 from trainer.continual.score_file import ScoreFile, weighted_mean
+from trainer.heartbeats import Heartbeats
 from trainer.launch import STARTED
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
@@ -59,12 +60,14 @@ def train(
     shutdown.on_signals()
     rank_dies_with_launcher()
     ranks = Ranks.from_environment(config.device)
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     structlog.contextvars.bind_contextvars(rank=ranks.rank)
     log.info(
         "starting", ranks=ranks.size, version=version("freshet"), config=config.digest(), store=config.store,
-        lane=config.lane, attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        lane=config.lane, attempt=restarts,
     )  # fmt: skip
-    metrics = TrainerMetrics(config, ranks.rank)
+    heartbeats = Heartbeats.from_environment(ranks.rank, ranks.size)
+    metrics = TrainerMetrics(config, ranks.rank, ranks=ranks.size, up=heartbeats.up, restarts=restarts)
     progress = _Progress(metrics)
     port = config.metrics.port + ranks.rank if config.metrics.port else 0
     endpoint = Endpoint(
@@ -96,13 +99,14 @@ def train(
             follow(trainer, follower)
         elif not shutdown.wanted:
             raise Failure(
-                f"no lane {config.lane} appeared in {config.store} within {until_idle_s} seconds; start the stream "
-                "service with that lane, or check the keys store and lane"
+                f"no lane {config.lane} appeared in {config.store} within {until_idle_s} seconds ({progress.obstacle}). Start "
+                "the stream service with that lane, or check the keys store and lane"
             )
         found = result(config, since=float(os.environ.get(STARTED, began))) if ranks.rank == 0 else None
         log.info("ended", **(found or {}))
         return found
     finally:
+        heartbeats.close()
         ranks.close()
         endpoint.close()
         held.close()

@@ -48,8 +48,8 @@ class Reading:
     weights_t_s: float | None = None
 
     @property
-    def behind_s(self) -> float | None:
-        """Seconds from the newest event in the weights until now."""
+    def weights_age_s(self) -> float | None:
+        """Age of the weights: seconds since the newest event in them."""
         return None if not self.weights_t_s else max(0.0, self.at_s - self.weights_t_s)
 
 

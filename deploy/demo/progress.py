@@ -69,7 +69,7 @@ class Progress:
                     (f"{reading.lag:,}", "unread (lag)"),
                     (f"{reading.snapshots:,}", "snapshots sealed"),
                     (f"{reading.trained:,}", "events trained"),
-                    (_seconds(reading.behind_s), "weights behind now"),
+                    (_seconds(reading.weights_age_s), "age of the weights"),
                 ]
             )
         )
@@ -121,7 +121,11 @@ def _line(elapsed: float, phase: str, sent: int, total: int, reading: Reading) -
         f"snapshots {reading.snapshots}"
         + (f" | cut {cuts}" if cuts else "")
         + (f" | AP {scores}" if scores else "")
-        + (f" | weights {_seconds(reading.behind_s)} behind" if reading.behind_s is not None else "")
+        + (
+            f" | age of the weights {_seconds(reading.weights_age_s)}"
+            if reading.weights_age_s is not None
+            else ""
+        )
     )
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from figures import SCORERS, Reading
@@ -53,6 +54,8 @@ class Outcome:
         events: In the log.
         lanes: By name.
         scores: By snapshot: end of its interval in seconds since the first event, and AP by scorer.
+        freshness_s: By snapshot: seconds from its newest event to its being in the weights.
+        oldest_freshness_s: The same from its oldest event.
     """
 
     sent: int
@@ -63,6 +66,8 @@ class Outcome:
     events: int
     lanes: Sequence[LaneHistory]
     scores: Sequence[tuple[float, Mapping[str, float]]]
+    freshness_s: Sequence[float]
+    oldest_freshness_s: Sequence[float]
 
     def mean_score(self, scorer: str) -> float | None:
         """Mean AP over the second half of the run, when what can be learned was seen."""
@@ -96,6 +101,7 @@ def gather(store: Path, sent: int, readings: Sequence[Reading], score_file: Path
                 full=[sum(part.full_bytes for part in m.parts) for m in lane.manifests],
             )
         )
+    lines = [json.loads(line) for line in score_file.read_text(encoding="utf-8").splitlines()]
     return Outcome(
         sent=sent,
         readings=readings,
@@ -104,10 +110,9 @@ def gather(store: Path, sent: int, readings: Sequence[Reading], score_file: Path
         snapshots=len(log.snapshots),
         events=sum(snapshot.num_events for snapshot in log.snapshots),
         lanes=lanes,
-        scores=[
-            ((line["tau"] + 1) * interval_s - first, _average_precisions(line))
-            for line in map(json.loads, score_file.read_text(encoding="utf-8").splitlines())
-        ],
+        scores=[((line["tau"] + 1) * interval_s - first, _average_precisions(line)) for line in lines],
+        freshness_s=[line["wall_time"] - line["t_max"] for line in lines],
+        oldest_freshness_s=[line["wall_time"] - line["t_min"] for line in lines],
     )
 
 
@@ -122,6 +127,8 @@ def write_json(outcome: Outcome, path: Path) -> None:
             for lane in outcome.lanes
         },
         "ap": [{"at_s": at_s, **scores} for at_s, scores in outcome.scores],
+        "freshness_s": list(outcome.freshness_s),
+        "oldest_freshness_s": list(outcome.oldest_freshness_s),
         "ap_second_half": {scorer: outcome.mean_score(scorer) for scorer in SCORERS},
     }
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -165,6 +172,14 @@ def print_tables(outcome: Outcome, console: Console) -> None:
             style="bold" if scorer == "model" else "",
         )
     console.print(scores)
+    if outcome.freshness_s:
+        newest, oldest = median(outcome.freshness_s), median(outcome.oldest_freshness_s)
+        console.print(
+            f"\nFreshness, from a snapshot's newest event to its being in the weights: [bold]{newest:.1f} s[/] in the median; "
+            f"oldest freshness, from its oldest event: {oldest:.1f} s",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def draw(outcome: Outcome, path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from schemas.config import StreamConfig
+from schemas.store import CommitRecord
 from stream.kafka.reader import ASK_S, PartitionReader, Start
 from stream.microbatch import RawBatch
 from stream.store.errors import ConfigMissingError
@@ -118,11 +119,26 @@ def committed(store: str, key: Key) -> int | None:
     Raises:
         StoreError: The log is damaged.
     """
+    log = _opened(store)
+    position = None if log is None else log.positions.get(key)
+    return None if position is None else position.next
+
+
+def last_commit(store: str) -> CommitRecord | None:
+    """The last commit of a log; None: there is none.
+
+    Raises:
+        StoreError: The log is damaged.
+    """
+    log = _opened(store)
+    return None if log is None else log.last
+
+
+def _opened(store: str) -> LogReader | None:
     try:
-        position = LogReader(store).positions.get(key)
+        return LogReader(store)
     except ConfigMissingError:
         return None
-    return None if position is None else position.next
 
 
 def _nothing(start: Start, *, end_offset: int) -> RawBatch:

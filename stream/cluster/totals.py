@@ -1,9 +1,11 @@
 """What a job made durable, counted from the log alone: its commits tell, whoever made them."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from stream.store.errors import ConfigMissingError
 from stream.store.log.reader import LogReader
+from stream.store.log.refusals import Refused, newest_refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +14,9 @@ class _Counts:
     events: int = 0
     refused: int = 0
     late: int = 0
+    duplicates: int = 0
+    in_history: int = 0
+    by_reason: dict[str, int] = field(default_factory=dict)
 
 
 class LogTotals:
@@ -21,11 +26,12 @@ class LogTotals:
         self._store = store
         self._reader: LogReader | None = None
         self._before = self._now = _Counts()
+        self._refused: dict[str, Refused] = {}
 
     def begin(self) -> None:
         """Count from here on."""
         self.refresh()
-        self._before = self._now
+        self._before, self._refused = self._now, {}
 
     def refresh(self) -> bool:
         """Look at the log; returns whether there are new commits.
@@ -46,7 +52,13 @@ class LogTotals:
                 events=self._reader.totals.events + last.tail_events,
                 refused=sum(last.refused.values()),
                 late=last.late,
+                duplicates=last.duplicates,
+                in_history=last.in_history,
+                by_reason=last.refused,
             )
+            counts = Counter(last.refused) - Counter(self._before.by_reason)
+            if counts != {reason: one.count for reason, one in self._refused.items()}:
+                self._refused = newest_refused(self._reader, counts)
         return self._n != before
 
     def next_offset(self, key: tuple[str, int]) -> int | None:
@@ -68,6 +80,21 @@ class LogTotals:
     def refused(self) -> int:
         """Messages refused."""
         return self._now.refused - self._before.refused
+
+    @property
+    def refused_by_reason(self) -> dict[str, Refused]:
+        """The same by reason, with an example each."""
+        return self._refused
+
+    @property
+    def duplicates(self) -> int:
+        """Events dropped by ``event_id``."""
+        return self._now.duplicates - self._before.duplicates
+
+    @property
+    def in_history(self) -> int:
+        """Events skipped that the history has."""
+        return self._now.in_history - self._before.in_history
 
     @property
     def late(self) -> int:

@@ -10,10 +10,13 @@ import structlog
 
 from stream.cluster.current import is_current
 from stream.cluster.log_host import LogHost
-from stream.cluster.partition_readers import PartitionReaders
+from stream.cluster.partition_readers import PartitionReaders, last_commit
 from stream.cluster.plan import Plan
-from stream.decode.decoder import Decoder
+from stream.job.decoding import Decoding
 from stream.job.lane_threads import LaneThread
+from stream.job.present import Present
+from stream.job.readiness import readiness
+from stream.kafka.broker_clock import BrokerClock
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
 from stream.partition.interface import PartitionError
@@ -45,7 +48,11 @@ class Worker:
         self._config = plan.config()
         self.readers = PartitionReaders(self._config)
         self._metrics = StreamMetrics(self._config)
-        self._decoders = {topic.name: Decoder(topic, self._config) for topic in self._config.kafka.topics}
+        self._readiness = readiness(self._config, self._metrics, self.not_ready)
+        self._present = Present(self._config)
+        self._broker_clock = BrokerClock(self._config.kafka)
+        self._present.ask_too(self._broker_clock.ask, lambda: last_commit(self._config.store))
+        self._decoding = Decoding(self._config, self._present, self._waited, self._show_clock)
         self._lock = threading.RLock()
         self._log: LogHost | None = None
         self._lanes: dict[str, LaneThread] = {}
@@ -60,7 +67,7 @@ class Worker:
 
     def decode(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """Validate one poll, a bounded part of it at a time."""
-        return self._decoders[raw.topic].batches(raw)
+        return self._decoding.batches(raw)
 
     def write(self, batch: MicroBatch) -> list[int]:
         """Append one micro-batch to the log; returns the snapshots that this sealed, first of all the last one there.
@@ -95,6 +102,8 @@ class Worker:
     def not_ready(self) -> str | None:
         """Why the log or a lane makes no progress here; None when they do."""
         log = self._log
+        if self._present.reason is not None:
+            return self._present.reason
         if log is not None and log.waits_for is not None:
             return log.waits_for
         if log is not None and (stalled_s := time.monotonic() - log.last_batch_s) > STALLED_S:
@@ -106,6 +115,7 @@ class Worker:
     def close(self) -> None:
         """Commit what is pending and give everything back."""
         self.readers.close()
+        self._broker_clock.close()
         with self._lock:
             try:
                 self._close_log(flush=True)
@@ -116,6 +126,15 @@ class Worker:
                 if self._endpoint is not None:
                     self._endpoint.close()
                     self._endpoint = None
+
+    def _waited(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return not self.current
+
+    def _show_clock(self, error_s: float) -> None:
+        self._metrics.clock_error(error_s)
+        with self._lock:
+            self._serve()
 
     def _opened_log(self) -> list[int]:
         self._log = LogHost(self._plan, self._config, self._metrics)
@@ -135,7 +154,7 @@ class Worker:
             try:
                 # A lane's thread has no loop that could hang: who hangs among workers is Flink's to find out.
                 here = wanted.model_copy(update={"port": port, "hung_after_s": math.inf})
-                self._endpoint = Endpoint(here, self._metrics.registry, self.not_ready)
+                self._endpoint = Endpoint(here, self._metrics.registry, self._readiness)
             except Failure:
                 continue
             _log.info("metrics", url=f"{self._endpoint.url}/metrics")

@@ -14,12 +14,15 @@ from stream.decode.rules import EARLIEST_US, LATEST_US
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, print_json, print_table
 
 
 def backfill(
     files: Annotated[
-        list[Path], typer.Argument(help="Parquet or CSV with columns src, dst, t and optionally more.")
+        list[Path],
+        typer.Argument(
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more."
+        ),
     ],
     config_file: Annotated[Path, typer.Option("--config", help="The stream's configuration.")],
     until: Annotated[
@@ -38,6 +41,7 @@ def backfill(
             "Default: its first retained message, and what the files have is skipped.",
         ),
     ] = None,
+    columns: Columns = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -51,6 +55,7 @@ def backfill(
 
     def body() -> None:
         from stream.backfill import backfill as begin
+        from stream.decode.file_columns import FileColumns
 
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, config_file)
@@ -69,6 +74,7 @@ def backfill(
                 files,
                 until_us=None if until is None else _time_us(until),
                 offsets=dict(map(_place, offset or [])),
+                columns=FileColumns.parse(columns),
                 progress=progress,
             )
         result = {

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from stream.service.output import Debug, Json, Store, finish, notes, print_json, print_table
+from stream.commands.units import with_units
+from stream.service.output import Debug, Json, Store, finish, note, notes, print_json, print_table
 from stream.store.errors import StoreError
 
 
@@ -27,6 +28,9 @@ def compact(
         list[str] | None,
         typer.Option("--remove-lane", help="Remove this lane with all its files; repeatable."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be dropped and freed, and change nothing.")
+    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -38,12 +42,19 @@ def compact(
     """
 
     def body() -> None:
+        from stream.store.compact.dry_run import foresee
         from stream.store.compact.retention import Keep
         from stream.store.compact.store import compact as run
 
-        with notes.status(f"Compacting {store} …"):
-            done = run(store, Keep(snapshots, time_s), always=True, remove=remove_lane or [])
+        keep, remove = Keep(snapshots, time_s), remove_lane or []
+        with notes.status(f"{'Looking at' if dry_run else 'Compacting'} {store} …"):
+            done = (
+                foresee(store, keep, remove=remove)
+                if dry_run
+                else run(store, keep, always=True, remove=remove)
+            )
         found = {
+            "dry_run": dry_run,
             "dropped": done.dropped,
             "folded": done.folded,
             "first": done.first,
@@ -56,12 +67,10 @@ def compact(
             print_json(found)
             return
         for name in done.held_by:
-            notes.print(
+            note(
                 f"note: lane {name} still needs older snapshots of the log; they go once it is further on, or without it "
-                f"(--remove-lane {name})",
-                soft_wrap=True,
-                highlight=False,
+                f"(--remove-lane {name})"
             )
-        print_table(f"Store {store}", found)
+        print_table(f"Store {store}{', if it were compacted' if dry_run else ''}", with_units(found))
 
     finish(body, StoreError, debug=debug)

@@ -48,11 +48,16 @@ def config(
         example_wanted=example,
         as_json=json,
         debug=debug,
-        check=_lanes_can_be_made,
+        check=require_lanes,
     )
 
 
-def _lanes_can_be_made(config: StreamConfig) -> None:
+def require_lanes(config: StreamConfig) -> None:
+    """Check what the types alone cannot tell: that each lane's partitioner can be made.
+
+    Raises:
+        Failure: One cannot; the sentence names the lane.
+    """
     from stream.partition.interface import PartitionError, create
 
     for lane in config.lanes:

@@ -4,11 +4,14 @@ from typing import Annotated, Any
 
 import typer
 
-from stream.service.output import Debug, Json, Store, finish, print_json, print_table
+from schemas.events import US_PER_S
+from stream.commands.units import with_units
+from stream.decode.rules import show_time
+from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table
 from stream.store.errors import StoreError
 
 _LANE_COLUMNS = (
-    "algorithm", "parts", "snapshots", "lag", "bytes", "full_bytes", "saving",
+    "algorithm", "parts", "snapshots", "lag", "bytes", "full_bytes", "saving", "disk_bytes",
     "cut", "replication_factor", "node_balance", "edge_balance", "moved_share",
 )  # fmt: skip
 
@@ -45,9 +48,17 @@ def inspect(
 
 
 def _print_tables(store: str, found: dict[str, Any]) -> None:
-    rows = {key: value for key, value in found.items() if key not in ("lanes", "offsets")}
+    from stream.store.log.refusals import as_rows
+
+    apart = ("lanes", "offsets", "refused_by_reason", "history", "assumptions")
+    rows = {key: value for key, value in found.items() if key not in apart}
+    rows |= as_rows(found["refused_by_reason"])
+    for key, value in (found["history"] or {}).items():
+        rows[f"history {key}"] = show_time(round(value * US_PER_S)) if key == "until" else value
     for topic, partitions in found["offsets"].items():
         rows[f"offsets of {topic}"] = ", ".join(f"{p}: {offset:,}" for p, offset in partitions.items())
-    print_table(f"Store {store}", rows)
+    print_table(f"Store {store}", with_units(rows))
     for name, lane in found["lanes"].items():
-        print_table(f"Lane {name}", {column: lane[column] for column in _LANE_COLUMNS})
+        print_table(f"Lane {name}", with_units({column: lane[column] for column in _LANE_COLUMNS}))
+    for sentence in found["assumptions"]:
+        note(f"note: {sentence}")

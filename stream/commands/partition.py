@@ -7,7 +7,7 @@ import typer
 
 from stream.commands.partition_table import comparison, draw_comparison, print_comparison
 from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, notes, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 
 if TYPE_CHECKING:
     from stream.partition.comparison import Compared
@@ -24,7 +24,8 @@ def partition(
     file: Annotated[
         str,
         typer.Argument(
-            help="Parquet or CSV with columns src, dst, t (seconds), optionally op, features; or a store's folder or address."
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339), optionally op, features; or a "
+            "store's folder or address."
         ),
     ],
     algorithm: Annotated[
@@ -90,6 +91,7 @@ def partition(
             help="Of a store: events up to this snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800).",
         ),
     ] = None,
+    columns: Columns = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -127,14 +129,23 @@ def partition(
             title = f"{source.name} in {parts} parts"
             picture = _writable("--plot", plot or Path(f"{source.stem}-partitioners.png"))
             compared = _compare(
-                source, parts, interval, snapshots, params, mode=mode, window=window, seed=seed, as_of=as_of
+                source,
+                parts,
+                interval,
+                snapshots,
+                params,
+                mode=mode,
+                window=window,
+                seed=seed,
+                as_of=as_of,
+                columns=columns,
             )
             draw_comparison(title, compared, picture)
             if json:
                 print_json({**comparison(compared), "plot": str(picture)})
             else:
                 print_comparison(title, compared)
-                notes.print(f"drawn in {picture}", highlight=False)
+                note(f"drawn in {picture}")
             return
         if out is not None:
             _writable("--out", out)
@@ -150,6 +161,7 @@ def partition(
             window=window,
             seed=seed,
             as_of=as_of,
+            columns=columns,
         )
         if out is not None:
             import pyarrow.parquet as pq
@@ -175,6 +187,7 @@ def _compare(
     window: int,
     seed: int,
     as_of: str | None,
+    columns: str | None,
 ) -> "list[Compared]":
     from schemas.events import US_PER_S
     from stream.commands.progress import Display
@@ -183,7 +196,7 @@ def _compare(
     from stream.store.store_events import read_source
 
     check_parts("every partitioner", parts)  # said before the file is read
-    read = read_source(file, as_of)
+    read = read_source(file, as_of, columns)
     running, done = "", 0
 
     def begun(name: str) -> None:
@@ -223,6 +236,7 @@ def _partition(
     window: int,
     seed: int,
     as_of: str | None,
+    columns: str | None,
 ) -> "OfflineResult":
     from schemas.events import US_PER_S
     from stream.commands.progress import Display
@@ -233,12 +247,12 @@ def _partition(
     takes = accepted_params(algorithm)
     for name, value in options.items():
         if value is not None and takes and name not in takes:
-            notes.print(f"{algorithm} has no --{name.replace('_', '-')}: it changes nothing", highlight=False)
+            note(f"{algorithm} has no --{name.replace('_', '-')}: it changes nothing")
         elif value is not None:
             params.setdefault(name, value)
     # What is wrong is said before the file is read.
     create(algorithm, params, parts=parts, seed=seed, window=window)
-    read = read_source(file, as_of)
+    read = read_source(file, as_of, columns)
     done = 0
 
     def report(events: int) -> None:

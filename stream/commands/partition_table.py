@@ -106,7 +106,9 @@ def draw_comparison(title: str, compared: "list[Compared]", path: Path) -> None:
 
 def _bars(axes: "Axes", rows: "list[Compared]", key: str, scale: float) -> None:
     values = [_number((row.figures or {})[key], scale) for row in rows]
-    axes.barh([row.algorithm for row in rows], values, color=[_COLOURS[row.kind] for row in rows], height=0.7)
+    axes.barh(
+        [row.algorithm for row in rows], values, color=[_COLOURS[str(row.kind)] for row in rows], height=0.7
+    )
     for at, value in enumerate(values):
         axes.annotate(
             f"{value:.3g}", (value, at), xytext=(3, 0), textcoords="offset points", va="center", color=_INK

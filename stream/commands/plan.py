@@ -1,52 +1,149 @@
 """``freshet-stream plan``: what a store will take."""
 
-from typing import Annotated
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 import typer
 
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.commands.units import with_units
+from stream.service.failure import Failure
+from stream.service.output import Debug, Json, finish, note, print_json, print_table
 from stream.store.errors import StoreError
 
 
 def plan(
-    rate: Annotated[float, typer.Option("--rate", min=0, max=1e12, help="Events a second.")],
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=2**31 - 1, help="Distinct nodes, all told.")],
+    rate: Annotated[float | None, typer.Option("--rate", min=0, max=1e12, help="Events per second.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, max=2**31 - 1, help="Distinct nodes, all told.")
+    ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", min=1e-6, max=1e11, help="Length of a snapshot in seconds.")
-    ],
+        float | None,
+        typer.Option("--interval", min=1e-6, max=1e11, help="Length of a snapshot in seconds."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="STORE",
+            help="Measure in this store whatever is not given: rate, nodes, pairs …",
+        ),
+    ] = None,
     features: Annotated[
-        int, typer.Option("--features", min=0, max=1_000_000, help="F, width of node features.")
-    ] = 0,
-    lanes: Annotated[int, typer.Option("--lanes", min=0, max=4096, help="Lanes that follow the log.")] = 1,
+        int | None,
+        typer.Option("--features", min=0, max=1_000_000, help="F, width of node features. Default: 0."),
+    ] = None,
+    lanes: Annotated[
+        int | None,
+        typer.Option("--lanes", min=0, max=4096, help="Lanes that follow the log. Default: 1."),
+    ] = None,
     changed: Annotated[
-        float, typer.Option("--changed", min=0, max=1, help="Share of nodes with a new vector in a snapshot.")
-    ] = 0.3,
+        float | None,
+        typer.Option(
+            "--changed", min=0, max=1, help="Share of nodes with a new vector in a snapshot. Default: 0.3."
+        ),
+    ] = None,
     repeated: Annotated[
-        float, typer.Option("--repeated", min=0, max=1, help="Share of events whose pair is live already.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            "--repeated", min=0, max=1, help="Share of events whose pair is live already. Default: 0."
+        ),
+    ] = None,
+    pairs: Annotated[
+        int | None,
+        typer.Option("--pairs", min=1, max=2**62, help="Or the number of distinct pairs, all told."),
+    ] = None,
     window: Annotated[
-        int, typer.Option("--window", min=1, max=1_000_000, help="w, snapshots that trainers hold.")
-    ] = 4,
+        int | None,
+        typer.Option("--window", min=1, max=1_000_000, help="w, snapshots that trainers hold. Default: 4."),
+    ] = None,
     keep_days: Annotated[
         float, typer.Option("--keep-days", min=0, max=1_000_000, help="Days that retention keeps.")
     ] = 365.0,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say what a stream's store takes: disk a day, files a day, memory, and the time to open it.
+    """Say what a stream's store takes: disk per day, files per day, memory, and the time to open it.
 
-    Example: freshet-stream plan --rate 500 --nodes 1000000 --features 128 --interval 3600
+    Example: freshet-stream plan --rate 500 --nodes 1000000 --features 128 --interval 3600 --pairs 20000000
     """
+    if store is None and (rate is None or nodes is None or interval is None):
+        raise typer.BadParameter("give --rate, --nodes and --interval, or --store to measure them")
+    if repeated is not None and pairs is not None:
+        raise typer.BadParameter("give --repeated or --pairs, not both")
+    given = {
+        "rate": rate,
+        "nodes": nodes,
+        "features": features,
+        "interval_s": interval,
+        "lanes": lanes,
+        "changed": changed,
+        "repeated": repeated,
+        "window": window,
+        "pairs": pairs,
+    }
 
     def body() -> None:
         from stream.store.plan import Stream
         from stream.store.plan import plan as work_out
 
-        found = work_out(
-            Stream(rate, nodes, features, interval, lanes, changed, repeated, window, keep_days)
-        ).figures()
-        print_json(found) if json else print_table(
-            f"{rate:,g} events/s, {nodes:,} nodes, {features} features, snapshots of {interval:,g} s", found
+        measured, begins = ({}, datetime.now(UTC)) if store is None else _measured(store)
+        if pairs is not None:
+            measured.pop("repeated", None)
+        stream = Stream(
+            **{
+                "features": 0,
+                **measured,
+                **{key: value for key, value in given.items() if value is not None},
+            },
+            keep_days=keep_days,
         )
+        figures = {
+            **work_out(stream).figures(),
+            "reached_on": (begins + timedelta(days=keep_days)).date().isoformat(),
+        }
+        assumptions = stream.assumptions()
+        if store is not None:
+            assumptions.insert(0, f"What is not given goes on as in {store}: {_told(measured)}.")
+        if json:
+            print_json({**figures, "assumptions": assumptions, "stream": asdict(stream)})
+            return
+        print_table(
+            f"{stream.rate:,g} events/s, {stream.nodes:,} nodes, {stream.features} features, snapshots of "
+            f"{stream.interval_s:,g} s",
+            with_units(figures),
+        )
+        for sentence in assumptions:
+            note(f"assumed: {sentence}")
 
     finish(body, StoreError, debug=debug)
+
+
+def _measured(store: str) -> tuple[dict[str, Any], datetime]:
+    """What a store says of its stream, and when its first snapshot begins."""
+    from schemas.events import US_PER_S
+    from stream.store.inspect import inspect
+    from stream.store.log.reader import LogReader
+
+    log, found = LogReader(store), inspect(store)
+    if not log.snapshots:
+        raise Failure(f"{store} has no sealed snapshot to measure. Give --rate, --nodes and --interval")
+    kept = log.snapshots[log.snapshots.first :]
+    events, edges = (sum(s.num_events for s in kept), sum(s.num_inserts + s.num_deletes for s in kept))
+    interval_s = log.header.interval_us / US_PER_S
+    windows = [lane["window"] for lane in found["lanes"].values()]
+    begins = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=kept[0].tau * log.header.interval_us)
+    return {
+        "rate": edges / ((kept[-1].tau + 1 - kept[0].tau) * interval_s),
+        "nodes": max(1, found["nodes"]),
+        "features": log.header.node_features,
+        "interval_s": interval_s,
+        "lanes": len(found["lanes"]),
+        "changed": min(1.0, (events - edges) / (len(kept) * max(1, found["nodes"]))),
+        "repeated": max(0.0, 1 - found["live_edges"] / max(1, found["inserts"])),
+        "window": max(windows, default=4),
+    }, begins
+
+
+def _told(measured: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:,.4g}" for name, value in measured.items())

@@ -9,12 +9,15 @@ from schemas.config import Kafka, StreamConfig, Topic
 from stream.commands.progress import Display, Rate
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, print_json, print_table
 
 
 def replay(
     file: Annotated[
-        Path, typer.Argument(help="Parquet or CSV with columns src, dst, t and optionally more.")
+        Path,
+        typer.Argument(
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more."
+        ),
     ],
     topic: Annotated[str, typer.Option(help="Where to; created if it doesn't exist.")],
     bootstrap: Annotated[
@@ -43,6 +46,7 @@ def replay(
     api_version: Annotated[
         str | None, typer.Option(help="Kafka version to assume, as 2.1 (the demo's broker); default: ask.")
     ] = None,
+    columns: Columns = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -55,14 +59,16 @@ def replay(
 
     def body() -> None:
         from stream.decode.event_file import read_events
+        from stream.decode.file_columns import FileColumns
         from stream.kafka.client import client_settings
         from stream.kafka.greeting import greet
         from stream.kafka.producer import replay as send
 
         kafka = _kafka(config, bootstrap, _version(api_version))
         _require_readable(kafka, topic, message_format, config)
+        names = FileColumns.parse(columns)
         greet(kafka, f"writing to topic {topic}")
-        events = read_events(file).events
+        events = read_events(file, columns=names).events
         sent, rate_now = [0], Rate()
 
         def line() -> str:

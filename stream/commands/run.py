@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import typer
 
 from schemas.config import StreamConfig
+from stream.commands.config import require_lanes
 from stream.commands.progress import Display, Rate
 from stream.service.config_file import load_config
 from stream.service.endpoint import Endpoint
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from stream.metrics import StreamMetrics, Totals
 
 _log = structlog.get_logger()
+
+EXAMPLE_WIDTH = 100
+"""Characters of each example in the status line; the end of the run and ``inspect`` show more."""
 
 PUBLISHED_S = 60.0
 """How long the end of an idle job waits for exports that are not published yet."""
@@ -63,14 +68,17 @@ def run(
     """
     from stream.partition.interface import PartitionError
     from stream.store.errors import StoreError
+    from stream.store.log.refusals import as_rows
 
     def body() -> None:
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, file)
+        require_lanes(config)  # before a broker is asked
         with ExitStack() as signals:  # as long as nothing is printed, so that a summary stays one
             result = run_job(config, until_idle_s=until_idle, standby=standby, debug=debug, signals=signals)
             _log.info("ended", graph=config.graph, **result)
             tell(config, result)
+            require_accepted(result)
 
     def tell(config: StreamConfig, result: dict[str, Any]) -> None:
         if int(result["late"]) * 2 > int(result["events"]):
@@ -78,7 +86,11 @@ def run(
                 f"note: {result['late']:,} of {result['events']:,} events were late: their snapshots had been sealed by "
                 "events after them; past events want a topic and a store of their own"
             )
-        print_json(result) if json else print_table(f"{config.graph} in {config.store}", result)
+        if json:
+            print_json(result)
+            return
+        rows = {key: value for key, value in result.items() if key != "refused_by_reason"}
+        print_table(f"{config.graph} in {config.store}", rows | as_rows(result["refused_by_reason"]))
 
     finish(body, StoreError, PartitionError, debug=debug)
 
@@ -113,6 +125,7 @@ def run_job(
     with ExitStack() as stack:
         from stream.kafka.export_publisher import ExportPublishers
         from stream.metrics import StreamMetrics
+        from stream.store.log.refusals import as_json
 
         metrics = StreamMetrics(config)
         job, totals = (
@@ -133,7 +146,31 @@ def run_job(
         "seconds": ran.seconds,
         "events_per_s": ran.events_per_s,
         "ended": "idle" if ran.idle else "stopped",
+        "duplicates": totals.duplicates,
+        "in_history": totals.in_history,
+        "refused_by_reason": as_json(totals.refused_by_reason),
     }
+
+
+def require_accepted(result: dict[str, Any]) -> None:
+    """Check that an idle job did not refuse everything that it read.
+
+    Args:
+        result: As of ``run_job``.
+
+    Raises:
+        Failure: It did; the sentence has an example of each reason.
+    """
+    taken = any(result[key] for key in ("events", "duplicates", "in_history"))
+    if taken or not result["refused"] or result["ended"] != "idle":
+        return
+    told = "; ".join(
+        f"{reason} {one['count']:,} ({one['example']})" for reason, one in result["refused_by_reason"].items()
+    )
+    raise Failure(
+        f"everything that was read was refused: {told}. Correct the configuration or the producer. These messages are "
+        "not read again: send them again, or choose a new store"
+    )
 
 
 def _here(
@@ -145,9 +182,10 @@ def _here(
 ) -> "tuple[StreamJob | ClusterJob, Totals | LogTotals]":
     """The job in this process, with its endpoint."""
     from stream.job.loop import StreamJob
+    from stream.job.readiness import readiness
 
     job = StreamJob(config, metrics, until_idle_s=until_idle_s, standby=standby)
-    endpoint = Endpoint(config.metrics, metrics.registry, job.not_ready)
+    endpoint = Endpoint(config.metrics, metrics.registry, readiness(config, metrics, job.not_ready))
     stack.callback(endpoint.close)
     note(f"metrics: {endpoint.url}/metrics  health: {endpoint.url}/readyz")
     return job, metrics.totals
@@ -178,13 +216,20 @@ def _watched(
         behind = "".join(f", {name} behind {lag}" for name, lag in job.lane_lags().items() if lag)
         return (
             f"{graph}: {totals.events:,} events ({rate.of(totals.events):,.0f}/s), "
-            f"{totals.snapshots:,} snapshots, refused {totals.refused:,}, late {totals.late:,}, "
+            f"{totals.snapshots:,} snapshots, refused {totals.refused:,}{_examples(totals)}, late {totals.late:,}, "
             f"unread {job.lag():,}{behind}"
         )
 
     signals.enter_context(_ending_on_signals(job.interrupt))
     with Display(line):
         return job.run()
+
+
+def _examples(totals: "Totals | LogTotals") -> str:
+    """What was refused by reason with an example each, as a part of the status line."""
+    refused = list(totals.refused_by_reason.items())  # another thread counts
+    told = (f"{reason} {one.count:,}: {shorten(one.example or '', EXAMPLE_WIDTH)}" for reason, one in refused)
+    return f" ({'; '.join(told)})" if refused else ""
 
 
 def calm_collector() -> None:

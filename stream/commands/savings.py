@@ -6,14 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, notes, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 from stream.store.errors import StoreError
 
 
 def savings(
     file: Annotated[
         Path,
-        typer.Argument(help="Parquet or CSV with columns src, dst, t (seconds), optionally op, features."),
+        typer.Argument(
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339), optionally op, features."
+        ),
     ],
     algorithm: Annotated[str, typer.Option("--algorithm", help="Partitioner of the lane.")] = "distdy",
     parts: Annotated[int, typer.Option("--parts", min=1, max=4096, help="K, the number of parts.")] = 4,
@@ -48,6 +50,7 @@ def savings(
     seed: Annotated[
         int, typer.Option("--seed", min=0, help="Same file, arguments and seed: same bytes.")
     ] = 0,
+    columns: Columns = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -61,6 +64,7 @@ def savings(
         from stream.commands.partition import parameters
         from stream.commands.progress import Display
         from stream.decode.event_file import read_events
+        from stream.decode.file_columns import FileColumns
         from stream.partition.interface import create
         from stream.store.savings import measure
 
@@ -68,11 +72,11 @@ def savings(
         create(
             algorithm, params, parts=parts, seed=seed, window=window
         )  # what is wrong is said before the file is read
-        read = read_events(file)
+        read = read_events(file, columns=FileColumns.parse(columns))
         if read.events.num_rows == 0:
             raise Failure(f"{file} has no events")
         if read.node_features and features:
-            notes.print(f"{file} has features of its own: --features changes nothing", highlight=False)
+            note(f"{file} has features of its own: --features changes nothing")
         done = (0, 0)
 
         def report(finished: int, of: int) -> None:

@@ -1,4 +1,4 @@
-"""CSV columns to typed columns: read as text, so that a cell that is no number can be named by its row."""
+"""CSV and TSV columns to typed columns: read as text, so that a cell that is no number can be named by its row."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -10,14 +10,17 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from schemas.events import IdKind, Reason
+from stream.decode.columns import REQUIRED
+from stream.decode.file_columns import OWN, FileColumns
 from stream.decode.reading import FileRows
 from stream.decode.rules import shorten
-from stream.decode.validate import Faults, draft_schema
+from stream.decode.time_texts import LOOKS_LIKE_ONE, read_times
+from stream.decode.validate import Faults
 from stream.service.failure import Failure
 
-_KNOWN = draft_schema("int").names
 _WHOLE = ("op", "feature_offset", "label")
 _BLOCK_BYTES = 16 << 20
+_HEADER_BYTES = 1 << 20
 
 _NUMBER = r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:nan|inf|infinity))"
 _PATTERNS = {
@@ -27,66 +30,87 @@ _PATTERNS = {
 """What a cell with a number, or with a list of numbers, looks like."""
 
 
-def csv_rows(path: Path, ids: IdKind | None, *, start: int = 0) -> tuple[Iterator[FileRows], pa.Schema]:
-    """Open a CSV file with a header.
+def csv_rows(
+    path: Path, ids: IdKind | None, *, start: int = 0, columns: FileColumns = OWN
+) -> tuple[Iterator[FileRows], pa.Schema]:
+    """Open a CSV file with a header; one whose header has a tab is separated by tabs. ``.gz`` and the like are unpacked.
 
     Args:
         path: The file.
         ids: Kind of node ids; None: strings where the first block has an id that is no number, else int64.
         start: Rows to leave out at the beginning.
+        columns: What its columns are called.
 
     Returns:
-        Rows with the known columns, where a cell that is no number is null and its row refused; and the schema of the
-        file, in which unknown columns are text.
+        Rows with the known columns under the events' names, where a cell that is no number or time is null and its row
+        refused; and their schema. ``t`` is timestamps where the first block has RFC 3339 and no number.
 
     Raises:
         Failure: No cell of src, dst or t is a number where numbers belong: the column is another one (raised while
             iterating); names column and row.
+        RefusedError: A column is missing.
         pyarrow.ArrowInvalid: The text is no CSV.
     """
-    with pacsv.open_csv(path, read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES)) as reader:
-        header = reader.schema.names
-    known = [name for name in dict.fromkeys(header) if name in _KNOWN]
-    twice = next((name for name in known if header.count(name) > 1), None)
-    if twice:
-        raise Failure(f"{path}: column {twice} stands {header.count(twice)} times")
+    separated = pacsv.ParseOptions(delimiter=_separator(path))
+    options = pacsv.ReadOptions(block_size=_BLOCK_BYTES)
+    with pacsv.open_csv(path, read_options=options, parse_options=separated) as reader:
+        events = columns.found(reader.schema.names)
     reader = pacsv.open_csv(
         path,
-        read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES),
+        read_options=options,
+        parse_options=separated,
         convert_options=pacsv.ConvertOptions(
-            include_columns=known,
-            column_types=dict.fromkeys(known, pa.string()),
+            include_columns=list(events),
+            column_types=dict.fromkeys(events, pa.string()),
             null_values=[""],
             strings_can_be_null=True,
         ),
     )
-    if not known:
-        return iter(()), pa.schema([pa.field(name, pa.string()) for name in header])
-    first = next(reader, None)
+    batches = (batch.rename_columns(list(events.values())) for batch in reader)
+    first = next(batches, None)
     if ids is None:
         ids = "string" if first is not None and not _are_ids_whole(first) else "int"
-    schema = pa.schema([(name, _kind(name, ids)) for name in known])
-    others = [pa.field(name, pa.string()) for name in header if name not in known]
-    read = _typed(path, chain([] if first is None else [first], reader), schema, start)
-    return read, pa.schema([*schema, *others])
+    has_texts = first is not None and _are_times_texts(first["t"])
+    schema = pa.schema(
+        [
+            (name, pa.timestamp("us") if name == "t" and has_texts else _kind(name, ids))
+            for name in events.values()
+        ]
+    )
+    return _typed(path, chain([] if first is None else [first], batches), schema, start, columns), schema
+
+
+def _separator(path: Path) -> str:
+    with pa.input_stream(str(path), compression="detect") as file:
+        header, _, _ = file.read(_HEADER_BYTES).partition(b"\n")
+    return "\t" if b"\t" in header else ","
+
+
+def _are_times_texts(t: pa.Array) -> bool:
+    """Whether a block of texts has RFC 3339 and no number."""
+    times, numbers = (pc.match_substring_regex(t, pattern) for pattern in (LOOKS_LIKE_ONE, _PATTERNS[False]))
+    return bool(pc.any(times).as_py()) and not pc.any(numbers).as_py()
 
 
 def _typed(
-    path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema, start: int
+    path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema, start: int, columns: FileColumns
 ) -> Iterator[FileRows]:
     for at, batch in enumerate(batches):
         if at == 0:
-            _require_readable(path, batch, schema)
+            _require_readable(path, batch, schema, columns)
         if start < batch.num_rows:
             wanted = batch.slice(start)
             faults = Faults.none(wanted.num_rows)
-            columns = [_parsed(field.name, wanted[field.name], field.type, faults) for field in schema]
+            parsed = [
+                _parsed(columns.shown(field.name), field.name, wanted[field.name], field.type, faults)
+                for field in schema
+            ]
             texts = {
                 field.name: pc.if_else(column.is_null(), wanted[field.name], None)
-                for field, column in zip(schema, columns, strict=True)
+                for field, column in zip(schema, parsed, strict=True)
                 if column.null_count > wanted[field.name].null_count
             }
-            yield FileRows(pa.RecordBatch.from_arrays(columns, names=schema.names), faults, texts)
+            yield FileRows(pa.RecordBatch.from_arrays(parsed, names=schema.names), faults, texts)
         start = max(0, start - batch.num_rows)
 
 
@@ -110,24 +134,25 @@ def _are_ids_whole(batch: pa.RecordBatch) -> bool:
     return True
 
 
-def _require_readable(path: Path, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+def _require_readable(path: Path, batch: pa.RecordBatch, schema: pa.Schema, columns: FileColumns) -> None:
     """Refuse a file of which no row could be an event, by the first cell that says so."""
     for field in schema:
-        if field.name not in ("src", "dst", "t") or field.type == pa.string():
+        if field.name not in REQUIRED or field.type not in (pa.int64(), pa.float64()):
             continue
         text = batch[field.name]
         readable = pc.match_substring_regex(text, _PATTERNS[False])
         if text.null_count < len(text) and not pc.any(readable).as_py():
             row = int(np.flatnonzero(text.is_valid().to_numpy(zero_copy_only=False))[0])
+            told = _sentence(columns.shown(field.name), field.name, text, row)
             raise Failure(
-                f"{path}, row {row + 1}: {_sentence(field.name, text, row)}, and so it is in all rows looked at "
+                f"{path}, row {row + 1}: {told}, and so it is in all rows looked at "
                 "(rows count from 1, the header left out)"
             )
 
 
-def _sentence(name: str, text: pa.Array, row: int) -> str:
-    expected = "[0.5, 1.0]" if name == "features" else "a number"
-    return f"column {name} has {shorten(text[row].as_py())}, expected {expected}"
+def _sentence(shown: str, name: str, text: pa.Array, row: int) -> str:
+    expected = {"features": "[0.5, 1.0]", "t": "a number of seconds or a time as RFC 3339 writes it"}
+    return f"column {shown} has {shorten(text[row].as_py())}, expected {expected.get(name, 'a number')}"
 
 
 def _number(text: pa.Array) -> pa.Array:
@@ -138,10 +163,12 @@ def _number(text: pa.Array) -> pa.Array:
         return pc.cast(pc.utf8_trim_whitespace(text), pa.float64())
 
 
-def _parsed(name: str, text: pa.Array, kind: pa.DataType, faults: Faults) -> pa.Array:
+def _parsed(shown: str, name: str, text: pa.Array, kind: pa.DataType, faults: Faults) -> pa.Array:
     """A column's values; a cell that has none is null, and its row refused."""
     if kind == pa.string():
         return text
+    if pa.types.is_timestamp(kind):
+        return read_times(shown, pc.utf8_trim_whitespace(text), faults)
     is_list = pa.types.is_list(kind)
     parse = _lists if is_list else _number
     try:
@@ -151,7 +178,7 @@ def _parsed(name: str, text: pa.Array, kind: pa.DataType, faults: Faults) -> pa.
     bad = ~looks.to_numpy(zero_copy_only=False)
     bad[_failing(parse, pc.if_else(looks, text, None))] = True
     reason = Reason.BAD_ID if name in ("src", "dst") else Reason.WRONG_TYPE
-    faults.refuse(bad, reason, lambda row: _sentence(name, text, row))
+    faults.refuse(bad, reason, lambda row: _sentence(shown, name, text, row))
     return parse(pc.if_else(pa.array(bad), None, text))
 
 

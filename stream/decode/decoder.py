@@ -58,6 +58,8 @@ class Decoder:
         self._limits = Limits(config.kafka.max_message_rows, config.kafka.max_message_bytes)
         self._mapping = Mapping.of(topic)
         self._schema = event_schema(config.ids).append(pa.field("offset", pa.int64(), nullable=False))
+        if topic.format == "arrow":
+            self._schema = self._schema.append(pa.field("row", pa.int32(), nullable=False))
 
     def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """Decode one poll, no more at a time than one message may hold.
@@ -112,8 +114,10 @@ class Decoder:
             refusals += _refused_rows(rows, places)
             accepting = rows.draft.faults.accepted
             messages = rows.messages if accepting.all() else rows.messages[accepting]
-            kept = offsets[places][messages]
-            accepted.append(rows.draft.events().append_column(self._schema.field("offset"), pa.array(kept)))
+            columns = [*rows.draft.events().columns, pa.array(offsets[places][messages])]
+            if rows.rows is not None:
+                columns.append(pa.array(rows.rows[accepting], pa.int32()))
+            accepted.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         is_last = done == len(lengths)
         batch = MicroBatch(
             topic=raw.topic,

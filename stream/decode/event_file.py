@@ -1,4 +1,4 @@
-"""Parquet and CSV files to canonical events, columns by name; a wrong row is named, never skipped."""
+"""Parquet, CSV and TSV files to canonical events, columns by name; a wrong row is named, never skipped."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -6,14 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from schemas.events import US_PER_S, IdKind, Op, event_schema
-from stream.decode.columns import canonical, id_kind, require_columns
+from stream.decode.columns import canonical, id_kind
 from stream.decode.csv_file import csv_rows
+from stream.decode.file_columns import OWN, FileColumns
 from stream.decode.reading import FileRows, RefusedError
 from stream.decode.rules import EARLIEST_US, LATEST_US, Rules
-from stream.decode.validate import Draft, Faults, check, draft_schema
+from stream.decode.time_texts import read_times
+from stream.decode.validate import Draft, Faults, check
 from stream.service.failure import Failure
 
 _ROWS_A_BATCH = 1 << 18
@@ -41,17 +44,22 @@ class EventFile:
 
 
 def read_events(
-    path: str | Path, *, ids: IdKind | None = None, bounds: tuple[float, float | None] = (0, None)
+    path: str | Path,
+    *,
+    ids: IdKind | None = None,
+    bounds: tuple[float, float | None] = (0, None),
+    columns: FileColumns = OWN,
 ) -> EventFile:
-    """Read a Parquet or CSV file with columns src, dst, t (seconds) and optionally op, weight, label, features.
+    """Read a Parquet, CSV or TSV file with columns src, dst, t (seconds) and optionally op, weight, label, features.
 
     ``feature_offset`` and ``event_id`` are read where they exist; other columns are ignored. A row whose
-    ``dst`` is null is a node event. Parquet may hold ``t`` as timestamps. In CSV, ``features`` is
+    ``dst`` is null is a node event. ``t`` may be RFC 3339, and in Parquet timestamps. In CSV, ``features`` is
     ``[0.5, 1.0]`` in quotes.
 
     Args:
-        path: The file; Parquet is recognised by its first bytes, all else is CSV with a header.
+        path: The file; Parquet is recognised by its first bytes, all else is CSV or TSV with a header.
         ids: Kind of node ids that is expected; None: what the file holds.
+        columns: What its columns are called.
         bounds: Allowed event times [min, max], seconds; max None: the year 9999.
 
     Raises:
@@ -60,11 +68,10 @@ def read_events(
     """
     path = Path(path)
     try:
-        batches, schema = open_rows(path, ids)
-        require_columns(schema)
+        batches, schema = open_rows(path, ids, columns=columns)
         kind = ids or id_kind(schema)
-        drafts = _drafts(batches, kind)
-        events, widths = _checked(path, drafts, kind, bounds)
+        drafts = _drafts(batches, kind, columns)
+        events, widths = _checked(path, drafts, kind, bounds, columns)
     except RefusedError as error:
         raise Failure(f"{path}: {error}") from error
     except pa.ArrowException as error:
@@ -76,7 +83,12 @@ def read_events(
 
 
 def open_rows(
-    path: Path, ids: IdKind | None, *, start: int = 0, only: Collection[str] | None = None
+    path: Path,
+    ids: IdKind | None,
+    *,
+    start: int = 0,
+    only: Collection[str] | None = None,
+    columns: FileColumns = OWN,
 ) -> tuple[Iterator[FileRows], pa.Schema]:
     """Open a Parquet or CSV file; no more than a batch of it is in memory at a time.
 
@@ -85,44 +97,65 @@ def open_rows(
         ids: Kind of node ids, for CSV; None: what it holds.
         start: Rows to leave out at the beginning; Parquet passes over whole row groups unread.
         only: Columns to read from Parquet; None: all that events have.
+        columns: What its columns are called.
 
     Returns:
-        Rows with the columns that events have, and the file's schema.
+        Rows with the columns that events have, under their names, and the schema of all of these.
 
     Raises:
         OSError, pyarrow.ArrowException: It cannot be read.
+        RefusedError: A column is missing.
         Failure: A CSV file has no numbers where they belong.
     """
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
     if not is_parquet:
-        return csv_rows(path, ids, start=start)
+        return csv_rows(path, ids, start=start, columns=columns)
     parquet = pq.ParquetFile(path, memory_map=True)
-    known = [name for name in only or draft_schema("int").names if name in parquet.schema_arrow.names]
+    header = parquet.schema_arrow
+    found = columns.found(header.names)
+    wanted = [column for column, name in found.items() if only is None or name in only]
     group, metadata = 0, parquet.metadata
     while group < metadata.num_row_groups and start >= metadata.row_group(group).num_rows:
         start -= metadata.row_group(group).num_rows
         group += 1
     groups = list(range(group, metadata.num_row_groups))
-    batches = parquet.iter_batches(_ROWS_A_BATCH, columns=known, row_groups=groups)
-    return _without(batches, start), parquet.schema_arrow
+    batches = parquet.iter_batches(_ROWS_A_BATCH, columns=wanted, row_groups=groups)
+    renamed = (batch.rename_columns([found[column] for column in batch.schema.names]) for batch in batches)
+    schema = pa.schema([header.field(column).with_name(name) for column, name in found.items()])
+    return _without(renamed, start, columns), schema
 
 
-def _without(batches: Iterator[pa.RecordBatch], start: int) -> Iterator[FileRows]:
+def _without(batches: Iterator[pa.RecordBatch], start: int, columns: FileColumns) -> Iterator[FileRows]:
     for batch in batches:
         if start < batch.num_rows:
-            yield FileRows(batch.slice(start), Faults.none(batch.num_rows - start))
+            yield _with_times(batch.slice(start), columns)
         start = max(0, start - batch.num_rows)
 
 
-def _drafts(read: Iterator[FileRows], ids: IdKind) -> Iterator[Draft]:
+def _with_times(batch: pa.RecordBatch, columns: FileColumns) -> FileRows:
+    """Rows of Parquet, times that are texts read."""
+    faults = Faults.none(batch.num_rows)
+    at = batch.schema.get_field_index("t")
+    if not (pa.types.is_string(batch.schema.types[at]) or pa.types.is_large_string(batch.schema.types[at])):
+        return FileRows(batch, faults)
+    texts = batch.column(at)
+    t = read_times(columns.shown("t"), texts, faults)
+    return FileRows(batch.set_column(at, "t", t), faults, {"t": pc.if_else(t.is_null(), texts, None)})
+
+
+def _drafts(read: Iterator[FileRows], ids: IdKind, columns: FileColumns) -> Iterator[Draft]:
     for rows in read:
         rows.batch.validate(full=True)
-        yield canonical(rows.batch, ids, "s", faults=rows.faults)
+        yield canonical(rows.batch, ids, "s", faults=rows.faults, shown=columns.shown)
 
 
 def _checked(
-    path: Path, drafts: Iterator[Draft], ids: IdKind, bounds: tuple[float, float | None]
+    path: Path,
+    drafts: Iterator[Draft],
+    ids: IdKind,
+    bounds: tuple[float, float | None],
+    columns: FileColumns,
 ) -> tuple[pa.Table, tuple[int, int]]:
     low, high = bounds
     min_us = max(round(low * US_PER_S), EARLIEST_US)
@@ -132,7 +165,7 @@ def _checked(
     for draft in drafts:
         node_features = node_features or _width(draft, node=True)
         edge_features = edge_features or _width(draft, node=False)
-        check(draft, Rules(ids, node_features, edge_features, min_us, max_us, offline=True))
+        check(draft, Rules(ids, node_features, edge_features, min_us, max_us, offline=True), columns.shown)
         for row in draft.faults.refused_rows()[:1]:
             raise Failure(
                 f"{path}, row {rows + row + 1}: {draft.faults.of(row)[1]} "

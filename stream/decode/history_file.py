@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from schemas.config import StreamConfig
 from schemas.events import REJECT_SCHEMA, event_schema
-from stream.decode.columns import canonical, require_columns
+from stream.decode.columns import canonical
 from stream.decode.decoder import RAW_LIMIT_BYTES
 from stream.decode.event_file import open_rows
-from stream.decode.reading import RefusedError
+from stream.decode.file_columns import OWN, FileColumns
+from stream.decode.reading import FileRows, RefusedError
 from stream.decode.rules import Rules
 from stream.decode.validate import Draft, check
 from stream.microbatch import MicroBatch
@@ -40,7 +41,7 @@ class Survey:
     disorder_us: int
 
 
-def survey(path: Path, rules: Rules) -> Survey:
+def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
     """Read the times of a file once, columnar, whatever its size.
 
     Raises:
@@ -49,10 +50,9 @@ def survey(path: Path, rules: Rules) -> Survey:
     rows = disorder = 0
     first = last = None
     with _failures(path):
-        read, schema = open_rows(path, rules.ids, only=["t"])
-        require_columns(schema)
+        read, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
         for some in read:
-            t = _times(some.batch, rules)
+            t = _times(some, rules)
             rows += some.batch.num_rows
             if len(t) == 0:
                 continue
@@ -63,15 +63,15 @@ def survey(path: Path, rules: Rules) -> Survey:
     return Survey(rows, first, last, disorder)
 
 
-def count_from(path: Path, rules: Rules, until_us: int) -> int:
+def count_from(path: Path, rules: Rules, until_us: int, columns: FileColumns = OWN) -> int:
     """How many rows of a file lie at or after a time, within the bounds.
 
     Raises:
         Failure: As ``survey``.
     """
     with _failures(path):
-        read, _ = open_rows(path, rules.ids, only=["t"])
-        return sum(int(np.count_nonzero(_times(some.batch, rules) >= until_us)) for some in read)
+        read, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
+        return sum(int(np.count_nonzero(_times(some, rules) >= until_us)) for some in read)
 
 
 def read_polls(
@@ -83,6 +83,7 @@ def read_polls(
     first: int,
     start: int,
     until_us: int,
+    columns: FileColumns = OWN,
 ) -> Iterator[MicroBatch]:
     """A file's rows as polls of a topic partition whose offsets are rows.
 
@@ -94,6 +95,7 @@ def read_polls(
         first: Offset of the file's first row.
         start: Rows of the file to leave out at its beginning.
         until_us: Rows from this time on are left out, wherever they stand.
+        columns: What the file's columns are called.
 
     Yields:
         Accepted events in file order, and a reject for each row that breaks a rule.
@@ -102,12 +104,12 @@ def read_polls(
         Failure: As ``survey``.
     """
     with _failures(path):
-        read, _ = open_rows(path, config.ids, start=start)
+        read, _ = open_rows(path, config.ids, start=start, columns=columns)
         offset = first + start
         for some in read:
             some.batch.validate(full=True)
-            draft = canonical(some.batch, config.ids, "s", faults=some.faults)
-            check(draft, rules)
+            draft = canonical(some.batch, config.ids, "s", faults=some.faults, shown=columns.shown)
+            check(draft, rules, columns.shown)
             yield _poll(draft, some.texts, key, offset, rules, until_us)
             offset += some.batch.num_rows
 
@@ -165,8 +167,9 @@ def _rejects(
     return pa.RecordBatch.from_arrays(arrays, schema=REJECT_SCHEMA)
 
 
-def _times(batch: pa.RecordBatch, rules: Rules) -> np.ndarray:
-    """The times of a batch that lie within the bounds, microseconds."""
+def _times(rows: FileRows, rules: Rules) -> np.ndarray:
+    """The times of some rows that lie within the bounds, microseconds."""
+    batch = rows.batch
     none = pa.nulls(batch.num_rows, pa.int64() if rules.ids == "int" else pa.string())
     named = pa.RecordBatch.from_arrays([none, none, batch["t"]], names=["src", "dst", "t"])
     draft = canonical(named, rules.ids, "s")

@@ -3,17 +3,18 @@
 import structlog
 
 from schemas.config import StreamConfig
-from schemas.store import LaneHeader, LogHeader
+from schemas.store import LaneHeader
 from stream.kafka.client import NoBrokerError
 from stream.kafka.takeover import topic_bounds
 from stream.sink.snapshot_sink import log_header
 from stream.store.files.headers import require_agreement
 from stream.store.files.records import read_record
 from stream.store.lane import layout as lane_layout
+from stream.store.lane.header import lane_header
 from stream.store.lane.reader import manifest_taus
-from stream.store.lane.writer import lane_header
 from stream.store.log import layout as log_layout
 from stream.store.log.commits import numbers
+from stream.store.log.header import require_header
 
 _log = structlog.get_logger()
 
@@ -31,7 +32,7 @@ def require_fit(config: StreamConfig) -> None:
     root = log_layout.log_folder(config.store)
     path = root / log_layout.HEADER
     if path.exists() and any(True for _ in numbers(root)):
-        require_agreement(path, read_record(path, LogHeader), wanted, "a log")
+        require_header(root, wanted)
     for lane in config.lanes:
         header = lane_header(lane, wanted)
         root = lane_layout.lane_folder(config.store, lane.name)

@@ -6,21 +6,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow as pa
-
 from schemas.config import Lane, StreamConfig
 from schemas.store import CommitRecord
 from stream.backfill import require_takeover
 from stream.background import ClosedTogether
-from stream.decode.decoder import Decoder
 from stream.held import hold, release
+from stream.job.decoding import Decoding
 from stream.job.fit import require_fit
 from stream.job.housekeeping import Housekeeping
 from stream.job.journal import Journal
 from stream.job.lane_threads import LaneThread
+from stream.job.present import Present
 from stream.job.room import RoomForCommits
 from stream.job.standby import Standby, StoppedEarly
 from stream.kafka.answers import Answers
+from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.client import NoBrokerError
 from stream.kafka.dead_letters import DeadLetters
 from stream.kafka.discovery import TopicWatch
@@ -101,7 +101,9 @@ class StreamJob:
             config.store, stop=lambda: self._stopping, retried=lambda: metrics.restarted("disk")
         )
         self._names = HeldStages(stages=f"stages-{id(self)}", reader=f"reader-{id(self)}")
-        self._decoders = {topic.name: Decoder(topic, config) for topic in config.kafka.topics}
+        self._present = Present(config)
+        wait = None if until_idle_s is not None else lambda s: not self._reader or self._reader.stop.wait(s)
+        self._decoding = Decoding(config, self._present, wait, metrics.clock_error)
         self._reader: PartitionReader | None = None
         self._lanes: list[LaneThread] = []
         self._letters: DeadLetters | None = None
@@ -142,8 +144,8 @@ class StreamJob:
         """Why the job makes no progress; None when it does."""
         if self._alone.reason is not None:
             return f"standing by: {self._alone.reason}"
-        if self._room.reason is not None:
-            return self._room.reason
+        if self._room.reason is not None or self._present.reason is not None:
+            return self._room.reason or self._present.reason
         if self._last_round_s is None:
             return "starting"
         reader = self._reader
@@ -182,7 +184,7 @@ class StreamJob:
 
     def _run(self) -> Ran:
         config = self._config
-        self._warm_up()
+        self._decoding.warm_up()
         with ExitStack() as stack:
             with room_to_begin(config.store):
                 writer = stack.enter_context(
@@ -208,6 +210,7 @@ class StreamJob:
             hold(self._names.stages, self)
             stack.callback(release, self._names.stages)
             self._topics = brokers.add(TopicWatch(config.kafka, writer.topic_ids))
+            self._present.ask_too(brokers.add(BrokerClock(config.kafka)).ask, lambda: writer.last)
             arrival_s = time.monotonic()
             while True:
                 arrival_s = self._cycle(writer, arrival_s)
@@ -226,7 +229,7 @@ class StreamJob:
     def decode(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """Validate one poll, a bounded part of it at a time."""
         try:
-            yield from self._decoders[raw.topic].batches(raw)
+            yield from self._decoding.batches(raw)
         except Exception as error:
             self._failure = error
             raise
@@ -243,13 +246,6 @@ class StreamJob:
         """Wake the lanes."""
         for lane in self._lanes:
             lane.wake()
-
-    def _warm_up(self) -> None:
-        """Have the decoders' kernels compiled or loaded before the first poll, on a message that nobody sent."""
-        for topic, decoder in self._decoders.items():
-            offsets, values = pa.array([0], pa.int64()), pa.array([b"{}"], pa.large_binary())
-            decoder.decode(RawBatch(topic, 0, 0, 1, 1, offsets, values))
-            beat()
 
     def _lane(self, lane: Lane) -> LaneThread:
         return LaneThread(self._config.store, lane, self._metrics)

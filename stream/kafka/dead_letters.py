@@ -37,7 +37,8 @@ class Rejects(Protocol):
 class DeadLetters:
     """Publishes what the log's outbox holds from a thread of its own, so that a slow broker delays no commit.
 
-    A letter's key is ``topic/partition/offset``; its value is JSON with topic, partition, offset, row (of an Arrow
+    A letter's key is ``topic/partition/offset``, and ``/row`` where one row of an Arrow message is refused, so that a
+    compacted topic keeps every letter. Its value is JSON with topic, partition, offset, row (of an Arrow
     message, else null), reason, sentence and raw (the message's first bytes, base64; null for a tombstone).
 
     Args:
@@ -98,8 +99,8 @@ def letters(refused: pa.Table) -> Iterator[tuple[bytes, bytes]]:
     """
     for row in refused.to_pylist():
         row["raw"] = None if row["raw"] is None else base64.b64encode(row["raw"]).decode("ascii")
-        key = f"{row['topic']}/{row['partition']}/{row['offset']}"
-        yield key.encode(), _json(row)
+        place = [row[name] for name in ("topic", "partition", "offset", "row")]
+        yield "/".join(str(part) for part in place if part is not None).encode(), _json(row)
 
 
 def _json(row: dict[str, Any]) -> bytes:

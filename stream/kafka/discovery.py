@@ -1,6 +1,7 @@
 """Topics while they are being read: partitions that are added to them, topics that are deleted or made anew."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -10,7 +11,7 @@ from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from stream.background import ended
-from stream.kafka.client import client_settings
+from stream.kafka.client import NoBrokerError, client_settings
 from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
 
@@ -19,6 +20,11 @@ NONE, UNKNOWN_TOPIC_OR_PARTITION = 0, 3
 
 LOOKS_WITHOUT_TOPIC = 2
 """A topic is gone when so many looks in a row don't find it: brokers that just started may not know of it yet."""
+
+FIRST_LOOK_S = 10.0
+"""How long brokers have to tell the topics' ids before anything is read."""
+
+LOOK_AGAIN_S = 0.2
 
 CLOSE_S = 2.0
 
@@ -50,6 +56,7 @@ class TopicWatch:
         self.added: set[Key] = set()
         self._kafka = kafka
         self.ids = dict(ids or {})
+        self._identified: set[str] = set()
         self._names = [topic.name for topic in kafka.topics]
         self._reading: frozenset[Key] | None = None
         self._missing: Counter[str] = Counter()
@@ -65,11 +72,15 @@ class TopicWatch:
     def reading(self, partitions: Iterable[Key]) -> None:
         """Say which partitions are being read from now on; further ones are found at the next look.
 
-        The first call looks at once, so that ``lost`` tells what happened to a topic before.
+        The first call looks at once, and again until every topic's id was told: ``lost`` then says what happened to a
+        topic before, and no id that is told later is that of a topic made again meanwhile.
+
+        Raises:
+            NoBrokerError: The brokers don't tell an id in time.
         """
         self._reading, self.added = frozenset(partitions), set()
         if self._thread.ident is None:
-            self._try()
+            self._look_first()
             self._thread.start()
 
     def close(self) -> None:
@@ -83,14 +94,33 @@ class TopicWatch:
             self._try()
         self._leave()
 
-    def _try(self) -> None:
+    def _look_first(self) -> None:
+        until_s = time.monotonic() + FIRST_LOOK_S
+        while True:
+            error = self._try()
+            unknown = [name for name in self._names if name not in self._identified]
+            if not unknown or self.lost is not None:
+                return
+            if time.monotonic() > until_s:
+                raise NoBrokerError(
+                    f"the brokers at {self._kafka.bootstrap} don't tell the ids of topics {', '.join(unknown)}"
+                    f"{f' ({error})' if error else ''}. Start again when they do."
+                )
+            self._missing.clear()  # brokers that just started: this look doesn't count
+            self._over.wait(LOOK_AGAIN_S)
+
+    def _try(self) -> str | None:
+        """Look once; returns why that failed."""
         try:
             if self._client is None:
                 self._client = KafkaAdminClient(**client_settings(self._kafka))
             self._look(self._client)
         except (KafkaError, OSError) as error:
-            _log.debug("topics can't be looked at", error=" ".join(str(error).split()))
+            told = " ".join(str(error).split()) or type(error).__name__
+            _log.debug("topics can't be looked at", error=told)
             self._leave()
+            return told
+        return None
 
     def _leave(self) -> None:
         client, self._client = self._client, None
@@ -117,6 +147,7 @@ class TopicWatch:
             self.added = found - reading
 
     def _compare(self, name: str, topic_id: str | None) -> None:
+        self._identified.add(name)
         if not topic_id:  # brokers before 2.8 have none
             return
         before = self.ids.get(name, topic_id)

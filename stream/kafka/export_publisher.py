@@ -89,6 +89,9 @@ class ExportPublisher:
         reader = ExportReader(self._store, self._to.exports)
         for folder in (COMMITS, PUBLISHED):
             make_folders(reader.root / folder)
+        self._show_lag(
+            reader, reader.published(self._to.topic, self._to.kind)
+        )  # brokers may refuse all that follows
         lock = lock_folder(reader.root / PUBLISHED, new_writer_id(), f"{self._to.topic}.{self._to.kind}.lock")
         try:
             producer = self._producer()
@@ -131,9 +134,12 @@ class ExportPublisher:
                     self.error = None
             except RetainedError:
                 continue  # removed this moment, with others maybe: the reader knows where it can start
-            self._metrics.publish_lag(self._to.topic, max(0, len(reader.commits) - following))
+            self._show_lag(reader, following)
             if following >= len(reader.commits):
                 self._caught_up.set()
+
+    def _show_lag(self, reader: ExportReader, following: int) -> None:
+        self._metrics.publish_lag(self._to.topic, max(0, len(reader.commits) - following))
 
     def _publish(self, reader: ExportReader, commit: ExportCommit, producer: KafkaProducer) -> int:
         """Send one export and wait until the brokers have it; returns how many messages it was."""

@@ -1,12 +1,16 @@
-"""A look at the brokers before a client is made: whether they speak what the configuration says, and take the login.
+"""A look at the brokers before a client is made: whether they answer, speak what the configuration says, take the login.
 
 The client itself tries for a while and then tells of a timeout, whatever the reason was. Here each reason is found in
 one round of TLS, ApiVersions, SaslHandshake and SaslAuthenticate (the first versions of each, which all brokers know).
 """
 
+import os
+import queue
 import socket
 import ssl
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,11 +20,16 @@ from schemas.config import Kafka
 from stream.kafka.tls import secret, tls_context
 from stream.service.failure import Failure
 
-TIMEOUT_S = 5.0
-"""How long one broker has for each step."""
+PATIENCE_S = 5.0
+"""How long brokers have to answer. With the start of a command it is less than 10 s until one is told that they don't."""
+
+AGAIN_S = 0.3
+"""Pause before a name that doesn't resolve, or a port that refuses, is tried again: brokers may be starting."""
 
 MOST_BYTES = 1 << 20
 """A longer answer to so short a question is not Kafka's."""
+
+_SAYS_NOTHING = "it takes the connection and says nothing"
 
 _API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 18, 17, 36
 _NONE, _UNSUPPORTED_MECHANISM, _ILLEGAL_STATE = 0, 33, 34
@@ -32,42 +41,96 @@ class NoBrokerError(Failure):
     """No broker answers: whoever has begun waits and asks again."""
 
 
-class _Silent(Exception):  # noqa: N818  not an error: the client finds out itself
-    """A broker can't be reached, or hung up without a word."""
+class _Silent(Exception):  # noqa: N818  another broker may answer
+    """A broker can't be reached, or says nothing; the text says which."""
+
+
+class _NotYet(_Silent):
+    """As long as brokers start, the next try may find one."""
 
 
 def greet(kafka: Kafka, doing: str) -> None:
-    """Raise what a client could only tell as a timeout; return where one broker is fine, or none can be reached.
+    """Return once one broker has answered and is fine; raise what a client could only tell as a timeout.
+
+    All brokers are asked at once, so that one that is away delays nothing.
 
     Args:
         kafka: Brokers and security.
         doing: What is about to be done, for the sentence.
 
     Raises:
-        NoBrokerError: Brokers hang up, as those do that are asked in another protocol, or that are starting.
+        NoBrokerError: None answers within ``PATIENCE_S``, and why. Or brokers hang up, as those do that are asked in
+            another protocol, or that are starting.
         Failure: Brokers refuse: certificates, protocol, mechanism or login. Or a file can't be used.
     """
     context = tls_context(kafka)
+    until_s = time.monotonic() + PATIENCE_S
+    answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+    silent = dict.fromkeys(kafka.servers, f"its name does not resolve within {PATIENCE_S:g} s")
+    for server in kafka.servers:  # threads, because nothing else can leave a name that is being resolved
+        asked = (kafka, server, context, until_s, silent, answers)
+        threading.Thread(target=_try, args=asked, name="greeting", daemon=True).start()
     refused: Failure | None = None
-    for server in kafka.servers:
+    for _ in kafka.servers:
         try:
-            _greet(kafka, server, context)
+            answer = answers.get(timeout=max(0.0, until_s - time.monotonic()) + AGAIN_S)
+        except queue.Empty:
+            break
+        if answer is None:
             return
-        except _Silent:
-            continue
-        except Failure as error:
-            refused = type(error)(f"{doing}: {error}")
+        if isinstance(answer, Failure):
+            refused = answer
+        elif not isinstance(answer, _Silent):
+            raise answer
     if refused is not None:
-        raise refused
+        raise type(refused)(f"{doing}: {refused}")
+    told = ", ".join(f"{server} ({why})" for server, why in silent.items())
+    raise NoBrokerError(
+        f"no broker answers at {told}. Check the address (kafka.bootstrap or --bootstrap) and kafka.security_protocol"
+    )
 
 
-def _greet(kafka: Kafka, server: str, context: ssl.SSLContext | None) -> None:
+def _try(
+    kafka: Kafka,
+    server: str,
+    context: ssl.SSLContext | None,
+    until_s: float,
+    silent: dict[str, str],
+    answers: "queue.SimpleQueue[Exception | None]",
+) -> None:
+    """Greet one broker, again while it may be starting, and put what came of it into ``answers``."""
+    while True:
+        try:
+            _greet(kafka, server, context, until_s, silent)
+        except _Silent as error:
+            silent[server] = str(error)
+            if isinstance(error, _NotYet) and time.monotonic() + AGAIN_S < until_s:
+                time.sleep(AGAIN_S)
+                continue
+            answers.put(error)
+        except Exception as error:  # noqa: BLE001  raised where it is waited for
+            answers.put(error)
+        else:
+            answers.put(None)
+        return
+
+
+def _greet(
+    kafka: Kafka, server: str, context: ssl.SSLContext | None, until_s: float, silent: dict[str, str]
+) -> None:
     host, _, port = server.rpartition(":")
     host = host.strip("[]")
     try:
-        connection: socket.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
-    except (OSError, ValueError):
-        raise _Silent from None
+        socket.getaddrinfo(host, int(port))
+        silent[server] = "it does not answer"
+        left_s = max(AGAIN_S, until_s - time.monotonic())
+        connection: socket.socket = socket.create_connection((host, int(port)), timeout=left_s)
+    except (socket.gaierror, ValueError):
+        raise _NotYet(f"the name {host} does not resolve") from None
+    except TimeoutError:
+        raise _Silent("no connection in time") from None
+    except OSError as error:
+        raise _NotYet(os.strerror(error.errno).lower() if error.errno else str(error)) from None
     with connection:
         if context is not None:
             connection = _secured(connection, context, host, server)
@@ -94,7 +157,7 @@ def _secured(connection: socket.socket, context: ssl.SSLContext, host: str, serv
             "authority that signed it"
         ) from None
     except TimeoutError:
-        raise _Silent from None
+        raise _Silent(_SAYS_NOTHING) from None
     except OSError:
         raise NoBrokerError(
             f"{server} hangs up when TLS is spoken; check kafka.security_protocol and the port in kafka.bootstrap"
@@ -106,7 +169,7 @@ def _answering(kafka: Kafka, server: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise _Silent from None
+        raise _Silent(_SAYS_NOTHING) from None
     except ssl.SSLError:  # with TLS 1.3 the broker's word on our certificate comes after the handshake
         whose = (
             "the certificate of kafka.ssl_certfile" if kafka.ssl_certfile else "clients without a certificate"

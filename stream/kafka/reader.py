@@ -291,6 +291,7 @@ class PartitionReader:
             offsets=records.offsets,
             values=records.values,
             quiet=self._quiet.of(tp) if self._next[tp] >= self._end[tp] else None,
+            stamped_us=records.stamped_ms * 1000,
         )
 
     def _gap(self, partitions: list[TopicPartition]) -> None:

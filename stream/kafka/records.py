@@ -5,7 +5,7 @@ the client's: connections, fetches, checksums, decompression, transactions, posi
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -45,24 +45,27 @@ class Records:
         offsets: int64 [n], ascending.
         values: large_binary [n]; null for a tombstone.
         end_offset: Where reading goes on: after the last message and the holes behind it.
+        stamped_ms: The newest time that a broker gave to any of them or to a hole, milliseconds; 0: none did.
     """
 
     offsets: pa.Array
     values: pa.LargeBinaryArray
     end_offset: int
+    stamped_ms: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     @classmethod
-    def none(cls, end_offset: int) -> "Records":
+    def none(cls, end_offset: int, stamped_ms: int = 0) -> "Records":
         """No messages, perhaps after holes."""
-        return cls(pa.array([], pa.int64()), pa.array([], pa.large_binary()), end_offset)
+        return cls(pa.array([], pa.int64()), pa.array([], pa.large_binary()), end_offset, stamped_ms)
 
     def split(self, count: int) -> tuple["Records", "Records"]:
         """The first ``count`` messages, fewer than there are, and the others."""
-        rest = Records(self.offsets[count:], self.values[count:], self.end_offset)
-        return Records(self.offsets[:count], self.values[:count], rest.offsets[0].as_py()), rest
+        rest = Records(self.offsets[count:], self.values[count:], self.end_offset, self.stamped_ms)
+        first = Records(self.offsets[:count], self.values[:count], rest.offsets[0].as_py(), self.stamped_ms)
+        return first, rest
 
 
 def joined(parts: list[Records]) -> Records:
@@ -73,6 +76,7 @@ def joined(parts: list[Records]) -> Records:
         pa.concat_arrays([part.offsets for part in parts]),
         pa.concat_arrays([part.values for part in parts]),
         parts[-1].end_offset,
+        max(part.stamped_ms for part in parts),
     )
 
 
@@ -135,7 +139,7 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
             elif self._is_for_readers(batch):
                 found = _columns(batch, self._batch_bytes)
             else:
-                found = Records.none(batch.next_offset)
+                found = Records.none(batch.next_offset, _stamped_ms(batch))
         except CorruptRecordError as error:
             self.drain()  # or the client would look for more for ever
             tp = self.topic_partition
@@ -153,7 +157,9 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
                 "set kafka.on_gap: skip"
             ) from error
         before = int(np.searchsorted(found.offsets.to_numpy(), self.fetch_offset))
-        return Records(found.offsets[before:], found.values[before:], found.end_offset) if before else found
+        return (
+            replace(found, offsets=found.offsets[before:], values=found.values[before:]) if before else found
+        )
 
     def _is_for_readers(self, batch: Any) -> bool:
         """Whether a batch holds messages, and those of no transaction that was given up."""
@@ -185,7 +191,15 @@ def _columns(batch: Any, limit: int) -> Records:
         except DamagedError as error:
             raise CorruptRecordError(str(error)) from error
     offsets, values = parse(read_only(data, np.uint8), batch.records_count, batch.base_offset)
-    return Records(offsets, values, batch.next_offset)
+    return Records(offsets, values, batch.next_offset, _stamped_ms(batch))
+
+
+def _stamped_ms(batch: Any) -> int:
+    """The newest time in a batch that is a broker's; 0: its producer chose them (CreateTime).
+
+    Brokers refuse LogAppendTime and control batches from producers.
+    """
+    return int(batch.max_timestamp) if batch.timestamp_type or batch.is_control_batch else 0
 
 
 def parse(data: Bytes, count: int, base_offset: int) -> tuple[pa.Array, pa.LargeBinaryArray]:

@@ -6,11 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from stream.partition.interface import Kind, PartitionError, algorithms, check_parts
+from stream.nearest import did_you_mean
+from stream.partition.interface import Kind, PartitionError, algorithms, broken_algorithms, check_parts
 from stream.partition.offline import Mode, TwoPass, accepted_params, partition_events
-
-_SLOW = {"kl": {"max_pairs": 10_000}}
-"""Parameters that keep the comparison within minutes, unless given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +17,13 @@ class Compared:
 
     Attributes:
         algorithm: Its name.
-        kind: vertex or edge.
+        kind: vertex or edge; None where it cannot be loaded.
         figures: As ``partition_events`` gives them; None where it refused.
         refusal: The sentence it refused with; None where it did not.
     """
 
     algorithm: str
-    kind: Kind
+    kind: Kind | None
     figures: dict[str, Any] | None
     refusal: str | None
 
@@ -68,8 +66,10 @@ def compare(
     takes = {name: accepted_params(name) for name in known}
     for given in params or {}:
         if not any(given in taken for taken in takes.values()):
-            raise PartitionError(f"no partitioner takes {given}")
-    compared = []
+            raise PartitionError(
+                f"no partitioner takes {given}{did_you_mean(given, set().union(*takes.values()))}"
+            )
+    compared: list[Compared] = []
     for name in sorted(known, key=lambda name: (known[name].kind != "vertex", name)):  # type: ignore[attr-defined]
         kind: Kind = known[name].kind  # type: ignore[attr-defined]
         begun(name)
@@ -85,11 +85,12 @@ def compare(
                 seed=seed,
                 window=window,
                 node_features=node_features,
-                params={**_SLOW.get(name, {}), **own},
+                params=own,
                 progress=progress,
             )
         except PartitionError as error:
             compared.append(Compared(name, kind, None, str(error)))
         else:
             compared.append(Compared(name, kind, result.figures, None))
-    return compared
+    broken = sorted(broken_algorithms().items())
+    return [*compared, *(Compared(name, None, None, told) for name, told in broken)]

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
 from schemas.fields import MAX_PARTS
-from stream.partition.parameters import PartitionError, check_parameters
+from stream.nearest import did_you_mean
+from stream.partition.parameters import PartitionError, check_parameters, own_parameters
+from stream.plugins import Plugins, plugins
 from stream.snapshots.delta import Int8, Int32, Int64, SnapshotDelta
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Quality",
     "Why",
     "algorithms",
+    "broken_algorithms",
     "create",
     "empty_assignment",
     "register",
@@ -131,12 +133,25 @@ def register(factory: Registered) -> Registered:
 
 def algorithms() -> dict[str, Factory]:
     """All partitioners by name: those of this package, then those that others installed by entry point."""
+    return _plugins().loaded | _REGISTRY
+
+
+def broken_algorithms() -> dict[str, str]:
+    """Installed partitioners that cannot be used, and why: a sentence by name."""
+    return _plugins().broken
+
+
+def _plugins() -> Plugins:
     from stream.partition import builtin  # noqa: F401  imported for its registrations
 
-    found = dict(_REGISTRY)
-    for entry in entry_points(group=ENTRY_POINTS):
-        found.setdefault(entry.name, entry.load())
-    return found
+    return plugins(ENTRY_POINTS, frozenset(_REGISTRY), _require_partitioner)
+
+
+def _require_partitioner(factory: Any) -> None:
+    """Check that an entry point leads to a partitioner's class."""
+    if getattr(factory, "kind", None) not in get_args(Kind):
+        raise TypeError(f"{factory!r} has no kind, vertex or edge")
+    own_parameters(factory)
 
 
 def check_parts(whose: str, parts: int) -> None:
@@ -176,7 +191,14 @@ def create(
     """
     known = algorithms()
     if name not in known:
-        raise PartitionError(f"unknown partitioner {name!r}; expected one of {', '.join(sorted(known))}")
+        broken = broken_algorithms()
+        if name in broken:
+            raise PartitionError(f"partitioner {name} is not usable: {broken[name]}")
+        others = f" (and, not usable, {', '.join(sorted(broken))})" if broken else ""
+        raise PartitionError(
+            f"unknown partitioner {name!r}; expected one of {', '.join(sorted(known))}{others}"
+            f"{did_you_mean(name, known)}"
+        )
     check_parts(name, parts)
     if not 0 <= seed < _SEEDS:
         raise PartitionError(f"{name} takes a seed from 0 to {_SEEDS - 1}, found {seed}")

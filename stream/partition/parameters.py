@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from stream.nearest import did_you_mean
+
 _OF_ALL = ("parts", "seed", "window")
 """What every partitioner is given beside its own parameters."""
 
@@ -60,7 +62,9 @@ def check_parameters(algorithm: str, factory: Callable[..., Any], given: Mapping
             if takes_others:
                 continue
             listed = ", ".join(takes) or "no parameters"
-            raise PartitionError(f"{algorithm} does not take {name}; it takes {listed}")
+            raise PartitionError(
+                f"{algorithm} does not take {name}; it takes {listed}{did_you_mean(name, takes)}"
+            )
         annotation = takes[name].annotation
         if annotation is inspect.Parameter.empty or isinstance(annotation, str):
             continue

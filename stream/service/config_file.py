@@ -1,13 +1,16 @@
 """YAML files into validated configuration, with errors that name file, key and what was expected."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsError
 
 from schemas.config import Service
+from stream.nearest import nearest
+from stream.service.example import section_of
 from stream.service.failure import Failure
 
 Config = TypeVar("Config", bound=Service)
@@ -59,9 +62,9 @@ def validated(kind: type[Config], content: dict[str, Any], where: str) -> Config
         Failure: A key is unknown, missing or wrong; all wrong keys are named.
     """
     try:
-        return kind(**content)
+        return kind(**{str(key): value for key, value in content.items()})
     except ValidationError as error:
-        raise Failure(f"{where}: {'; '.join(_sentence(e) for e in error.errors())}") from error
+        raise Failure(f"{where}: {_sentences(kind, error.errors())}") from error
     except SettingsError as error:  # whose cause holds the variable's value
         raise Failure(f"environment: {error}; sections are given as JSON, or key by key") from None
 
@@ -74,6 +77,38 @@ def _wrong_yaml(error: yaml.YAMLError | UnicodeDecodeError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 at byte {error.start}"
     return "it holds characters that YAML doesn't take"
+
+
+def _sentences(kind: type[BaseModel], errors: list[Any]) -> str:
+    """All that is wrong, each unknown key with the known one that was probably meant."""
+    meant = [_meant(kind, error["loc"]) if error["type"] == "extra_forbidden" else None for error in errors]
+    if len(errors) == 1:
+        return _sentence(errors[0]) + (f". Did you mean {meant[0]}?" if meant[0] else "")
+    return "; ".join(
+        _sentence(error) + (f" (did you mean {known}?)" if known else "")
+        for error, known in zip(errors, meant, strict=True)
+    )
+
+
+def _meant(kind: type[BaseModel], place: tuple[int | str, ...]) -> str | None:
+    """The key of the same section that is most like an unknown one; else the key of its name in another section."""
+    section: type[BaseModel] | None = kind
+    for step in (step for step in place[:-1] if isinstance(step, str)):
+        assert section is not None, "only sections have keys"
+        section = section_of(section.model_fields[step].annotation)
+    assert section is not None, "only sections have keys"
+    unknown = str(place[-1])
+    elsewhere = (known for known in _keys(kind) if known.rpartition(".")[2] == unknown)
+    return nearest(unknown, section.model_fields) or next(elsewhere, None)
+
+
+def _keys(kind: type[BaseModel], before: str = "") -> Iterator[str]:
+    """All keys of a section and those inside it, dotted."""
+    for name, field in kind.model_fields.items():
+        yield before + name
+        section = section_of(field.annotation)
+        if section is not None:
+            yield from _keys(section, f"{before}{name}.")
 
 
 def _sentence(error: Any) -> str:

@@ -30,7 +30,7 @@ def _lines(kind: type[BaseModel], values: dict[str, Any], depth: int) -> list[st
     pad = "  " * depth
     lines: list[str] = []
     for name, field in kind.model_fields.items():
-        section = _section(field.annotation)
+        section = section_of(field.annotation)
         given = values.get(name)
         lines += [f"{pad}# {note}" for note in _notes(field, section)]
         if section is not None and isinstance(given, list):
@@ -91,7 +91,8 @@ def _members(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType, list) else (annotation,)
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key holds, alone or in a list; None: it holds a value."""
     for member in _members(annotation):
         if isinstance(member, type) and issubclass(member, BaseModel):
             return member

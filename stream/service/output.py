@@ -21,6 +21,15 @@ Store = Annotated[
     str, typer.Argument(help="Folder of the store, or its address: s3://bucket/prefix.", metavar="STORE")
 ]
 
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="NAME=COLUMN,…",
+        help="What the file calls an event's columns, as src=user,dst=item,t=ts; others keep their names.",
+    ),
+]
+
 notes = Console(stderr=True)
 """Where people read: progress, tables' captions, warnings; ``note`` is for what may also be read by machines."""
 

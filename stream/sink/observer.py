@@ -4,6 +4,7 @@ from typing import Protocol
 
 from schemas.events import Op
 from schemas.store import CommitRecord
+from stream.snapshots.held_back import OpenEventTime
 
 
 class SinkObserver(Protocol):
@@ -13,8 +14,8 @@ class SinkObserver(Protocol):
         """Events of one kind are in the log now."""
         ...
 
-    def refused(self, topic: str, reason: str, count: int) -> None:
-        """Messages, or rows of one, are in the rejects now; late events aren't among them."""
+    def refused(self, topic: str, reason: str, count: int, example: str) -> None:
+        """Messages, or rows of one, are in the rejects now; late events aren't among them. One of them as an example."""
         ...
 
     def late(self, topic: str, policy: str, count: int) -> None:
@@ -31,6 +32,10 @@ class SinkObserver(Protocol):
 
     def watermark(self, topic: str, partition: int, t_us: int) -> None:
         """Event time up to which a topic partition is taken to be complete, microseconds."""
+        ...
+
+    def open_event_time(self, now: OpenEventTime) -> None:
+        """Which snapshot is open, and what keeps it from being sealed."""
         ...
 
     def pending(self, batches: int, open_bytes: int) -> None:
@@ -56,7 +61,7 @@ class Unobserved:
     def accepted(self, topic: str, op: Op, count: int) -> None:
         """Nothing."""
 
-    def refused(self, topic: str, reason: str, count: int) -> None:
+    def refused(self, topic: str, reason: str, count: int, example: str) -> None:
         """Nothing."""
 
     def late(self, topic: str, policy: str, count: int) -> None:
@@ -69,6 +74,9 @@ class Unobserved:
         """Nothing."""
 
     def watermark(self, topic: str, partition: int, t_us: int) -> None:
+        """Nothing."""
+
+    def open_event_time(self, now: OpenEventTime) -> None:
         """Nothing."""
 
     def pending(self, batches: int, open_bytes: int) -> None:

@@ -11,6 +11,7 @@ from schemas.events import REJECT_SCHEMA, IdKind, Op, Reason, event_schema
 from schemas.store import Position
 from stream.snapshots.event_time import Key
 from stream.snapshots.sealing import Run
+from stream.store.log.refusals import example_of
 from stream.store.log.tail import tail_schema
 
 
@@ -25,8 +26,11 @@ class Pending:
     events: list[Run] = field(default_factory=list)
     rejects: list[pa.Table] = field(default_factory=list)
     positions: dict[Key, Position] = field(default_factory=dict)
+    begins: dict[Key, int] = field(default_factory=dict)
+    """Offset from which on each topic partition was taken in."""
     accepted: Counter[tuple[str, Op]] = field(default_factory=Counter)
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    examples: dict[tuple[str, str], str] = field(default_factory=dict)
     late: Counter[str] = field(default_factory=Counter)
     in_history: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
@@ -53,6 +57,7 @@ class Pending:
         for entry in rows["reason"].value_counts().to_pylist():
             if entry["values"] != Reason.LATE:
                 self.refused[topic, entry["values"]] += entry["counts"]
+                self.examples[topic, entry["values"]] = example_of(rows, entry["values"]) or ""
 
     def all_rejects(self) -> pa.Table:
         """All refused messages, in order of arrival."""
@@ -76,8 +81,10 @@ class Pending:
             events=self.events + later.events,
             rejects=self.rejects + later.rejects,
             positions=self.positions | later.positions,
+            begins=later.begins | self.begins,
             accepted=self.accepted + later.accepted,
             refused=self.refused + later.refused,
+            examples=self.examples | later.examples,
             late=self.late + later.late,
             in_history=self.in_history + later.in_history,
             duplicates=self.duplicates + later.duplicates,

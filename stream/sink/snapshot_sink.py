@@ -6,18 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S, event_schema
 from schemas.store import CommitRecord, LogHeader, Position
 from stream.microbatch import MicroBatch
 from stream.sink.commit_thread import OneAtATime
+from stream.sink.known_ids import known_ids
 from stream.sink.observer import SinkObserver, Unobserved
 from stream.sink.open_events import OpenEvents, require_room
 from stream.sink.pending import Pending, rows_from, tail_rows
 from stream.snapshots.border import HISTORY, Border
-from stream.snapshots.event_ids import EventIds
 from stream.snapshots.event_time import EventClock, Key, closed_by, place
+from stream.snapshots.held_back import HoldingWatch
 from stream.snapshots.late import late_rejects
 from stream.snapshots.sealing import Run, runs_of, split_snapshots
 from stream.store.log.writer import LogWriter
@@ -27,6 +29,8 @@ SEAL_EVERY_S = 1.0
 """While more waits to be read, so much or so long is gathered before a snapshot is sealed: what stays open is written
 with every commit. No keys of the configuration: they change neither what a snapshot holds nor what is durable when, and
 a stream that keeps up never meets them; memory is bounded by ``snapshots.max_pending_bytes``."""
+
+_log = structlog.get_logger()
 
 
 def log_header(config: StreamConfig) -> LogHeader:
@@ -93,11 +97,13 @@ class SnapshotSink:
         )
         for key, position in writer.positions.items():
             self._event_clock.restore(key, position.max_t_us)
+        self._holding = HoldingWatch(writer.header.interval_us, self._rules.idle_timeout_s)
         self._border = Border(writer.history)
-        self._event_ids = _event_ids(writer, config)
+        self._event_ids = known_ids(writer, config)
         self._published = writer.outbox.published
         self._begun_s = self._next_seal_s = self._last_commit_s = clock()
         self._pending, self._committing = Pending(), Pending()
+        self._before = writer.last
         self._open = OpenEvents.of(writer.open_tail())
         self._failed = False
         self._closed_through = writer.sealed_through  # by the commit under way, if there is one
@@ -153,6 +159,7 @@ class SnapshotSink:
         pending = self._pending
         if known is None or batch.end_offset > known.next:
             pending.batches += 1
+            pending.begins.setdefault(key, start)
             pending.positions[key] = Position(
                 topic=batch.topic,
                 partition=batch.partition,
@@ -165,6 +172,8 @@ class SnapshotSink:
         held = self._event_clock.partition_watermark_us(key)
         if held is not None:
             self._observer.watermark(batch.topic, batch.partition, held)
+        now = self._holding.look(self._event_clock, self._min_tau(), self._clock())
+        self._observer.open_event_time(now)
         self._observe_pending()
 
     def advance(self, *, wait: bool = True) -> CommitRecord | None:
@@ -264,6 +273,7 @@ class SnapshotSink:
         pending, before = self._pending, self._open
         self._committing, self._pending = pending, Pending()
         self._closed_through = closed
+        self._before = self._writer.last
         self._failed = False
         self._begun_s = self._clock()
         self._commits.start(lambda: self._commit(pending, before, closed))
@@ -278,6 +288,7 @@ class SnapshotSink:
             seal = split_snapshots((run.select(names) for run in runs), closed)
         record = self._writer.commit(
             positions=pending.positions,
+            begins=pending.begins,
             tail=tail_rows(pending.events, closed, self._ids),
             rejects=pending.all_rejects(),
             seal=seal,
@@ -291,16 +302,23 @@ class SnapshotSink:
         return _Done(record, OpenEvents.of(self._writer.open_tail()), self._clock())
 
     def _made(self, *, wait: bool) -> CommitRecord | None:
-        """The commit that was started, once it is made; where it failed, all of it is pending again."""
+        """The commit that was started, once it is made; where nothing of it happened, all of it is pending again."""
         try:
             done = self._commits.take(wait=wait)
-        except BaseException:
-            self._failed = True
-            if not self._pending.batches:
-                self._closed_through = self._writer.sealed_through
-            self._pending = self._committing.followed_by(self._pending)
-            self._committing = Pending()
-            raise
+        except BaseException as error:
+            record = self._writer.last
+            if record is None or record is self._before:
+                self._failed = True
+                if not self._pending.batches:
+                    self._closed_through = self._writer.sealed_through
+                self._pending = self._committing.followed_by(self._pending)
+                self._committing = Pending()
+                raise
+            # The log has it: given back, it would be committed again.
+            if not isinstance(error, Exception):
+                raise
+            _log.warning("a commit is made, but a step after it failed", commit=record.n, error=repr(error))
+            done = _Done(record, OpenEvents.of(self._writer.open_tail()), self._clock())
         if done is None:
             return None
         made, self._committing = self._committing, Pending()
@@ -315,7 +333,7 @@ class SnapshotSink:
         for (topic, op), count in pending.accepted.items():
             self._observer.accepted(topic, op, count)
         for (topic, reason), count in pending.refused.items():
-            self._observer.refused(topic, reason, count)
+            self._observer.refused(topic, reason, count, pending.examples[topic, reason])
         for topic, count in pending.late.items():
             self._observer.late(topic, self._rules.late, count)
         for topic, count in pending.in_history.items():
@@ -371,20 +389,3 @@ class SnapshotSink:
         if self._rules.idle_seal_s is not None and idle is not None and idle >= self._rules.idle_seal_s:
             before += [tau for tau in (self._pending.max_tau, self._open.max_tau) if tau is not None]
         return max(before, default=None)
-
-
-def _event_ids(writer: LogWriter, config: StreamConfig) -> EventIds | None:
-    """The event ids that the log's newest events have; None where nothing is dropped by them."""
-    if config.dedup_window_s is None:
-        return None
-    window_us = round(config.dedup_window_s * US_PER_S)
-    times = [writer.totals.max_t_us] if writer.totals.max_t_us is not None else []
-    open_times = writer.open_tail()["t"].to_numpy()
-    times += [int(open_times.max())] if len(open_times) else []
-    newest_us = max(times, default=None)
-    event_ids = EventIds(window_us, config.dedup_max_ids, newest_us)
-    if newest_us is not None:
-        for table in writer.events_since(newest_us - window_us):
-            event_ids.duplicates(table["event_id"], table["t"].to_numpy(), np.zeros(len(table), bool))
-        event_ids.missed = 0
-    return event_ids

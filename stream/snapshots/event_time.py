@@ -129,6 +129,23 @@ class EventClock:
             self._watermark_us = now if self._watermark_us is None else max(now, self._watermark_us)
         return self._watermark_us
 
+    def holder(self) -> tuple[Key, int | None] | None:
+        """The partition that the watermark waits for, and its largest event time; None: all are idle."""
+        busy = [
+            (p.max_t_us is not None, p.max_t_us or 0, key)
+            for key, p in self._partitions.items()
+            if not self._idle(p)
+        ]
+        if not busy:
+            return None
+        heard, t_us, key = min(busy)
+        return key, t_us if heard else None
+
+    def ahead_us(self) -> int | None:
+        """What the watermark would be if it waited for no partition; None before the first event."""
+        times = [p.max_t_us for p in self._partitions.values() if p.max_t_us is not None]
+        return max(times) - self._out_of_orderness_us if times else None
+
     def all_idle_s(self) -> float | None:
         """For how long all partitions are known to have been idle; None while one isn't, or there are none."""
         quiet = [p.quiet for p in self._partitions.values() if p.quiet is not None and self._idle(p)]

@@ -13,7 +13,8 @@ def late_rejects(events: pa.Table, topic: str, partition: int, sealed_through: i
     """Rejects for events whose snapshot is sealed.
 
     Args:
-        events: Canonical events with the columns ``offset`` and ``tau`` (the event's own τ).
+        events: Canonical events with the columns ``offset`` and ``tau`` (the event's own τ); of Arrow messages also
+            ``row``.
         topic: Where they came from.
         partition: Where they came from.
         sealed_through: Last τ that is closed.
@@ -33,7 +34,7 @@ def late_rejects(events: pa.Table, topic: str, partition: int, sealed_through: i
             "topic": pa.repeat(topic, rows),
             "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
             "offset": events["offset"],
-            "row": pa.nulls(rows, pa.int32()),
+            "row": events["row"] if "row" in events.column_names else pa.nulls(rows, pa.int32()),
             "reason": pa.repeat(Reason.LATE.value, rows),
             "sentence": pa.array(sentences, pa.string()),
             "raw": pa.array(raw, pa.binary()),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.events import Op, Reason
+from stream.decode.rules import show_time
 from stream.snapshots.delta import Int64
 from stream.snapshots.pairs import pair_keys
 from stream.store.as_of import AsOf
@@ -18,11 +19,20 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.history import rows_read
 from stream.store.log.index import LogTotals
 from stream.store.log.reader import LogReader
+from stream.store.log.refusals import as_json, newest_refused
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
 from stream.store.undisturbed import undisturbed
 
 _CHUNK_EVENTS = 1 << 22
+
+ASSUMPTIONS = (
+    "Events, inserts, deletes and log_bytes count sealed snapshots, also those that are no longer kept; open_events the rest.",
+    "live_edges counts directed pairs that no event deleted, without edge life.",
+    "bytes of a lane is what its files hold, full_bytes what they would hold with every snapshot stored whole; disk_bytes is "
+    "their size on the disk, compressed.",
+)
+"""How the figures are meant."""
 
 
 def inspect(store: str | Place, as_of: AsOf | None = None) -> dict[str, Any]:
@@ -50,7 +60,7 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
     lanes = [LaneReader(store, name) for name in lane_names(store)]
     log = lanes[0].log if lanes else LogReader(store)
     last = log.last
-    refused = last.refused if last else {}
+    refused = {r: count for r, count in (last.refused if last else {}).items() if r != Reason.LATE}
     offsets: dict[str, dict[str, int]] = {}
     for (topic, partition), position in sorted(log.positions.items()):
         offsets.setdefault(topic, {})[str(partition)] = position.next
@@ -64,6 +74,9 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
         "kept": end - first,
         "first": log.snapshots[first].tau if end else None,
         "last": newest.tau if newest else None,
+        "begins": show_time(log.snapshots[first].tau * log.header.interval_us) if end else None,
+        "ends": show_time((newest.tau + 1) * log.header.interval_us) if newest else None,
+        "committed": show_time(last.wall_time_us) if last else None,
         "events": totals.events,
         "inserts": totals.inserts,
         "deletes": totals.deletes,
@@ -71,11 +84,13 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
         "nodes": newest.num_nodes if newest else 0,
         "live_edges": _live_edges(log, lanes, end),
         "late": last.late if last else 0,
-        "refused": sum(count for reason, count in refused.items() if reason != Reason.LATE),
+        "refused": sum(refused.values()),
+        "refused_by_reason": as_json(newest_refused(log, refused)),
         "duplicates": last.duplicates if last else 0,
         "log_bytes": totals.bytes,
         "offsets": offsets,
         "history": _history(log),
+        "assumptions": list(ASSUMPTIONS),
         "lanes": {lane.header.lane: _describe(lane, end, whole=as_of is None) for lane in lanes},
     }
 
@@ -124,6 +139,7 @@ def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
         "algorithm": lane.header.algorithm,
         "kind": lane.header.kind,
         "parts": lane.header.parts,
+        "window": lane.header.window,
         "bytes": totals.bytes,
         "full_bytes": totals.full_bytes,
         "saving": saving(totals.bytes, totals.full_bytes),

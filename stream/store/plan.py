@@ -58,6 +58,7 @@ class Stream:
         repeated: Share of the events whose pair is live already.
         window: w, snapshots that trainers hold.
         keep_days: Days of log and lanes that are kept.
+        pairs: Distinct pairs, all told; None: as many as ``repeated`` makes.
     """
 
     rate: float
@@ -69,6 +70,29 @@ class Stream:
     repeated: float = 0.0
     window: int = 4
     keep_days: float = 365.0
+    pairs: int | None = None
+
+    def assumptions(self) -> list[str]:
+        """What the figures take for granted, a sentence each."""
+        if self.pairs is not None:
+            pairs = f"Events are of {self.pairs:,} distinct pairs, all told (--pairs)."
+        elif self.repeated:
+            pairs = f"{1 - self.repeated:.1%} of the events are of a new pair (--repeated {self.repeated:g})."
+        else:
+            pairs = (
+                "Every event is of a new pair. Where pairs meet again memory and disk are far smaller: give --pairs, the "
+                "number of distinct pairs, or --repeated, the share of events whose pair is known."
+            )
+        vectors = f"{self.changed:.1%} of the nodes get a new vector of {self.features} values in a snapshot (--changed)."
+        return [
+            pairs,
+            f"No pair is deleted, and no edge life ends, within {self.keep_days:g} days (--keep-days): memory is that of "
+            "their end.",
+            f"Events come evenly, {self.rate * self.interval_s:,.0f} in a snapshot.",
+            *([vectors] if self.features else []),
+            f"One process keeps {self.lanes} lane{'' if self.lanes == 1 else 's'} (--lanes), and one trainer holds all parts "
+            f"of {self.window} snapshots (--window).",
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +155,9 @@ def plan(stream: Stream) -> Plan:
     pair_bytes = 1 + math.log2(max(2, stream.nodes)) / PAIR_BITS_A_BYTE
     new_pairs = events * (1 - stream.repeated)
     live_pairs = min(new_pairs * per_day * stream.keep_days, float(stream.nodes) ** 2)
+    if stream.pairs is not None and stream.pairs < live_pairs:
+        new_pairs *= stream.pairs / live_pairs  # on average: there are more at first
+        live_pairs = float(stream.pairs)
     base = 2 * live_pairs * pair_bytes + stream.nodes * (vector_bytes + SEGMENT_INDEX_BYTES)
     lane_snapshot = (
         2 * new_pairs * pair_bytes

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from schemas.events import event_schema
 from stream.decode.event_file import EventFile, read_events
+from stream.decode.file_columns import FileColumns
 from stream.service.failure import Failure
 from stream.store.as_of import AsOf
 from stream.store.log.reader import LogReader
@@ -19,25 +20,28 @@ def is_store(source: str | Place) -> bool:
     return not isinstance(place, Path) or place.is_dir()
 
 
-def read_source(source: str | Place, as_of: str | None = None) -> EventFile:
+def read_source(source: str | Place, as_of: str | None = None, columns: str | None = None) -> EventFile:
     """The events that an offline command was given.
 
     Args:
-        source: A Parquet or CSV file, or a store's folder or address.
+        source: A Parquet, CSV or TSV file, or a store's folder or address.
         as_of: A moment of the store, as ``AsOf.parse`` takes it; None: all that is sealed.
+        columns: What the file's columns are called, as ``FileColumns.parse`` takes it; None: as an event's.
 
     Raises:
-        Failure: The file can't be read, has no events, or is given a moment.
+        Failure: The file can't be read, has no events, or is given a moment; or a store is given columns.
         StoreError: The store can't be read, or not so far back.
     """
     place = place_of(source)
     if is_store(place):
+        if columns is not None:
+            raise Failure(f"--columns is for files, {place} is a store")
         read = store_events(place, None if as_of is None else AsOf.parse(as_of))
     elif as_of is not None:
         raise Failure(f"--as-of is for a store's folder, {place} is none")
     else:
         assert isinstance(place, Path), "what isn't a store is a file"
-        read = read_events(place)
+        read = read_events(place, columns=FileColumns.parse(columns))
     if read.events.num_rows == 0:
         when = "" if as_of is None else f" as of {as_of}: freshet-stream inspect shows its first snapshot"
         raise Failure(f"{place} has no events{when}")

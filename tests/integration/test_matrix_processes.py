@@ -1,6 +1,7 @@
 """Cells are processes: one that fails tells its sentence, and none outlives the matrix."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -8,6 +9,9 @@ import pytest
 import yaml
 from test_trainer_processes import PATIENCE_S, ranks_of, started, until
 from trainer_streams import meetings
+
+from schemas.matrix import Matrix
+from trainer.evaluation.matrix import cells, evaluated
 
 
 def test_a_killed_matrix_leaves_no_process_and_goes_on(
@@ -69,3 +73,21 @@ def test_a_killed_matrix_leaves_no_process_and_goes_on(
     assert 0 < right["recency_ap"] <= 1
     assert len(right["data_hash"]) == len(right["config_hash"]) == len(right["negatives_hash"]) == 64
     assert json.loads(right["config"])["model_params"] == {"memory": 8}
+
+
+def test_a_cell_tells_how_far_it_is_and_reads_columns_of_other_names(tmp_path: Path) -> None:
+    rows = [f"{a % 7}\t{a % 5 + 10}\t2024-01-01T00:00:{a:02d}Z" for a in range(60)]
+    (tmp_path / "e.tsv").write_text("\n".join(["user\titem\tts", *rows]) + "\n")
+    matrix = Matrix.model_validate(
+        {
+            "data": [{"file": str(tmp_path / "e.tsv"), "columns": "src=user,dst=item,t=ts"}],
+            "models": [{"name": "tgn", "config": {"model": "tgn", "strategy": "sequential"}}],
+            "config": {"interval_s": 20.0, "optimisation": {"epochs": 1}},
+        }
+    )
+    told: list[str] = []
+    row = evaluated(cells(matrix)[0], told.append)
+    assert row["error"] is None
+    assert 0 < row["ap"] <= 1
+    assert told
+    assert re.fullmatch(r"epoch 1 of 1, snapshot 1 of \d+", told[0])

@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 T0 = 1_700_000_000
 SNAPSHOTS, INTERVAL_S = 12, 10
-NEEDS_TRAFFIC = ("gap", "restarts", "duplicates", "late", "refused", "tombstones")
-"""Counters that a healthy stream may leave at nothing."""
+NEEDS_TRAFFIC = ("gap", "restarts", "duplicates", "late", "refused", "tombstones", "held_since")
+"""What a healthy stream may leave at nothing."""
 OF_EVENT_MODELS = ("remembered", "evicted")
 """Series of what snapshot models, such as the one watched here, do not have."""
 

@@ -85,7 +85,7 @@ def test_a_publisher_follows_and_a_second_one_waits_until_it_is_gone(kafka: str,
 
 
 def test_an_outage_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.kafka.client.BOOTSTRAP_TIMEOUT_MS", 500)
+    monkeypatch.setattr("stream.kafka.greeting.PATIENCE_S", 0.5)
     settings = Kafka(bootstrap="127.0.0.1:9", topics=[Topic(name="any")])
     to = Publication(exports="hash", topic="vectors")
     write_export(tmp_path, "hash")

@@ -74,25 +74,35 @@ def test_an_id_that_is_too_long_is_refused_and_its_neighbours_are_not(kafka: str
     assert json.loads(letter or b"")["reason"] == "id_too_long"
 
 
-def test_a_bad_row_of_an_arrow_message_is_named_by_its_row(kafka: str, tmp_path: Path) -> None:
+def test_rows_of_an_arrow_message_are_letters_of_their_own(kafka: str, tmp_path: Path) -> None:
+    """Each is named by its row, also in its key: a compacted topic keeps them all."""
     topic, dead = fresh_topic(kafka), fresh_topic(kafka, stem="dead")
-    schema = event_schema("int")
-    rows = [
-        {"op": 1, "src": 1, "dst": i, "t": (T0 + i) * 1_000_000 if i != 3 else -5, "weight": 1.0}
-        for i in range(6)
-    ]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
-    send(kafka, topic, [b"not arrow", sink.getvalue().to_pybytes()])
+
+    def arrow(*seconds: int) -> bytes:
+        schema = event_schema("int")
+        rows = [
+            {"op": 1, "src": 1, "dst": i, "t": s * 1_000_000, "weight": 1.0} for i, s in enumerate(seconds)
+        ]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
+        return sink.getvalue().to_pybytes()
+
     named = {"name": topic, "format": "arrow"}
     content = configuration(tmp_path / "store", kafka, named, kafka={"dead_letters": dead})
-    ran, _ = run_job(content)
-    assert (ran.events, ran.refused) == (5, 2)
-    letters = [json.loads(value or b"") for _, value in read_topic(kafka, dead)]
-    assert [(letter["offset"], letter["row"], letter["reason"]) for letter in letters] == [
-        (0, None, "not_arrow"),
-        (1, 3, "time_out_of_bounds"),
+    content["snapshots"]["late"] = "dead-letter"
+    send(kafka, topic, [b"not arrow", arrow(T0, -5, T0 + 1, -6)])
+    assert [(ran.events, ran.refused) for ran, _ in [run_job(content)]] == [(2, 3)]
+    send(kafka, topic, [arrow(-7, T0, T0 + 86_400, T0 + 1)])  # the first snapshot is sealed by now
+    assert [(ran.events, ran.refused, ran.late) for ran, _ in [run_job(content)]] == [(1, 1, 2)]
+    published = [(key, json.loads(value or b"")) for key, value in read_topic(kafka, dead)]
+    assert [(key.decode(), letter["row"], letter["reason"]) for key, letter in published] == [
+        (f"{topic}/0/0", None, "not_arrow"),
+        (f"{topic}/0/1/1", 1, "time_out_of_bounds"),
+        (f"{topic}/0/1/3", 3, "time_out_of_bounds"),
+        (f"{topic}/0/2/0", 0, "time_out_of_bounds"),
+        (f"{topic}/0/2/1", 1, "late"),
+        (f"{topic}/0/2/3", 3, "late"),
     ]
 
 

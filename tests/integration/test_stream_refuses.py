@@ -1,5 +1,6 @@
 """What the stream job doesn't do, it says in one sentence that names what and where; exit codes 1 and 2."""
 
+import json
 import re
 import signal
 import time
@@ -63,10 +64,10 @@ def test_a_missing_topic_is_named_with_those_that_exist(kafka: str, tmp_path: Pa
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stream.kafka import client
+    from stream.kafka import greeting
     from stream.service.failure import Failure
 
-    monkeypatch.setattr(client, "BOOTSTRAP_TIMEOUT_MS", 500)
+    monkeypatch.setattr(greeting, "PATIENCE_S", 0.5)
     with pytest.raises(Failure, match=r"no broker answers at 127\.0\.0\.1:9.*kafka\.bootstrap"):
         run_job(configuration(tmp_path / "store", "127.0.0.1:9", "edges"))
 
@@ -79,6 +80,59 @@ def test_an_unknown_lane_algorithm_fails_at_the_start(kafka: str, tmp_path: Path
     )
     assert done.returncode == 1
     assert "hsah" in error_of(done.stderr)
+
+
+def test_what_cannot_work_is_refused_before_a_broker_is_asked(tmp_path: Path) -> None:
+    """Nobody listens at that address: whoever asked would say so."""
+    mapped = {"name": "a", "fields": {"src": "u", "dst": "v", "t": "t", "features": ["x", "y"]}}
+    for topic, more, told in (
+        (mapped, {}, "lists 2 paths of features, but features.edge is 0. Set features.edge to 2"),
+        ("a", {"lanes": [{"name": "x", "algorithm": "hsah", "parts": 2}]}, "lane x: unknown partitioner 'hsah'"),
+        ("a", {"lanes": [{"name": "x", "algorithm": "sep", "parts": 2, "params": {"hub": 1}}]}, "Did you mean hubs?"),
+    ):  # fmt: skip
+        done = command(
+            "run",
+            "--config",
+            written(tmp_path, configuration(tmp_path / "store", "127.0.0.1:9", topic, **more)),
+        )
+        assert done.returncode == 1
+        assert told in error_of(done.stderr)
+        assert not (tmp_path / "store").exists()
+
+
+def test_a_wrong_width_refuses_everything_with_code_1_and_the_corrected_file_goes_on_in_that_store(
+    kafka: str, tmp_path: Path
+) -> None:
+    topic = fresh_topic(kafka)
+    lanes = [{"name": "h", "algorithm": "hash", "parts": 2}]
+    path = written(tmp_path, configuration(tmp_path / "store", kafka, topic, lanes=lanes))
+    send(kafka, topic, [edge(1, i, T0 + i, features=[0.5, i]) for i in range(4)] + [b"{"])
+    run = ("run", "--config", path, "--until-idle", "0.6", "--json")
+    done = command(*run)
+    assert done.returncode == 1
+    (told,) = [line for line in done.stderr.splitlines() if "everything that was read was refused" in line]
+    ran = json.loads(done.stdout)
+    assert (ran["events"], ran["refused"], ran["ended"]) == (0, 5, "idle")
+    assert ran["refused_by_reason"]["feature_width"]["count"] == 4
+    assert re.fullmatch(
+        rf"{topic}\[0\] offset \d: features has 2 values, but config key features.edge is 0",
+        ran["refused_by_reason"]["feature_width"]["example"],
+    )
+    for reason in ("feature_width 4", "not_json 1", f"({topic}[0] offset 4: "):
+        assert reason in told
+    shown = json.loads(command("inspect", tmp_path / "store", "--json").stdout)
+    assert shown["refused_by_reason"] == ran["refused_by_reason"]
+    assert command(*run).returncode == 0, "nothing new was refused"
+
+    written(tmp_path, configuration(tmp_path / "store", kafka, topic, lanes=lanes, features={"edge": 2}))
+    send(kafka, topic, [edge(1, i, T0 + i, features=[0.5, i]) for i in range(3)])
+    done = command(*run)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["events"] == 3
+    assert log_table(tmp_path / "store")["features"].to_pylist() == [[0.5, i] for i in range(3)]
+    shown = json.loads(command("inspect", tmp_path / "store", "--json").stdout)
+    assert (shown["refused"], shown["offsets"], shown["lanes"]["h"]["snapshots"]) == (5, {topic: {"0": 8}}, 1)
+    assert json.loads(command("verify", tmp_path / "store", "--json").stdout)["ok"]
 
 
 def open_bytes(url: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewPartitions
-from kafka.errors import TopicAlreadyExistsError
+from kafka.errors import KafkaTimeoutError, TopicAlreadyExistsError
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send, settings, triples
 from test_broker_outage import Running
 from test_stream_lanes import reached
@@ -103,19 +103,44 @@ def test_a_topic_made_anew_in_mid_run_is_not_read_on(
     topic, store = fresh_topic(kafka), tmp_path / "store"
     send(kafka, topic, [edge(0, i, T0 + i) for i in range(5)])
 
-    def anew() -> None:
-        admin.delete_topics([topic])
-        while True:
-            try:
-                ensure_topic(settings(kafka), kafka, topic, 1)
-                return
-            except TopicAlreadyExistsError:
-                time.sleep(0.02)
-
-    thread = in_the_middle(store, 5, anew)
+    thread = in_the_middle(store, 5, lambda: made_again(kafka, admin, topic))
     with pytest.raises((OffsetGapError, Failure), match=r"made anew|was deleted while"):
         run_job(configuration(store, kafka, topic, kafka=LOOK), until_idle_s=60)
     thread.join()
+    assert read_of(store) == {0: 5}
+
+
+def made_again(kafka: str, admin: KafkaAdminClient, topic: str) -> None:
+    admin.delete_topics([topic])
+    while True:
+        try:
+            ensure_topic(settings(kafka), kafka, topic, 1)
+            return
+        except TopicAlreadyExistsError:
+            time.sleep(0.02)
+
+
+def test_a_topic_made_again_is_not_read_also_where_the_first_look_at_its_id_fails(
+    kafka: str, tmp_path: Path, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, store = fresh_topic(kafka), tmp_path / "store"
+    send(kafka, topic, [edge(0, i, T0 + i) for i in range(5)])
+    content = configuration(store, kafka, topic)
+    run_job(content)
+    made_again(kafka, admin, topic)
+    send(kafka, topic, [edge(9, i, T0 + i) for i in range(10)])
+    looks, describe = [], KafkaAdminClient.describe_topics
+
+    def fails_first(self: KafkaAdminClient, topics: list[str]) -> Any:
+        looks.append(topics)
+        if len(looks) == 1:
+            raise KafkaTimeoutError
+        return describe(self, topics)
+
+    monkeypatch.setattr(KafkaAdminClient, "describe_topics", fails_first)
+    with pytest.raises(OffsetGapError, match="was deleted and made anew since the log has read it"):
+        run_job(content)
+    assert len(looks) > 1
     assert read_of(store) == {0: 5}
 
 

@@ -122,7 +122,11 @@ def test_after_kill_nine_it_goes_on_at_the_right_snapshot_with_the_same_numbers(
         ranks = ranks_of(process)
         assert len(ranks) >= 2
         if victim == "rank":
+            endpoint_of(process, 0)
             ranks[-1].kill()
+            rank_0 = endpoint_of(process, 0)  # of the next attempt
+            again = 'freshet_trainer_restarts_total{graph="meetings"} 1.0'
+            until(lambda: again in get(f"{rank_0}/metrics"), "that it is counted")
             go_on()
             assert (
                 json.loads(at_the_end(process, tmp_path))["snapshots"] == SNAPSHOTS
@@ -143,6 +147,14 @@ def test_after_kill_nine_it_goes_on_at_the_right_snapshot_with_the_same_numbers(
     assert numbers(scored(tmp_path)) == numbers(straight)
 
 
+def endpoint_of(process: subprocess.Popen, rank: int) -> str:
+    """The address that a rank says in its log."""
+    assert process.stderr is not None
+    while f'"rank": {rank}, "url"' not in (line := process.stderr.readline()):
+        assert line, "the trainer has ended"
+    return str(json.loads(line)["url"])
+
+
 def at_the_end(process: subprocess.Popen, folder: Path) -> str:
     """End a trainer once it has learned everything; returns what it printed."""
     until(lambda: len(scored(folder)) >= SNAPSHOTS, "the last snapshot")
@@ -152,7 +164,7 @@ def at_the_end(process: subprocess.Popen, folder: Path) -> str:
     return str(out)
 
 
-def test_a_rank_that_stands_still_for_a_while_is_waited_for(
+def test_a_rank_that_stands_still_for_a_while_is_waited_for_and_told_by_the_others(
     store: Path, straight: list[dict], tmp_path: Path
 ) -> None:
     shutil.copytree(store, tmp_path / "store")
@@ -160,12 +172,15 @@ def test_a_rank_that_stands_still_for_a_while_is_waited_for(
     config = configure(tmp_path)
     with started("run", "--config", str(config), "--ranks", "2", "--json") as process:
         until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
-        slow = ranks_of(process)[-1]
+        rank_0 = endpoint_of(process, 0)
+        (slow,) = (rank for rank in ranks_of(process) if rank.environ().get("RANK") == "1")
         slow.suspend()
         go_on()
-        time.sleep(1.5)
+        seen = 'freshet_trainer_rank_up{{graph="meetings",rank="1"}} {}'.format
+        until(lambda: seen("0.0") in get(f"{rank_0}/metrics"), "that rank 0 misses rank 1")
         assert len(scored(tmp_path)) <= 4, "nobody learns without it"
         slow.resume()
+        until(lambda: seen("1.0") in get(f"{rank_0}/metrics"), "that rank 0 hears of rank 1 again")
         assert json.loads(at_the_end(process, tmp_path))["snapshots"] == SNAPSHOTS
     assert numbers(scored(tmp_path)) == numbers(straight)
 

@@ -141,7 +141,11 @@ def test_a_look_at_topics_that_no_broker_answers_is_left_behind(monkeypatch: pyt
     monkeypatch.setattr(
         watch,
         "_try",
-        lambda: (asked.release(), threading.current_thread().name == "topics" and over.wait(10)),
+        lambda: (
+            asked.release(),
+            watch._identified.add("edges"),
+            threading.current_thread().name == "topics" and over.wait(10),
+        ),
     )
     watch.reading([("edges", 0)])
     assert asked.acquire(timeout=10)

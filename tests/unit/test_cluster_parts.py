@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pickle
 import re
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from stream.microbatch import MicroBatch, Quiet
 from stream.service import endpoint
 from stream.service.failure import Failure
 from stream.sink.snapshot_sink import log_header
+from stream.snapshots.held_back import Held, OpenEventTime
 from stream.store.errors import LaneBusyError, OffsetGapError
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
@@ -294,6 +296,17 @@ def test_a_log_that_has_snapshots_wakes_the_lanes_when_it_is_opened(plan: Plan, 
     worker = workers.acquire(plan)
     assert worker.write(batch(12, 12)) == [5]
     assert worker.write(batch(12, 12)) == []
+    workers.release(plan)
+
+
+def test_a_worker_says_itself_that_event_time_is_held_back(plan: Plan) -> None:
+    worker = workers.acquire(plan)
+    worker.write(batch(10, 12))
+    worker._metrics.open_event_time(OpenEventTime(0, Held("a", 0, 9_000.0, None)))
+    assert worker._endpoint is not None
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{worker._endpoint.url}/readyz", timeout=10)
+    assert b"topic a partition 0 has held event time back for 150 min" in refused.value.read()
     workers.release(plan)
 
 

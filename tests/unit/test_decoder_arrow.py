@@ -9,7 +9,7 @@ from decoding import GOOD, arrow, ipc, message, reasons
 
 def test_an_arrow_message_needs_only_three_columns():
     batch = arrow(message())
-    assert batch.events.drop_columns(["offset"]).to_pylist()[0] == {
+    assert batch.events.drop_columns(["offset", "row"]).to_pylist()[0] == {
         "op": 1, "src": 1, "dst": 4, "t": 10**15, "weight": 1.0,
         "features": None, "feature_offset": None, "label": None, "event_id": None,
     }  # fmt: skip

@@ -136,7 +136,8 @@ def test_a_reading_finds_every_figure_under_the_names_that_the_services_export()
     )
     trainer.used("trained", 30)
     trainer.lag(2)
-    trainer.learned(0.5, 0, round((time.time() - 10) * 1e6))
+    now_us = round(time.time() * 1e6)
+    trainer.learned(0.5, 0, newest_event_us=now_us - 10_000_000, oldest_event_us=now_us - 15_000_000)
     ends = [serve(stream.registry), serve(trainer.registry)]
     try:
         reading = figures.read(ends[0].url, ends[1].url)
@@ -147,14 +148,14 @@ def test_a_reading_finds_every_figure_under_the_names_that_the_services_export()
     assert (reading.events, reading.lag, reading.trained, reading.trainer_lag) == (42, 11, 30, 2)
     assert reading.scores == {"model": 0.9, "recency": 0.6}
     assert reading.lanes["sep"].lag == 1
-    assert reading.behind_s == pytest.approx(10, abs=5)
+    assert reading.weights_age_s == pytest.approx(10, abs=5)
 
 
 def test_a_service_that_does_not_answer_leaves_its_figures_out() -> None:
     import figures
 
     reading = figures.read("http://127.0.0.1:9", "http://127.0.0.1:9")
-    assert (reading.events, reading.scores, reading.behind_s) == (0, {}, None)
+    assert (reading.events, reading.scores, reading.weights_age_s) == (0, {}, None)
     assert not figures.ready("http://127.0.0.1:9")
 
 

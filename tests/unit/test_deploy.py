@@ -144,9 +144,29 @@ def test_the_flink_examples_configuration_runs_on_the_parts_that_its_compose_fil
     assert "job-server" in services
     assert config.runner.environment == "external:localhost:50000"
     assert services["workers"]["network_mode"] == "service:taskmanager"
-    assert "--service_port=50000" in services["workers"]["command"]
+    assert services["workers"]["command"] == ["--port=50000"]
     for name in ("workers", "stream"):  # the store is one for both
         assert f"data:{Path(config.store).parent}" in services[name]["volumes"]
+
+
+def test_no_worker_pool_that_we_ship_or_name_can_be_reached_from_another_host() -> None:
+    """Beam's own entry point binds every address; ours is tested in test_worker_pool.py."""
+    shipped = [ROOT / "Dockerfile", ROOT / "Makefile", ROOT / "README.md"]
+    for folder in ("deploy", "docs", "stream", "tests", "benchmarks"):
+        shipped += [
+            path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".yaml", ".sh")
+        ]
+    shipped = [path for path in shipped if path != Path(__file__)]
+    for path in shipped:
+        text = path.read_text(encoding="utf-8")
+        assert "worker_pool_main --" not in text, path
+        assert "Servicer.start(" not in text, path
+    compose = yaml.safe_load((DEPLOY / "flink" / "compose.yaml").read_text(encoding="utf-8"))
+    workers = compose["services"]["workers"]
+    assert workers["entrypoint"] == ["python", "-m", "stream.cluster.worker_pool"]
+    assert workers["network_mode"] == "service:taskmanager"
+    assert "ports" not in workers
+    assert "ports" not in compose["services"]["taskmanager"]
 
 
 def test_flinks_images_are_of_the_lines_that_the_tests_run() -> None:

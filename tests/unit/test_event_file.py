@@ -74,7 +74,8 @@ def test_string_ids_are_found_or_asked_for(tmp_path):
     [
         ({"dst": None}, "column dst is missing; found src, t"),
         ({"src": None}, "column src is missing"),
-        ({"t": ["a", "b", "c"]}, "column t is string, expected timestamps or numbers"),
+        ({"t": ["a", "b", "c"]}, "row 1: column t has 'a', which is not a time as RFC 3339 writes it"),
+        ({"t": [True, False, True]}, "column t is bool, expected timestamps or numbers"),
         ({"weight": ["a", "b", "c"]}, "column weight is string, expected float32"),
         ({"features": [1.0, 2.0, 3.0]}, "column features is double, expected list<float32>"),
         ({"t": [10, -1, 30]}, "row 2: t is 1969-12-31T23:59:59Z, outside 1970-01-01T00:00:00Z"),

@@ -142,3 +142,14 @@ def test_the_line_of_sql_on_the_page_reads_every_event(store, tmp_path, monkeypa
         for row in LogReader(store).events(snapshot.tau)["op"].to_pylist()
     ]
     assert counts == {op: events.count(op) for op in set(events)}
+
+
+def test_the_data_frame_on_the_page_has_every_event(store, tmp_path, monkeypatch):
+    program = re.search(r"^```python\n(import glob\n.*?)```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[1]
+    (tmp_path / "store").symlink_to(store)
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    exec(program, found)
+    log = LogReader(store)
+    assert len(found["events"]) == sum(log.events(snapshot.tau).num_rows for snapshot in log.snapshots) > 0
+    assert {"src", "dst", "t"} <= set(found["events"].columns)

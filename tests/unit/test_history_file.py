@@ -116,7 +116,11 @@ def test_a_csv_cell_that_is_no_number_is_its_rows_reject(tmp_path: Path) -> None
     rejects = [row for batch in found for row in batch.rejects.to_pylist()]
     assert [(row["offset"], row["reason"], row["sentence"]) for row in rejects] == [
         (1, "bad_id", "column src has 'x', expected a number"),
-        (2, "wrong_type", "column t has 'soon', expected a number"),
+        (
+            2,
+            "wrong_type",
+            "column t has 'soon', expected a number of seconds or a time as RFC 3339 writes it",
+        ),
         (3, "bad_id", "column dst has '2x', expected a number"),
         (5, "wrong_type", "column weight has 'heavy', expected a number"),
         (6, "wrong_type", "column features has '[1, b]', expected [0.5, 1.0]"),

@@ -1,6 +1,7 @@
 """``inspect`` and ``verify`` as commands, of a folder and a bucket: the contract's keys, the log's own counts, exit codes."""
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -109,6 +110,21 @@ def test_inspect_prints_one_json_object_or_a_table(address):
     assert json.loads(result.stdout)["lanes"]["distdy"]["snapshots"] == 8
     table = run.invoke(app, ["inspect", address]).stdout
     assert "live_edges" in table and "Lane sep" in table
+
+
+def test_inspect_shows_dates_mib_and_how_figures_are_meant(address, store):
+    found = inspect(store)
+    assert (found["begins"], found["ends"]) == ("1970-01-01T00:00:00Z", "1970-01-01T00:00:08Z")
+    newest = datetime.fromisoformat(found["committed"])
+    assert abs(newest - datetime.now(UTC)) < timedelta(days=1)
+    shown = run.invoke(app, ["inspect", address])
+    for wanted in ("1970-01-01T00:00:08Z", f"{found['log_bytes'] / 2**20:,.1f} MiB"):
+        assert wanted in shown.stdout
+    lane = found["lanes"]["sep"]
+    for key in ("bytes", "full_bytes", "disk_bytes"):
+        assert f"{lane[key] / 2**20:,.1f} MiB" in shown.stdout
+    assert found["assumptions"]
+    assert all(sentence in shown.stderr for sentence in found["assumptions"])
 
 
 def test_verify_says_whole_and_exits_with_0(address):

@@ -1,5 +1,7 @@
 """Kernighan-Lin through networkx: halves of halves, from where nodes were, and where it stops."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from edge_events import edge_events
@@ -47,9 +49,17 @@ def test_a_large_graph_is_refused_with_what_to_choose_instead():
     delta = LiveGraph().apply(5, edge_events(cliques(2, 3)))
     with pytest.raises(
         PartitionError,
-        match=r"kl takes 3 live pairs at most \(max_pairs\), snapshot 5 has 7: .*choose byte-lp",
+        match=r"kl takes 3 live pairs at most \(parameter max_pairs\), snapshot 5 has 7\. Choose byte-lp",
     ):
         partitioner.update(delta)
+
+
+def test_the_documentation_says_the_limit_once_and_truly():
+    text = (Path(__file__).parents[2] / "docs/partitioning.md").read_text(encoding="utf-8")
+    section = text.split("\n## kl\n")[1].split("\n## ")[0]
+    assert f"`max_pairs` ({create('kl', parts=2).max_pairs:,})" in section
+    others = [line for line in text.replace(section, "").splitlines() if "kl" in line and "000" in line]
+    assert others == []
 
 
 def test_no_passes_are_refused():

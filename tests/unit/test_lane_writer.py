@@ -68,7 +68,7 @@ def test_a_second_writer_is_refused_with_both_names(place):
 )
 def test_a_lane_never_changes_its_parameters(place, key, value):
     make_store(place, lane("hash"))
-    with pytest.raises(MismatchError, match=f"{key} = .*a lane"):
+    with pytest.raises(MismatchError, match=rf"lane\.json has lanes\.{key} = .*a lane"):
         LaneWriter(place, Lane.model_validate({**lane("hash").model_dump(), key: value}))
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -95,13 +96,22 @@ def test_a_second_writer_is_refused_until_the_first_closes(place: Place) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("graph", "h"), ("interval_us", 11), ("ids", "string"), ("node_features", 2), ("segments", 8)],
+    ("key", "value", "told"),
+    [
+        ("graph", "h", "graph = 'g', the configuration asks for 'h'."),
+        ("interval_us", 11_500_000, "snapshots.interval_s = 1e-05, the configuration asks for 11.5."),
+        ("ids", "string", "ids = 'int', the configuration asks for 'string'."),
+        ("node_features", 2, "features.node = 0, the configuration asks for 2."),
+        ("edge_features", 3, "features.edge = 0, the configuration asks for 3."),
+        ("segments", 8, "features.segments = 4, the configuration asks for 8."),
+    ],
 )
-def test_another_configuration_is_refused_with_the_key(place: Place, key: str, value: Any) -> None:
+def test_another_configuration_is_refused_with_its_key_and_unit(
+    place: Place, key: str, value: Any, told: str
+) -> None:
     with LogWriter.open(place, HEADER) as writer:
-        writer.commit(positions=at(1))
-    with pytest.raises(MismatchError, match=f"log.json has {key} = .* the configuration asks for"):
+        writer.commit(positions=at(1), tail=tail(event(1, 2, 5)))
+    with pytest.raises(MismatchError, match=re.escape(f"log.json has {told}")):
         LogWriter.open(place, HEADER.model_copy(update={key: value}))
     LogWriter.open(place, HEADER).close()
 

@@ -1,5 +1,7 @@
 """A matrix of evaluations: each cell once, whatever happens in between."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from stream.store.files.lock import FolderLock
 from trainer.cli import app
 from trainer.evaluation import matrix as under_test
 from trainer.evaluation.matrix import Cell, cells, run_matrix
+from trainer.evaluation.matrix_table import Entry, render
+from trainer.evaluation.progress import LogFollower, Progress
 
 EVENT = {"strategy": "sequential"}
 
@@ -45,14 +49,16 @@ class Evaluations:
         self.fails: set[str] = set()
         monkeypatch.setattr(under_test, "evaluated", self)
 
-    def __call__(self, cell: Cell) -> dict[str, Any]:
+    def __call__(self, cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
         if self.dies_at == len(self.done):
             raise KeyboardInterrupt
         self.done.append((cell.model, cell.config.seed))
         row = dict.fromkeys(under_test.ABOUT) | dict(zip(under_test.IDENTITY, cell.key, strict=True))
         if cell.model in self.fails:
             return {**row, "error": "lane hash has no parts"}
-        return {**row, "ap": 0.9, **({"mrr": 0.5} if cell.model == "history" else {})}
+        progress("epoch 1 of 3")
+        ap = 0.9 + 0.01 * cell.config.seed
+        return {**row, "ap": ap, **({"mrr": 0.5} if cell.model == "history" else {})}
 
 
 @pytest.fixture
@@ -79,7 +85,7 @@ def test_a_run_that_was_killed_goes_on_and_a_finished_one_does_nothing(
     assert evaluations.done == [("plain", 0), ("plain", 1), ("history", 0), ("history", 1)]
     assert run(matrix, out)["run"] == 0
     table = pq.read_table(out)
-    assert table["ap"].to_pylist() == [0.9] * 4
+    assert table["ap"].to_pylist() == [0.9, 0.91] * 2
     assert table["mrr"].to_pylist() == [None, None, 0.5, 0.5]  # absent, never zero
 
 
@@ -89,8 +95,8 @@ def test_failed_cells_are_tried_again_and_others_kept(tmp_path: Path, evaluation
     assert run(matrix, out)["failed"] == 2
     assert pq.read_table(out)["error"].to_pylist() == ["lane hash has no parts"] * 2 + [None] * 2
     evaluations.fails = set()
-    assert run(matrix, out) | {"seconds": 0, "file": ""} == {
-        "file": "", "cells": 4, "run": 2, "skipped": 2, "failed": 0, "seconds": 0,
+    assert run(matrix, out) | {"seconds": 0, "file": "", "results": []} == {
+        "file": "", "cells": 4, "run": 2, "skipped": 2, "failed": 0, "seconds": 0, "results": [],
     }  # fmt: skip
     assert pq.read_table(out)["error"].null_count == 4
 
@@ -165,6 +171,69 @@ def test_a_cell_that_failed_shows_in_the_exit_code(tmp_path: Path, evaluations: 
     assert CliRunner().invoke(app, command).exit_code == 0
 
 
+def table_of(folder: Path, *options: str) -> str:
+    (folder / "b_1.csv").write_text("src,dst,t\n1,2,9\n")
+    files = [{"file": str(folder / name)} for name in ("a.csv", "b_1.csv")]
+    matrix_for(folder, data=files, seeds=[0, 2])
+    command = ["evaluate", "--matrix", str(folder / "matrix.yaml"), "--out", str(folder / "r"), *options]
+    with capture_logs():
+        done = CliRunner().invoke(app, command)
+    assert "mean ± standard deviation over 2 seeds; cells 8" in done.stderr
+    return done.stdout
+
+
+@pytest.mark.usefixtures("evaluations")
+def test_the_table_has_mean_and_deviation_by_model_and_data(tmp_path: Path) -> None:
+    assert table_of(tmp_path, "--format", "markdown").splitlines() == [
+        "| model | a | b_1 |",
+        "| --- | ---: | ---: |",
+        "| plain | 0.9100 ± 0.0141 | 0.9100 ± 0.0141 |",
+        "| history | 0.9100 ± 0.0141 | 0.9100 ± 0.0141 |",
+    ]
+    assert table_of(tmp_path, "--format", "latex").splitlines() == [
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"model & a & b\_1 \\",
+        r"\midrule",
+        r"plain & 0.9100 $\pm$ 0.0141 & 0.9100 $\pm$ 0.0141 \\",
+        r"history & 0.9100 $\pm$ 0.0141 & 0.9100 $\pm$ 0.0141 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    shown = table_of(tmp_path)
+    assert all(word in shown for word in ("model", "b_1", "history", "0.9100 ± 0.0141"))
+    other = table_of(tmp_path, "--figure", "mrr", "--format", "markdown").splitlines()
+    assert other[2:] == ["| plain | – | – |", "| history | 0.5000 ± 0.0000 | 0.5000 ± 0.0000 |"]
+
+
+def test_the_table_shows_failures_single_seeds_lanes_and_ranks(
+    tmp_path: Path, evaluations: Evaluations
+) -> None:
+    evaluations.fails = {"plain"}
+    matrix = matrix_for(tmp_path, seeds=[1], lanes=[{"lane": "hash"}, {"lane": "sep"}], ranks=[1, 2])
+    found = run(matrix, tmp_path / "r.parquet")["results"]
+    lines = render([Entry(**entry) for entry in found], "markdown").splitlines()
+    assert "| plain, hash, 1 ranks | failed |" in lines
+    assert "| history, sep, 2 ranks | 0.9100 |" in lines
+    assert len(lines) == 2 + 8
+    with pytest.raises(Failure, match=r"--figure app: no cell has it\. Cells have ap, mrr"):
+        run_matrix(matrix, tmp_path / "r.parquet", "app")
+
+
+def test_progress_within_a_cell_is_read_from_its_log() -> None:
+    with capture_logs() as logs:
+        Progress(told=True, seed=0, epochs=3, snapshots=1500).at(1, 1234)
+        Progress(told=True, seed=0, epochs=3, snapshots=1500).at(3, 7)
+        Progress(told=False, seed=0, epochs=3, snapshots=1500).at(1, 1)
+    written = "".join(json.dumps(line) + "\n" for line in logs)
+    told: list[str] = []
+    rest = ['{"event": "epoch"}\n', "error: no lane\n", "{broken\n"]
+    followed = LogFollower([*written.splitlines(keepends=True), *rest], told.append)  # type: ignore[arg-type]
+    assert followed.text() == "".join(rest)
+    assert told == ["epoch 2 of 3, snapshot 1,235 of 1,500", "test, snapshot 8 of 1,500"]
+
+
 def test_options_that_do_not_go_together_are_wrong_usage(tmp_path: Path) -> None:
-    for arguments in ([], ["--matrix", "m.yaml"], ["--matrix", "m.yaml", "--out", "r", "--data", "d"]):
+    alone = ["--config", "c", "--data", "d", "--format", "latex"]
+    for arguments in ([], ["--matrix", "m.yaml"], ["--matrix", "m.yaml", "--out", "r", "--data", "d"], alone):
         assert CliRunner().invoke(app, ["evaluate", *arguments]).exit_code == 2

@@ -73,6 +73,16 @@ def test_the_table_has_the_lowest_cut_first_and_the_picture_is_a_png(file, tmp_p
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_kl_has_the_limit_that_it_has_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pairs = np.random.default_rng(0).choice(3000 * 3000, 10_500, replace=False)
+    pq.write_table(pa.table({"src": pairs // 3000, "dst": pairs % 3000, "t": np.arange(10_500)}), "e.parquet")
+    result = call("e.parquet", "--parts", 2, "--json")
+    assert result.exit_code == 0, result.output
+    (kl,) = [one for one in json.loads(result.stdout)["algorithms"] if one["algorithm"] == "kl"]
+    assert 0 <= kl["cut"] <= 1
+
+
 def test_two_pass_is_for_those_that_can(file):
     result = call(file, "--parts", 3, "--mode", "two-pass", "--json")
     assert result.exit_code == 0, result.output

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import re
-from importlib.metadata import EntryPoint
 
 import numpy as np
 import pyarrow as pa
@@ -352,11 +351,3 @@ def test_a_registered_class_is_found_by_its_name(monkeypatch):
 
     assert "mine" in algorithms()
     assert create("mine", parts=2).name == "mine"
-
-
-def test_an_entry_point_of_another_package_is_found(monkeypatch):
-    found = [EntryPoint(name="theirs", value="stream.partition.hash:Hash", group=interface.ENTRY_POINTS)]
-    monkeypatch.setattr(
-        interface, "entry_points", lambda group: found if group == interface.ENTRY_POINTS else []
-    )
-    assert algorithms()["theirs"] is Hash

@@ -1,11 +1,18 @@
 """The plan's formulae beside a real store of a stream as it supposes."""
 
+import json
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from schemas.config import Lane
 from schemas.events import US_PER_S, event_schema
+from stream.cli import app
 from stream.store.from_file import build_store
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader
@@ -87,3 +94,67 @@ def test_more_of_anything_takes_more(store):
         figures = plan(more)
         assert figures.disk_bytes_a_day > usual.disk_bytes_a_day
         assert figures.stream_memory_bytes > usual.stream_memory_bytes
+
+
+def call(*options: object) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["plan", *map(str, options), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+GIVEN = ["--rate", 50, "--nodes", 1_000_000, "--interval", 3600]
+
+
+def test_distinct_pairs_bound_memory_and_disk():
+    every, some = plan(replace(STREAM, keep_days=30)), plan(replace(STREAM, keep_days=30, pairs=1000))
+    assert some.live_pairs == 1000
+    assert some.stream_memory_bytes < every.stream_memory_bytes / 50
+    assert some.lane_bytes_a_day < every.lane_bytes_a_day
+    assert plan(replace(STREAM, pairs=10**12)) == plan(STREAM)
+
+
+def test_the_command_says_that_every_event_is_taken_for_a_new_pair_and_how_to_say_otherwise():
+    found = call(*GIVEN)
+    assert found["live_pairs"] == 50 * 86_400 * 365
+    assert found["assumptions"][0].startswith("Every event is of a new pair.")
+    assert "--pairs" in found["assumptions"][0] and "--repeated" in found["assumptions"][0]
+    assert "No pair is deleted" in found["assumptions"][1]
+    assert (
+        found["reached_on"]
+        == (date.fromisoformat(call(*GIVEN, "--keep-days", 0)["reached_on"]) + timedelta(365)).isoformat()
+    )
+    shown = CliRunner().invoke(app, ["plan", *map(str, GIVEN)])
+    assert f"{found['stream_memory_bytes'] / 2**20:,.1f} MiB" in shown.stdout
+    assert found["reached_on"] in shown.stdout
+    assert all(sentence in shown.stderr for sentence in found["assumptions"])
+    assert call(*GIVEN, "--repeated", 0.75)["assumptions"][0].startswith(
+        "25.0% of the events are of a new pair"
+    )
+    assert call(*GIVEN, "--pairs", 3000)["assumptions"][0].startswith("Events are of 3,000 distinct pairs")
+
+
+def test_what_is_not_given_is_measured_in_a_store(store):
+    found = call("--store", store, "--keep-days", STREAM.keep_days)
+    stream = found["stream"]
+    assert stream["rate"] == pytest.approx(STREAM.rate)
+    assert (stream["nodes"], stream["features"], stream["interval_s"]) == (STREAM.nodes, 32, INTERVAL_S)
+    assert stream["changed"] == pytest.approx(STREAM.changed)
+    live, inserts = inspect(store)["live_edges"], STREAM.rate * INTERVAL_S * SNAPSHOTS
+    assert stream["repeated"] == pytest.approx(1 - live / inserts)
+    assert found["live_pairs"] == pytest.approx(live, rel=0.001)
+    assert found["reached_on"] == "1970-01-01"
+    assert f"goes on as in {store}" in found["assumptions"][0]
+    assert call("--store", store, "--rate", 7, "--pairs", 99)["stream"] | {
+        "rate": 7,
+        "pairs": 99,
+        "repeated": 0,
+    } == (stream | {"rate": 7, "pairs": 99, "repeated": 0, "keep_days": 365})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--rate", 5], ["--store", "x", "--pairs", 3, "--repeated", 0.5]],
+    ids=["too few", "both"],
+)
+def test_what_does_not_go_together_is_usage(options):
+    assert CliRunner().invoke(app, ["plan", *map(str, options)]).exit_code == 2

@@ -48,7 +48,7 @@ def commits() -> list[dict[str, Any]]:
         return tau, pa.Table.from_pylist(rows(tau, count), schema=event_schema("int"))
 
     refused = {
-        "topic": "a", "partition": 0, "offset": 0, "row": None, "reason": "not_json", "sentence": "no", "raw": b"{",
+        "topic": "a", "partition": 0, "offset": 2, "row": None, "reason": "not_json", "sentence": "no", "raw": b"{",
     }  # fmt: skip
     at = {"topic": "a", "partition": 0}
     return [
@@ -60,7 +60,11 @@ def commits() -> list[dict[str, Any]]:
             "positions": {("a", 0): Position(**at, next=3, max_t_us=2 * SECOND)},
         },
         {"seal": [sealed(1, 3)]},
-        {"seal": [sealed(2, 2), sealed(4, 2)], "tail": tail(5, 2)},
+        {
+            "seal": [sealed(2, 2), sealed(4, 2)],
+            "tail": tail(5, 2),
+            "positions": {("a", 0): Position(**at, next=6, max_t_us=5 * SECOND)},
+        },
     ]
 
 

@@ -79,10 +79,56 @@ def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Pat
         predictor.rank(1001, [1002], top=0)
     with pytest.raises(Failure, match="nodes of this store have int64 ids"):
         predictor.embeddings(["a"])
+    with pytest.raises(Failure, match="prefix is for string ids, and nodes of this store have int64 ids"):
+        predictor.rank(1001, prefix="10")
     with pytest.raises(Failure, match="was made with seed = 0, the configuration has 1"):
         Predictor(config.model_copy(update={"seed": 1}))
     with pytest.raises(Failure, match="no embeddings; set exports"):
         newest_embeddings(config.store, "nothing")
+
+
+def paying() -> pa.Table:
+    """``meetings()`` as payments: the first half of the nodes are cards, the others merchants."""
+    events = meetings(features=False)
+    for column, kind in (("src", "card"), ("dst", "merchant")):
+        at = events.schema.get_field_index(column)
+        named = [f"{kind}:{node % 15 + (15 if kind == 'card' else 0)}" for node in events[column].to_pylist()]
+        events = events.set_column(at, pa.field(column, pa.string()), pa.array(named))
+    return events
+
+
+@KINDS
+def test_candidates_are_a_list_or_a_prefix(kind: dict, tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=paying())
+    config = config_for(tmp_path, **kind)
+    trainer = run(config)
+    predictor = Predictor(config)
+    everyone = trainer.lane.log.external_ids().to_pylist()
+    merchants = [node for node in everyone if node.startswith("merchant:")]
+    assert 0 < len(merchants) < len(everyone)
+    found = predictor.rank("card:17", prefix="merchant:", top=100)
+    assert found == predictor.rank("card:17", merchants, top=100)
+    assert sorted(node for node, _ in found) == sorted(merchants)
+    assert predictor.rank("card:17", prefix="merchant:", top=3) == found[:3]
+    with pytest.raises(
+        Failure, match=r"knows no node whose id begins with 'shop:'\. Ids look like '(card|merch)"
+    ):
+        predictor.rank("card:17", prefix="shop:")
+    for wrong in ({}, {"candidates": merchants, "prefix": "merchant:"}):
+        with pytest.raises(Failure, match="either candidates, a list of ids, or prefix"):
+            predictor.rank("card:17", **wrong)
+
+
+def test_a_prefix_leaves_out_who_was_forgotten(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=paying())
+    trainer = run(config_for(tmp_path, **{**EVENT_MODEL, "budget": {"nodes": 12}}))
+    predictor = Predictor(trainer.config)
+    everyone = trainer.lane.log.external_ids()
+    known = everyone.take(pa.array(trainer.names.ids(np.arange(len(trainer.names))))).to_pylist()
+    merchants = [node for node in known if node.startswith("merchant:")]
+    card = next(node for node in known if node.startswith("card:"))
+    assert 0 < len(merchants) < sum(node.startswith("merchant:") for node in everyone.to_pylist())
+    assert {node for node, _ in predictor.rank(card, prefix="merchant:", top=100)} == set(merchants)
 
 
 def test_history_is_looked_at_without_being_changed() -> None:
@@ -132,7 +178,7 @@ def test_the_command_exports_all_or_given_nodes(tmp_path: Path, monkeypatch: pyt
 def test_the_five_lines_of_the_documentation_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_lane(tmp_path / "store")
+    make_lane(tmp_path / "store", events=paying())
     exported = {"embeddings": True, "name": "distdy"}  # the lane of the example configuration
     config = config_for(tmp_path, exports=exported, **EVENT_MODEL)
     run(config)
@@ -147,3 +193,4 @@ def test_the_five_lines_of_the_documentation_run(
     exec(compile(program, "exports.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 10
+    assert all(line.startswith("merchant:") for line in printed)

@@ -3,12 +3,17 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from stream.cli import app as stream_app
 from stream.service.failure import Failure, run_command
 from stream.service.output import print_json, print_table
+from trainer.cli import app as trainer_app
 
 
 class ExpectedError(Exception):
@@ -95,3 +100,10 @@ def test_logs_are_json_lines_on_standard_error_where_no_terminal_is() -> None:
     entry = json.loads(line)
     assert (entry["event"], entry["n"], entry["level"]) == ("commit", 3, "info")
     assert entry["timestamp"].endswith("Z")
+
+
+@pytest.mark.parametrize(("app", "name"), [(stream_app, "freshet-stream"), (trainer_app, "freshet-trainer")])
+def test_the_version_is_the_installed_ones(app: typer.Typer, name: str) -> None:
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.stdout) == (0, f"{name} {version('freshet')}\n")
+    assert "--version" in CliRunner().invoke(app, ["--help"]).stdout

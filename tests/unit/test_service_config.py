@@ -11,6 +11,7 @@ from schemas.config import Service, StreamConfig
 from schemas.trainer_config import TrainerConfig
 from stream.cli import app
 from stream.commands.config import EXAMPLE
+from stream.commands.partition import parameters
 from stream.service.config_file import load_config
 from stream.service.example import example
 from stream.service.failure import Failure
@@ -105,7 +106,9 @@ def test_an_error_names_the_file_the_key_and_what_was_expected(
     ("change", "expected"),
     [
         ("algorithm: sep=algorithm: metric", "lane sep: unknown partitioner 'metric'; expected one of"),
+        ("algorithm: sep=algorithm: metsi", "Did you mean metis?"),
         ("algorithm: sep,=algorithm: sep, params: {hubs: 2},", "lane sep: sep takes hubs"),
+        ("algorithm: sep,=algorithm: sep, params: {hub: 2},", "Did you mean hubs?"),
     ],
 )
 def test_checking_a_file_names_a_lane_that_cannot_be_made(tmp_path: Path, change: str, expected: str) -> None:
@@ -114,6 +117,66 @@ def test_checking_a_file_names_a_lane_that_cannot_be_made(tmp_path: Path, change
     shown = CliRunner().invoke(app, ["config", "--config", str(path)])
     assert shown.exit_code == 1
     assert expected in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "end"),
+    [
+        ("ids: int=idss: int", ": unknown key idss. Did you mean ids?"),
+        ("lateness_s: 0=latenes: 0", ": unknown key snapshots.latenes. Did you mean lateness_s?"),
+        ("name: sep, algorithm: sep=name: sep, algorithm: sep, para: {}", ": unknown key lanes.1.para. Did you mean params?"),
+        ("format: json}=fields: {src: a, dst: b, t: t, weigth: w}}", ".topics.0.fields.weigth. Did you mean weight?"),
+        ("ids: int=interval_s: 5", ": unknown key interval_s. Did you mean snapshots.interval_s?"),
+        ("ids: int=colour: blue", ": unknown key colour"),
+        ("ids: int=17: blue", ": unknown key 17"),
+        ("interval_s: 86400=intervall_s: 3",
+         ": key snapshots.interval_s is missing; unknown key snapshots.intervall_s (did you mean interval_s?)"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path, change: str, end: str) -> None:
+    before, _, after = change.partition("=")
+    path = write(tmp_path, SMALLEST.replace(before, after))
+    with pytest.raises(Failure) as failure:
+        load_config(StreamConfig, path)
+    assert str(failure.value).endswith(end)
+
+
+EDGE, NODE = "src: a, dst: b, t: t", "node: a, t: t"
+
+
+@pytest.mark.parametrize(
+    ("fields", "features", "told"),
+    [
+        (f"{EDGE}, features: [x, y]", "", "lists 2 paths of features, but features.edge is 0. Set features.edge to 2"),
+        (f"{EDGE}, features: [x, y]", "edge: 3, node: 2", "but features.edge is 3. Set features.edge to 2"),
+        (f"{EDGE}, features: [x, y]", "edge: 2", None),
+        (f"{NODE}, features: [x, y]", "edge: 2", "but features.node is 0. Set features.node to 2"),
+        (f"{NODE}, features: [x, y]", "node: 2", None),
+        (f"{EDGE}, node: n, features: [x, y]", "edge: 1, node: 3",
+         "but features.edge is 1 and features.node is 3. Set features.edge or features.node to 2"),
+        (f"{EDGE}, node: n, features: [x, y], offset: o, values: v", "edge: 2, node: 128", None),
+        (f"{EDGE}, features: x", "", "names features, but features.edge is 0. Set features.edge to their number"),
+        (f"{EDGE}, features: x", "edge: 7", None),
+        (f"{EDGE}, node: n, features: x", "node: 7", None),
+        (f"{NODE}, offset: o, values: v", "", "names values, but features.node is 0"),
+        (EDGE, "", None),
+    ],
+)  # fmt: skip
+def test_mapped_features_that_no_message_could_pass_are_refused_with_the_keys_to_set(
+    tmp_path: Path, fields: str, features: str, told: str | None
+) -> None:
+    text = SMALLEST.replace("format: json}", f"fields: {{{fields}}}}}") + f"features: {{{features}}}\n"
+    shown = CliRunner().invoke(app, ["config", "--config", str(write(tmp_path, text))])
+    assert shown.exit_code == (0 if told is None else 1), shown.stderr
+    if told is not None:
+        assert "kafka.topics: fields of topic edges" in shown.stderr
+        assert told in shown.stderr
+
+
+def test_a_width_from_the_environment_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SMALLEST.replace("format: json}", f"fields: {{{EDGE}, features: [x, y]}}}}")
+    monkeypatch.setenv("FRESHET_STREAM_FEATURES__EDGE", "2")
+    assert load_config(StreamConfig, write(tmp_path, text)).features.edge == 2
 
 
 def test_all_wrong_keys_are_named_at_once(tmp_path: Path) -> None:
@@ -133,6 +196,25 @@ def test_all_wrong_keys_are_named_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str, expected: str) -> None:
     with pytest.raises(Failure, match=expected):
         load_config(StreamConfig, write(tmp_path, content))
+
+
+@pytest.mark.parametrize("kind", [StreamConfig, TrainerConfig])
+@pytest.mark.parametrize("tag", ["object/apply:os.mkdir", "object/new:os.mkdir", "name:os.mkdir", "tuple"])
+def test_a_file_that_names_python_objects_is_refused_and_makes_none(
+    tmp_path: Path, kind: type[Service], tag: str
+) -> None:
+    made = tmp_path / "made"
+    path = write(tmp_path, f"graph: !!python/{tag} [{made}]\n")
+    with pytest.raises(Failure, match=rf"could not determine a constructor for the tag .*{tag}.* in line 1"):
+        load_config(kind, path)
+    assert not made.exists()
+
+
+def test_a_parameter_that_names_a_python_object_is_refused_and_makes_none(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    with pytest.raises(Failure, match="--param hubs takes a YAML value"):
+        parameters([f"hubs=!!python/object/apply:os.mkdir [{made}]"])
+    assert not made.exists()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -209,6 +291,28 @@ def test_a_password_is_in_no_output_and_no_error(tmp_path: Path, monkeypatch: py
     for result in (shown, as_json, failed, mistyped):
         assert "s3cret" not in result.output
         assert "s3cret" not in repr(result.exception)
+
+
+@pytest.mark.parametrize("key", ["sasl_password", "ssl_password"])
+@pytest.mark.parametrize("wrong", ["8612345", "0.8612345", "[8612345]", "{8612345: 1}", "2026-08-07"])
+def test_a_password_that_is_no_text_is_refused_and_not_quoted(tmp_path: Path, key: str, wrong: str) -> None:
+    path = write(tmp_path, SMALLEST.replace("bootstrap:", f"{key}: {wrong}\n  bootstrap:"))
+    with pytest.raises(Failure, match=rf"kafka\.{key}: input should be a valid string$"):
+        load_config(StreamConfig, path)
+    told = CliRunner().invoke(app, ["config", "--config", str(path), "--debug"])
+    assert told.exit_code == 1
+    for text in ("8612345", "2026-08-07", "2026, 8, 7"):
+        assert text not in told.output
+        assert text not in repr(told.exception)
+
+
+@pytest.mark.parametrize("password", ["8612345", "null", "true", "[1, 2]", "{}", '"quoted"', ""])
+def test_a_password_of_the_environment_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    monkeypatch.setenv("FRESHET_STREAM_KAFKA__SASL_PASSWORD", password)
+    found = load_config(StreamConfig, write(tmp_path, SMALLEST)).kafka.sasl_password
+    assert found is not None and found.get_secret_value() == password
 
 
 def test_what_config_prints_loads_again(tmp_path: Path) -> None:

@@ -6,18 +6,29 @@ import torch
 from thread_ranks import ThreadRanks, side_by_side
 
 from trainer.data.event_feed import EventFeed
+from trainer.data.walks import SCALES_S, STEPS, WIDTH
 from trainer.models.interface import ModelShape, create_model
 from trainer.strategies.part_groups import PartGroups, combine
 from trainer.strategies.sharded_stream import ShardedStream
 from trainer.strategies.shared_copies import SharedCopies
+
+HOUR_US = 3_600_000_000
+
+
+def faded(sketch: np.ndarray | float, us: int) -> np.ndarray:
+    """Walks some time later, by their definition: a walk of l steps counts exp(−l · age / scale)."""
+    step = np.arange(1, STEPS + 1)[None, :, None]
+    scale_us = 1e6 * np.array(SCALES_S)[:, None, None]
+    return np.float64(sketch) * np.exp(-step * us / scale_us)
 
 
 @pytest.mark.parametrize("how", ["latest", "mean"])
 def test_copies_become_one(how: str) -> None:
     """Three ranks, nodes 0 … 3 shared and owned by ranks 0, 1, 2, 0; against a plain loop."""
     owner = np.array([0, 1, 2, 0], np.int32)
-    times = {0: [50, 70, -1, 60], 1: [90, 70, -1, 20], 2: [80, 10, -1, -1]}  # −1: no event on that rank
-    gain = np.random.default_rng(0).normal(size=(3, 4, 2, 2, 96)).astype(np.float32)
+    hours = {0: [5, 7, -1, 6], 1: [9, 7, -1, 2], 2: [8, 1, -1, -1]}  # −1: no event on that rank
+    times = {rank: [hour * HOUR_US if hour > 0 else -1 for hour in row] for rank, row in hours.items()}
+    gain = np.random.default_rng(0).normal(size=(3, 4, len(SCALES_S), STEPS, WIDTH)).astype(np.float32)
 
     def merged(ranks: ThreadRanks) -> dict[int, tuple[np.ndarray, int, int, np.ndarray]]:
         groups = PartGroups(3, ranks.rank, 3, 0)
@@ -41,13 +52,16 @@ def test_copies_become_one(how: str) -> None:
             torch.tensor([[10.0 * ranks.rank + node] * mailbox.mail.shape[1] for node in ours.tolist()]),
             np.array(times[ranks.rank])[ours],
         )
-        rows = mailbox.rows_of(ours)
-        mailbox.walks.sketch[rows] += gain[ranks.rank, ours]
-        mailbox.walks.time_us[rows] = np.array(times[ranks.rank])[ours]
+        for node, row in zip(ours.tolist(), mailbox.rows_of(ours).tolist(), strict=True):
+            time_us = times[ranks.rank][node]
+            had = mailbox.walks.sketch[row]
+            mailbox.walks.sketch[row] = faded(had, time_us - 5) + gain[ranks.rank, node]
+            mailbox.walks.time_us[row] = time_us
         copies.merge(how, ours, np.array([True, True, False, True]))
         held = mailbox.rows(np.flatnonzero(mailbox.rows_of(np.arange(4)) >= 0))
+        assert held.sketch_us.tolist() == held.event_us.tolist()
         assert owner[held.nodes].tolist() == [ranks.rank] * len(held.nodes), "copies are gone"
-        assert mailbox.event_us[:4].tolist() == [90, 70, -1, 60]
+        assert mailbox.event_us[:4].tolist() == [9 * HOUR_US, 7 * HOUR_US, -1, 6 * HOUR_US]
         return {
             int(node): (
                 held.mail[at].numpy(),
@@ -68,8 +82,9 @@ def test_copies_become_one(how: str) -> None:
         np.testing.assert_allclose(mail, expected, rtol=1e-6)
         assert event_us == times[latest][node]
         assert former_us == (5 if node < 2 else event_us)
-        before = 1.0 if node < 2 else 0.0  # some microseconds decay nothing
-        np.testing.assert_allclose(sketch, before + sum(gain[rank, node] for rank in had), atol=1e-5)
+        parts = [faded(gain[rank, node], event_us - times[rank][node]) for rank in had]
+        walks = faded(1.0 if node < 2 else 0.0, event_us - 5) + sum(parts)
+        np.testing.assert_allclose(sketch, walks, atol=1e-5)
     assert 2 not in found
 
 

@@ -39,7 +39,7 @@ def test_every_series_of_the_contract_exists_and_carries_the_graph(metrics: Stre
 def test_counts_go_by_topic_and_kind_and_into_the_totals(metrics: StreamMetrics) -> None:
     metrics.accepted("edges", Op.INSERT, 5)
     metrics.accepted("edges", Op.DELETE, 2)
-    metrics.refused("edges", "not_json", 3)
+    metrics.refused("edges", "not_json", 3, "edges[0] offset 5: it is not JSON")
     metrics.late("edges", "next-snapshot", 1)
     metrics.skipped("edges", 7)
     value = metrics.registry.get_sample_value

@@ -11,7 +11,7 @@ import torch
 
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
-from trainer.continual.checkpoint import Checkpoints
+from trainer.continual.checkpoint import FORMAT, Checkpoints
 from trainer.continual.score_file import ScoreFile, flat_figures, weighted_mean
 
 
@@ -46,18 +46,34 @@ def test_a_crash_while_writing_leaves_the_checkpoint_before(
     assert [p.name for p in tmp_path.iterdir()] == [f"{2:016d}.pt"]
 
 
-class Evil:
-    def __reduce__(self) -> tuple:
-        return os.system, ("false",)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"not a checkpoint", pickle.dumps(Evil(), protocol=2)], ids=["empty", "noise", "code"]
-)
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint"], ids=["empty", "noise"])
 def test_a_file_that_is_no_checkpoint_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
     (tmp_path / f"{3:016d}.pt").write_bytes(content)
     with pytest.raises(Failure, match=rf"checkpoint {tmp_path}/0*3\.pt cannot be read .*remove it"):
         Checkpoints(tmp_path, 1).newest()
+
+
+class Code:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (self._folder,)
+
+
+@pytest.mark.parametrize("way", ["pickle alone", "as torch saves", "as torch saved once"])
+def test_code_in_a_checkpoint_is_refused_and_never_runs(way: str, tmp_path: Path) -> None:
+    path, made = tmp_path / f"{3:016d}.pt", tmp_path / "made"
+    state = {"format": FORMAT, "sequence": 3, "weights": Code(made)}
+    if way == "pickle alone":
+        path.write_bytes(pickle.dumps(state, protocol=2))
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=way == "as torch saves")
+    with pytest.raises(Failure, match=rf"checkpoint {path} cannot be read .*; remove it"):
+        Checkpoints(tmp_path, 1).newest()
+    assert not made.exists()
 
 
 def test_another_format_is_refused_with_both_numbers(tmp_path: Path) -> None:

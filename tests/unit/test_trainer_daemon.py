@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from prometheus_client import generate_latest
+from structlog.testing import capture_logs
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
@@ -24,6 +25,7 @@ from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.daemon import Trainer, follow
 from trainer.continual.follower import Follower
 from trainer.continual.overload import LoadPolicy
+from trainer.continual.resume import newest_checkpoint
 from trainer.continual.score_file import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
@@ -164,6 +166,10 @@ def test_a_checkpoint_of_something_else_is_refused_by_key(tmp_path: Path) -> Non
         Failure, match="was made with window = 2, the configuration has 3; choose another folder"
     ):
         trainer_for(config_for(tmp_path, window=3))
+    other = LaneReader(tmp_path / "store", "hash")
+    other.header = other.header.model_copy(update={"checksum": "f" * 16})
+    with pytest.raises(Failure, match=r"was made on another lane hash, which .* no longer has"):
+        newest_checkpoint(config_for(tmp_path), other)
     with pytest.raises(Failure, match="was made with history_moment = batch, the configuration has event"):
         trainer_for(config_for(tmp_path, history_moment="event"))
     with pytest.raises(Failure, match=r'model_params = \{"hidden": 8, "signature": 8\}'):
@@ -190,7 +196,7 @@ def test_the_scores_file_has_what_its_description_says(tmp_path: Path) -> None:
     run(config)
     line = ScoreFile(config.checkpoint).lines()[-1]
     assert {
-        "sequence", "tau", "events", "scored", "trained", "excluded", "steps", "seconds", "t_max", "lag",
+        "sequence", "tau", "events", "scored", "trained", "excluded", "steps", "seconds", "t_max", "t_min", "lag",
         "wall_time", "loss", "ap", "auc", "mrr", "hits_at_10", "random_ap", "edgebank_ap", "edgebank_window_ap", "recency_ap",
         "transductive_ap", "historical_ap",
     } <= line.keys()  # fmt: skip
@@ -214,7 +220,7 @@ def test_a_lane_made_later_is_waited_for_and_a_follower_ends_when_idle(tmp_path:
     follower = Follower(Ranks(), until_idle_s=30, stop=stop, waiting=told.append)
     lane = follower.open_lane(str(tmp_path / "store"), "hash")
     assert lane is not None
-    assert told[0] == f"waiting for lane hash in {tmp_path / 'store'}"
+    assert told[0].startswith(f"waiting for lane hash in {tmp_path / 'store'}: ")
     idle = Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=told.append)
     load = LoadPolicy("train-all", 8)
     assert idle.next(lane, -1, load).sequence == 0
@@ -222,6 +228,28 @@ def test_a_lane_made_later_is_waited_for_and_a_follower_ends_when_idle(tmp_path:
     assert Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=told.append).open_lane(
         str(tmp_path / "nowhere"), "hash"
     ) is None  # fmt: skip
+
+
+def test_who_waits_for_a_lane_that_does_not_exist_is_told_those_that_do(tmp_path: Path) -> None:
+    told: list[str | None] = []
+    looks = iter(range(100))
+
+    def stop() -> bool:
+        look = next(looks)
+        if look == 1:
+            build_store(
+                meetings(features=False), tmp_path / "store", interval_us=SECOND,
+                lanes=[Lane(name=name, algorithm="hash", parts=1) for name in ("left", "right")],
+            )  # fmt: skip
+        return look == 3
+
+    with capture_logs() as logs:
+        follower = Follower(Ranks(), until_idle_s=None, stop=stop, waiting=told.append)
+        assert follower.open_lane(str(tmp_path / "store"), "hash") is None
+    reasons = [line["reason"] for line in logs if line["event"] == "waiting for the lane"]
+    assert len(reasons) == 2  # one with no store, one with its lanes, and none again
+    assert "has no lane 'hash'; it has left, right" in reasons[1]
+    assert "has no lane 'hash'; it has left, right" in told[-1]
 
 
 def test_a_store_that_pauses_is_waited_for_and_gives_the_numbers_of_one_that_did_not(tmp_path: Path) -> None:

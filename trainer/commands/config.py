@@ -7,6 +7,7 @@ import typer
 
 from schemas.trainer_config import TrainerConfig
 from stream.service.config_command import config_command
+from stream.service.failure import Failure
 from stream.service.output import Debug, Json
 
 EXAMPLE = {
@@ -40,4 +41,19 @@ def config(
         example_wanted=example,
         as_json=json,
         debug=debug,
+        check=_require_workable,
     )
+
+
+def _require_workable(config: TrainerConfig) -> None:
+    from stream.partition.interface import PartitionError
+    from trainer.workable import require_evaluable, require_workable  # these load torch: seconds
+
+    if config.store is not None:
+        return require_workable(config)
+    try:
+        return require_evaluable(
+            config, 1
+        )  # without a store only evaluate can use it, whose lane is a partitioner
+    except PartitionError as error:
+        raise Failure(f"key lane: {error}") from error

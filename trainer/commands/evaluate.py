@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -11,7 +11,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.config_file import load_config
 from stream.service.failure import FAILED
 from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 from trainer.commands.ranks import AsOfMoment, RankCount, expected_errors, in_ranks
 from trainer.shutdown import WITH_PARENT, end_with_parent
 
@@ -24,7 +24,7 @@ def evaluate(
         str | None,
         typer.Option(
             "--data",
-            help="Parquet or CSV with columns src, dst, t (seconds); or a store's folder or address.",
+            help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339); or a store's folder or address.",
         ),
     ] = None,
     split: Annotated[
@@ -61,7 +61,16 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="With --matrix: Parquet of all results.")
     ] = None,
+    form: Annotated[
+        Literal["text", "markdown", "latex"],
+        typer.Option("--format", help="With --matrix: how its table is printed."),
+    ] = "text",
+    figure: Annotated[
+        str | None,
+        typer.Option("--figure", help="With --matrix: what its table shows, as mrr. Default: ap, or auroc."),
+    ] = None,
     as_of: AsOfMoment = None,
+    columns: Columns = None,
     ranks: RankCount = None,
     json: Json = False,
     debug: Debug = False,
@@ -76,12 +85,15 @@ def evaluate(
         if WITH_PARENT in os.environ:
             end_with_parent()
         if matrix is not None and out is not None:
-            found = _matrix(matrix, out)
-            print_json(found) if json else print_table(f"cells of {matrix}", found)
+            found = _matrix(matrix, out, figure)
+            print_json(found) if json else _print_matrix(found, form)
             return FAILED if found["failed"] else None
         assert file is not None and data is not None, "told before"
         config = load_config(TrainerConfig, file)
-        result = in_ranks(ranks, lambda: _evaluate(config, data, as_of, split, seeds, negatives, scores))
+        _require_evaluable(config, ranks)
+        result = in_ranks(
+            ranks, lambda: _evaluate(config, data, as_of, columns, split, seeds, negatives, scores)
+        )
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "runs"}
             print_json(result) if json else print_table(f"{result['model']} on {data}", shown)
@@ -89,22 +101,41 @@ def evaluate(
 
     if matrix is None and (file is None or data is None):
         raise typer.BadParameter("give --config FILE and --data FILE, or --matrix FILE and --out FILE")
+    if matrix is None and (form != "text" or figure is not None):
+        raise typer.BadParameter("--format and --figure go with --matrix")
     if matrix is not None and (out is None or file is not None or data is not None):
         raise typer.BadParameter("--matrix needs --out FILE, and has --config and --data in its file")
     finish(body, *expected_errors(), debug=debug)
 
 
-def _matrix(file: Path, out: Path) -> dict[str, Any]:
+def _matrix(file: Path, out: Path, figure: str | None) -> dict[str, Any]:
     from schemas.matrix import Matrix
     from trainer.evaluation.matrix import run_matrix
 
-    return run_matrix(load_config(Matrix, file), out)
+    return run_matrix(load_config(Matrix, file), out, figure)
+
+
+def _print_matrix(found: Mapping[str, Any], form: Literal["text", "markdown", "latex"]) -> None:
+    from trainer.evaluation.matrix_table import Entry, caption, render
+
+    results = [Entry(**entry) for entry in found["results"]]
+    counts = ", ".join(f"{key} {found[key]:,}" for key in ("cells", "run", "skipped", "failed"))
+    note(f"{caption(results)}; {counts}; all figures in {found['file']}")
+    typer.echo(render(results, form))
+
+
+def _require_evaluable(config: TrainerConfig, ranks: int | None) -> None:
+    """Before ranks are started, and before the file is looked at."""
+    from trainer.workable import require_evaluable
+
+    require_evaluable(config, ranks or int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def _evaluate(
     config: TrainerConfig,
     data: str,
     as_of: str | None,
+    columns: str | None,
     split: str,
     seeds: int,
     negatives: str | None,
@@ -128,6 +159,7 @@ def _evaluate(
             as_of=as_of,
             negatives=negatives,
             scores=scores,
+            columns=columns,
         )
     finally:
         group.close()

@@ -36,6 +36,8 @@ def run(
     """
 
     def body() -> None:
+        from trainer.workable import require_workable
+
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(TrainerConfig, file)
         if config.store is None:
@@ -44,6 +46,7 @@ def run(
             raise Failure(
                 f"configuration {file}: task {config.task} is for evaluate; run learns link-prediction"
             )
+        require_workable(config)  # before ranks are started, and before there is a lane
         result = in_ranks(ranks, lambda: _train(config, until_idle, as_of))
         if result is not None:
             print_json(result) if json else print_table(f"{config.model} on lane {config.lane}", result)

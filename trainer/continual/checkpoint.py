@@ -2,7 +2,7 @@
 
 1. The state is written to a temporary file in the same folder, and flushed to disk.
 2. The file is renamed to ``<sequence>.pt``; the folder is flushed to disk.
-3. Older checkpoints beyond the wanted number are removed.
+3. Older checkpoints beyond the wanted number are removed; where that fails, the next write tries again.
 
 A crash before 2 leaves a temporary file that the next write removes; after it, the checkpoint is there. Files
 hold tensors and plain values only and are read with torch's weights-only loader: no code can hide in them.
@@ -20,8 +20,9 @@ import torch
 
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
+from stream.store.files.clean_up import CleanUp
 from stream.store.files.lock import FolderLock, new_writer_id
-from stream.store.files.paths import sync_folder
+from stream.store.files.paths import make_folders, settle, sync_folder
 
 FORMAT = 2
 LET_GO_S = 10.0
@@ -42,6 +43,7 @@ class Checkpoints:
     def __init__(self, folder: str | Path, keep: int) -> None:
         self.folder = Path(folder)
         self._keep = keep
+        self._clean_up = CleanUp(self.folder)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -53,7 +55,8 @@ class Checkpoints:
         """
         otherwise = "choose another folder in the key checkpoint"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self.folder)
+            settle(self.folder)  # whoever made it may have been killed before it was durable
         except OSError as error:
             raise Failure(
                 f"folder {self.folder} of checkpoints cannot be made: {error.strerror}; {otherwise}"
@@ -82,9 +85,10 @@ class Checkpoints:
         Raises:
             OSError: The disk refuses; older checkpoints stay as they are.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for left_over in self.folder.glob(f"*{_TEMPORARY}"):
-            left_over.unlink()
+        if make_folders(self.folder):
+            settle(self.folder)
+        self._clean_up.add_removal(self.folder.glob(f"*{_TEMPORARY}"))
+        self._clean_up.run()
         path = self.folder / f"{sequence:016d}{_SUFFIX}"
         temporary = path.with_suffix(_TEMPORARY)
         try:
@@ -99,8 +103,8 @@ class Checkpoints:
             raise
         temporary.replace(path)
         sync_folder(self.folder)
-        for old in self._paths()[: -self._keep]:
-            old.unlink()
+        self._clean_up.add_removal(self._paths()[: -self._keep])
+        self._clean_up.run()
         return path
 
     def newest_sequence(self) -> int | None:

@@ -11,7 +11,7 @@ import torch
 
 from schemas.events import US_PER_S
 from schemas.store import LaneManifest
-from schemas.trainer_config import Budget, TrainerConfig
+from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.service.heartbeat import beat
 from stream.store.lane.reader import LaneReader
@@ -37,6 +37,7 @@ from trainer.ranks import Ranks
 from trainer.scoring.predictions import predict
 from trainer.strategies.interface import EventStrategy, create_strategy
 from trainer.strategies.soundness import is_sound
+from trainer.workable import require_workable
 
 log = structlog.get_logger()
 
@@ -64,6 +65,7 @@ class Trainer:
         self.sequence = -1
         """Of the last snapshot learned; −1 before the first."""
         self._learned: LaneManifest | None = None  # by this process; the lane may no longer keep it
+        require_workable(config)
         torch.manual_seed(config.seed)
         header = lane.header
         shape = ModelShape(header.node_features, config.window, config.seed, header.edge_features)
@@ -77,11 +79,6 @@ class Trainer:
         reads_events = self.strategy.reads == "events"
         view = LogWindow(lane) if reads_events else WindowView(lane, config.window + 1, own_parts)
         self.window = NamedWindow(view, self.names)
-        if self.strategy.trains != "event" and config.budget != Budget():
-            raise Failure(
-                f"key budget bounds what event models remember, but {config.model} is a snapshot model, whose window is "
-                "its bound; leave the key out"
-            )
         self.window_s = config.window * header.interval_us / US_PER_S
         """How long the floor EdgeBank with a window remembers a pair."""
         self._lessons = Lessons(self.strategy, self.model, ranks, config.optimisation, config.seed)
@@ -128,9 +125,7 @@ class Trainer:
         with phases("checkpoint"):
             if self.ranks.rank == 0:
                 with _written(str(self.scores.path)):
-                    write_line(
-                        self.scores, step, newest_us=self._newest_us(manifest), lag=self._lag(self.sequence)
-                    )
+                    write_line(self.scores, step, **self._event_span(manifest), lag=self._lag(self.sequence))
             if (manifest.sequence + 1) % self.config.checkpoint_every == 0:
                 self.save()
         self._observe(step)
@@ -170,9 +165,11 @@ class Trainer:
 
     def _resume(self) -> None:
         found = newest_checkpoint(self.config, self.lane)
+        interval_s = self.lane.header.interval_us / US_PER_S
         if found is None:
             if self.ranks.rank == 0:
                 self.scores.cut_after(None)
+                self.metrics.begins(interval_s, None, None)
             return
         path, state = found
         sequence = state["sequence"]
@@ -184,6 +181,8 @@ class Trainer:
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
             self.scores.cut_after(sequence)
+            newest_us = self.lane.log.snapshots[sequence].max_t_us
+            self.metrics.begins(interval_s, newest_us, path.stat().st_mtime)
             log.info("resumed", checkpoint=str(path), sequence=sequence)
 
     def _skip_to(self, sequence: int) -> int:
@@ -293,10 +292,13 @@ class Trainer:
         )
         self.metrics.lag(self._lag(self.sequence))
         if self.ranks.rank == 0:
-            observe(self.metrics, step, self._newest_us(step.manifest))
+            observe(self.metrics, step, **self._event_span(step.manifest))
 
-    def _newest_us(self, manifest: LaneManifest) -> int:
-        return self.lane.log.snapshots[manifest.sequence].max_t_us
+    def _event_span(self, manifest: LaneManifest) -> dict[str, int]:
+        """Times of the snapshot's newest event, and of its oldest one that is not late, microseconds."""
+        newest_us = self.lane.log.snapshots[manifest.sequence].max_t_us
+        edges_us = self.window.events(manifest.tau).visible_t
+        return {"newest_us": newest_us, "oldest_us": int(edges_us[0]) if len(edges_us) else newest_us}
 
 
 @contextmanager

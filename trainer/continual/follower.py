@@ -53,7 +53,7 @@ class Follower:
 
     def open_lane(self, store: str, name: str) -> LaneReader | None:
         """Wait for store and lane to exist; None: asked to end, or idle, before they did."""
-        told = False
+        told = ""
         while True:
             beat()
             lane = None
@@ -67,12 +67,13 @@ class Follower:
             if there:
                 self._moved = time.monotonic()
                 return lane if lane is not None else LaneReader(store, name)
+            reason = self._ranks.text_from_first(reason).strip()
+            self._waiting(f"waiting for lane {name} in {store}: {reason}")
             if ended:
                 return None
-            if not told and reason:
+            if self._ranks.rank == 0 and reason != told:  # again when other lanes have come meanwhile
                 log.info("waiting for the lane", store=store, lane=name, reason=reason)
-            told = True
-            self._waiting(f"waiting for lane {name} in {store}")
+            told = reason
             time.sleep(TICK_S)
 
     def next(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:

@@ -55,13 +55,14 @@ class Step:
     evicted: Forgotten = field(default_factory=Forgotten)
 
 
-def write_line(scores: ScoreFile, step: Step, *, newest_us: int, lag: int) -> None:
+def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int, lag: int) -> None:
     """On rank 0: the snapshot's line.
 
     Args:
         scores: Where to.
         step: The snapshot.
         newest_us: Time of its newest event.
+        oldest_us: Of its oldest one that is not late.
         lag: Snapshots of the lane that are not trained yet.
     """
     assert step.examples is not None
@@ -80,6 +81,7 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, lag: int) -> No
         "steps": step.report.steps,
         "seconds": dict(step.phases.seconds),
         "t_max": newest_us / 1e6,
+        "t_min": oldest_us / 1e6,
         "lag": lag,
         "wall_time": time.time(),
         **flat_figures(step.figures),
@@ -105,13 +107,14 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, lag: int) -> No
     )
 
 
-def observe(metrics: TrainerMetrics, step: Step, newest_us: int) -> None:
+def observe(metrics: TrainerMetrics, step: Step, *, newest_us: int, oldest_us: int) -> None:
     """On rank 0, whose counts are those of all ranks, so that sums over ranks are right.
 
     Args:
         metrics: Rank 0's.
         step: The snapshot.
         newest_us: Time of its newest event.
+        oldest_us: Of its oldest one that is not late.
     """
     assert step.examples is not None
     inserts, report = len(step.examples.inserts), step.report
@@ -124,4 +127,4 @@ def observe(metrics: TrainerMetrics, step: Step, newest_us: int) -> None:
     metrics.used("state_only", max(0, inserts - report.events - report.discarded))
     if inserts:
         metrics.trained_share(report.events / inserts)
-    metrics.learned(report.loss, report.nonfinite, newest_us)
+    metrics.learned(report.loss, report.nonfinite, newest_event_us=newest_us, oldest_event_us=oldest_us)

@@ -45,6 +45,11 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
     path, state = found
     made_with = {**BEFORE_THERE_WAS_A_CHOICE, **state.get("identity", {})}
     for key, value in identity(config, lane.header).items():
+        if made_with.get(key) != value and key == "lane_checksum":
+            raise Failure(
+                f"checkpoint {path} was made on another lane {lane.header.lane}, which {config.store} no longer has: it was "
+                "made again, or with other parameters. Choose another folder in the key checkpoint"
+            )
         if made_with.get(key) != value:
             raise Failure(
                 f"checkpoint {path} was made with {key} = {made_with.get(key)}, the configuration has "

@@ -31,12 +31,14 @@ from trainer.evaluation.classification import (
 )
 from trainer.evaluation.foreign_scores import ForeignScores, judge
 from trainer.evaluation.own_store import all_inserts, build_store_of
+from trainer.evaluation.progress import Progress
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Figures, Predictions, join, predict
 from trainer.strategies.interface import create_strategy
 from trainer.strategies.sequential import SequentialStrategy
+from trainer.workable import require_evaluable
 
 log = structlog.get_logger()
 
@@ -73,6 +75,7 @@ def evaluate(
     as_of: str | None = None,
     negatives: str | None = None,
     scores: str | None = None,
+    columns: str | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate the configured model on a file of events; a collective.
 
@@ -83,7 +86,7 @@ def evaluate(
 
     Args:
         config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training.
-        data: Parquet or CSV; or a store's folder or address, whose events up to ``as_of`` are taken as a file's: late
+        data: Parquet, CSV or TSV; or a store's folder or address, whose events up to ``as_of`` are taken as a file's: late
             ones stand where their time is.
         ranks: All ranks, on one machine.
         shares: Of training, validation and test in time quantiles.
@@ -92,12 +95,13 @@ def evaluate(
         negatives: A file of negatives to be judged by, in all repetitions; made, from ``seed``, where it is missing.
         scores: A file of another model's scores for the test events and these negatives: it is judged, on one rank,
             and nothing is trained.
+        columns: What the file calls an event's columns, as the option ``--columns`` takes it; None: the same.
 
     Returns:
         On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more
         than one seed, and ``runs``, one entry a seed. A figure that cannot be computed is absent. Elsewhere None.
     """
-    require_known(config)  # before a large file is partitioned
+    require_evaluable(config, ranks.size)  # before a large file is partitioned
     if scores is not None and (negatives is None or ranks.size > 1):
         raise Failure(
             "--scores needs --negatives FILE, whose negatives were scored"
@@ -108,7 +112,7 @@ def evaluate(
     with ExitStack() as stack:  # mapped files stay readable for ranks that are not yet done
         made = str(stack.enter_context(scratch_folder("evaluate"))) if ranks.rank == 0 else ""
         folder = ranks.text_from_first(made)
-        if not build_store_of(config, data, as_of, folder, parts, ranks):
+        if not build_store_of(config, data, as_of, folder, parts, ranks, columns):
             return None
         lane = LaneReader(folder, config.lane)
         labels = event_labels(lane) if config.task == "node-classification" else None
@@ -149,20 +153,6 @@ def evaluate(
     }
 
 
-def require_known(config: TrainerConfig) -> None:
-    """Check model, strategy and their parameters.
-
-    Raises:
-        Failure: One is unknown or wrong, or they don't go together.
-    """
-    strategy = create_strategy(config.strategy, config.strategy_params, config.model)
-    create_model(config.model, ModelShape(0, config.window), config.model_params)
-    if config.task == "node-classification" and strategy.name != SequentialStrategy.name:
-        raise Failure(
-            f"task node-classification needs strategy sequential and an event model, found {config.strategy}"
-        )
-
-
 class _Run:
     """One seed: all epochs, then the test."""
 
@@ -182,6 +172,12 @@ class _Run:
         self.split = protocol.split
         self.protocol = protocol
         self.seed = seed
+        self.progress = Progress(
+            told=ranks.rank == 0,
+            seed=seed,
+            epochs=config.optimisation.epochs,
+            snapshots=len(lane.manifests),
+        )
         torch.manual_seed(seed)
         shape = ModelShape(lane.header.node_features, config.window, seed, lane.header.edge_features)
         self.strategy = create_strategy(config.strategy, config.strategy_params, config.model)
@@ -296,7 +292,7 @@ class _Run:
         view = WindowView if self.labels is None else UnlabelledWindow
         window = view(self.lane, self.config.window + 1, own_parts)
         history = self.protocol.history()
-        for manifest in self.lane.manifests:
+        for at, manifest in enumerate(self.lane.manifests):
             if manifest.tau * self.lane.header.interval_us > until_us:
                 return
             window.advance(manifest)
@@ -312,6 +308,7 @@ class _Run:
                 lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
             )
             yield examples, examples.inserts.visible_us
+            self.progress.at(epoch, at)
 
     def _agree(self, figures: Figures, metric: str) -> float:
         """Rank 0's figure, on every rank; ``NONE`` where there is none."""

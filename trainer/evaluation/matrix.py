@@ -10,9 +10,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 import yaml
+from rich.status import Status
+from rich.text import Text
 
-from schemas.matrix import Matrix
+from schemas.matrix import Matrix, MatrixData
 from schemas.trainer_config import TrainerConfig
-from stream.partition.interface import PartitionError, create
+from stream.partition.interface import PartitionError
 from stream.service.config_file import validated
 from stream.service.failure import Failure
 from stream.service.json_lines import last_error
+from stream.service.output import notes
 from stream.service.scratch import WITHIN, scratch_folder
 from stream.store.files.lock import FolderLock, new_writer_id
 from stream.store.files.paths import sync_file, sync_folder
 from trainer.data.split import parse_shares
-from trainer.evaluation.evaluate import require_known
+from trainer.evaluation.matrix_table import as_dicts, entries
+from trainer.evaluation.progress import LogFollower
 from trainer.shutdown import WITH_PARENT
+from trainer.workable import require_evaluable
 
 log = structlog.get_logger()
 
@@ -73,19 +79,22 @@ class Cell:
         model: Its name in the matrix.
         config: With the cell's seed.
         ranks: How many.
-        data: The file.
-        data_hash: sha256 of its content.
-        negatives: The file of negatives, if one is given.
+        source: The file, and what goes with it.
+        data_hash: sha256 of the file's content.
         split: As on the command line.
     """
 
     model: str
     config: TrainerConfig
     ranks: int
-    data: str
+    source: MatrixData
     data_hash: str
-    negatives: str | None
     split: str
+
+    @property
+    def data(self) -> str:
+        """The file."""
+        return self.source.file
 
     @property
     def compared(self) -> dict[str, Any]:
@@ -95,8 +104,10 @@ class Cell:
 
     @property
     def config_hash(self) -> str:
-        """Of configuration, split, and which negatives are judged by."""
-        said = {**self.compared, "split": self.split, "negatives": self.negatives is not None}
+        """Of configuration, split, columns, and which negatives are judged by."""
+        said = {**self.compared, "split": self.split, "negatives": self.source.negatives is not None}
+        if self.source.columns is not None:
+            said["columns"] = self.source.columns
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -125,36 +136,29 @@ def cells(matrix: Matrix) -> list[Cell]:
                         keys = {**matrix.config, **data.config, **model.config, **lane.config}
                         where = f"model {model.name} on lane {lane.lane} of {data.file}"
                         config = validated(TrainerConfig, {**keys, "lane": lane.lane, "seed": seed}, where)
-                        _require_known(config, ranks, where)
-                        found.append(
-                            Cell(model.name, config, ranks, data.file, digest, data.negatives, matrix.split)
-                        )
+                        _require_evaluable(config, ranks, where)
+                        found.append(Cell(model.name, config, ranks, data, digest, matrix.split))
     return found
 
 
-def _require_known(config: TrainerConfig, ranks: int, where: str) -> None:
+def _require_evaluable(config: TrainerConfig, ranks: int, where: str) -> None:
     try:
-        require_known(config)
-        create(
-            config.lane,
-            config.lane_params,
-            parts=config.parts or ranks,
-            seed=config.seed,
-            window=config.window,
-        )
+        require_evaluable(config, ranks)
     except (Failure, PartitionError) as error:
         raise Failure(f"{where}: {error}") from None
 
 
-def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
+def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> dict[str, Any]:
     """Run all cells that the file of results doesn't have; those that failed are tried again.
 
     Args:
         matrix: The cells.
         out: Parquet; rows of other cells stay.
+        figure: What ``results`` sums up; None: AP or, for labels, AUROC.
 
     Returns:
-        ``file, cells, run, skipped, failed, seconds``.
+        ``file, cells, run, skipped, failed, seconds``, and ``results``: of all cells, each model on each data set
+        (``matrix_table.Entry``).
 
     Raises:
         Failure: The matrix is wrong, or the file of results is none.
@@ -170,17 +174,22 @@ def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
         rows = {_key(row): row for row in read_results(path)}
         waiting = [cell for cell in every if cell.key not in rows or rows[cell.key]["error"] is not None]
         failed = 0
-        for number, cell in enumerate(waiting, 1):
-            log.info(
-                "cell", number=number, of=len(waiting), model=cell.model, lane=cell.config.lane,
-                data=cell.data, ranks=cell.ranks, seed=cell.config.seed,
-            )  # fmt: skip
-            row = evaluated(cell)
-            rows[cell.key] = row
-            write_results(path, list(rows.values()))
-            if row["error"] is not None:
-                failed += 1
-                log.warning("cell failed", model=cell.model, data=cell.data, error=row["error"])
+        with notes.status("") as status:  # seen on a terminal only
+            for number, cell in enumerate(waiting, 1):
+                log.info(
+                    "cell", number=number, of=len(waiting), model=cell.model, lane=cell.config.lane,
+                    data=cell.data, ranks=cell.ranks, seed=cell.config.seed,
+                )  # fmt: skip
+                where = (
+                    f"cell {number} of {len(waiting)}, {cell.model} on {cell.data}, seed {cell.config.seed}"
+                )
+                _show(status, where)
+                row = evaluated(cell, partial(_show, status, where))
+                rows[cell.key] = row
+                write_results(path, list(rows.values()))
+                if row["error"] is not None:
+                    failed += 1
+                    log.warning("cell failed", model=cell.model, data=cell.data, error=row["error"])
     finally:
         lock.release()
     return {
@@ -190,19 +199,30 @@ def run_matrix(matrix: Matrix, out: str | Path) -> dict[str, Any]:
         "skipped": len(every) - len(waiting),
         "failed": failed,
         "seconds": time.monotonic() - began,
+        "results": as_dicts(entries([rows[cell.key] for cell in every], figure)),
     }
 
 
-def evaluated(cell: Cell) -> dict[str, Any]:
-    """A cell's row: what its process printed, or the sentence with which it ended."""
-    began = time.monotonic()
+def _show(status: Status, *told: str) -> None:
+    status.update(Text(", ".join(told)))
+
+
+def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
+    """A cell's row: what its process printed, or the sentence with which it ended.
+
+    Args:
+        cell: What to evaluate.
+        progress: Told how far it is, for people.
+    """
+    began, negatives = time.monotonic(), cell.source.negatives
     with scratch_folder("matrix") as folder:
         config = folder / "trainer.yaml"
         config.write_text(yaml.safe_dump(cell.config.model_dump(mode="json")), encoding="utf-8")
         command = [
             sys.executable, "-m", "trainer.cli", "evaluate", "--config", str(config), "--data", cell.data,
             "--split", cell.split, "--ranks", str(cell.ranks), "--json",
-            *(["--negatives", cell.negatives] if cell.negatives else []),
+            *(["--negatives", negatives] if negatives else []),
+            *(["--columns", cell.source.columns] if cell.source.columns else []),
         ]  # fmt: skip
         with subprocess.Popen(
             command,
@@ -211,8 +231,10 @@ def evaluated(cell: Cell) -> dict[str, Any]:
             text=True,
             env=os.environ | {WITH_PARENT: "1", WITHIN: str(folder)},
         ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            followed = LogFollower(process.stderr, progress)
             try:
-                printed, told = process.communicate()
+                printed, told = process.stdout.read(), followed.text()
             except BaseException:
                 process.kill()
                 raise
@@ -220,9 +242,7 @@ def evaluated(cell: Cell) -> dict[str, Any]:
         **dict(zip(IDENTITY, cell.key, strict=True)),
         "config": json.dumps(cell.compared, sort_keys=True),
         "split": cell.split,
-        "negatives_hash": file_hash(cell.negatives)
-        if cell.negatives and Path(cell.negatives).exists()
-        else None,
+        "negatives_hash": file_hash(negatives) if negatives and Path(negatives).exists() else None,
         "version": version("freshet"),
         "finished": datetime.now(UTC).replace(microsecond=0),
         "seconds": time.monotonic() - began,

@@ -18,17 +18,24 @@ from trainer.ranks import Ranks
 
 
 def build_store_of(
-    config: TrainerConfig, data: str | Path, as_of: str | None, folder: str, parts: int, ranks: Ranks
+    config: TrainerConfig,
+    data: str | Path,
+    as_of: str | None,
+    folder: str,
+    parts: int,
+    ranks: Ranks,
+    columns: str | None = None,
 ) -> bool:
     """Make a store of a file, or of a store's events, on rank 0 while the others wait; a collective.
 
     Args:
         config: Its ``lane`` is the algorithm of the store's one lane.
-        data: Parquet or CSV; or a store's folder or address.
+        data: Parquet, CSV or TSV; or a store's folder or address.
         as_of: A moment of the store; None: all that is sealed.
         folder: Where to.
         parts: Of the lane.
         ranks: All ranks.
+        columns: What the file calls an event's columns, as the option takes it; None: the same.
 
     Returns:
         False on ranks that wait in vain: rank 0 raises why.
@@ -45,7 +52,7 @@ def build_store_of(
     error: Exception | None = None
     if ranks.rank == 0:
         try:
-            source = read_source(str(data), as_of)
+            source = read_source(str(data), as_of, columns)
             if interval_us is None and is_store(str(data)):
                 interval_us = LogReader(str(data)).header.interval_us
             build_store(source, folder, interval_us=interval_us, lanes=[lane])

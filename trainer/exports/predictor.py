@@ -102,17 +102,19 @@ class Predictor:
     def rank(
         self,
         node: Any,
-        candidates: Sequence[Any] | pa.Array | pa.ChunkedArray,
+        candidates: Sequence[Any] | pa.Array | pa.ChunkedArray | None = None,
         top: int = 10,
         *,
+        prefix: str | None = None,
         t: float | None = None,
     ) -> list[tuple[Any, float]]:
         """Which candidates a node meets next, the likeliest first.
 
         Args:
             node: The source, by the producer's id.
-            candidates: Destinations, by theirs.
+            candidates: Destinations, by theirs; or give ``prefix``.
             top: How many are returned at most.
+            prefix: All nodes that the model remembers and whose id begins so, as ``merchant:``.
             t: When, in seconds; None: right after the newest event that the model has seen. An earlier time is taken
                 for that.
 
@@ -120,12 +122,18 @@ class Predictor:
             Pairs of a candidate and its score, the logit: log-odds against a random destination.
 
         Raises:
-            Failure: The node or a candidate is unknown, or ``t`` or ``top`` cannot be.
+            Failure: The node or a candidate is unknown, or ``t``, ``top`` or ``prefix`` cannot be.
         """
+        if (candidates is None) == (prefix is None):
+            raise Failure(
+                "rank takes either candidates, a list of ids, or prefix, the beginning of their ids"
+            )
         if top < 1:
             raise Failure(f"top must be at least 1, found {top}")
         if t is not None and not abs(t) * US_PER_S < _FAR_US:  # NaN is not either
             raise Failure(f"t is seconds since 1970, found {t}")
+        if candidates is None:
+            candidates = self._beginning_with(prefix or "")
         dst = self._known(candidates)[1]
         src = np.repeat(self._known([node])[1], len(dst))
         time_us = self._after_us if t is None else max(self._after_us, round(t * US_PER_S))
@@ -147,6 +155,21 @@ class Predictor:
         when = np.full(len(src), time_us)
         queries = Queries(np.zeros(len(src), np.int64), src, dst, encounters, when, when)
         return self._strategy.predict(self._model, [queries])[0]
+
+    def _beginning_with(self, prefix: str) -> pa.Array:
+        """Ids that the model remembers and that begin so."""
+        if not pa.types.is_string(self._ids.type):
+            raise Failure(
+                f"prefix is for string ids, and nodes of this store have {self._ids.type} ids. Give candidates, a list"
+            )
+        dense = np.flatnonzero(pc.starts_with(self._ids, prefix).to_numpy(zero_copy_only=False))
+        dense = dense[self._names.find(dense) >= 0]
+        if len(dense) == 0:
+            raise Failure(
+                f"the checkpoint {self.checkpoint} knows no node whose id begins with {prefix!r}. Ids look like "
+                f"{', '.join(repr(one) for one in self._ids[:3].to_pylist())}"
+            )
+        return self._ids.take(pa.array(dense))
 
     def _known(self, ids: Sequence[Any] | pa.Array | pa.ChunkedArray) -> tuple[Int64, Int64]:
         """Dense ids, and the numbers under which the model has them."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor, nn
 
+from stream.nearest import did_you_mean
 from stream.service.failure import Failure
 from trainer.nn.csr_graph import CSRGraph
 from trainer.parameters import check_parameters
@@ -137,7 +138,8 @@ def create_model(name: str, shape: ModelShape, params: dict[str, Any]) -> Model:
     """
     known = models()
     if name not in known:
-        raise Failure(f"unknown model {name!r}; expected one of {', '.join(sorted(known))}")
+        listed = ", ".join(sorted(known))
+        raise Failure(f"unknown model {name!r}; expected one of {listed}{did_you_mean(name, known)}")
     check_parameters(known[name], params, f"model_params of {name}")
     try:
         return known[name](shape, **params)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation
+from stream.nearest import did_you_mean
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Lesson, Queries
@@ -56,6 +57,8 @@ class Strategy(Protocol):
     name: ClassVar[str]
     trains: ClassVar[Kind]
     reads: ClassVar[Reads]
+    replays: ClassVar[bool]
+    """Whether old events can be learned again beside the new ones."""
     rate: LearningRate
     """The optimiser and its rate; there after ``setup``."""
 
@@ -188,7 +191,8 @@ def create_strategy(name: str, params: dict[str, Any], model: str) -> Strategy:
     """
     known = strategies()
     if name not in known:
-        raise Failure(f"unknown strategy {name!r}; expected one of {', '.join(sorted(known))}")
+        listed = ", ".join(sorted(known))
+        raise Failure(f"unknown strategy {name!r}; expected one of {listed}{did_you_mean(name, known)}")
     check_parameters(known[name], params, f"strategy_params of {name}")
     try:
         strategy = known[name](**params)

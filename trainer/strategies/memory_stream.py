@@ -41,6 +41,7 @@ class MemoryStream:
         position: Events delivered so far.
         mailbox: What they left.
         looked_up: If there is one, it is told what is looked up.
+        batch: Number of the batch being learned; 0: none. Uniform neighbours follow from it and from ``place``.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class MemoryStream:
         self.model = model
         self.position = 0
         self.looked_up: LookedUp | None = None
+        self.batch = 0
         walks = WalkSketches(model.seed) if model.walks else None
         self.mailbox = Mailbox(
             model.width, model.edges, next(model.parameters()).dtype, device, walks, partial=partial
@@ -64,6 +66,11 @@ class MemoryStream:
         self._group = group
         self._float = np.dtype(str(self.mailbox.mail.dtype).removeprefix("torch."))
         self._sampler = TemporalSampler(feed.graph, model.neighbours, model.how, model.seed)
+
+    @property
+    def place(self) -> int:
+        """How many events it has come past, also where ``position`` doesn't move."""
+        return self.position
 
     def deliver_before(self, before_us: int, group: int | None = None) -> None:
         """Deliver all events of the feed that are strictly earlier than a time.
@@ -203,7 +210,7 @@ class MemoryStream:
             none = torch.empty(0)
             gap_s = self._seconds(self.mailbox.age_us(nodes, time_us))
             return self._states(distinct), [Hop(own, none, none, none, none, gap_s)]
-        sampled = self._sampler.layers(distinct, before_us, layers)
+        sampled = self._sampler.layers(distinct, before_us, layers, (self.batch << 40) + self.place)
         hops = [self._hop(sampled[0], row, time_us)]
         for layer in sampled[1:]:
             every = np.arange(len(layer.nodes))

@@ -214,6 +214,7 @@ class PacStrategy(SequentialStrategy):
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Strategy.restore``; the number of ranks may be another one."""
         self.rate.restore(state["rate"])
+        self._steps = int(state.get("steps", 0))
         self.rewind()
         self._passes, self._snapshots = state["passes"], state["snapshots"]
         self._groups.restore(state["groups"])

@@ -64,11 +64,6 @@ class SequentialStrategy:
     ) -> None:
         """See ``Strategy.setup``."""
         self._check(lane, ranks)
-        if optimisation.replay.ratio and not self.replays:
-            raise Failure(
-                f"key optimisation.replay: strategy {self.name} does not learn old events again, sequential does; set "
-                "its ratio to 0"
-            )
         assert isinstance(model, MemoryModel)
         self._model = model
         if self._halved:
@@ -87,6 +82,7 @@ class SequentialStrategy:
             fused=True,  # one kernel over all weights: a memory model has many small ones
         )
         self.rate = LearningRate(optimisation, optimiser)
+        self._steps = 0
         self.rewind()
 
     def rewind(self) -> None:
@@ -194,6 +190,7 @@ class SequentialStrategy:
         """See ``Strategy.state``: the optimiser, the events with their graph, and every model's memory."""
         return {
             "rate": self.rate.state(),
+            "steps": self._steps,
             "rehearsal": self._rehearsal.state(),
             "tau": self._tau,
             "num_nodes": self._num_nodes,
@@ -204,6 +201,7 @@ class SequentialStrategy:
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Strategy.restore``."""
         self.rate.restore(state["rate"])
+        self._steps = int(state.get("steps", 0))  # earlier checkpoints have none
         self.rewind()
         self._tau = state["tau"]
         self._num_nodes = state["num_nodes"]
@@ -296,17 +294,20 @@ class SequentialStrategy:
         """Mean loss of some events and their negatives, seen from what is strictly before the first."""
         positive, negative = examples.learned, examples.training
         before_us = int(positive.time_us[here.start])
+        stream.batch = self._steps + 1
         stream.deliver_before(before_us, self._batch)
         if not self._model.training:
             self._model.train()
         both = Queries.join([positive.part(here), negative.part(here)])
         predicted = logits(stream, both, slice(0, len(both)), before_us)
+        stream.batch = 0
         truth = torch.zeros_like(predicted)
         truth[: here.stop - here.start] = 1
         return binary_cross_entropy_with_logits(predicted, truth)
 
     def _follow_gradient(self) -> bool:
         """An optimiser step, unless the gradient is not finite."""
+        self._steps += 1
         limit = self._optimisation.grad_clip
         norm = torch.nn.utils.get_total_norm([each.grad for each in self._weights if each.grad is not None])
         if limit:

@@ -47,6 +47,11 @@ class ShardedStream(MemoryStream):
         self.delivered = 0
         """Alone: how many of its events are delivered."""
 
+    @property
+    def place(self) -> int:
+        """See ``MemoryStream.place``."""
+        return self.position if self._near is None else self.position + self.delivered
+
     def part(self, numbers: Int64) -> None:
         """Go on alone.
 

@@ -48,6 +48,7 @@ class VertexStrategy:
     name: ClassVar[str] = "vertex"
     trains: ClassVar[Kind] = "snapshot"
     reads: ClassVar[Reads] = "graph"
+    replays: ClassVar[bool] = False
 
     def __init__(self, *, inference_nodes: int = 65_536) -> None:
         if inference_nodes < 1:
@@ -66,11 +67,6 @@ class VertexStrategy:
         if lane.parts < ranks.size:
             raise Failure(
                 f"lane {lane.lane} has {lane.parts} parts for {ranks.size} ranks: start at most {lane.parts} ranks"
-            )
-        if optimisation.replay.ratio:
-            raise Failure(
-                f"key optimisation.replay: strategy {self.name} does not learn old events again, sequential does; set "
-                "its ratio to 0"
             )
         assert isinstance(model, SnapshotModel)
         self._model = model

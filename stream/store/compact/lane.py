@@ -1,5 +1,7 @@
 """A lane's part of compaction: an index over its manifests, a full state where it begins, and older snapshots gone."""
 
+from collections.abc import Iterable, Iterator
+
 from schemas.store import FileRef, LaneIndex, LaneManifest
 from stream.store.compact.index_files import next_number, replaced
 from stream.store.files.crash import crash_point
@@ -95,17 +97,21 @@ def sweep_lane_index(root: Place, oldest: int, number: int, base: FileRef | None
         Bytes of the files that went.
     """
     sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
-    older = [last_step(manifest_name(tau)) for tau in sorted(manifest_taus(root)) if tau < oldest]
-    freed = remove(present(root / COMMITS, older))
-    folder = root / SNAPSHOTS
-    for found in (folder.iterdir(), (root / STATE).glob("*.arrow")):
-        freed += remove(path for path in found if (tau := number_in(path.name)) is not None and tau < oldest)
+    freed = sum(remove(paths) for paths in lane_files_before(root, oldest))
     crash_point("compact.dropped")
     left = replaced(root / INDEX, number, set() if base is None else {base.path})
     freed += remove(outdated(left, root / index_name(number)))
-    for changed in (root / COMMITS, folder, root / INDEX):
+    for changed in (root / COMMITS, root / SNAPSHOTS, root / INDEX):
         sync_folder(changed)
     return freed
+
+
+def lane_files_before(root: Place, oldest: int) -> Iterator[Iterable[Place]]:
+    """What a lane has of snapshots before τ ``oldest``: manifests, then their files, then states."""
+    older = [last_step(manifest_name(tau)) for tau in sorted(manifest_taus(root)) if tau < oldest]
+    yield present(root / COMMITS, older)
+    for found in ((root / SNAPSHOTS).iterdir(), (root / STATE).glob("*.arrow")):
+        yield (path for path in found if (tau := number_in(path.name)) is not None and tau < oldest)
 
 
 def _stage_base(staging: Staging, lane: LaneReader, first: int) -> FileRef:

@@ -1,7 +1,7 @@
 """The log's part of compaction: an index over its commits, the live graph where it begins, and older snapshots gone."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -87,7 +87,7 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
         if not known():
             staging.discard()
             return None
-    with_rejects = _with_rejects(root, log, first, kept[0].tau)
+    with_rejects = commits_with_rejects(root, log, first, kept[0].tau)
     for copy, reference in enumerate(rows):
         record = LogIndex(
             number=number + copy,
@@ -118,16 +118,8 @@ def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> Freed:
         Commits that were folded, those before the index's own but for those whose rejects stay, and bytes.
     """
     sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
-    folder = root / SNAPSHOTS
-    freed = remove(
-        path for path in folder.iterdir() if (tau := number_in(path.name)) is not None and tau < oldest
-    )
-    stay = set(index.with_rejects)
-    folded = sorted(n for n in numbers(root) if n < index.n and n not in stay)
-    freed += remove(present(root / COMMITS, [last_step(commit_name(n)) for n in folded]))
-    if (root / REJECTS).is_dir():
-        gone = set(folded)
-        freed += remove(path for path in (root / REJECTS).iterdir() if number_in(path.name) in gone)
+    folded = folded_commits(root, index.n, index.with_rejects)
+    freed = sum(remove(paths) for paths in log_files_before(root, oldest, folded))
     crash_point("compact.dropped")
     named = {reference.path for reference in (*index.ids, *([index.base] if index.base else []))}
     number = index.number - COPIES + 1
@@ -135,6 +127,21 @@ def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> Freed:
     for changed in (COMMITS, SNAPSHOTS, INDEX, *([REJECTS] if (root / REJECTS).is_dir() else [])):
         sync_folder(root / changed)
     return Freed(commits=len(folded), bytes=freed)
+
+
+def folded_commits(root: Place, n: int, with_rejects: Collection[int]) -> list[int]:
+    """Commits before number ``n`` that an index says, but for those whose rejects stay."""
+    return sorted(number for number in numbers(root) if number < n and number not in set(with_rejects))
+
+
+def log_files_before(root: Place, oldest: int, folded: list[int]) -> Iterator[Iterable[Place]]:
+    """What a log has of snapshots before τ ``oldest``, and of commits that were folded: their records and rejects."""
+    snapshots = (root / SNAPSHOTS).iterdir()
+    yield (path for path in snapshots if (tau := number_in(path.name)) is not None and tau < oldest)
+    yield present(root / COMMITS, [last_step(commit_name(n)) for n in folded])
+    if (root / REJECTS).is_dir():
+        gone = set(folded)
+        yield (path for path in (root / REJECTS).iterdir() if number_in(path.name) in gone)
 
 
 def _stage_ids(staging: Staging, log: LogReader, before: list[FileRef]) -> list[FileRef]:
@@ -166,8 +173,11 @@ def _stage_base(staging: Staging, log: LogReader, first: int) -> FileRef:
     return staging.add_table(log_base_name(first), canonical_batches(base, batch_rows(log.header)))
 
 
-def _with_rejects(root: Place, log: LogReader, first: int, oldest: int) -> list[int]:
-    """Commits whose rejects stay: all, until snapshots are dropped; then those as old go if they are published."""
+def commits_with_rejects(root: Place, log: LogReader, first: int, oldest: int) -> list[int]:
+    """Commits whose rejects stay once snapshots before number ``first`` are dropped.
+
+    All, until snapshots are dropped; then those as old go if they are published.
+    """
     assert log.last is not None
     if first == 0:
         return list(log.with_rejects)

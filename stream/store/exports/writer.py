@@ -1,12 +1,14 @@
 """The writer of exports: files first, whole and durable, then the commit that names them.
 
 Order of a commit: the files under temporary names, fsync, rename; the record, put only where its number is free. A
-crash before the record leaves files that no record names: the next commit of that number sweeps them. The numbers are
+crash before the record leaves files that no record names: the next commit of that number sweeps them. Once the record
+may be there its files stay, and what else fails does not fail the commit. The numbers are
 also the fence: a writer goes on from its own last number only, so of two writers under one name one fails at its next
 commit, whether both want one number or take turns, and what it wrote is nobody's.
 """
 
 import secrets
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +17,7 @@ from schemas.store import FileRef
 from stream.service.failure import Failure
 from stream.store.exports.layout import FILES, commit_name, file_name, file_number
 from stream.store.exports.reader import ExportReader
+from stream.store.files.clean_up import CleanUp
 from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, Write, stage
 from stream.store.files.records import put_record
@@ -32,7 +35,9 @@ class ExportWriter:
     def __init__(self, store: str | Place, name: str) -> None:
         self.reader = ExportReader(store, name)
         self._next = len(self.reader.commits)
+        self._clean_up = CleanUp(self.reader.root)
         self._swept = False
+        self._kept = 0
 
     def begin(self) -> "Export":
         """The next commit, to be filled with files and then committed; a context manager.
@@ -59,15 +64,17 @@ class ExportWriter:
         export.finish()
         crash_point("export.named")
         try:
-            put_record(self.reader.root / commit_name(record.number), record)
+            record = put_record(self.reader.root / commit_name(record.number), record)
         except FileExistsError:
+            export.discard()
             raise self._taken(record.number) from None
-        crash_point("export.committed")
         self._next = record.number + 1
-        self.reader.refresh()
+        self.reader.commits.append(record)
+        crash_point("export.committed")
         if not self._swept:
-            self._sweep(record)
+            self._clean_up.add(partial(self._sweep, record))
             self._swept = True
+        self._clean_up.run()
 
     def retain(self, newest: int) -> int:
         """Keep the newest commits only; what a topic is still to get stays as well.
@@ -76,18 +83,24 @@ class ExportWriter:
             newest: How many.
 
         Returns:
-            How many went: records first, so that none ever names a file that is gone.
+            How many went: records first, so that none ever names a file that is gone. Those that can't be removed now
+            are tried again after the next commit.
         """
+        first, self._kept = self.reader.commits.first, newest
+        self._clean_up.add(self._remove_old)
+        self._clean_up.run()
+        return self.reader.commits.first - first
+
+    def _remove_old(self) -> None:
         commits = self.reader.commits
         waiting = self.reader.least_published()
-        before = len(commits) - newest
+        before = len(commits) - self._kept
         before = before if waiting is None else min(before, waiting)
         going = [commits[number] for number in range(commits.first, max(before, commits.first))]
         root = self.reader.root
         remove(root / commit_name(commit.number) for commit in going)
         remove(root / file.path for commit in going for file in (commit.embeddings, commit.scores) if file)
         commits.drop_before(before)
-        return len(going)
 
     def _taken(self, number: int) -> Failure:
         return Failure(
@@ -96,13 +109,15 @@ class ExportWriter:
         )
 
     def _sweep(self, record: ExportCommit) -> None:
-        """Remove what was written for this number and no record names: its number is taken now."""
+        """Remove what no record names: of this number, which is taken now, and of exports that are no longer kept."""
         named = {file.path for file in (record.embeddings, record.scores) if file}
-        folder = self.reader.root / FILES
+        folder, first = self.reader.root / FILES, self.reader.commits.first
+        written = ((entry, file_number(entry)) for entry in names_in(folder))
         remove(
             folder / entry
-            for entry in names_in(folder)
-            if file_number(entry) == record.number and f"{FILES}/{entry}" not in named
+            for entry, number in written
+            if number is not None
+            and (number < first or (number == record.number and f"{FILES}/{entry}" not in named))
         )
 
 
@@ -111,6 +126,7 @@ class Export:
 
     def __init__(self, root: Place, number: int) -> None:
         self.number = number
+        self._named = False
         self._staging: Staging = stage(root)
         self._token = secrets.token_hex(6)
 
@@ -127,8 +143,9 @@ class Export:
         return self._staging.add(file_name(self.number, self._token, kind), write)
 
     def finish(self) -> None:
-        """Give the files their names, durably."""
+        """Give the files their names, durably; from here on a record may name them."""
         self._staging.finish()
+        self._named = True
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +153,7 @@ class Export:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is not None and not self._named:
             self._staging.discard()
 
     def discard(self) -> None:

@@ -3,12 +3,23 @@
 from collections.abc import Collection
 from typing import TypeVar
 
+from schemas.events import US_PER_S
 from schemas.store import Record
 from stream.store.errors import CorruptError, MismatchError
 from stream.store.files.records import put_record, read_record, seal_record
 from stream.store.places.place import Place
 
 R = TypeVar("R", bound=Record)
+
+CONFIG_KEYS = {
+    "interval_us": "snapshots.interval_s",
+    "node_features": "features.node",
+    "edge_features": "features.edge",
+    "segments": "features.segments",
+    "graph": "graph",
+    "ids": "ids",
+}
+"""Keys of the configuration that a header's keys come from; all others are keys of a lane."""
 
 
 def put_or_agree(path: Place, wanted: R, what: str, *, begun: bool, changeable: Collection[str] = ()) -> R:
@@ -52,11 +63,17 @@ def require_agreement(path: Place, found: R, wanted: R, what: str, changeable: C
     """
     for key, value in seal_record(wanted):
         if key not in {"checksum", *changeable} and getattr(found, key) != value:
+            name = CONFIG_KEYS.get(key, f"lanes.{key}")
             raise MismatchError(
-                f"{path} has {key} = {getattr(found, key)!r}, the configuration asks for {value!r}; "
-                f"it is fixed for the life of {what}: change the configuration back, or choose a new "
-                f"{'store' if what == 'a log' else 'name'}"
+                f"{path} has {name} = {_configured(key, getattr(found, key))}, the configuration asks for "
+                f"{_configured(key, value)}. It is fixed for the life of {what}: change the configuration back, or "
+                f"choose a new {'store' if what == 'a log' else 'name'}"
             )
+
+
+def _configured(key: str, value: object) -> str:
+    """A header's value as a configuration has it."""
+    return f"{value / US_PER_S:.15g}" if key == "interval_us" and isinstance(value, int) else repr(value)
 
 
 def lost_header(path: Place) -> CorruptError:

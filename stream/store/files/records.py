@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,7 +52,7 @@ def put_record(path: Place, record: R, *, replace: bool = False) -> R:
 
     1. canonical JSON under a temporary name, fsync;
     2. hard link to the final name, which fails if that exists;
-    3. fsync of the folder, and the temporary name goes.
+    3. fsync of the folder, and the temporary name goes; where that is refused, it is left to the next sweep.
 
     A crash leaves either the whole record or a temporary file that nobody reads. In a bucket one conditional put does all
     three; where its answer is lost it is repeated, and the record that it finds is taken for its own if it is the same.
@@ -90,7 +91,10 @@ def put_record(path: Place, record: R, *, replace: bool = False) -> R:
             sync_folder(folder)
         crash_point("record.named")
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(
+            OSError
+        ):  # it is a second name of the record, or half of one: neither changes how this ended
+            temporary.unlink(missing_ok=True)
     return record
 
 

@@ -147,6 +147,19 @@ def remove(paths: Iterable[Place]) -> int:
     return freed + sum(path.listed.bytes for path in objects if path.listed is not None)
 
 
+def length(paths: Iterable[Place]) -> int:
+    """Bytes that ``remove`` would free."""
+    total = 0
+    for path in paths:
+        if isinstance(path, ObjectPath):
+            total += sum(
+                one.listed.bytes for one in ([path] if path.listed else path.rglob("*")) if one.listed
+            )
+        else:
+            total += _length(path)
+    return total
+
+
 def _length(path: Path) -> int:
     """Bytes of a file, or of all files in a folder."""
     try:

@@ -103,10 +103,14 @@ class LaneReader:
             except CorruptError:
                 self._require_there()
                 raise
-            self.manifests.append(manifest)
-            self.taus.add(manifest.tau)
+            self.add(manifest)
         if len(self.manifests) == end and missing:
             self._require_there()
+
+    def add(self, manifest: LaneManifest) -> None:
+        """Take the next manifest in, as its writer does."""
+        self.manifests.append(manifest)
+        self.taus.add(manifest.tau)
 
     @property
     def totals(self) -> LaneTotals:
@@ -196,6 +200,10 @@ class LaneReader:
         if self.manifests and (made(self.root) != self._made or is_going(self.root)):
             raise ConfigMissingError(
                 f"{self.root} was removed since it was opened, or made anew: open the lane that is there now"
+            )
+        if not self.manifests and read_record(self.root / HEADER, LaneHeader) != self.header:
+            raise ConfigMissingError(
+                f"{self.root} was made for another configuration while it was empty: open the lane that is there now"
             )
 
     def _begin(self) -> None:

@@ -3,15 +3,17 @@
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
 import pyarrow as pa
 
 from schemas.config import Lane
-from schemas.store import FileRef, LaneHeader, LaneManifest, LogHeader, QualityRecord, SealedSnapshot
-from stream.partition.interface import Quality, algorithms, create
+from schemas.store import FileRef, LaneManifest, QualityRecord, SealedSnapshot
+from stream.partition.interface import Quality
 from stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
+from stream.store.files.clean_up import CleanUp
 from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record, stage
 from stream.store.files.headers import put_or_agree
@@ -20,6 +22,7 @@ from stream.store.files.numbered import Numbered
 from stream.store.files.paths import make_folders, settle, sync_folder
 from stream.store.files.sweep import outdated, remove
 from stream.store.lane.diff import Stored
+from stream.store.lane.header import lane_header
 from stream.store.lane.index import LaneTotals
 from stream.store.lane.layout import (
     COMMITS,
@@ -74,7 +77,7 @@ class LaneWriter:
            [swept on open]
         2. renamed, their folders fsynced [files that no manifest names, swept on open]
         3. the manifest: temporary name, fsync, put if absent, fsync of the folder [all or nothing]
-        4. states older than the newest two are removed [swept on open]
+        4. states older than the newest two are removed [swept on open]; where that fails, the next commit tries again
     A lane is a pure function of the log, its header and ``base_every``, so after a crash the same snapshot gets the
     same files, byte for byte. On open the newest state that can be read is restored and the log replayed from there.
     """
@@ -124,11 +127,11 @@ class LaneWriter:
                 self.root / HEADER, wanted, "a lane", begun=begun, changeable={"base_every"}
             )
             self._reader = LaneReader(store, lane.name)
-            self._swept = isinstance(
-                self.root, Path
-            )  # in a bucket only the first manifest shuts out a former writer
-            if self._swept:
+            self._clean_up = CleanUp(self.root)
+            if isinstance(self.root, Path):
                 sweep_lane(self.root, self._reader)
+            else:  # in a bucket only the first manifest shuts out a former writer
+                self._clean_up.add(partial(sweep_lane, self.root, self._reader))
             self._state: LaneState | None = self._restored()
         except BaseException:
             self._lock.release()
@@ -234,21 +237,24 @@ class LaneWriter:
                 f"the log of {self.root} no longer keeps snapshot {tau}, which the lane was to begin with"
             )
         try:
-            put_record(self.root / manifest_name(tau), record)
+            record = put_record(self.root / manifest_name(tau), record)
         except FileExistsError:
             raise LaneBusyError(
                 f"{self.root / manifest_name(tau)} was made while {self.writer_id} held the lane's lock: "
                 f"{self._lock.why_both}"
             ) from None
-        self._reader.refresh()
-        if self._swept:
-            remove(outdated(old_states(self.root, self.manifests), self.root / manifest_name(tau)))
-        else:
-            sweep_lane(self.root, self._reader)
-            self._swept = True
+        self._reader.add(record)
+        # The manifest is there: from here on nothing may fail its commit.
+        self._clean_up.add(self._remove_old_states)
+        self._clean_up.run()
         crash_point("commit.done")
         if self._observer is not None:
-            self._observer(self.manifests[-1])
+            self._observer(record)
+
+    def _remove_old_states(self) -> None:
+        self._reader.refresh()
+        newest = self.root / manifest_name(self.manifests[-1].tau)
+        remove(outdated(old_states(self.root, self.manifests), newest))
 
     def _stage(
         self, staging: Staging, state: LaneState, step: LaneStep, sequence: int, num_events: int
@@ -353,31 +359,6 @@ class LaneWriter:
         for manifest in manifests[following:]:
             state.advance(manifest.tau, log.events(manifest.tau))
         return state
-
-
-def lane_header(lane: Lane, log: LogHeader) -> LaneHeader:
-    """The header of a lane that follows a log.
-
-    Raises:
-        PartitionError: Unknown algorithm, or parameters it doesn't take.
-    """
-    create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
-    return LaneHeader(
-        lane=lane.name,
-        algorithm=lane.algorithm,
-        kind=algorithms()[lane.algorithm].kind,  # type: ignore[attr-defined]  # a class with the attribute
-        parts=lane.parts,
-        window=lane.window,
-        edge_life=lane.edge_life,
-        seed=lane.seed,
-        base_every=lane.base_every,
-        params=lane.params,
-        graph=log.graph,
-        interval_us=log.interval_us,
-        node_features=log.node_features,
-        edge_features=log.edge_features,
-        segments=log.segments,
-    )
 
 
 def quality_record(quality: Quality, seconds: float) -> QualityRecord:

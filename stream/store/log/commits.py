@@ -27,7 +27,7 @@ class CommitChain:
 
         Args:
             root: Folder of the log.
-            header: Its header, whose checksum commit 0 must name.
+            header: Its header, whose ``link`` commit 0 must name.
             indexed: False: don't look for an index.
 
         Raises:
@@ -51,7 +51,7 @@ class CommitChain:
 
     def link(self) -> str:
         """What the next commit must name as ``previous``."""
-        return self._header.checksum if self.last is None else self.last.checksum
+        return self._header.link if self.last is None else self.last.checksum
 
     def refresh(self) -> list[CommitRecord]:
         """Read the commits made since; where those were folded into an index meanwhile, go on after that.

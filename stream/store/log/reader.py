@@ -38,7 +38,7 @@ class LogReader:
 
     Attributes:
         root: Folder of the log.
-        header: What never changes in it.
+        header: What never changes in it from its first event on.
     """
 
     def __init__(self, store: str | Place) -> None:
@@ -67,7 +67,11 @@ class LogReader:
         Raises:
             CorruptError, FormatVersionError: One of them is damaged; those before it are taken in.
         """
+        before = len(self._chain.sealed)
         self._chain.refresh()
+        if not before and len(self._chain.sealed):  # from its first event on the header is fixed
+            self.header = read_record(self.root / HEADER, LogHeader)
+            self._ids = ExternalIds(self.root, self.header, self._chain)
 
     @property
     def history(self) -> History | None:

@@ -1,10 +1,10 @@
 """The writer of the log: one process appends commits, each whole or not at all."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 import pyarrow as pa
 
@@ -12,18 +12,20 @@ from schemas.events import REJECT_SCHEMA, log_event_schema
 from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
 from stream.store.errors import LaneBusyError, MissingError, StoreError
+from stream.store.files.clean_up import CleanUp
 from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record, read_record, read_table, stage
-from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import Lock, lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
 from stream.store.files.paths import make_folders, settle
-from stream.store.log.commits import CommitChain, numbers
+from stream.store.log.commits import CommitChain
+from stream.store.log.header import agreed_header
 from stream.store.log.history import put_history, read_history
 from stream.store.log.ids import ExternalIds
 from stream.store.log.index import LogTotals
-from stream.store.log.layout import COMMITS, HEADER, commit_name, log_folder, rejects_name, tail_name
+from stream.store.log.layout import COMMITS, commit_name, log_folder, rejects_name, tail_name
 from stream.store.log.outbox import Outbox, RejectedMessages
+from stream.store.log.phases import Phase, Timed
 from stream.store.log.sealed import sealable, stage_snapshot
 from stream.store.log.sweep import sweep
 from stream.store.log.tail import (
@@ -40,11 +42,6 @@ from stream.store.places.place import Place
 Key = tuple[str, int]
 """A topic partition: topic name and partition number."""
 
-Item = TypeVar("Item")
-
-Phase = Callable[[str, float], None]
-"""Told the seconds of each phase of a commit: ``files``, ``record``, ``sweep``."""
-
 
 class LogWriter:
     """Appends commits to the log of a store; use ``open``.
@@ -56,7 +53,7 @@ class LogWriter:
         4. tail files that it no longer names are removed [swept on open]
     If 1 or 2 fails (a full disk), or 3 before the record has its name, nothing has happened and the commit can be
     tried again. If 3 fails later, nobody knows; the writer refuses to go on and the log has to be opened anew,
-    which finds out.
+    which finds out. If 4 fails, the commit is made all the same, and the next one tries 4 again.
     """
 
     def __init__(self, root: Place, header: LogHeader, lock: Lock, writer_id: str) -> None:
@@ -69,14 +66,14 @@ class LogWriter:
         self._usable = True
         self._chain.refresh()
         self._chain.require_whole()
-        self._swept = isinstance(
-            root, Path
-        )  # in a bucket only the first commit shuts out whoever wrote before
-        if self._swept:
+        self._clean_up = CleanUp(root)
+        if isinstance(root, Path):
             sweep(root, self._chain)
+        else:  # in a bucket only the first commit shuts out whoever wrote before
+            self._clean_up.add(partial(sweep, root, self._chain))
         self.history = read_history(root)
         self._ids: list[pa.Array] = ExternalIds(root, header, self._chain).pieces()
-        last = self._chain.last
+        self._last = last = self._chain.last
         self._tail = self._committed_tail()
         self.positions: dict[Key, Position] = (
             {(p.topic, p.partition): p for p in last.positions} if last else {}
@@ -90,7 +87,8 @@ class LogWriter:
 
         Args:
             store: Folder of the store.
-            header: What the log must be; a new one is made so, and one without a commit becomes so.
+            header: What the log must be; a new one is made so, and one without a commit becomes so. One without an
+                event takes other ids and widths.
             writer_id: Who writes; by default host, process and a random part.
 
         Returns:
@@ -110,17 +108,15 @@ class LogWriter:
             make_folders(root / COMMITS)
             settle(root / COMMITS)
             crash_point("store.created")
-            begun = any(True for _ in numbers(root))
-            header = put_or_agree(root / HEADER, header, "a log", begun=begun)
-            return cls(root, header, lock, writer_id)
+            return cls(root, agreed_header(root, header, writer_id), lock, writer_id)
         except BaseException:
             lock.release()
             raise
 
     @property
     def last(self) -> CommitRecord | None:
-        """The newest commit; None in an empty log."""
-        return self._chain.last
+        """The newest commit that this writer knows to be durable; None in an empty log."""
+        return self._last
 
     @property
     def snapshots(self) -> Numbered[SealedSnapshot]:
@@ -200,6 +196,7 @@ class LogWriter:
         self,
         *,
         positions: Mapping[Key, Position] | None = None,
+        begins: Mapping[Key, int] | None = None,
         tail: pa.Table | None = None,
         rejects: pa.Table | None = None,
         seal: Iterable[tuple[int, pa.Table]] = (),
@@ -213,6 +210,7 @@ class LogWriter:
 
         Args:
             positions: The topic partitions that moved; the others stay as they are.
+            begins: Offset from which on each topic partition was taken in: where the last commit ends, if it has it.
             tail: Newly accepted events that stay open after this commit, ``tail_schema``, in order of arrival.
             rejects: Refused messages, ``REJECT_SCHEMA``.
             seal: Snapshots to seal, (τ, events in order) with at least the columns of ``event_schema``, ascending
@@ -230,15 +228,17 @@ class LogWriter:
         Raises:
             ValueError: The snapshots aren't ascending, are sealed already, or empty.
             OSError: The disk refuses.
-            StoreError: The writer is closed, or an earlier commit's fate is unknown.
+            StoreError: The writer is closed, an earlier commit's fate is unknown, or what was taken in doesn't begin
+                where the last commit ends.
         """
         if not self._usable:
             raise StoreError(f"the writer of {self._root} can't commit any more; open the log again")
         self._lock.require()
+        self._require_following(begins or {})
         crash_point("commit.begun")
         ids_before = self._dictionary.size
         n = self._chain.next_n
-        ordered = _Timed(sealable(seal, self.sealed_through))
+        ordered = Timed(sealable(seal, self.sealed_through))
         started = time.perf_counter()
         try:
             with stage(self._root) as staging:
@@ -284,24 +284,21 @@ class LogWriter:
             sealed_through=closed,
         )
         try:
-            self._put(record)
+            record = self._put(record)
         except OSError:
             if self._usable:
                 self._dictionary.truncate(ids_before)
             raise
+        self._clean_up.add_removal(
+            self._root / file.reference.path for file in self._tail if file not in kept
+        )
+        self.positions, self._tail, self._last, self._usable = moved, files, record, True
+        # The commit is made: from here on nothing may fail it.
         started = self._lap("record", started)
-        self.positions = moved
-        dropped = [file.reference for file in self._tail if file not in kept]
-        self._tail = files
-        for reference in dropped:
-            (self._root / reference.path).unlink(missing_ok=True)
-        if not self._swept:
-            sweep(self._root, self._chain)
-            self._swept = True
+        self._clean_up.run()
         self._lap("sweep", started)
         crash_point("commit.done")
-        assert self._chain.last is not None
-        return self._chain.last
+        return record
 
     def close(self) -> None:
         """Give the lock back; doing so twice is harmless."""
@@ -337,6 +334,22 @@ class LogWriter:
                 f"held the log's lock: {self._lock.why_both}"
             ) from None
 
+    def _require_following(self, begins: Mapping[Key, int]) -> None:
+        """See that no offset is committed twice or left out, whatever mistake led here."""
+        if self._chain.last is not self._last:
+            self._usable = False
+            raise LaneBusyError(
+                f"commits of {self._root} were made while {self.writer_id} held the log's lock: {self._lock.why_both}"
+            )
+        for (topic, partition), offset in begins.items():
+            known = self.positions.get((topic, partition))
+            if known is not None and known.next != offset:
+                self._usable = False
+                raise StoreError(
+                    f"the last commit of {self._root} ends topic {topic} partition {partition} at offset {known.next}, "
+                    f"what is to be committed begins at {offset}. Start again: reading resumes where the log ends"
+                )
+
     def _stage_tail(
         self, staging: Staging, n: int, tail: pa.Table | None, closed: int | None
     ) -> tuple[list[TailFile], FileRef | None]:
@@ -348,7 +361,8 @@ class LogWriter:
         joined = pa.concat_tables([older, tail.cast(tail_schema(self.header.ids))])
         return alive[:first], staging.add_table(tail_name(n), encode_tail(joined))
 
-    def _put(self, record: CommitRecord) -> None:
+    def _put(self, record: CommitRecord) -> CommitRecord:
+        """Put the record; the writer is usable again where that certainly failed, else once its own state follows."""
         self._usable = False
         path = self._root / commit_name(record.n)
         try:
@@ -363,30 +377,12 @@ class LogWriter:
             self._usable = isinstance(path, Path) and not path.exists()
             raise
         self._chain.add(record)
-        self._usable = True
+        return record
 
     def _lap(self, phase: str, since: float) -> float:
         now = time.perf_counter()
         self.on_phase(phase, now - since)
         return now
-
-
-class _Timed(Generic[Item]):
-    """Iterates, and adds up how long its items were in coming."""
-
-    def __init__(self, items: Iterable[Item]) -> None:
-        self.seconds = 0.0
-        self._items = iter(items)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Item:
-        started = time.perf_counter()
-        try:
-            return next(self._items)
-        finally:
-            self.seconds += time.perf_counter() - started
 
 
 def _added(totals: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

@@ -1,12 +1,14 @@
 """A lease: the lock of a folder in a bucket, which no kernel takes from a process that has died.
 
-Its holder puts the lease object anew, by If-Match, three times in ``lease_s``. Whoever wants it watches the object, by
-its own clock alone: one that stays the same for ``lease_s`` has lost its holder, and is replaced by If-Match. So no two
-clocks are ever compared. A holder that was paused for longer may still believe that it has the lease; what keeps it from
-harm is that every record is put under a name that must be free, and every data file under one that nobody else uses.
+Its holder puts the lease object anew, by If-Match, three times in ``lease_s``, which the object names. Whoever wants it
+watches the object, by its own clock alone: one that stays the same for the longer ``lease_s`` of the two has lost its
+holder, and is replaced by If-Match. So no two clocks are ever compared. A holder that was
+paused for longer may still believe that it has the lease; what keeps it from harm is that every record is put under a
+name that must be free, and every data file under one that nobody else uses.
 """
 
 import json
+import math
 import os
 import secrets
 import threading
@@ -38,7 +40,7 @@ class Lease:
     """What to say where another writer was there all the same."""
 
     def __init__(self, folder: ObjectPath, writer_id: str, name: str, doing: str) -> None:
-        """Take the lease; where a holder has fallen silent, that takes ``lease_s`` seconds.
+        """Take the lease; where a holder has fallen silent, that takes its ``lease_s`` seconds or this writer's.
 
         Args:
             folder: Of a log or lane.
@@ -121,7 +123,8 @@ class Lease:
             except FileNotFoundError:  # removed with its lane this moment
                 return self._taken()
             holder = _read(raw)
-            if not holder or _is_gone(holder) or (seen == found.etag and _now_s() - since_s >= self._lease_s):
+            silent_s = _now_s() - since_s if seen == found.etag else 0.0
+            if not holder or _is_gone(holder) or silent_s >= max(self._lease_s, _lease_s(holder)):
                 try:
                     return self._bucket.replace(self._key, content, found.etag)
                 except StaleError:
@@ -163,6 +166,7 @@ class Lease:
         said = {
             "writer": self._writer_id,
             "beat": secrets.token_hex(8),
+            "lease_s": self._lease_s,
             "boot": self._boot,
             "pid": pid,
             "started": _started(pid),
@@ -197,6 +201,12 @@ def _is_gone(holder: dict[str, object]) -> bool:
     if holder.get("boot") != _boot() or not isinstance(pid, int) or _is_here(holder):
         return False
     return _started(pid) is not None or not _lives(pid)
+
+
+def _lease_s(holder: dict[str, object]) -> float:
+    """How long the holder's lease lasts without a beat, seconds; 0 where it doesn't say: earlier releases did not."""
+    told = holder.get("lease_s")
+    return float(told) if isinstance(told, int | float) and math.isfinite(told) else 0.0
 
 
 def _lives(pid: int) -> bool:

@@ -1,7 +1,7 @@
 """The whole log checked against itself: every byte that a record names, and what must hold between them.
 
-Not checkable here: that no offset was taken in twice, because sealed events don't carry theirs; for the same
-reason the order within one time (topic partition, offset).
+That no offset was taken in twice is checked as far as ``verify.offsets`` can. Not checkable is the order within one time
+(topic partition, offset), because sealed events don't carry theirs.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,7 @@ from stream.store.places.place import Place
 from stream.store.verify.ahead import files_ahead, records_ahead
 from stream.store.verify.check import Check, Doubt
 from stream.store.verify.index import Indexed, verify_indexes
+from stream.store.verify.offsets import TailOffsets, positions_of, rejected_again, taken_again
 from stream.store.verify.rows import wrong_rows
 
 
@@ -63,6 +64,11 @@ def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
     indexed = verify_indexes(root, header, check)
     begin = 0 if indexed is None else indexed.index.n
     records = _records(root, header, begin, indexed, check)
+    rejecting = [] if indexed is None else _rejecting_before(root, indexed.index, check)
+    earlier = {after.n: before for before, after in pairwise([*rejecting, *records])}
+    for record in [*rejecting, *records]:
+        if (before := earlier.get(record.n)) is not None:
+            _follows(root, before, record, check)
     _history(root, records, check)
     snapshots = _Snapshots(root, header, indexed, check)
     if indexed is not None:
@@ -75,9 +81,9 @@ def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
         if newer is not None:
             snapshots.check(newer, record.n, record.sealed_through)
         else:
-            _rejects(root, record, check)
-    if indexed is not None:
-        _rejects_before(root, indexed.index, check)
+            _rejects(root, record, earlier.get(record.n), check)
+    for record in rejecting:
+        _rejects(root, record, earlier.get(record.n), check)
     if records:
         _tail(root, header, records[-1], check)
     return check
@@ -124,8 +130,6 @@ def _records(
             check.tell(str(error))
             chain = _resumed(root, header, records)
         check.read(path)
-    for before, after in pairwise(records):
-        check.tell(*_backwards(root, before, after))
     return records
 
 
@@ -136,11 +140,17 @@ def _resumed(root: Place, header: LogHeader, records: list[CommitRecord]) -> Com
     return chain
 
 
+def _follows(root: Place, before: CommitRecord, after: CommitRecord, check: Check) -> None:
+    """What of a commit doesn't follow from an earlier one, the nearest that is kept."""
+    check.tell(*_backwards(root, before, after))
+    if before.n + 1 == after.n:
+        check.tell(*taken_again(root / commit_name(after.n), before, after))
+
+
 def _backwards(root: Place, before: CommitRecord, after: CommitRecord) -> Iterator[str]:
     """What must only grow from commit to commit, and doesn't."""
     path = root / commit_name(after.n)
-    reached = {(p.topic, p.partition): p.next for p in before.positions}
-    now = {(p.topic, p.partition): p.next for p in after.positions}
+    reached, now = positions_of(before), positions_of(after)
     for (topic, partition), offset in reached.items():
         if now.get((topic, partition), -1) < offset:
             yield f"{path} goes back from offset {offset} to {now.get((topic, partition))} in {topic}[{partition}]"
@@ -258,22 +268,24 @@ def _history(root: Place, records: list[CommitRecord], check: Check) -> None:
             check.tell(f"{path} has {history.rows} rows, commit {record.n} has read {read}")
 
 
-def _rejects(root: Place, record: CommitRecord, check: Check) -> None:
+def _rejects(root: Place, record: CommitRecord, before: CommitRecord | None, check: Check) -> None:
     assert record.rejects is not None
     table = _table(root, record.rejects, REJECT_SCHEMA, check)
     if table is None:
         return
-    reached = {(p.topic, p.partition): p.next for p in record.positions}
+    path, reached = root / record.rejects.path, positions_of(record)
     for source in table.group_by(["topic", "partition"]).aggregate([("offset", "max")]).to_pylist():
         if source["offset_max"] >= reached.get((source["topic"], source["partition"]), -1):
             check.tell(
-                f"{root / record.rejects.path} has offset {source['offset_max']} of "
-                f"{source['topic']}[{source['partition']}], which commit {record.n} hasn't reached"
+                f"{path} has offset {source['offset_max']} of {source['topic']}[{source['partition']}], which commit "
+                f"{record.n} hasn't reached"
             )
+    check.tell(*rejected_again(path, table, positions_of(before)))
 
 
-def _rejects_before(root: Place, index: LogIndex, check: Check) -> None:
-    """The rejects of commits that an index stands for and that stay for their sake."""
+def _rejecting_before(root: Place, index: LogIndex, check: Check) -> list[CommitRecord]:
+    """Commits that an index stands for and that stay for the sake of their rejects."""
+    records = []
     for n in index.with_rejects:
         if n >= index.n:
             continue
@@ -284,16 +296,18 @@ def _rejects_before(root: Place, index: LogIndex, check: Check) -> None:
             check.tell(str(error))
             continue
         if record.rejects is not None:
-            _rejects(root, record, check)
+            records.append(record)
+    return records
 
 
 def _tail(root: Place, header: LogHeader, last: CommitRecord, check: Check) -> None:
     """The open tail of the newest commit; gone if a writer has committed since and swept it."""
     through = last.sealed_through
-    count, problems = 0, Check()
+    count, problems, offsets = 0, Check(), TailOffsets()
     for file in last.tail:
         table = _table(root, file, tail_schema(header.ids), problems)
         if table is not None:
+            problems.tell(*offsets.follow(root / file.path, table))
             tau = table["tau"].to_numpy()
             count += len(tau) if through is None else int(np.count_nonzero(tau > through))
     if (root / commit_name(last.n + 1)).exists():

@@ -1,0 +1,85 @@
+"""The stage between polls and the log: messages validated by their topic's rules, while the present is known."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import structlog
+
+from schemas.config import StreamConfig
+from stream.decode.decoder import Decoder
+from stream.job.present import Present
+from stream.microbatch import MicroBatch, RawBatch
+from stream.service.failure import Failure
+from stream.service.heartbeat import beat
+
+LOOK_S = 1.0
+"""How often a clock that can't be believed is looked at again."""
+
+_log = structlog.get_logger()
+
+
+class Decoding:
+    """Decodes the polls of all topics.
+
+    Args:
+        config: Topics and rules.
+        present: What bounds event times.
+        wait: Waits so many seconds; True: what is in hand is dropped, and read again another time. None: a clock that
+            can't be believed ends the job.
+        shown: Told how far this host's clock is off whenever it is looked at while it is, and 0 when it is right again.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        present: Present,
+        wait: Callable[[float], bool] | None,
+        shown: Callable[[float], None],
+    ) -> None:
+        self._present, self._wait, self._shown = present, wait, shown
+        self._decoders = {
+            topic.name: Decoder(topic, config, now_us=present.now_us) for topic in config.kafka.topics
+        }
+
+    def warm_up(self) -> None:
+        """Have the decoders' kernels compiled or loaded, on a message that nobody sent."""
+        for topic, decoder in self._decoders.items():
+            offsets, values = pa.array([0], pa.int64()), pa.array([b"{}"], pa.large_binary())
+            decoder.decode(RawBatch(topic, 0, 0, 1, 1, offsets, values))
+            beat()
+
+    def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
+        """Validate one poll, a bounded part of it at a time.
+
+        While this host's clock can't be believed the poll is kept, and empty batches in its place let the sink commit
+        what it took in before.
+
+        Raises:
+            Failure: It can't, and nobody waits for it.
+        """
+        decoder = self._decoders[raw.topic]
+        wrong = False
+        while (reason := self._present.check(raw)) is not None:
+            if not wrong:
+                _log.error("nothing is read by a clock that can't be right", reason=reason)
+            wrong = True
+            self._shown(self._present.error_s)
+            if self._wait is None:
+                raise Failure(reason)
+            nothing = replace(
+                raw,
+                end_offset=raw.first_offset,
+                offsets=raw.offsets[:0],
+                values=raw.values[:0],
+                quiet=None,
+                skipped=0,
+            )
+            yield decoder.decode(nothing)
+            beat()
+            if self._wait(LOOK_S):
+                return
+        if wrong:
+            self._shown(0.0)
+            _log.info("the clock is believed again")
+        yield from decoder.batches(raw)

@@ -1,0 +1,139 @@
+"""The present: this host's clock, as far as the brokers and the log don't contradict it.
+
+The upper bound of event times follows from the present. A clock that is behind would have every live event refused as
+from the future, with its offsets committed; one that is ahead would let events from the future in.
+
+Witnesses of the present are the brokers' own clock, the times that brokers (never producers) gave to records, and the
+last commit. The last two can only say that a clock is behind. Where the brokers tell their clock it decides, and later
+times of the others are somebody's mistake.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from schemas.config import StreamConfig
+from schemas.events import US_PER_S
+from schemas.store import CommitRecord
+from stream.decode.decoder import wall_time_us
+from stream.decode.rules import show_time
+from stream.kafka.broker_clock import Between
+from stream.microbatch import RawBatch
+
+ASK_S = 60.0
+"""How often brokers and log are asked while the clock is right."""
+
+RELEASED_US = 1_704_067_200 * US_PER_S
+"""2024-01-01: no clock that is right is before it. It finds a clock that a reset put to its beginning without any witness."""
+
+_DAY_S = 86_400
+
+
+class Present:
+    """Tells the time, and whether it can be believed.
+
+    Args:
+        config: Its ``time_skew_s`` is what clocks may differ by. With an upper bound in ``time_bounds`` the present
+            doesn't matter, and nothing is asked.
+        wall_us: This host's clock.
+        elapsed_s: A clock that nobody sets.
+
+    Attributes:
+        error_s: Seconds that this host's clock is ahead, or behind (negative), at least; 0 while it is believed.
+        reason: Why it can't be believed; None while it is.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        *,
+        wall_us: Callable[[], int] = wall_time_us,
+        elapsed_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.error_s = 0.0
+        self.reason: str | None = None
+        self._skew_us = round(config.time_skew_s * US_PER_S)
+        self._matters = config.time_bounds is None or config.time_bounds[1] is None
+        self._brokers: Callable[[], Between | None] = lambda: None
+        self._last_commit: Callable[[], CommitRecord | None] = lambda: None
+        self._wall_us, self._elapsed_s = wall_us, elapsed_s
+        self._told: Between | None = None
+        self._asked_s: float | None = None
+        self._stamped_us = self._committed_us = self._known_us = 0
+        self._since_s = 0.0
+        self._lock = threading.Lock()
+
+    def ask_too(
+        self, brokers: Callable[[], Between | None], last_commit: Callable[[], CommitRecord | None]
+    ) -> None:
+        """Name witnesses besides the records.
+
+        Args:
+            brokers: The brokers' clock; None: they don't tell it.
+            last_commit: The log's.
+        """
+        self._brokers, self._last_commit = brokers, last_commit
+
+    def now_us(self) -> int:
+        """The newest of this host's time and what is known of the present, microseconds since the epoch."""
+        return max(self._wall_us(), self._known_us)
+
+    def check(self, raw: RawBatch) -> str | None:
+        """Hold this host's clock against a poll and the other witnesses; returns ``reason``."""
+        if not self._matters:
+            return None
+        with self._lock:
+            return self._checked(raw)
+
+    def _checked(self, raw: RawBatch) -> str | None:
+        self._stamped_us = max(self._stamped_us, raw.stamped_us)
+        age_s = None if self._asked_s is None else self._elapsed_s() - self._asked_s
+        asks = self.reason is not None or age_s is None or (age_s >= ASK_S and len(raw.offsets) > 0)
+        if asks:
+            self._ask()
+        self._judge()
+        if (
+            self.reason is not None and not asks
+        ):  # by what was told a while ago: the machine may have slept since
+            self._ask()
+            self._judge()
+        return self.reason
+
+    def _ask(self) -> None:
+        self._told, last = self._brokers(), self._last_commit()
+        self._committed_us = 0 if last is None else last.wall_time_us
+        self._asked_s = self._elapsed_s()
+
+    def _judge(self) -> None:
+        local_us, elapsed_s = self._wall_us(), self._elapsed_s()
+        # Witnesses that only said "not before" go on with the time while the clock is waited for.
+        waited_us = round((elapsed_s - self._since_s) * US_PER_S) if self.reason is not None else 0
+        witnesses = [
+            (self._stamped_us + waited_us, "a record that a broker gave its time"),
+            (self._committed_us + waited_us, "the log's last commit"),
+            (RELEASED_US, "the release of Freshet"),
+        ]
+        ahead_us = 0
+        if self._told is not None and self._asked_s is not None:
+            passed_us = round((elapsed_s - self._asked_s) * US_PER_S)
+            latest_us = self._told.latest_us + passed_us
+            ahead_us = local_us - latest_us
+            witnesses = [each for each in witnesses if each[0] <= latest_us + self._skew_us]
+            witnesses.append((self._told.earliest_us + passed_us, "the brokers' clock"))
+        self._known_us, who = max(witnesses) if ahead_us <= self._skew_us else witnesses[-1]
+        behind_us = self._known_us - local_us
+        if max(behind_us, ahead_us) <= self._skew_us:
+            self.error_s, self.reason = 0.0, None
+            return
+        if self.reason is None:
+            self._since_s = elapsed_s
+        self.error_s = -behind_us / US_PER_S
+        self.reason = (
+            f"this host's clock says {show_time(local_us)}, {_span(abs(self.error_s))} "
+            f"{'ahead of' if self.error_s > 0 else 'behind'} {who} ({show_time(self._known_us)}), which is more than "
+            f"time_skew_s ({self._skew_us / US_PER_S:g} s). Nothing is read until the clock is right."
+        )
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / _DAY_S:,.1f} days" if seconds >= _DAY_S else f"{seconds:,.0f} s"

@@ -1,0 +1,56 @@
+"""Why the stream is not ready: what its job says, and a topic partition that holds event time back."""
+
+from collections.abc import Callable
+
+from schemas.config import StreamConfig
+from stream.metrics import StreamMetrics
+
+HELD_S = 60.0
+"""Event time that is held back for less is no reason, nor is less than a snapshot's interval."""
+
+
+def readiness(
+    config: StreamConfig, metrics: StreamMetrics, job: Callable[[], str | None]
+) -> Callable[[], str | None]:
+    """What ``/readyz`` answers, shown as a gauge as well.
+
+    Args:
+        config: Of the stream.
+        metrics: Knows what is held back, and shows the gauge.
+        job: Why the job makes no progress; None: it does.
+    """
+
+    def not_ready() -> str | None:
+        return job() or held_back(config, metrics)
+
+    metrics.ready_while(lambda: not_ready() is None)
+    return not_ready
+
+
+def held_back(config: StreamConfig, metrics: StreamMetrics) -> str | None:
+    """The sentence about the topic partition that holds event time back for too long; None: none does."""
+    held = metrics.held()
+    rules = config.snapshots
+    if held is None or held.age_s < max(HELD_S, rules.interval_s):
+        return None
+    unread = metrics.unread(held.topic, held.partition)
+    place = f"topic {held.topic} partition {held.partition}"
+    behind_s = held.behind_s
+    state = (
+        f"its event time is {_span(behind_s)} behind the newest"
+        if behind_s is not None
+        else "it had no event yet"
+    )
+    remedy = (
+        f"See why its {unread:,} unread messages do not come: its leader, say"
+        if unread
+        else "It has messages, but they do not move its event time on: look at its producer"
+    )
+    return (
+        f"{place} has held event time back for {_span(held.age_s)}, nothing is sealed: {state}. {remedy}. A partition "
+        f"with nothing unread no longer counts after snapshots.idle_timeout_s ({rules.idle_timeout_s:g} s)"
+    )
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

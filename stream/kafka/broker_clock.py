@@ -1,0 +1,75 @@
+"""What time it is on the brokers: the leader of a KRaft cluster's quorum tells its own clock.
+
+The time of a record is the producer's own (CreateTime) unless the topic has ``message.timestamp.type=LogAppendTime``,
+so a record alone cannot vouch for the present.
+"""
+
+import time
+from typing import NamedTuple
+
+import structlog
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from schemas.config import Kafka
+from schemas.events import US_PER_S
+from stream.kafka.client import client_settings
+
+ANSWER_MS = 2_000
+"""How long brokers have: who asks reads nothing meanwhile."""
+
+_US_PER_MS = US_PER_S // 1000
+_log = structlog.get_logger()
+
+
+class Between(NamedTuple):
+    """A moment that is known to lie between two times, microseconds since the epoch."""
+
+    earliest_us: int
+    latest_us: int
+
+
+class BrokerClock:
+    """Asks the brokers for the time; clusters without a quorum, or users who may not describe it, get no answer."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._client: KafkaAdminClient | None = None
+        self._answers = True
+
+    def ask(self) -> Between | None:
+        """The brokers' present; None where they don't tell it."""
+        if not self._answers:
+            return None
+        try:
+            if self._client is None:
+                short = {"request_timeout_ms": ANSWER_MS, "bootstrap_timeout_ms": ANSWER_MS}
+                self._client = KafkaAdminClient(**client_settings(self._kafka) | short)
+            asked_s = time.monotonic()
+            quorum = self._client.describe_metadata_quorum()
+            took_us = round((time.monotonic() - asked_s) * US_PER_S)
+        except (KafkaError, OSError) as error:
+            # No right to ask, or a cluster without a quorum: neither changes. An outage does.
+            self._answers = getattr(error, "retriable", True)
+            _log.debug("brokers don't tell the time", error=" ".join(str(error).split()))
+            self.close()
+            return None
+        told_ms = max(
+            (
+                replica.get("last_caught_up_timestamp", -1)
+                for topic in quorum["topics"]
+                for part in topic["partitions"]
+                for replica in part["current_voters"]
+            ),
+            default=-1,
+        )
+        if told_ms <= 0:  # Kafka 3.3 has no times
+            self._answers = False
+            return None
+        return Between(told_ms * _US_PER_MS, (told_ms + 1) * _US_PER_MS + took_us)
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()

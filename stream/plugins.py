@@ -1,0 +1,61 @@
+"""What other distributions add by entry points: each is loaded by itself, so that a broken one harms nobody else."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """The entry points of a group.
+
+    Attributes:
+        loaded: Those that can be used, by name.
+        broken: Why each of the others cannot, a sentence by name.
+    """
+
+    loaded: dict[str, Any]
+    broken: dict[str, str]
+
+
+@cache
+def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object]) -> Plugins:
+    """Load every entry point of a group, and warn once of each that cannot be used.
+
+    Args:
+        group: Such as ``freshet.partitioners``.
+        builtin: Names that are taken.
+        check: Raises where what was loaded is not what the group is for.
+    """
+    loaded: dict[str, Any] = {}
+    broken: dict[str, str] = {}
+    owner = dict.fromkeys(builtin, "a built-in one")
+    for entry in entry_points(group=group):
+        where = f"entry point {entry.name} ({group}) of {_distribution(entry)}"
+        if entry.name in owner:
+            _log.warning(
+                "%s is left out: its name is that of %s. Rename it.", where, owner[entry.name]
+            )  # the first keeps the name
+            continue
+        try:
+            found = entry.load()
+            check(found)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a module of others may raise anything
+            told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            broken[entry.name] = f"{where} cannot be loaded: {told}. Mend or remove that distribution"
+            _log.warning("%s", broken[entry.name])
+        else:
+            loaded[entry.name] = found
+            owner[entry.name] = f"one of {_distribution(entry)}"
+    return Plugins(loaded, {name: told for name, told in broken.items() if name not in loaded})
+
+
+def _distribution(entry: EntryPoint) -> str:
+    """Who gives it, with the version."""
+    found = entry.dist
+    return "an unknown distribution" if found is None else f"{found.name} {found.version}"

@@ -1,0 +1,271 @@
+"""Both services on a clock that tests move, scraped once a minute: what promtool is to judge alerts by.
+
+The stream is what writes a log on a cluster (``LogHost``), with a lane on its own thread; the trainer is rank 0 of two.
+"""
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from log_events import SECOND, event, poll
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from torch.distributed import HashStore
+
+from schemas.config import Lane, StreamConfig
+from schemas.trainer_config import TrainerConfig
+from stream.cluster.current import announce
+from stream.cluster.log_host import LogHost
+from stream.cluster.plan import Plan
+from stream.held import hold, release
+from stream.job.lane_threads import LaneThread
+from stream.job.readiness import readiness
+from stream.kafka.reader import Start
+from stream.metrics import StreamMetrics
+from stream.sink.snapshot_sink import SnapshotSink
+from stream.store.lane.reader import LaneReader
+from trainer.continual.daemon import Trainer
+from trainer.heartbeats import Heartbeats
+from trainer.metrics import TrainerMetrics
+from trainer.ranks import Ranks
+from trainer.scoring.predictions import Predictions
+
+PROMETHEUS = Path(__file__).parents[1] / "deploy/prometheus"
+T0 = 1_800_000_000
+INTERVAL_S = 300
+TICK_S = 20
+GOOD = {("ap", "all", "model"): 0.9, ("ap", "all", "recency"): 0.6}
+STREAM, RANK_0, RANK_1 = (
+    ("freshet-stream", "stream:9108"),
+    ("freshet-trainer", "trainer:9109"),
+    ("freshet-trainer", "trainer:9110"),
+)
+DOWN, GONE = "down", "gone"
+
+Target = tuple[str, str]
+
+
+class NoOffsets:
+    """Group offsets for nobody."""
+
+    def __init__(self, *_: object) -> None: ...
+    def committed(self, positions: object) -> None: ...
+    def close(self) -> None: ...
+
+
+class Scrapes:
+    """What a Prometheus would have seen of the series that the rules ask for, minute by minute."""
+
+    def __init__(self) -> None:
+        self.minutes = 0
+        self._seen: dict[str, list[str]] = {}
+        rules = (PROMETHEUS / "alerts.yml").read_text(encoding="utf-8")
+        self._asked_for = set(re.findall(r"\bfreshet_\w+", rules))
+
+    def take(self, targets: Mapping[Target, CollectorRegistry | str]) -> None:
+        """One scrape of all targets; one that is ``DOWN`` does not answer, one that is ``GONE`` is not looked for."""
+        now: dict[str, str] = {}
+        for (job, instance), registry in targets.items():
+            place = f'instance="{instance}",job="{job}"'
+            if registry == GONE:
+                continue
+            now[f"up{{{place}}}"] = "0" if registry == DOWN else "1"
+            if isinstance(registry, str):
+                continue
+            lines = generate_latest(registry).decode().splitlines(keepends=True)
+            asked_for = "".join(line for line in lines if line.partition("{")[0] in self._asked_for)
+            for family in text_string_to_metric_families(asked_for):
+                for sample in family.samples:
+                    labels = "".join(f',{name}="{value}"' for name, value in sample.labels.items())
+                    base = T0 if sample.name.endswith("_timestamp_seconds") else 0
+                    now[f"{sample.name}{{{place}{labels}}}"] = repr(sample.value - base)
+        for name in now.keys() | self._seen.keys():
+            values = self._seen.setdefault(name, ["_"] * self.minutes)
+            was_there = bool(values) and values[-1] not in ("_", "stale")
+            values.append(now.get(name, "stale" if was_there else "_"))
+        self.minutes += 1
+
+    def series(self) -> list[dict[str, str]]:
+        """``input_series`` of promtool."""
+        return [{"series": name, "values": " ".join(values)} for name, values in sorted(self._seen.items())]
+
+
+class World:
+    """A stream of two topic partitions, a lane and a trainer, all well until a test says otherwise.
+
+    Attributes:
+        speed: Seconds of event time a second.
+        unread: Messages that wait in a topic partition.
+        silent: Topic partitions of which no message comes.
+        refused: Share of messages that are no JSON.
+        late: Share of events that are two hours old.
+        reads: Whether the stream's loop goes round.
+        lane_works: Whether the lane follows the log.
+        learns: Snapshots learned a minute, at most.
+        beats: Whether rank 1 lives.
+        figures: Scores of every snapshot.
+        obstacle: What the job says at ``/readyz``.
+        targets: Instead of a registry: ``DOWN`` or ``GONE``.
+        every_minute: Called at the end of each.
+    """
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, begin_s: float = T0, **trainer: Any) -> None:
+        self.now_s, self._event_s = float(T0), begin_s
+        for name, value in {
+            "time": lambda: self.now_s,
+            "monotonic": lambda: self.now_s,
+            "time_ns": lambda: round(self.now_s * 1e9),
+        }.items():
+            patch.setattr(time, name, value)
+        patch.setitem(SnapshotSink.__init__.__kwdefaults__, "clock", lambda: self.now_s)
+        patch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
+        patch.setattr(Predictions, "figures", lambda _: dict(self.figures))
+        self.patch, self.speed, self.figures = patch, 1.0, dict(GOOD)
+        self.unread, self.silent = {0: 0, 1: 0}, set[int]()
+        self.refused = self.late = self.skipped = 0
+        self.reads = self.lane_works = self.beats = True
+        self.learns = 1_000.0
+        self.obstacle: str | None = None
+        self.targets: dict[Target, str] = {}
+        self.every_minute: list[Callable[[], None]] = []
+        self.scrapes = Scrapes()
+        self._random = np.random.default_rng(0)
+        self._next = {0: 0, 1: 0}
+        self._may_learn = 0.0
+        lane = Lane(name="hash", algorithm="hash", parts=1)
+        self.config = StreamConfig(
+            graph="g",
+            store=str(folder / "store"),
+            kafka={"bootstrap": "127.0.0.1:1", "topics": [{"name": "edges"}]},  # type: ignore[arg-type]
+            snapshots={"interval_s": INTERVAL_S, "commit_every_s": TICK_S},  # type: ignore[arg-type]
+            lanes=[lane],
+        )
+        values = {
+            "store": str(folder / "store"),
+            "lane": "hash",
+            "model_params": {"hidden": 4, "signature": 4},
+            "window": 2,
+            "optimisation": {"epochs": 1, "batch_size": 64},
+            "checkpoint": str(folder / "checkpoints"),
+            **trainer,
+        }
+        self.trainer_config = TrainerConfig.model_validate(values)
+        self._held = ExitStack()
+        plan = Plan.of(self.config, [Start("edges", partition, 0, 0) for partition in (0, 1)])
+        hold(plan.id, self.config)
+        self._held.callback(release, plan.id)
+        announce(self.config.store, plan.id)
+        self.stream = StreamMetrics(self.config)
+        self.not_ready = readiness(self.config, self.stream, lambda: self.obstacle)
+        self.host = LogHost(plan, self.config, self.stream)
+        self._held.callback(self.host.close)
+        self.lane = self._held.enter_context(LaneThread(self.config.store, lane, self.stream))
+        store = HashStore()
+        self._beats = [Heartbeats(store, rank, 2, lambda: self.now_s) for rank in (0, 1)]
+        self.ranks = [self.rank_metrics(rank) for rank in (0, 1)]
+        self.trainer: Trainer | None = None
+
+    def close(self) -> None:
+        """Give log and lane back."""
+        self._held.close()
+
+    def rank_metrics(self, rank: int, restarts: int = 0) -> TrainerMetrics:
+        """The series of a rank that has just started."""
+        up = self._beats[rank].up
+        return TrainerMetrics(self.trainer_config, rank, ranks=2, up=up, restarts=restarts)
+
+    def minutes(self, count: int) -> None:
+        """Let time pass."""
+        for _ in range(count):
+            for _ in range(60 // TICK_S):
+                self.now_s += TICK_S
+                self._event_s += TICK_S * self.speed
+                if self.reads:
+                    for partition in (0, 1):
+                        self._poll(partition)
+                self._beats[0].beat()
+                if self.beats:
+                    self._beats[1].beat()
+                self._beats[0].beat()
+            if self.lane_works:
+                self.lane.wake()
+                self.lane.bring_up_to_date(lambda: False)
+            self._learn()
+            for what in self.every_minute:
+                what()
+            registries = zip(
+                (STREAM, RANK_0, RANK_1), (self.stream, self.ranks[0], self.ranks[1]), strict=True
+            )
+            self.scrapes.take(
+                {target: self.targets.get(target, metrics.registry) for target, metrics in registries}
+            )
+
+    def _poll(self, partition: int) -> None:
+        first, waiting = self._next[partition], self.unread[partition]
+        if partition in self.silent:
+            self.host.write(
+                poll("edges", partition, [], first=first, end=first, high_watermark=first + waiting)
+            )
+            return
+        end = first + 10
+        times = np.sort(self._event_s - TICK_S * self.speed * self._random.random(10))
+        messages: list[Any] = []
+        for offset, t in enumerate(times.tolist(), first):
+            refused, late = self._random.random() < self.refused, self._random.random() < self.late
+            ends = self._random.integers(0, 20, 2).tolist()
+            rows = [event(*ends, round((t - 7_200 * late) * SECOND))]
+            messages.append((offset, None if refused else rows))
+        batch = poll("edges", partition, messages, first=first, end=end, high_watermark=end + waiting)
+        self.host.write(dataclasses.replace(batch, skipped=self.skipped))
+        self._next[partition] = end
+
+    def _learn(self) -> None:
+        if self.trainer is None:
+            lane = LaneReader(self.config.store, "hash")
+            for metrics in self.ranks:
+                metrics.graph(lane.header.graph)
+            self.trainer = Trainer(self.trainer_config, lane, Ranks(), self.ranks[0])
+        self._may_learn = min(self._may_learn + self.learns, 1_000.0)
+        self.trainer.lane.refresh()
+        waiting = list(self.trainer.lane.manifests)[self.trainer.sequence + 1 :]
+        for manifest in waiting[: int(self._may_learn)]:
+            self.trainer.step(manifest)
+            self._may_learn -= 1
+        if self.learns < 1:
+            self._may_learn = self._may_learn % 1
+
+    def case(self, firing: Mapping[int, set[str]]) -> dict[str, Any]:
+        """A test of promtool: exactly these alerts fire at these minutes."""
+        return {
+            "interval": "1m",
+            "input_series": self.scrapes.series(),
+            "promql_expr_test": [
+                {
+                    "expr": 'count by (alertname) (count by (alertname, instance) (ALERTS{alertstate="firing"}) > 0) ^ 0',
+                    "eval_time": f"{minute}m",
+                    "exp_samples": [
+                        {"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(names)
+                    ],
+                }
+                for minute, names in sorted(firing.items())
+            ],
+        }
+
+
+def rules_file(cases: list[dict[str, Any]]) -> str:
+    """A file for ``promtool test rules``."""
+    content = {"rule_files": [str(PROMETHEUS / "alerts.yml")], "evaluation_interval": "1m", "tests": cases}
+    return yaml.safe_dump(content, width=1 << 30)
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    """The alerts that are shipped."""
+    for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text(encoding="utf-8"))["groups"]:
+        yield from (rule for rule in group["rules"] if "alert" in rule)

@@ -1,0 +1,244 @@
+"""Files as others have them: columns of other names, tabs, times in RFC 3339; the same through every command."""
+
+import gzip
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from streaming import configuration
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from stream.cli import app
+from stream.decode.event_file import read_events
+from stream.decode.file_columns import FileColumns
+from stream.decode.time_texts import read_times
+from stream.decode.times import rfc3339_to_us
+from stream.decode.validate import Faults
+from stream.service.failure import Failure
+from stream.store.log.reader import LogReader
+from trainer.cli import app as trainer_app
+
+COLUMNS = "src=user,dst=item,t=ts"
+T0 = 1_700_000_000
+ROWS = 300
+
+
+def rows() -> list[tuple[int, int, int]]:
+    rng = np.random.default_rng(0)
+    return [(int(a), int(b) + 40, T0 + 60 * i) for i, (a, b) in enumerate(rng.integers(0, 40, (ROWS, 2)))]
+
+
+def moment(t: int) -> str:
+    return datetime.fromtimestamp(t, UTC).isoformat().replace("+00:00", "Z")
+
+
+def plain(folder: Path) -> Path:
+    src, dst, t = zip(*rows(), strict=True)
+    pq.write_table(pa.table({"src": src, "dst": dst, "t": t}), folder / "plain.parquet")
+    return folder / "plain.parquet"
+
+
+def text(separator: str) -> str:
+    lines = [separator.join(["item", "t", "user", "ts"])]  # a t of its own that nobody named
+    lines += [separator.join([str(dst), "-", str(src), moment(t)]) for src, dst, t in rows()]
+    return "\n".join(lines) + "\n"
+
+
+def foreign(folder: Path, kind: str) -> Path:
+    path = folder / f"foreign.{kind}"
+    src, dst, t = zip(*rows(), strict=True)
+    table = pa.table({"item": dst, "t": ["-"] * ROWS, "user": src, "ts": [moment(value) for value in t]})
+    match kind:
+        case "csv" | "tsv":
+            path.write_text(text("\t" if kind == "tsv" else ","))
+        case "tsv.gz":
+            path.write_bytes(gzip.compress(text("\t").encode()))
+        case "parquet":
+            pq.write_table(table, path, row_group_size=100)
+        case "timestamp.parquet":
+            times = pa.array([value * 1000 for value in t], pa.timestamp("ms", "UTC"))
+            pq.write_table(table.set_column(3, "ts", times), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "tsv.gz", "parquet", "timestamp.parquet"])
+def test_a_file_of_other_names_is_the_same_events(kind: str, tmp_path: Path) -> None:
+    read = read_events(foreign(tmp_path, kind), columns=FileColumns.parse(COLUMNS))
+    assert read.events.equals(read_events(plain(tmp_path)).events)
+
+
+def call(application: Any, *arguments: object) -> dict[str, Any]:
+    done = CliRunner().invoke(application, [*map(str, arguments), "--json"])
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return {key: value for key, value in found.items() if "second" not in key and not key.endswith("_s")}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["partition", "--algorithm", "distdy", "--parts", "2", "--snapshots", "3"],
+        ["savings", "--snapshots", "3", "--parts", "2"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_partition_and_savings_take_columns(command: list[str], tmp_path: Path) -> None:
+    name, *options = command
+    expected = call(app, name, plain(tmp_path), *options)
+    assert call(app, name, foreign(tmp_path, "tsv"), *options, "--columns", COLUMNS) == expected
+
+
+def test_evaluate_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.commands.evaluate.configure_logs", lambda **_: None)
+    keys = {"lane": "hash", "optimisation": {"epochs": 1}, "checkpoint": str(tmp_path / "checkpoints")}
+    (tmp_path / "trainer.yaml").write_text(yaml.safe_dump(keys))
+    options = ["evaluate", "--config", tmp_path / "trainer.yaml", "--data"]
+    with capture_logs():
+        expected = call(trainer_app, *options, plain(tmp_path))
+        found = call(trainer_app, *options, foreign(tmp_path, "csv"), "--columns", COLUMNS)
+    for run in (expected, found):
+        del run["runs"], run["peak_mib"]
+    assert found == expected
+
+
+def test_replay_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[pa.Table] = []
+
+    class Done:
+        sent, seconds, events_per_s = ROWS, 1.0, float(ROWS)
+
+    def send(events: pa.Table, **_: object) -> type[Done]:
+        sent.append(events)
+        return Done
+
+    monkeypatch.setattr("stream.kafka.producer.replay", send)
+    monkeypatch.setattr("stream.kafka.greeting.greet", lambda *_: None)
+    options = ["--bootstrap", "127.0.0.1:1", "--topic", "edges"]
+    call(app, "replay", plain(tmp_path), *options)
+    call(app, "replay", foreign(tmp_path, "tsv"), *options, "--columns", COLUMNS)
+    assert sent[0].equals(sent[1])
+
+
+@pytest.mark.parametrize("kind", ["tsv", "parquet"])
+def test_backfill_takes_columns_and_keeps_to_them(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream.commands.backfill.configure_logs", lambda **_: None)
+    monkeypatch.setattr("stream.backfill.topic_bounds", lambda _: [])
+
+    def begin(store: str, file: Path, *options: str) -> Any:
+        content = configuration(tmp_path / store, "127.0.0.1:1", "edges", snapshots={"interval_s": 3600})
+        (tmp_path / "stream.yaml").write_text(yaml.safe_dump(content))
+        arguments = ["backfill", str(file), "--config", str(tmp_path / "stream.yaml"), *options]
+        return CliRunner().invoke(app, arguments)
+
+    file = foreign(tmp_path, kind)
+    assert begin("plain", plain(tmp_path)).exit_code == 0
+    done = begin("foreign", file, "--columns", COLUMNS)
+    assert done.exit_code == 0, done.output
+    one, other = LogReader(tmp_path / "plain"), LogReader(tmp_path / "foreign")
+    taus = [snapshot.tau for snapshot in one.snapshots]
+    assert taus == [snapshot.tau for snapshot in other.snapshots]
+    assert len(taus) > 1
+    for tau in taus:
+        assert one.events(tau).equals(other.events(tau))
+    again = begin("foreign", file, "--columns", "src=item,dst=user,t=ts")
+    assert again.exit_code == 1
+    assert (
+        "--columns is another than when the log's history began: say --columns dst=item,src=user,t=ts"
+        in again.stderr
+    )
+    assert begin("foreign", file, "--columns", COLUMNS).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("src=user", "column dst is missing; found item, t, user, ts. Name the columns of the file, as --columns src="),
+        ("src=users,dst=item,t=ts", "column users is missing; found item, t, user, ts"),
+        ("src=user,dst=item,t=ts,weight=w", "column w is missing"),
+        ("source=user", "--columns names source, which events don't have. They have op, src, dst, t"),
+        ("src=user,src=item", "--columns names src twice"),
+        ("src=user,dst=user", "--columns names user twice"),
+        ("src", "--columns takes pairs as src=user,dst=item,t=ts, found 'src'"),
+        ("src=user,dst=t,t=ts", "row 1: column dst (t) has '-', expected a number"),
+        ("src=user,dst=item,t=t", "row 1: column t (t) has '-', expected a number of seconds or a time as RFC 3339"),
+    ],
+)  # fmt: skip
+def test_wrong_columns_are_one_sentence(columns: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(Failure) as failure:
+        read_events(foreign(tmp_path, "tsv"), ids="int", columns=FileColumns.parse(columns))
+    assert words in str(failure.value)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_column_is_read_for_what_it_is_named_only(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"e.{kind}"
+    if kind == "csv":
+        path.write_text("dst,src,t,label\n1,2,3,4\n")
+    else:
+        pq.write_table(pa.table({"dst": [1], "src": [2], "t": [3], "label": [4]}), path)
+    (row,) = read_events(path, columns=FileColumns.parse("src=dst, dst=src, weight=label")).events.to_pylist()
+    assert (row["src"], row["dst"], row["weight"], row["label"]) == (1, 2, 4.0, None)
+
+
+@pytest.mark.parametrize("kind", ["tsv", "parquet"])
+def test_a_time_that_is_none_is_told_with_its_row(kind: str, tmp_path: Path) -> None:
+    times = ["2024-01-01T00:00:00Z", "2024-01-01T00:00:00", "2024-02-30T00:00:00Z"]
+    path = tmp_path / f"e.{kind}"
+    for wrong, words in (
+        (1, "row 2: column t (ts) has '2024-01-01T00:00:00', which has no zone: end it with Z or an offset"),
+        (2, "row 2: column t (ts) has '2024-02-30T00:00:00Z', which names a day that does not exist"),
+    ):
+        two = [times[0], times[wrong]]
+        if kind == "tsv":
+            path.write_text("src\tdst\tts\n" + "".join(f"1\t2\t{t}\n" for t in two))
+        else:
+            pq.write_table(pa.table({"src": [1, 1], "dst": [2, 2], "ts": two}), path)
+        with pytest.raises(Failure) as failure:
+            read_events(path, columns=FileColumns.parse("t=ts"))
+        assert words in str(failure.value)
+
+
+def test_columns_are_not_for_stores(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["partition", str(tmp_path), "--algorithm", "hash", "--parts", "2", "--columns", "src=a"]
+    )
+    assert done.exit_code == 1
+    assert "--columns is for files" in done.stderr
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.none(),
+            st.text(alphabet="0123456789-+:.TZtz ", max_size=30),
+            st.datetimes().map(lambda t: t.isoformat() + "Z"),
+            st.tuples(st.datetimes(), st.integers(0, 10**12)).map(
+                lambda pair: f"{pair[0].replace(microsecond=0).isoformat()}.{pair[1]}+02:30"
+            ),
+        ),
+        max_size=8,
+    ),
+    st.integers(0, 3),
+)
+def test_columns_of_texts_are_read_as_single_texts_are(texts: list[str | None], start: int) -> None:
+    column = pa.array(texts, pa.string()).slice(start)
+    faults = Faults.none(len(column))
+    read = read_times("t", column, faults).cast(pa.int64()).to_pylist()
+    for row, one in enumerate(column.to_pylist()):
+        try:
+            expected = None if one is None else rfc3339_to_us(one)
+        except ValueError as error:
+            expected = None
+            assert str(error) in faults.of(row)[1]
+        assert read[row] == expected

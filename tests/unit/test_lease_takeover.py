@@ -1,0 +1,63 @@
+"""When a lease may be taken over: once it was seen unchanged for as long as it holds, by the watcher's own clock."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from placed import Places
+
+from stream.store.errors import LaneBusyError
+from stream.store.files.lock import lock_folder
+from stream.store.places.bucket import Bucket
+from stream.store.places.object_path import ObjectPath
+
+pytestmark = pytest.mark.parametrize("places", ["bucket"], indirect=True, scope="module")
+
+LEASE_S = 16.0
+
+
+class Slept:
+    """A clock that only sleeping moves; ``then`` is called after each sleep with the seconds slept so far."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.s = 0.0
+        self.then: Callable[[float], None] = lambda slept_s: None
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: self.s)
+        monkeypatch.setattr(time, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.s += seconds
+        self.then(self.s)
+
+
+@pytest.fixture
+def folder(places: Places) -> ObjectPath:
+    place = places.new()
+    assert isinstance(place, ObjectPath)
+    return ObjectPath(Bucket(replace(place.bucket.address, lease_s=LEASE_S)), place.key)
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> Slept:
+    return Slept(monkeypatch)
+
+
+def beat(folder: ObjectPath, number: int) -> None:
+    """What a holder on another machine puts again and again."""
+    said = {"writer": "holder", "beat": str(number), "boot": "another machine", "pid": 1, "started": "1"}
+    (folder / "lock").put(json.dumps(said).encode())
+
+
+def test_a_silent_holder_keeps_its_lease_for_all_of_its_time(folder: ObjectPath, slept: Slept) -> None:
+    beat(folder, 0)
+    lock_folder(folder, "next").release()
+    assert LEASE_S <= slept.s <= LEASE_S + 1
+
+
+def test_a_beat_at_the_last_moment_keeps_the_lease(folder: ObjectPath, slept: Slept) -> None:
+    beat(folder, 0)
+    slept.then = lambda slept_s: beat(folder, 1) if slept_s >= LEASE_S else None
+    with pytest.raises(LaneBusyError, match="written by holder, so next cannot"):
+        lock_folder(folder, "next")

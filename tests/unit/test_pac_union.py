@@ -1,0 +1,138 @@
+"""Ranks of ``pac`` learn together what one rank learns from all of their events; what a rank drops out is its own draw."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from test_pac import STILL, Rank
+from thread_ranks import side_by_side
+from trainer_streams import SECOND
+
+from schemas.config import Lane
+from schemas.events import event_schema
+from schemas.trainer_config import Optimisation
+from stream.partition.mixing import mixed_parts
+from stream.store.from_file import build_store
+from trainer.data.examples import Queries
+from trainer.ranks import Ranks
+
+NODES, SNAPSHOTS, BATCH = 90, 4, 8
+SHARES = {2: [(8, 8), (6, 3)], 3: [(8, 8, 8), (7, 3, 1)]}
+"""Events of each rank in the two steps of a snapshot: in the last one they have unequally many."""
+
+
+def apart(folder: Path, ranks: int) -> Path:
+    """A store whose parts never meet, so that no rank lacks anything: pairs of nodes, each node once a moment."""
+    part = mixed_parts(0, np.arange(NODES), ranks)
+    rng = np.random.default_rng(0)
+    rows: list[dict[str, object]] = [
+        {"op": 0, "src": node, "t": 0, "features": [0.0]} for node in range(NODES)
+    ]
+    for tau in range(SNAPSHOTS):
+        for moment, counts in enumerate(SHARES[ranks], 1):
+            pairs = [
+                pair
+                for rank, count in enumerate(counts)
+                for pair in rng.permutation(np.flatnonzero(part == rank))[: 2 * count].reshape(-1, 2)
+            ]
+            rows += [
+                {"op": 1, "src": int(u), "dst": int(v), "t": tau * SECOND + moment}
+                for u, v in rng.permutation(pairs)
+            ]
+    columns = {
+        name: [row.get(name, 1.0 if name == "weight" else None) for row in rows]
+        for name in event_schema("int").names
+    }
+    lane = Lane(name="sep", algorithm="hash", parts=ranks)  # of the name that ``Rank`` reads
+    events = pa.table(columns, schema=event_schema("int"))
+    build_store(events, folder, interval_us=SECOND, lanes=[lane], node_features=1)
+    return folder
+
+
+def drop(rank: Rank, share: float) -> None:
+    for module in rank.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = share
+
+
+def weights(rank: Rank) -> np.ndarray:
+    return torch.cat([value.flatten() for value in rank.model.state_dict().values()]).numpy().copy()
+
+
+def joined(parts: list[Queries]) -> Queries:
+    """Queries of all ranks in the order of the log."""
+    found = Queries.join(parts)
+    order = np.argsort(found.event, kind="stable")
+    return Queries(*(getattr(found, name)[order] for name in Queries.__slots__))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("model", ["tgn", "tgn-history"])
+def test_several_ranks_make_the_steps_of_one_over_the_union(ranks: int, model: str, tmp_path: Path) -> None:
+    store = apart(tmp_path, ranks)
+    optimisation = Optimisation(epochs=1, batch_size=BATCH * ranks, learning_rate=0.01)
+
+    def begun_by(group: Ranks) -> Rank:
+        """With something to remember, so that every weight has a gradient at once: Adam begins with a weight's first."""
+        rank = Rank(store, group, model, "pac", optimisation)
+        drop(rank, 0.0)
+        rank.leave_out(0)
+        return rank
+
+    def learned(group: Ranks) -> list[tuple[Queries, Queries, float, int, np.ndarray]]:
+        rank, found = begun_by(group), []
+        for sequence in range(1, SNAPSHOTS):
+            examples = rank.examples(sequence)
+            report = rank.strategy.train(examples, 0)
+            assert report.discarded == 0
+            found.append(
+                (examples.learned, examples.training, report.loss or 0.0, report.steps, weights(rank))
+            )
+        return found
+
+    everyones = side_by_side(ranks, learned)
+    alone = begun_by(Ranks())
+    begun = weights(alone)
+    for sequence, of_ranks in enumerate(zip(*everyones, strict=True), 1):
+        assert [len(rank[0]) for rank in of_ranks] == [
+            sum(counts) for counts in zip(*SHARES[ranks], strict=True)
+        ]
+        examples = replace(
+            alone.examples(sequence),
+            learned=joined([rank[0] for rank in of_ranks]),
+            training=joined([rank[1] for rank in of_ranks]),
+        )
+        report = alone.strategy.train(examples, 0)
+        for _, _, loss, steps, found in of_ranks:
+            assert steps == report.steps == len(SHARES[ranks])
+            assert loss == pytest.approx(report.loss, rel=1e-9)
+            np.testing.assert_allclose(found, weights(alone), rtol=0, atol=1e-10)
+    assert np.abs(weights(alone) - begun).max() > 0.01
+
+
+def test_what_another_rank_than_the_first_drops_out_is_drawn_from_seed_snapshot_and_epoch(
+    tmp_path: Path,
+) -> None:
+    """It has no generator in the checkpoint: whoever goes on there must draw what would have been drawn."""
+    store = apart(tmp_path, 2)
+
+    def losses(start: int, dropped: float) -> list[float | None]:
+        def learned(group: Ranks) -> list[float | None]:
+            rank = Rank(store, group, "tgn-history", "pac", STILL)
+            drop(
+                rank, dropped if group.rank == 1 else 0.0
+            )  # threads share torch's generator: rank 0 draws nothing
+            examples = rank.examples(0)
+            if group.rank == 1:
+                torch.manual_seed(start)
+            return [rank.strategy.train(examples, epoch).loss for epoch in (0, 1, 0)]
+
+        return side_by_side(2, learned)[0]
+
+    first, other, again = losses(1, 0.5)
+    assert [first, other, again] == losses(2, 0.5)
+    assert first == again != other
+    assert len(set(losses(1, 0.0))) == 1

@@ -1,0 +1,131 @@
+"""``how: uniform``: every batch draws neighbours of its own, and the same ones when it is done again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from schemas.config import Lane
+from schemas.events import event_schema
+from schemas.trainer_config import Optimisation
+from stream.store.from_file import build_store
+from stream.store.lane.reader import LaneReader
+from stream.store.window.view import WindowView
+from trainer.data import temporal_sampler
+from trainer.data.examples import Examples, Sampling, insert_events, prepare
+from trainer.data.history import History
+from trainer.models.interface import ModelShape, create_model
+from trainer.ranks import Ranks
+from trainer.strategies.interface import create_strategy
+
+SECOND, HUB, BATCH = 1_000_000, 0, 8
+OPTIMISATION = Optimisation(epochs=2, batch_size=BATCH, learning_rate=0.01)
+
+
+@pytest.fixture(scope="module")
+def lane(tmp_path_factory: pytest.TempPathFactory) -> LaneReader:
+    """The hub meets 40 others; in each of the next two seconds it meets them again, all at one time."""
+    folder = tmp_path_factory.mktemp("hub")
+    times = [10 * i for i in range(40)] + [SECOND + 5] * 40 + [2 * SECOND + 5] * 40
+    rows = [{"op": 1, "src": HUB, "dst": 1 + i % 40, "t": t, "weight": 1.0} for i, t in enumerate(times)]
+    columns = {name: [row.get(name) for row in rows] for name in event_schema("int").names}
+    table = pa.table(columns, schema=event_schema("int"))
+    build_store(table, folder, interval_us=SECOND, lanes=[Lane(name="hash", algorithm="hash", parts=2)])
+    return LaneReader(folder, "hash")
+
+
+class Learner:
+    """A strategy on its way over the lane."""
+
+    def __init__(self, lane: LaneReader, strategy: str) -> None:
+        torch.manual_seed(0)
+        params = {"memory": 6, "time_width": 4, "neighbours": 4, "how": "uniform", "dropout": 0.0}
+        self.model = create_model("tgn", ModelShape(0, 1, 0), params)
+        self.strategy = create_strategy(strategy, {}, "tgn")
+        self.strategy.setup(self.model, lane.header, Ranks(), OPTIMISATION, 0)
+        self.lane, self.window, self.history = lane, WindowView(lane, 2), History()
+
+    def examples(self, sequence: int) -> Examples:
+        manifest = self.lane.manifests[sequence]
+        self.window.advance(manifest)
+        self.strategy.advance(self.window)
+        nodes, events = self.window.num_nodes, self.window.events(manifest.tau)
+        return prepare(
+            manifest.tau, events, self.history, num_nodes=nodes, known=np.ones(nodes, np.bool_),
+            owned=self.strategy.owned(nodes), sampling=Sampling(0, 2),
+            lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
+        )  # fmt: skip
+
+
+@contextmanager
+def drawn() -> Iterator[list[tuple[int, ...]]]:
+    """Which interactions of the hub were looked at, call by call."""
+    found: list[tuple[int, ...]] = []
+    sample = temporal_sampler.sample_before
+
+    def seen(graph: Any, nodes: Any, *rest: Any) -> Any:
+        sampled = sample(graph, nodes, *rest)
+        found.extend(tuple(sampled.event[i]) for i in np.flatnonzero(nodes == HUB) if sampled.count[i])
+        return sampled
+
+    with patch.object(temporal_sampler, "sample_before", seen):
+        yield found
+
+
+def trained(learner: Learner, examples: Examples, epoch: int) -> list[tuple[int, ...]]:
+    with drawn() as found:
+        learner.strategy.train(examples, epoch)
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "pac"])
+def test_every_batch_draws_neighbours_of_its_own(strategy: str, lane: LaneReader) -> None:
+    learner = Learner(lane, strategy)
+    learner.examples(0)
+    examples = learner.examples(1)
+    first = trained(learner, examples, 0)
+    assert len(first) == len(set(first)) == 40 // BATCH
+    second = trained(learner, examples, 1)
+    assert len(second) == 40 // BATCH
+    assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "pac"])
+def test_the_same_question_draws_the_same_again(strategy: str, lane: LaneReader) -> None:
+    """What is predicted follows from the events and the seed, however often it was learned or asked before."""
+    learner = Learner(lane, strategy)
+    learner.examples(0)
+    one = learner.examples(1)
+    with drawn() as before:
+        learner.strategy.predict(learner.model, [one.learned])
+    trained(learner, one, 0)
+    with drawn() as after:
+        learner.strategy.predict(learner.model, [one.learned])
+    assert before == after
+    assert before
+    two = learner.examples(2)
+    with drawn() as later:
+        learner.strategy.predict(learner.model, [two.learned])
+    assert set(later).isdisjoint(before)
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "pac"])
+def test_a_run_that_goes_on_from_a_checkpoint_draws_what_it_would_have(
+    strategy: str, lane: LaneReader
+) -> None:
+    whole, resumed = Learner(lane, strategy), Learner(lane, strategy)
+    for learner in (whole, resumed):
+        learner.examples(0)
+    trained(whole, whole.examples(1), 0)
+    state = deepcopy(whole.strategy.state())
+    resumed.examples(1)
+    resumed.strategy.restore(state)
+    goes_on, would_have = (trained(learner, learner.examples(2), 0) for learner in (resumed, whole))
+    assert goes_on == would_have
+    assert len(set(would_have)) == 40 // BATCH

@@ -1,0 +1,97 @@
+"""Which ranks live: each counts up a number of its own in the store where ranks meet, and watches those of the others."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Protocol, Self
+
+BEAT_S = 2.0
+"""How often a rank counts up, and looks at the others."""
+
+SILENT_S = 30.0
+"""A rank whose number stands still for so long is down: its process is gone, stopped, or out of reach."""
+
+_STORE_TIMEOUT_S = 10.0
+
+
+class Numbers(Protocol):
+    """Numbers by name that all ranks share; a ``TCPStore`` is one."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a number, which is 0 where there is none yet; returns the sum."""
+        ...
+
+
+class Heartbeats:
+    """This rank's heartbeat, and when it last heard the others'.
+
+    A peer that is killed or hangs leaves the others waiting in a collective for minutes: then this is what knows who
+    is missing.
+
+    Args:
+        store: Shared by all ranks; None: there are no others.
+        rank: This rank.
+        size: How many there are.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, store: Numbers | None, rank: int, size: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store, self._rank, self.size, self._clock = store, rank, size, clock
+        self._numbers = [0] * size
+        self._heard_s = [clock()] * size
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def from_environment(cls, rank: int, size: int) -> Self:
+        """Begin to beat, in the store that torchrun's ranks meet in; a rank alone needs none."""
+        if size == 1:
+            return cls(None, rank, size)
+        from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+        # A client of its own: the group's may be held by a call that waits.
+        store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            world_size=None,
+            is_master=False,
+            timeout=timedelta(seconds=_STORE_TIMEOUT_S),
+        )
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        beats = cls(PrefixStore(f"heartbeats{attempt}", store), rank, size)
+        beats._thread = threading.Thread(target=beats._run, name="heartbeats", daemon=True)
+        beats._thread.start()
+        return beats
+
+    def up(self, rank: int) -> bool:
+        """Whether a rank was heard of within ``SILENT_S``; this one always is."""
+        return rank == self._rank or self._clock() - self._heard_s[rank] < SILENT_S
+
+    def beat(self) -> None:
+        """Count up, and look at the others' numbers.
+
+        Raises:
+            RuntimeError: The store does not answer.
+        """
+        assert self._store is not None
+        for rank in range(self.size):
+            number = self._store.add(str(rank), int(rank == self._rank))
+            if number != self._numbers[rank]:
+                self._numbers[rank], self._heard_s[rank] = number, self._clock()
+
+    def close(self) -> None:
+        """Stop beating."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_STORE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            with suppress(RuntimeError):  # while the store is gone nobody is heard of
+                self.beat()
+            self._stop.wait(BEAT_S)
