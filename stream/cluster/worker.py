@@ -1,5 +1,6 @@
 """What one process has of a job on a cluster: opened when a stage first needs it, closed when the last one is torn down."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -151,7 +152,8 @@ class Worker:
         wanted = self._config.metrics
         for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
             try:
-                here = wanted.model_copy(update={"port": port})
+                # A lane's thread has no loop that could hang: who hangs among workers is Flink's to find out.
+                here = wanted.model_copy(update={"port": port, "hung_after_s": math.inf})
                 self._endpoint = Endpoint(here, self._metrics.registry, self._readiness)
             except Failure:
                 continue

@@ -28,6 +28,7 @@ from stream.held import hold, release
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, Quiet
+from stream.service import endpoint
 from stream.service.failure import Failure
 from stream.sink.snapshot_sink import log_header
 from stream.snapshots.held_back import Held, OpenEventTime
@@ -334,3 +335,17 @@ def test_totals_count_what_was_committed_since_they_began(plan: Plan, tmp_path: 
 def test_the_plan_in_the_pipeline_is_json(plan: Plan) -> None:
     assert json.loads(plan.settings)["graph"] == "test"
     assert re.fullmatch(r"[0-9a-f]{32}", plan.id)
+
+
+def test_a_worker_that_has_only_lanes_is_alive_however_long_nothing_is_sealed(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = workers.Worker(plan)
+    try:
+        worker._serve()
+        assert worker._endpoint is not None
+        monkeypatch.setattr(endpoint, "silent_s", lambda: 1e6)
+        with urllib.request.urlopen(f"{worker._endpoint.url}/healthz", timeout=30) as answer:
+            assert answer.read() == b"alive\n"
+    finally:
+        worker.close()
