@@ -11,8 +11,8 @@ from decoding import poll
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
 from stream.job.decoding import Decoding
-from stream.job.present import ASK_S, Present
 from stream.kafka.broker_clock import Between
+from stream.kafka.present import ASK_S, Present
 from stream.microbatch import RawBatch
 from stream.service.failure import Failure
 
