@@ -92,10 +92,8 @@ class Present:
         if asks:
             self._ask()
         self._judge()
-        if (
-            self.reason is not None and not asks
-        ):  # by what was told a while ago: the machine may have slept since
-            self._ask()
+        if self.reason is not None and not asks:
+            self._ask()  # what was told is a while ago, and the machine may have slept since
             self._judge()
         return self.reason
 

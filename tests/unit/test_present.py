@@ -124,6 +124,15 @@ def test_what_was_told_is_asked_again_before_a_clock_is_called_wrong() -> None:
     assert host.asked == 2
 
 
+def test_the_brokers_time_goes_on_between_questions() -> None:
+    host = Host(NOW_S)
+    host.brokers_s = NOW_S
+    assert host.present.check(raw(LIVE)) is None
+    host.passes(ASK_S - 1)
+    host.wall_s -= 310
+    assert host.present.check(raw(LIVE)) is not None
+
+
 def test_brokers_are_asked_at_the_begin_and_then_once_a_minute_while_messages_come() -> None:
     host = Host(NOW_S)
     host.brokers_s = NOW_S
