@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import structlog
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
 from schemas.store import History, HistoryEnd
-from stream.decode.decoder import wall_time_us
 from stream.decode.file_columns import OWN, FileColumns
 from stream.decode.history_file import Survey, count_from, read_polls, survey
 from stream.decode.rules import Rules, show_time
+from stream.kafka.broker_clock import BrokerClock
+from stream.kafka.present import Present
 from stream.kafka.takeover import require_reach, topic_bounds
 from stream.microbatch import MicroBatch
 from stream.service.failure import Failure
@@ -84,7 +86,7 @@ def backfill(
         StoreError: The log is busy, damaged, made for something else, or Kafka doesn't reach back far enough.
         OSError: The disk refuses.
     """
-    rules = Rules.of(config, wall_time_us())
+    rules = Rules.of(config, _present_us(config))
     with room_to_begin(config.store), LogWriter.open(config.store, log_header(config)) as writer:
         if writer.last is None:
             history, ordered = _plan(config, rules, files, until_us, dict(offsets or {}), columns)
@@ -122,6 +124,17 @@ def backfill(
             events=history.events,
             refused=history.refused,
         )
+
+
+def _present_us(config: StreamConfig) -> int:
+    """What bounds the rows' times, microseconds."""
+    present = Present(config)
+    with closing(BrokerClock(config.kafka)) as brokers:
+        present.ask_too(brokers.ask, lambda: None)
+        reason = present.check()
+    if reason is not None:
+        raise Failure(reason)
+    return present.now_us()
 
 
 def _plan(

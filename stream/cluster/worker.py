@@ -14,9 +14,9 @@ from stream.cluster.partition_readers import PartitionReaders, last_commit
 from stream.cluster.plan import Plan
 from stream.job.decoding import Decoding
 from stream.job.lane_threads import LaneThread
-from stream.job.present import Present
 from stream.job.readiness import readiness
 from stream.kafka.broker_clock import BrokerClock
+from stream.kafka.present import Present
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
 from stream.partition.interface import PartitionError

@@ -8,7 +8,7 @@ import structlog
 
 from schemas.config import StreamConfig
 from stream.decode.decoder import Decoder
-from stream.job.present import Present
+from stream.kafka.present import Present
 from stream.microbatch import MicroBatch, RawBatch
 from stream.service.failure import Failure
 from stream.service.heartbeat import beat

@@ -16,7 +16,6 @@ from stream.job.fit import require_fit
 from stream.job.housekeeping import Housekeeping
 from stream.job.journal import Journal
 from stream.job.lane_threads import LaneThread
-from stream.job.present import Present
 from stream.job.room import RoomForCommits
 from stream.job.standby import Standby, StoppedEarly
 from stream.kafka.answers import Answers
@@ -25,6 +24,7 @@ from stream.kafka.client import NoBrokerError
 from stream.kafka.dead_letters import DeadLetters
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.group_offsets import GroupOffsets
+from stream.kafka.present import Present
 from stream.kafka.reader import ASK_S, PartitionReader
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch

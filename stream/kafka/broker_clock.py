@@ -54,19 +54,19 @@ class BrokerClock:
             _log.debug("brokers don't tell the time", error=" ".join(str(error).split()))
             self.close()
             return None
-        told_ms = max(
-            (
-                replica.get("last_caught_up_timestamp", -1)
-                for topic in quorum["topics"]
-                for part in topic["partitions"]
-                for replica in part["current_voters"]
-            ),
-            default=-1,
-        )
-        if told_ms <= 0:  # Kafka 3.3 has no times
-            self._answers = False
+        told_ms = [
+            replica.get("last_caught_up_timestamp", -1)
+            for topic in quorum["topics"]
+            for part in topic["partitions"]
+            for replica in part["current_voters"]
+        ]
+        newest_ms = max(told_ms, default=-1)
+        if newest_ms <= 0:
+            self._answers = (
+                not told_ms
+            )  # Kafka 3.3 has voters and no times; no voters, no leader at the moment
             return None
-        return Between(told_ms * _US_PER_MS, (told_ms + 1) * _US_PER_MS + took_us)
+        return Between(newest_ms * _US_PER_MS, (newest_ms + 1) * _US_PER_MS + took_us)
 
     def close(self) -> None:
         """Leave the brokers."""

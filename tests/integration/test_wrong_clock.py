@@ -18,6 +18,7 @@ from test_stream_lanes import reached
 from test_topic_changes import read_of
 
 from schemas.config import StreamConfig
+from stream.backfill import backfill
 from stream.cluster import worker as worker_module
 from stream.cluster.job import ClusterJob
 from stream.kafka.broker_clock import BrokerClock
@@ -194,6 +195,19 @@ def test_markers_of_transactions_are_the_brokers(
     host.set(IN_2024)
     with pytest.raises(Failure, match="behind a record that a broker gave its time"):
         run_job(configuration(tmp_path / "store", kafka, topic) | LIVE)
+
+
+def test_files_are_not_read_by_a_wrong_clock(kafka: str, tmp_path: Path, host: HostClock) -> None:
+    """Rows of the years since 2001 would be refused for good."""
+    past, store = tmp_path / "past.csv", tmp_path / "store"
+    past.write_text("src,dst,t\n1,2,1500000000\n")
+    config = StreamConfig(**configuration(store, kafka, fresh_topic(kafka)) | LIVE)
+    host.set(IN_2001)
+    with pytest.raises(Failure, match="this host's clock says 2001-"):
+        backfill(config, [past])
+    assert not store.exists()
+    host.mend()
+    assert backfill(config, [past]).events == 1
 
 
 def test_on_flink_a_worker_with_a_wrong_clock_waits_and_says_so(

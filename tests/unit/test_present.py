@@ -11,9 +11,9 @@ from decoding import poll
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
 from stream.job.decoding import Decoding
-from stream.job.present import ASK_S, Present
 from stream.kafka.broker_clock import Between
-from stream.microbatch import RawBatch
+from stream.kafka.present import ASK_S, Present
+from stream.microbatch import Quiet, RawBatch
 from stream.service.failure import Failure
 
 NOW_S, IN_2001, IN_2050 = 1_800_000_000, 1_000_000_000, 2_530_000_000
@@ -109,6 +109,12 @@ def test_where_the_brokers_tell_their_time_a_commit_of_the_future_is_a_mistake_o
     assert host.present.now_us() == pytest.approx(NOW_S * US_PER_S, abs=US_PER_S)
 
 
+def test_a_clock_that_is_ahead_is_measured_by_the_brokers_alone() -> None:
+    host = Host(NOW_S + 400)
+    host.committed_s, host.brokers_s = NOW_S + 200, NOW_S
+    assert "400 s ahead of the brokers' clock" in (host.present.check(raw(LIVE)) or "")
+
+
 def test_what_was_told_is_asked_again_before_a_clock_is_called_wrong() -> None:
     host = Host(NOW_S)
     host.brokers_s = NOW_S
@@ -116,6 +122,15 @@ def test_what_was_told_is_asked_again_before_a_clock_is_called_wrong() -> None:
     host.wall_s = host.brokers_s = NOW_S + 36_000  # the machine was suspended
     assert host.present.check(raw()) is None
     assert host.asked == 2
+
+
+def test_the_brokers_time_goes_on_between_questions() -> None:
+    host = Host(NOW_S)
+    host.brokers_s = NOW_S
+    assert host.present.check(raw(LIVE)) is None
+    host.passes(ASK_S - 1)
+    host.wall_s -= 310
+    assert host.present.check(raw(LIVE)) is not None
 
 
 def test_brokers_are_asked_at_the_begin_and_then_once_a_minute_while_messages_come() -> None:
@@ -156,13 +171,13 @@ def decoding(host: Host, mended_after: int | None, *, at_s: float = NOW_S) -> De
 def test_a_poll_waits_for_the_clock_and_then_nothing_of_it_is_refused(wall_s: float) -> None:
     host = Host(wall_s)
     host.brokers_s = NOW_S
-    whole = replace(raw(LIVE, LIVE), skipped=7)
+    whole = replace(raw(LIVE, LIVE), skipped=7, quiet=Quiet(60, 0))  # in hand, it holds event time back
     batches = list(decoding(host, 3, at_s=NOW_S + 3).batches(whole))
     assert [(b.first_offset, b.end_offset, len(b.events), len(b.rejects), b.skipped) for b in batches] == [
         *[(100, 100, 0, 0, 0)] * 3,
         (100, 104, 2, 0, 7),
     ]
-    assert all(batch.quiet is None for batch in batches)
+    assert [batch.quiet for batch in batches] == [None, None, None, Quiet(60, 0)]
     assert [error == 0 for error in host.shown] == [False, False, False, True]
     assert batches[0].events.schema == batches[3].events.schema
 

@@ -78,24 +78,22 @@ class Present:
         """The newest of this host's time and what is known of the present, microseconds since the epoch."""
         return max(self._wall_us(), self._known_us)
 
-    def check(self, raw: RawBatch) -> str | None:
+    def check(self, raw: RawBatch | None = None) -> str | None:
         """Hold this host's clock against a poll and the other witnesses; returns ``reason``."""
         if not self._matters:
             return None
         with self._lock:
-            return self._checked(raw)
+            return self._checked(len(raw.offsets), raw.stamped_us) if raw is not None else self._checked(0, 0)
 
-    def _checked(self, raw: RawBatch) -> str | None:
-        self._stamped_us = max(self._stamped_us, raw.stamped_us)
+    def _checked(self, messages: int, stamped_us: int) -> str | None:
+        self._stamped_us = max(self._stamped_us, stamped_us)
         age_s = None if self._asked_s is None else self._elapsed_s() - self._asked_s
-        asks = self.reason is not None or age_s is None or (age_s >= ASK_S and len(raw.offsets) > 0)
+        asks = self.reason is not None or age_s is None or (age_s >= ASK_S and messages > 0)
         if asks:
             self._ask()
         self._judge()
-        if (
-            self.reason is not None and not asks
-        ):  # by what was told a while ago: the machine may have slept since
-            self._ask()
+        if self.reason is not None and not asks:
+            self._ask()  # what was told is a while ago, and the machine may have slept since
             self._judge()
         return self.reason
 
