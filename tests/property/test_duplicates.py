@@ -16,6 +16,8 @@ from log_events import SECOND, Clock, event, poll, stream_config
 
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.snapshots.event_ids import EventIds
+from stream.store.compact.retention import Keep
+from stream.store.compact.store import compact
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.verify.log import verify_log
@@ -169,3 +171,44 @@ def test_ids_beyond_the_limit_are_counted_and_room_comes_back_with_time():
     ids.duplicates(names, later, no)
     ids.missed = 0
     assert ids.duplicates(names, later, no).sum() == pytest.approx(100)
+
+
+def test_an_id_at_the_windows_edge_stays_when_the_table_is_made_anew():
+    window = 1000
+    ids, half = EventIds(window_us=window, most=10**6), 512
+    names = pa.chunked_array([pa.array([str(i) for i in range(half + 1)])])
+    times = np.full(half + 1, window)  # the first id is seen at the edge, the last one has no room left
+    times[0] = 0
+    assert not ids.duplicates(names, times, np.zeros(half + 1, bool)).any()
+    assert ids.nbytes > EventIds(window, 1).nbytes, "it was not made anew"
+    assert ids.size == half + 1
+    again = np.zeros(1, bool)
+    assert ids.duplicates(names.slice(0, 1), np.array([window]), again).all()
+    assert not ids.duplicates(names.slice(0, 1), np.array([window + 1]), again).any()
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_an_id_at_the_windows_edge_is_read_from_the_log_again(tmp_path, compacted):
+    config = stream_config(str(tmp_path), late="next-snapshot", idle_timeout_s=1e9).model_copy(
+        update={"dedup_window_s": float(WINDOW_S)}
+    )
+    edge, now = 50 * SECOND, (50 + WINDOW_S) * SECOND
+
+    def offered(begin: int, *events: dict[str, Any]) -> int:
+        """Duplicates so far, after a run of the job."""
+        with LogWriter.open(tmp_path, log_header(config)) as writer:
+            sink = SnapshotSink(writer, config, clock=Clock())
+            sink.assign(KEYS[:1])
+            end = begin + len(events)
+            sink.offer(
+                poll(*KEYS[0], [(begin + i, [row]) for i, row in enumerate(events)], first=begin, end=end)
+            )
+            sink.seal_all()
+            assert writer.last is not None
+            return writer.last.duplicates
+
+    assert offered(0, *(event(1, 2, t, event_id=str(t)) for t in (0, edge, now))) == 0
+    if compacted:
+        assert compact(tmp_path, Keep(snapshots=1, events_s=float(WINDOW_S)), always=True).dropped == 1
+    assert offered(3, event(1, 2, now, event_id=str(edge))) == 1
+    assert offered(4, event(1, 2, now + 1, event_id=str(edge))) == 1
