@@ -125,6 +125,8 @@ class World:
         }.items():
             patch.setattr(time, name, value)
         patch.setitem(SnapshotSink.__init__.__kwdefaults__, "clock", lambda: self.now_s)
+        advance = SnapshotSink.advance  # commits take none of the world's time, so they are waited for
+        patch.setattr(SnapshotSink, "advance", lambda sink, *, wait: advance(sink, wait=True))
         patch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
         patch.setattr(Predictions, "figures", lambda _: dict(self.figures))
         self.patch, self.speed, self.figures = patch, 1.0, dict(GOOD)
