@@ -48,6 +48,7 @@ STREAM, RANK_0, RANK_1 = (
     ("freshet-trainer", "trainer:9110"),
 )
 DOWN, GONE = "down", "gone"
+FIRING = 'ALERTS{alertstate="firing"'
 
 Target = tuple[str, str]
 
@@ -125,6 +126,8 @@ class World:
         }.items():
             patch.setattr(time, name, value)
         patch.setitem(SnapshotSink.__init__.__kwdefaults__, "clock", lambda: self.now_s)
+        advance = SnapshotSink.advance  # commits take none of the world's time, so they are waited for
+        patch.setattr(SnapshotSink, "advance", lambda sink, *, wait: advance(sink, wait=True))
         patch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
         patch.setattr(Predictions, "figures", lambda _: dict(self.figures))
         self.patch, self.speed, self.figures = patch, 1.0, dict(GOOD)
@@ -242,21 +245,26 @@ class World:
             self._may_learn = self._may_learn % 1
 
     def case(self, firing: Mapping[int, set[str]]) -> dict[str, Any]:
-        """A test of promtool: exactly these alerts fire at these minutes."""
-        return {
-            "interval": "1m",
-            "input_series": self.scrapes.series(),
-            "promql_expr_test": [
+        """A test of promtool: exactly these alerts fire at these minutes, with the labels that their summaries name."""
+        summaries = {rule["alert"]: rule["annotations"]["summary"] for rule in rules()}
+        tests = []
+        for minute, names in sorted(firing.items()):
+            asked = {f"{FIRING}}}": names}
+            for name in names:
+                named = set(re.findall(r"\{\{ \$labels\.(\w+) }}", summaries[name]))
+                present = "".join(f',{label}!=""' for label in sorted(named))
+                asked[f'{FIRING},alertname="{name}"{present}}}'] = {name}
+            tests += [
                 {
-                    "expr": 'count by (alertname) (count by (alertname, instance) (ALERTS{alertstate="firing"}) > 0) ^ 0',
+                    "expr": f"count by (alertname) ({alerts}) ^ 0",
                     "eval_time": f"{minute}m",
                     "exp_samples": [
-                        {"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(names)
+                        {"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(expected)
                     ],
                 }
-                for minute, names in sorted(firing.items())
-            ],
-        }
+                for alerts, expected in asked.items()
+            ]
+        return {"interval": "1m", "input_series": self.scrapes.series(), "promql_expr_test": tests}
 
 
 def rules_file(cases: list[dict[str, Any]]) -> str:

@@ -89,9 +89,8 @@ class ExportPublisher:
         reader = ExportReader(self._store, self._to.exports)
         for folder in (COMMITS, PUBLISHED):
             make_folders(reader.root / folder)
-        self._show_lag(
-            reader, reader.published(self._to.topic, self._to.kind)
-        )  # brokers may refuse all that follows
+        # Before brokers are asked: they may refuse all that follows.
+        self._show_lag(reader, reader.published(self._to.topic, self._to.kind))
         lock = lock_folder(reader.root / PUBLISHED, new_writer_id(), f"{self._to.topic}.{self._to.kind}.lock")
         try:
             producer = self._producer()

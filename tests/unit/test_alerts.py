@@ -94,6 +94,15 @@ def test_a_trainer_that_has_no_weights_yet_is_stale_once_there_is_something_to_l
     judge(tmp_path, here, {4: set(), 29: {"FreshetStale"}})
 
 
+def test_a_topic_in_which_everything_is_refused_from_its_first_message_on_is_told(
+    world: Made, tmp_path: Path
+) -> None:
+    here = world()
+    here.refused = 1
+    here.minutes(35)
+    judge(tmp_path, here, {14: set(), 34: {"FreshetManyRefused"}})
+
+
 # Faults: what happens, for how many minutes, and what fires
 
 
