@@ -205,11 +205,12 @@ class Ranks:
         rows = np.tile(values, self.size)
         return np.unique(self.exchange_array(rows, sent, self.exchange_sizes(sent), "ids"))
 
-    def _reduce(self, values: Sequence[float], dtype: torch.dtype, op: Any) -> Tensor:
+    def _reduce(self, values: Sequence[float], dtype: torch.dtype, op: Any) -> list[Any]:
+        if self.size == 1:
+            return list(values)
         box = torch.tensor(list(values), dtype=dtype)
-        if self.size > 1:
-            dist.all_reduce(box, op=op)
-        return box
+        dist.all_reduce(box, op=op)
+        return box.tolist()
 
 
 class _Exchange(torch.autograd.Function):
