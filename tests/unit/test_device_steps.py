@@ -7,7 +7,6 @@ a tensor of another device is an error.
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
