@@ -14,6 +14,7 @@ from stream.commands.savings import savings
 from stream.commands.schema import schema
 from stream.commands.synth import synth
 from stream.commands.verify import verify
+from stream.commands.warm import warm
 
 app = typer.Typer(
     name="freshet-stream",
@@ -36,5 +37,6 @@ for command in (
     synth,
     schema,
     config,
+    warm,
 ):
     app.command()(command)

@@ -7,6 +7,7 @@ from trainer.commands.evaluate import evaluate
 from trainer.commands.export import export
 from trainer.commands.models import models
 from trainer.commands.run import run
+from trainer.commands.warm import warm
 
 app = typer.Typer(
     name="freshet-trainer",
@@ -16,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, evaluate, export, models, config):
+for command in (run, evaluate, export, models, config, warm):
     app.command()(command)
 
 
