@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from schemas.config import StreamConfig
     from schemas.events import IdKind
 
-SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 240, 40, 4
+SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
+"""Enough that tables grow."""
 IDLE_S = 0.3
 TOPIC = "warm"
 
@@ -54,8 +55,15 @@ def _sessions() -> None:
         for number, (ids, form) in enumerate(kinds):
             lanes = sorted(algorithms()) if number == 0 else ["hash"]
             topic = f"{TOPIC}-{ids}-{form}"
-            _send(broker.address, topic, _messages(_events(ids), form))
-            _run(_configuration(folder / topic, broker.address, topic, ids, form, lanes))
+            config = _configuration(folder / topic, broker.address, topic, ids, form, lanes)
+            events = _events(ids)
+            half = len(events) // 2
+            for part in (
+                events.slice(0, half),
+                events.slice(half),
+            ):  # the second job goes on where the first ended
+                _send(broker.address, topic, _messages(part, form))
+                _run(config)
 
 
 def _events(ids: "IdKind") -> "pa.Table":

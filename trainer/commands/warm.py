@@ -9,7 +9,8 @@ from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
 from trainer.commands.ranks import expected_errors
 
-SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 240, 40, 4
+SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
+"""Enough that tables grow."""
 
 
 def warm(json: Json = False, debug: Debug = False) -> None:
@@ -61,6 +62,7 @@ def _write(table: Any, file: Path) -> None:
 def _train(store: Path, checkpoint: Path, model: str, strategy: str, event: bool) -> None:
     """All of a live run: floors, exports, checkpoints and, with event models, forgetting and learning again."""
     from schemas.trainer_config import TrainerConfig
+    from stream.store.as_of import AsOf
     from trainer.service import train
 
     again: dict[str, Any] = {"replay": {"ratio": 0.5, "batches": 4}} if strategy == "sequential" else {}
@@ -73,10 +75,11 @@ def _train(store: Path, checkpoint: Path, model: str, strategy: str, event: bool
             "window": 2,
             "checkpoint": str(checkpoint),
             "device": "cpu",
-            "optimisation": {"batch_size": 20, **again},
+            "optimisation": {"batch_size": 200, **again},
             **({"budget": {"nodes": NODES // 2}} if event else {}),
             "exports": {"embeddings": True, "scores": True},
             "metrics": {"port": 0},
         }
     )
-    train(config, until_idle_s=0.0, began=time.time())
+    for moment in (AsOf(tau=SNAPSHOTS // 2), None):  # the second run goes on from the first one's checkpoint
+        train(config, until_idle_s=0.0, began=time.time(), as_of=moment)
