@@ -28,7 +28,7 @@ FROM python:3.11-slim-bookworm AS runtime
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libgomp1 \
     && rm -rf /var/lib/apt/lists/*
-# Kernels are compiled at first use and kept; the store and checkpoints live on volumes under /data.
+# Kernels are compiled below and kept; the store and checkpoints live on volumes under /data.
 RUN mkdir -p /var/cache/freshet/numba /var/cache/freshet/matplotlib /data/store /data/checkpoints \
     && chown -R 10001:10001 /var/cache/freshet /data
 COPY --from=build /opt/freshet /opt/freshet
@@ -42,6 +42,8 @@ ENV PATH=/opt/freshet/bin:$PATH \
     FRESHET_TRAINER_METRICS__HOST=0.0.0.0
 USER 10001:10001
 WORKDIR /data
+# For this kind of processor: on another, services compile anew when they first start.
+RUN freshet-stream warm && freshet-trainer warm
 VOLUME ["/data"]
 STOPSIGNAL SIGTERM
 

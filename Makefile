@@ -7,6 +7,7 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell comma
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WARM := $(VENV)/.warm
 PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
 KAFKA_PORT ?= 0
@@ -16,7 +17,7 @@ KAFKA_PORT ?= 0
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Create .venv with everything; quick when nothing changed
+setup: $(WARM) ## Create .venv with everything; quick when nothing changed
 
 # A virtual environment without a working pip is what an interrupted set-up leaves: made anew.
 $(STAMP): pyproject.toml constraints.txt
@@ -27,11 +28,18 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Watch the whole path for a few minutes: broker, stream, trainer, figures
+# Kernels are compiled once, side by side: two minutes of processor time, which the first runs would need otherwise.
+$(WARM): $(STAMP)
+	@echo "Compiling kernels (a minute or two the first time) …"
+	@$(BIN)/freshet-trainer warm --json >/dev/null & trainer=$$!; \
+		$(BIN)/freshet-stream warm --json >/dev/null; wait $$trainer
+	@touch $@
+
+demo: $(WARM) ## Watch the whole path for a few minutes: broker, stream, trainer, figures
 	@$(BIN)/python deploy/demo/orchestrate.py
 
 # Each process of the tests starts a broker of its own; one thread of torch each, or they spin against each other.
-test: $(STAMP) ## Run all tests, in two processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
+test: $(WARM) ## Run all tests, in two processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, types and import rules
@@ -61,5 +69,6 @@ flink-stop: ## Stop the development job server
 
 clean: kafka-stop flink-stop ## Remove caches, build products and the demo's output (.venv stays)
 	rm -rf deploy/kafka/target deploy/flink/target build dist target .build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
+	rm -f $(WARM)
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 	find . -path ./$(VENV) -prune -o -type d -name '*.egg-info' -exec rm -rf {} +

@@ -32,6 +32,7 @@ from trainer.scoring.ranking import average_precision, batched
 from trainer.strategies.interface import create_strategy
 
 WIDTH, EDGES, RATE = 100, 4, 1e-3
+HOST = torch.device("cpu")
 Interactions = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Source, destination, seconds, and the destination of one negative each."""
 
@@ -46,7 +47,7 @@ def interactions(file: Path) -> Interactions:
 class Peer:
     """PyG's building blocks, in the order of its example."""
 
-    def __init__(self, data: Interactions, seed: int) -> None:
+    def __init__(self, data: Interactions, seed: int, device: torch.device = HOST) -> None:
         from torch_geometric.nn import TransformerConv
         from torch_geometric.nn.models.tgn import (
             IdentityMessage,
@@ -68,23 +69,24 @@ class Peer:
                 return self.attend(x, edge_index, edge)
 
         torch.manual_seed(seed)
-        self.src, self.dst, self.t, self.negative = (torch.from_numpy(column) for column in data)
-        self.message = torch.zeros(len(self.src), EDGES)
+        self.src, self.dst, self.t, self.negative = (torch.from_numpy(column).to(device) for column in data)
+        self.message = torch.zeros(len(self.src), EDGES, device=device)
         nodes = int(max(self.src.max(), self.dst.max())) + 1
         self.memory = TGNMemory(
             nodes, EDGES, WIDTH, WIDTH, IdentityMessage(EDGES, WIDTH, WIDTH), LastAggregator()
         )
         self.attention = Attention(self.memory.time_enc)
         self.decoder = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
-        self.parts = nn.ModuleList([self.memory, self.attention, self.decoder])
-        self.neighbours = LastNeighborLoader(nodes, size=10)
+        self.parts = nn.ModuleList([self.memory, self.attention, self.decoder]).to(device)
+        self.memory.reset_state()  # its messages are made on the memory's device
+        self.neighbours = LastNeighborLoader(nodes, size=10, device=device)
         self.optimiser = torch.optim.Adam(set(self.parts.parameters()), lr=RATE)
-        self.place = torch.empty(nodes, dtype=torch.long)
+        self.place = torch.empty(nodes, dtype=torch.long, device=device)
 
     def logits(self, here: slice) -> tuple[torch.Tensor, torch.Tensor]:
         src, dst, negative = self.src[here], self.dst[here], self.negative[here]
         nodes, edge_index, edges = self.neighbours(torch.cat([src, dst, negative]).unique())
-        self.place[nodes] = torch.arange(len(nodes))
+        self.place[nodes] = torch.arange(len(nodes), device=nodes.device)
         z, last_update = self.memory(nodes)
         z = self.attention(z, last_update, edge_index, self.t[edges], self.message[edges])
         ends = [z[self.place[ids]] for ids in (src, dst, negative)]
@@ -115,26 +117,38 @@ class Peer:
             here = slice(first, min(first + 200, end))
             found.append(self.logits(here))
             self.remember(here)
-        positive, negative = (torch.cat(part).numpy() for part in zip(*found, strict=True))
+        positive, negative = (torch.cat(part).cpu().numpy() for part in zip(*found, strict=True))
         return positive, negative
 
 
 class Ours:
-    """The preset ``tgn`` under ``sequential``."""
+    """A preset under ``sequential``."""
 
-    def __init__(self, data: Interactions, options: dict[str, str], precision: str, seed: int) -> None:
+    def __init__(
+        self,
+        data: Interactions,
+        options: dict[str, str],
+        precision: str,
+        seed: int,
+        *,
+        name: str = "tgn",
+        device: torch.device = HOST,
+    ) -> None:
         torch.manual_seed(seed)
         self.data = data
         self.precision = precision
-        params = {"memory": WIDTH, "time_width": WIDTH, **options}
-        self.model = create_model("tgn", ModelShape(0, 1), params)
+        params = {"memory": WIDTH, **({"time_width": WIDTH} if name == "tgn" else {}), **options}
+        self.name, self.device = name, device
+        self.model = create_model(name, ModelShape(0, 1), params).to(device)
         self.num_nodes = int(max(data[0].max(), data[1].max())) + 1
         self.tau = 0
 
     def start(self, batch: int) -> None:
-        self.strategy = create_strategy("sequential", {"precision": self.precision}, "tgn")
+        self.strategy = create_strategy("sequential", {"precision": self.precision}, self.name)
         optimisation = Optimisation(batch_size=batch, learning_rate=RATE, grad_clip=None)
-        self.strategy.setup(self.model, SimpleNamespace(edge_features=0), Ranks(), optimisation, 0)  # type: ignore[arg-type]
+        self.strategy.setup(
+            self.model, SimpleNamespace(edge_features=0), Ranks(device=self.device), optimisation, 0
+        )  # type: ignore[arg-type]
 
     def snapshot(self, begin: int, end: int) -> tuple[Queries, Queries]:
         """The next events arrive, whatever is done with them."""

@@ -202,5 +202,7 @@ class TrainerConfig(Service):
     )
     exports: Exports = Field(default_factory=Exports)
     seed: int = Field(0, ge=0, le=10**18, description="Seed of weights, sampling and negatives.")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto: CUDA where each rank has a device of its own, else the CPU."
+    )
     metrics: TrainerMetrics = Field(default_factory=TrainerMetrics)

@@ -14,6 +14,7 @@ from stream.commands.savings import savings
 from stream.commands.schema import schema
 from stream.commands.synth import synth
 from stream.commands.verify import verify
+from stream.commands.warm import warm
 from stream.service.version import version_option
 
 LOGGING = ("run", "backfill")
@@ -41,5 +42,6 @@ for command in (
     synth,
     schema,
     config,
+    warm,
 ):
     app.command()(command)

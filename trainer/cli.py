@@ -9,6 +9,7 @@ from trainer.commands.evaluate import evaluate
 from trainer.commands.export import export
 from trainer.commands.models import models
 from trainer.commands.run import run
+from trainer.commands.warm import warm
 
 LOGGING = ("run", "evaluate", "export")
 """Commands that log."""
@@ -22,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback()(version_option("freshet-trainer"))
-for command in (run, evaluate, export, models, config):
+for command in (run, evaluate, export, models, config, warm):
     app.command()(command)
 
 

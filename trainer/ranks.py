@@ -1,7 +1,8 @@
 """The trainer's processes: who they are and the few collectives they use, every byte counted.
 
 With one rank nothing is sent and torch.distributed is never touched. Every method is a collective: all ranks
-call it, in the same order.
+call it, in the same order. A tensor travels where it lives: what is on the host by gloo, what is on a GPU by NCCL. So
+numbers that the host decides by never make it wait for the GPU.
 """
 
 import gc
@@ -9,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from stream.service.failure import Failure
 
 Device = Literal["auto", "cpu", "cuda"]
+T = TypeVar("T", bound=np.generic)
 TIMEOUT_S = 600.0
 """A peer that doesn't answer for so long is taken for dead."""
 
@@ -32,7 +34,7 @@ class Ranks:
     Attributes:
         rank: This process, 0 … size − 1.
         size: How many there are.
-        device: Where tensors live.
+        device: Where weights and memory live.
         sent_bytes: Payload bytes this rank sent to others, by purpose.
     """
 
@@ -48,17 +50,16 @@ class Ranks:
 
         Each attempt has its own key space: after a killed rank torchrun starts all again on the same store, and
         keys of the former attempt would let the new one meet dead peers.
+
+        Args:
+            device: ``auto``: CUDA where every rank of this machine has a device of its own, else the CPU.
+            timeout_s: After which a peer is taken for dead, seconds.
+
+        Raises:
+            Failure: ``cuda`` is asked for, and there are fewer devices than ranks on this machine.
         """
-        if device == "cuda" and not torch.cuda.is_available():
-            raise Failure(
-                "key device: cuda is asked for, but torch finds no CUDA device here; say auto or cpu"
-            )
-        use_cuda = device != "cpu" and torch.cuda.is_available()
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        place = (
-            torch.device("cuda", local_rank % torch.cuda.device_count()) if use_cuda else torch.device("cpu")
-        )
-        if use_cuda:
+        place = _place(device)
+        if place.type == "cuda":
             torch.cuda.set_device(place)
         if "RANK" not in os.environ:
             if "OMP_NUM_THREADS" not in os.environ:  # else torch has as many threads as was said
@@ -77,7 +78,7 @@ class Ranks:
         )
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
-            "nccl" if use_cuda else "gloo",
+            "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
             store=PrefixStore(f"attempt{attempt}", store),
             rank=rank,
             world_size=size,
@@ -112,7 +113,7 @@ class Ranks:
         """Rank 0's value, on every rank."""
         if self.size == 1:
             return value
-        box = torch.tensor([value], dtype=torch.int64, device=self.device)
+        box = torch.tensor([value], dtype=torch.int64)
         dist.broadcast(box, src=0)
         return int(box.item())
 
@@ -120,20 +121,20 @@ class Ranks:
         """Rank 0's text, on every rank."""
         if self.size == 1:
             return text
-        encoded = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8).to(self.device)
+        encoded = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
         length = self.from_first(len(encoded))
-        box = encoded if self.rank == 0 else torch.empty(length, dtype=torch.uint8, device=self.device)
+        box = encoded if self.rank == 0 else torch.empty(length, dtype=torch.uint8)
         dist.broadcast(box, src=0)
-        return bytes(box.cpu().numpy()).decode()
+        return bytes(box.numpy()).decode()
 
     def exchange_sizes(self, sizes: Sequence[int]) -> list[int]:
         """Tell each rank how many rows it will get from this one; returns how many each of them will send."""
         if self.size == 1:
             return list(sizes)
-        sent = torch.tensor(list(sizes), dtype=torch.int64, device=self.device)
+        sent = torch.tensor(list(sizes), dtype=torch.int64)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent)
-        return [int(size) for size in received]
+        return received.tolist()
 
     def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], purpose: str) -> Tensor:
         """Send blocks of rows to every rank and receive theirs; the gradient travels back the same way.
@@ -151,6 +152,14 @@ class Ranks:
             return rows
         exchanged: Tensor = _Exchange.apply(rows, list(sent), list(received), self, purpose)  # type: ignore[no-untyped-call]  # torch's apply is untyped
         return exchanged
+
+    def exchange_array(
+        self, rows: NDArray[T], sent: Sequence[int], received: Sequence[int], purpose: str
+    ) -> NDArray[T]:
+        """As ``exchange``, from host to host."""
+        if self.size == 1:
+            return rows
+        return self.exchange(torch.from_numpy(rows), sent, received, purpose).numpy()
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace every gradient by its sum over ranks, in one all-reduce; a missing one counts as zero."""
@@ -176,27 +185,32 @@ class Ranks:
             self.sent_bytes[purpose] += 2 * (self.size - 1) * rows.nbytes // self.size
         return rows
 
+    def sum_array(self, rows: NDArray[T], purpose: str) -> NDArray[T]:
+        """As ``sum_rows``, from host to host."""
+        return rows if self.size == 1 else self.sum_rows(torch.from_numpy(rows), purpose).numpy()
+
     def largest(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Element-wise maximum over ranks of arrays of one shape."""
         if self.size == 1:
             return values
-        box = torch.from_numpy(values).to(self.device, copy=True)
+        box = torch.from_numpy(values.copy())
         dist.all_reduce(box, op=dist.ReduceOp.MAX)
-        return box.cpu().numpy()
+        return box.numpy()
 
     def union(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Distinct values of all ranks, ascending."""
         if self.size == 1:
             return np.unique(values)
         sent = [len(values)] * self.size
-        rows = torch.from_numpy(values).to(self.device).repeat(self.size)
-        return np.unique(self.exchange(rows, sent, self.exchange_sizes(sent), "ids").cpu().numpy())
+        rows = np.tile(values, self.size)
+        return np.unique(self.exchange_array(rows, sent, self.exchange_sizes(sent), "ids"))
 
-    def _reduce(self, values: Sequence[float], dtype: torch.dtype, op: Any) -> Tensor:
-        box = torch.tensor(list(values), dtype=dtype, device=self.device)
-        if self.size > 1:
-            dist.all_reduce(box, op=op)
-        return box.cpu()
+    def _reduce(self, values: Sequence[float], dtype: torch.dtype, op: Any) -> list[Any]:
+        if self.size == 1:
+            return list(values)
+        box = torch.tensor(list(values), dtype=dtype)
+        dist.all_reduce(box, op=op)
+        return box.tolist()
 
 
 class _Exchange(torch.autograd.Function):
@@ -225,6 +239,22 @@ def _all_to_all(rows: Tensor, sent: list[int], received: list[int], ranks: Ranks
     row_bytes = rows.element_size() * rows[:1].numel() if len(rows) else 0
     ranks.sent_bytes[purpose] += row_bytes * (sum(sent) - sent[ranks.rank])
     return out
+
+
+def _place(device: Device) -> torch.device:
+    """This rank's device: NCCL takes no two ranks on one, so each has its own, or all of a machine have none."""
+    found = 0 if device == "cpu" else torch.cuda.device_count()
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+    if device == "cuda" and not found:
+        raise Failure("key device: cuda is asked for, but torch finds no CUDA device here. Say auto or cpu.")
+    if device == "cuda" and local_ranks > found:
+        raise Failure(
+            f"key device: cuda is asked for, but {local_ranks} ranks share {found} CUDA device(s) here. Start at most "
+            f"{found} on this machine, or say cpu."
+        )
+    if not found or local_ranks > found:
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def _limit_threads(local_ranks: int) -> None:

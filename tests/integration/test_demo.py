@@ -15,10 +15,20 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "deploy" / "demo" / "orchestrate.py"
 
 
-def start(out: Path, *options: str) -> subprocess.Popen[str]:
+KERNELS = Path(__file__).parent / "kernels"
+STREAM, TRAINER = "stream.start", "trainer.cli"
+
+
+def kernels_left_in(folder: Path) -> set[str]:
+    return {kernel for file in folder.iterdir() for kernel in file.read_text().splitlines()}
+
+
+def start(out: Path, *options: str, **more: str) -> subprocess.Popen[str]:
     # A shell has its background jobs ignore SIGINT, and what they start inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")
+    } | more
     return subprocess.Popen(
         [sys.executable, str(DEMO), "--out", str(out), *options],
         stdout=subprocess.PIPE,
@@ -29,10 +39,28 @@ def start(out: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.timeout(300)
-def test_the_demo_ends_with_a_model_above_all_floors_and_no_event_lost(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    demo = start(out, "--events", "40000", "--seconds", "36")
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """What the two commands ``warm`` compile, or find compiled."""
+    folder = tmp_path_factory.mktemp("warm")
+    environment = {**os.environ, "PYTHONPATH": str(KERNELS), "KERNELS": str(folder)}
+    for module in (STREAM, TRAINER):
+        command = [sys.executable, "-c", f"from {module} import main; main()", "warm", "--json"]
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout)["compiled"] >= 0
+    return kernels_left_in(folder)
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_ends_with_a_model_above_all_floors_and_no_event_lost(
+    tmp_path: Path, warmed: set[str]
+) -> None:
+    out, kernels = tmp_path / "demo", tmp_path / "kernels"
+    kernels.mkdir()
+    demo = start(out, "--events", "40000", "--seconds", "36", PYTHONPATH=str(KERNELS), KERNELS=str(kernels))
     printed, _ = demo.communicate(timeout=280)
     assert demo.returncode == 0, printed
     report = json.loads((out / "report.json").read_text())
@@ -45,6 +73,10 @@ def test_the_demo_ends_with_a_model_above_all_floors_and_no_event_lost(tmp_path:
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
     for shown in ("none lost, none twice", "report.png", "to try next"):
         assert shown in printed.lower().replace("\n", " ")
+    used = kernels_left_in(kernels)
+    assert {kernel.split(".")[0] for kernel in used} == {"stream", "trainer"}
+    assert any(kernel.startswith("stream.partition.distdy") for kernel in used)
+    assert used <= warmed, "the commands warm leave nothing to be compiled while events come"
 
 
 @pytest.mark.timeout(180)

@@ -166,14 +166,14 @@ def test_a_restart_sees_drift_as_if_it_had_never_stopped() -> None:
 
 def rates(policy: Optimisation, steps: int, drift_at: int | None = None) -> list[float]:
     weight = torch.nn.Parameter(torch.zeros(1))
-    rate = LearningRate(policy, torch.optim.SGD([weight], lr=policy.learning_rate))
+    rate = LearningRate(policy, [weight])
     found = []
     for step in range(steps):
         if step == drift_at:
             rate.drifted()
         weight.grad = torch.ones(1)
         before = float(weight.detach())
-        rate.step()
+        rate.step(weight.grad.sum())
         found.append(before - float(weight.detach()))
     return found
 
@@ -248,10 +248,11 @@ def test_weights_that_are_not_finite_are_put_back_and_training_goes_on(
     before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
     step = trainer.strategy.rate.step
 
-    def poisoned() -> None:
-        step()
+    def poisoned(norm: torch.Tensor) -> torch.Tensor:
+        left_out = step(norm)
         with torch.no_grad():
             next(trainer.model.parameters()).fill_(torch.nan)
+        return left_out
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer.strategy.rate, "step", poisoned)
@@ -274,10 +275,11 @@ def test_with_weights_that_are_put_back_goes_what_they_left_in_memory(tmp_path: 
     mail, sketch = before["mail"].clone(), before["sketch"].copy()
     step = trainer.strategy.rate.step
 
-    def poisoned() -> None:
-        step()
+    def poisoned(norm: torch.Tensor) -> torch.Tensor:
+        left_out = step(norm)
         with torch.no_grad():
             next(trainer.model.parameters()).fill_(torch.nan)
+        return left_out
 
     trainer.strategy.rate.step = poisoned
     trainer.step(trainer.lane.manifests[2])

@@ -1,16 +1,19 @@
 """Rows that other ranks own: asked for once each, answered in bulk, kept while they cannot change."""
 
+from typing import TypeVar
+
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.data.graph_window import GraphWindow
 from trainer.data.past import Past
+from trainer.device import to_device
 from trainer.ranks import Ranks
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
+T = TypeVar("T", bound=np.generic)
 
 
 class Request:
@@ -32,8 +35,15 @@ class Request:
         self._order = order[np.searchsorted(homes[order], 0) :]
         self._sent = np.bincount(homes[self._order], minlength=ranks.size).tolist()
         self._received = ranks.exchange_sizes(self._sent)
-        wanted = torch.from_numpy(keys[self._order]).to(ranks.device)
-        self.asked: Int64 = ranks.exchange(wanted, self._sent, self._received, "ids").cpu().numpy()
+        wanted = keys[self._order]
+        self.asked: Int64 = ranks.exchange_array(wanted, self._sent, self._received, "ids")
+
+    def answer_array(self, rows: NDArray[T], purpose: str) -> NDArray[T]:
+        """As ``answer``, from host to host."""
+        arrived = self._ranks.exchange_array(rows, self._received, self._sent, purpose)
+        answered = np.zeros((self._wanted, *rows.shape[1:]), rows.dtype)
+        answered[self._order] = arrived
+        return answered
 
     def answer(self, rows: Tensor, purpose: str) -> Tensor:
         """Send the rows of ``asked`` and get those of the keys.
@@ -46,7 +56,7 @@ class Request:
             (n, d), zero rows for keys without an owner.
         """
         arrived = self._ranks.exchange(rows, self._received, self._sent, purpose)
-        places = torch.from_numpy(self._order).to(arrived.device)
+        places = to_device(self._order, arrived.device)
         return arrived.new_zeros((self._wanted, *rows.shape[1:])).index_copy(0, places, arrived)
 
 
@@ -104,8 +114,7 @@ class InputRows:
     ) -> None:
         request = Request(keys[missing], homes[missing], self._ranks)
         distinct, place = np.unique(request.asked, return_inverse=True)
-        rows = torch.from_numpy(self._stored(window, past, distinct)[place]).to(self._ranks.device)
-        fetched = request.answer(rows, "features").cpu().numpy()
+        fetched = request.answer_array(self._stored(window, past, distinct)[place], "features")
         out[missing] = fetched
         for snapshot, here, nodes in past.by_snapshot(keys[missing]):
             self._caches[snapshot.tau].add(nodes, fetched[here])

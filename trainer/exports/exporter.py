@@ -231,7 +231,7 @@ def _on_first(rows: torch.Tensor, place: Int64, ranks: Ranks) -> NDArray[np.floa
     """All ranks' rows on rank 0, each at its place; none elsewhere."""
     sent = [len(rows), *[0] * (ranks.size - 1)]
     received = ranks.exchange_sizes(sent)
-    places = ranks.exchange(torch.from_numpy(place).to(rows.device), sent, received, "exports").cpu().numpy()
+    places = ranks.exchange_array(place, sent, received, "exports")
     table = ranks.exchange(rows.contiguous(), sent, received, "exports").cpu().numpy()
     ordered = np.empty_like(table)
     ordered[places] = table

@@ -20,6 +20,7 @@ from trainer.continual.resume import newest_checkpoint, restore
 from trainer.data.examples import Queries
 from trainer.data.history import History
 from trainer.data.node_names import NodeNames
+from trainer.device import to_device
 from trainer.exports.exporter import Touched, embedded, version_of
 from trainer.models.interface import ModelShape, SnapshotModel, create_model
 from trainer.ranks import Ranks
@@ -148,8 +149,8 @@ class Predictor:
         if isinstance(self._model, SnapshotModel):
             nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
             z = self._strategy.embeddings(nodes)
-            at_src, at_dst = (torch.from_numpy(half).to(z.device) for half in np.split(place, 2))
-            logits = self._model.score(z[at_src], z[at_dst], torch.from_numpy(encounters).to(z.device))
+            at_src, at_dst = (to_device(half, z.device) for half in np.split(place, 2))
+            logits = self._model.score(z[at_src], z[at_dst], to_device(encounters, z.device))
             found: NDArray[np.float32] = logits.cpu().numpy()
             return found
         when = np.full(len(src), time_us)

@@ -23,7 +23,7 @@ class NodeInputs:
     """What is known about n nodes, each in one snapshot of the window.
 
     Attributes:
-        nodes: int64 (n,) dense ids.
+        nodes: int64 (n,) dense ids, on the host whatever the device.
         features: float32 (n, F) node features.
         structure: float32 (n, STRUCTURE).
     """

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from trainer.data.history import Encounter
 
-_AGES = [column for column in Encounter if column.name.endswith("_AGE")]
-_COUNTS = [column for column in Encounter if column.name.endswith("_COUNT")]
+_AGES = sum(column.name.endswith("_AGE") for column in Encounter)
+"""They stand in front, counts behind them. A list of columns would be copied to the device each time it is used."""
 _BUMPS = 10
 _LONGEST_LOG_S = 20.0  # e²⁰ s = 15 years
 
@@ -21,7 +21,7 @@ class EncounterEncoder(nn.Module):
         width: Numbers a query.
     """
 
-    width = len(_AGES) * _BUMPS + len(_COUNTS)
+    width = _AGES * _BUMPS + len(Encounter) - _AGES
     centres: Tensor
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class EncounterEncoder(nn.Module):
 
     def forward(self, encounters: Tensor) -> Tensor:
         """float32 (q, len(Encounter)) → (q, width)."""
-        log_age = torch.log1p(encounters[:, _AGES])
+        log_age = torch.log1p(encounters[:, :_AGES])
         spacing = _LONGEST_LOG_S / (_BUMPS - 1)
         bumps = torch.exp(-(((log_age.unsqueeze(-1) - self.centres) / spacing) ** 2))
-        return torch.cat([bumps.flatten(1), torch.log1p(encounters[:, _COUNTS]) / 4], dim=1)
+        return torch.cat([bumps.flatten(1), torch.log1p(encounters[:, _AGES:]) / 4], dim=1)
 
 
 class LinkDecoder(nn.Module):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.data.signatures import MAX_WIDTH, signatures
+from trainer.device import to_device
 from trainer.models.interface import STRUCTURE, ModelShape, NodeInputs, SnapshotModel, register
 from trainer.models.link_decoder import LinkDecoder
 from trainer.nn.csr_graph import CSRGraph
@@ -59,8 +60,8 @@ class SageLinear(SnapshotModel):
 
     def encode(self, inputs: NodeInputs) -> Tensor:
         """Features ⊕ signature ⊕ structure."""
-        drawn = signatures(inputs.nodes.cpu().numpy(), self._signature, self._seed)
-        signature = torch.from_numpy(drawn).to(inputs.features.device)
+        drawn = signatures(inputs.nodes.numpy(), self._signature, self._seed)
+        signature = to_device(drawn, inputs.features.device)
         return torch.cat([inputs.features, signature, inputs.structure], dim=1)
 
     def message_pass(self, layer: int, graph: CSRGraph, own: Tensor, x: Tensor) -> Tensor:

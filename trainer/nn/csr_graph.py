@@ -38,9 +38,11 @@ class CSRGraph:
         """The same edges from targets to sources, targets ascending within a row."""
         order = torch.argsort(self.sources, stable=True)
         targets = torch.repeat_interleave(
-            torch.arange(self.num_targets, device=self.sources.device), self.degrees
+            torch.arange(self.num_targets, device=self.sources.device),
+            self.degrees,
+            output_size=len(self.sources),  # known, or the host would wait for the sum
         )
-        counts = torch.bincount(self.sources, minlength=self.num_sources)
         indptr = torch.zeros(self.num_sources + 1, dtype=torch.int64, device=self.sources.device)
+        counts = torch.zeros_like(indptr[1:]).scatter_add_(0, self.sources, torch.ones_like(self.sources))
         torch.cumsum(counts, 0, out=indptr[1:])
         return CSRGraph(indptr, targets[order], self.num_targets)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import structlog
-import torch
 from numpy.typing import NDArray
 
 from trainer.data.examples import Examples, Queries
@@ -179,8 +178,8 @@ def side_by_side(
 def _gather(tables: list[Float64], ranks: Ranks) -> list[Float64]:
     """All ranks' tables on rank 0, rows by their first column; nothing elsewhere. One exchange for all of them."""
     kinds = np.repeat(np.arange(len(tables), dtype=np.float64), [len(table) for table in tables])
-    own = torch.from_numpy(np.column_stack([kinds, np.concatenate(tables)])).to(ranks.device)
+    own = np.column_stack([kinds, np.concatenate(tables)])
     to_first = [len(own), *[0] * (ranks.size - 1)]
-    rows = ranks.exchange(own, to_first, ranks.exchange_sizes(to_first), "scores").cpu().numpy()
+    rows = ranks.exchange_array(own, to_first, ranks.exchange_sizes(to_first), "scores")
     found = [rows[rows[:, 0] == kind, 1:] for kind in range(len(tables))]
     return [table[np.argsort(table[:, 0], kind="stable")] for table in found]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trainer.data.hop_rows import mails_there
 from trainer.data.walks import WalkSketches
+from trainer.device import to_device
 from trainer.models.memory.messages import Mail
 from trainer.strategies.row_places import RowPlaces
 
@@ -122,7 +123,7 @@ class Mailbox:
         fresh = self.places.hold(nodes)
         if self.places.end > len(self.mail):
             self._grow(max(self.places.end, len(self.mail) * 5 // 4))
-        self.mail[torch.from_numpy(fresh).to(self.mail.device)] = 0
+        self.mail.index_fill_(0, to_device(fresh, self.mail.device), 0)
         if self.walks is not None:
             self.walks.sketch[fresh] = 0
             self.walks.time_us[fresh] = 0
@@ -144,7 +145,7 @@ class Mailbox:
         self.see(nodes, time_us)
         sound = mails.nan_to_num(0.0).clamp(-LARGEST_MAIL, LARGEST_MAIL)
         rows = nodes if self.places is None else self.places.of(nodes)
-        self.mail.index_copy_(0, torch.from_numpy(rows).to(self.mail.device), sound)
+        self.mail.index_copy_(0, to_device(rows, self.mail.device), sound)
 
     def see(self, nodes: Int64, time_us: Int64) -> None:
         """Note the latest events of some distinct nodes, whose mails somebody else has."""
@@ -160,8 +161,8 @@ class Mailbox:
         count = mails_there(
             nodes, self.rows_of(nodes), self.event_us, self.former_us, NEVER, there, row, gap_s
         )
-        mail = self.mail.index_select(0, torch.from_numpy(row[:count]).to(self.mail.device))
-        return there[:count], Mail(mail, torch.from_numpy(gap_s[:count]).to(mail.device))
+        mail = self.mail.index_select(0, to_device(row[:count], self.mail.device))
+        return there[:count], Mail(mail, to_device(gap_s[:count], mail.device))
 
     def age_us(self, nodes: Int64, time_us: Int64) -> Int64:
         """Microseconds from each node's latest event to a time; 0 without one, or if that was later."""
@@ -179,7 +180,7 @@ class Mailbox:
         walks = self.walks
         return Rows(
             nodes,
-            self.mail[torch.from_numpy(at).to(self.mail.device)],
+            self.mail[to_device(at, self.mail.device)],
             self.event_us[nodes],
             self.former_us[nodes],
             walks.sketch[at] if walks is not None else None,
@@ -317,7 +318,7 @@ class Mailbox:
         at = self.rows_of(rows.nodes)
         if self.places is not None and (at < 0).any():
             rows, at = _some(rows, at >= 0), at[at >= 0]
-        self.mail[torch.from_numpy(at).to(self.mail.device)] = rows.mail
+        self.mail[to_device(at, self.mail.device)] = rows.mail
         self.event_us[rows.nodes] = rows.event_us
         self.former_us[rows.nodes] = rows.former_us
         if self.walks is not None and rows.sketch is not None and rows.sketch_us is not None:
@@ -340,7 +341,7 @@ class Mailbox:
 def _some(rows: Rows, chosen: NDArray[np.bool_]) -> Rows:
     return Rows(
         rows.nodes[chosen],
-        rows.mail[torch.from_numpy(chosen).to(rows.mail.device)],
+        rows.mail[to_device(np.flatnonzero(chosen), rows.mail.device)],
         rows.event_us[chosen],
         rows.former_us[chosen],
         None if rows.sketch is None else rows.sketch[chosen],

@@ -12,6 +12,7 @@ from trainer.data.event_feed import EventFeed
 from trainer.data.hop_rows import gather_edges, gather_hop
 from trainer.data.temporal_sampler import Layer, TemporalSampler
 from trainer.data.walks import WalkSketches
+from trainer.device import to_device
 from trainer.models.memory.embeddings import Hop
 from trainer.models.memory.model import MemoryModel
 from trainer.strategies.looked_up import LookedUp
@@ -124,8 +125,8 @@ class MemoryStream:
             return None
         rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
         born = self._feed.born
-        features = torch.from_numpy(self.mailbox.walks.features(born(src), born(dst), time_us, rows))
-        return features.to(self._device, self.mailbox.own.dtype)
+        features = self.mailbox.walks.features(born(src), born(dst), time_us, rows)
+        return to_device(features, self._device).to(self.mailbox.own.dtype)
 
     def mark(self) -> int:
         """Remember what is overwritten from here on; returns the position, for ``back``."""
@@ -193,8 +194,8 @@ class MemoryStream:
 
     def _mails(self, own: Tensor, own_at: Int64, told: Tensor, told_at: Int64, event: Int64) -> Tensor:
         """Mails (m, width) from what ends of events are and what the other ends tell, rows of two tables."""
-        mine = own.index_select(0, torch.from_numpy(own_at).to(self._device))
-        other = told.index_select(0, torch.from_numpy(told_at).to(self._device))
+        mine = own.index_select(0, to_device(own_at, self._device))
+        other = told.index_select(0, to_device(told_at, self._device))
         return torch.cat([mine, other, self._edges(event)], dim=1)
 
     def _tell(self, ends: Int64, time_us: Int64, before_us: int) -> Tensor:
@@ -206,7 +207,7 @@ class MemoryStream:
     def _look(self, nodes: Int64, time_us: Int64, before_us: int, layers: int) -> tuple[Tensor, list[Hop]]:
         distinct, (row,) = self._sampler.distinct(nodes)
         if layers == 0:
-            own = torch.from_numpy(row).to(self._device)
+            own = to_device(row, self._device)
             none = torch.empty(0)
             gap_s = self._seconds(self.mailbox.age_us(nodes, time_us))
             return self._states(distinct), [Hop(own, none, none, none, none, gap_s)]
@@ -226,11 +227,11 @@ class MemoryStream:
             (event, place, there, age_s),
         )  # fmt: skip
         return Hop(
-            own=torch.from_numpy(layer.own[row]).to(self._device),
-            place=torch.from_numpy(place).to(self._device),
-            age_s=torch.from_numpy(age_s).to(self._device),
+            own=to_device(layer.own[row], self._device),
+            place=to_device(place, self._device),
+            age_s=to_device(age_s, self._device),
             edge=self._edges(event.ravel()).view(*shape, self.model.edges),
-            there=torch.from_numpy(there).to(self._device),
+            there=to_device(there, self._device),
             gap_s=self._seconds(self.mailbox.age_us(layer.nodes[row], time_us)),
         )
 
@@ -242,19 +243,19 @@ class MemoryStream:
         """States (n, d) of distinct nodes; only those with mail go through the updater."""
         there, mail = self.mailbox.take(nodes)
         if self.looked_up is not None:
-            self.looked_up.states = len(nodes), torch.from_numpy(there).to(self._device), mail
+            self.looked_up.states = len(nodes), to_device(there, self._device), mail
         if len(there) == len(nodes) > 0:
             return self.model.states(mail)
         states = self.mailbox.own.new_zeros(len(nodes), self.model.width)
         if not len(there):
             return states
-        return states.index_copy(0, torch.from_numpy(there).to(self._device), self.model.states(mail))
+        return states.index_copy(0, to_device(there, self._device), self.model.states(mail))
 
     def _edges(self, event: Int64) -> Tensor:
         """Edge inputs (m, edges) of entries as ``TemporalGraph.event`` has them; −1 gives zeros."""
         edges = np.empty((len(event), self.model.edges), self._float)
         gather_edges(event, self._feed.carried, self.model.roles, edges)
-        return torch.from_numpy(edges).to(self._device)
+        return to_device(edges, self._device)
 
     def _seconds(self, age_us: Int64) -> Tensor:
-        return torch.from_numpy(age_us / 1e6).to(self._device, self.mailbox.own.dtype)
+        return to_device((age_us / 1e6).astype(self._float), self._device)

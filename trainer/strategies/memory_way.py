@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from stream.service.heartbeat import beat
 from trainer.data.examples import Queries
+from trainer.device import to_device
 from trainer.models.memory.model import MemoryModel
 from trainer.strategies.looked_up import Asked
 from trainer.strategies.memory_stream import MemoryStream
@@ -42,6 +44,14 @@ def logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) 
     return score(stream.model, z, asked)
 
 
+def on_host(parts: list[Tensor]) -> NDArray[np.float32]:
+    """Logits that were found one part after the other, fetched at once: the host waits for the device only here."""
+    if not parts:
+        return np.empty(0, np.float32)
+    found: NDArray[np.float32] = torch.cat(parts).float().cpu().numpy()
+    return found
+
+
 def score(model: MemoryModel, z: Tensor, asked: Asked) -> Tensor:
     """Logits (q,) of pairs among embeddings (n, d)."""
     return model.score(z, asked.at_src, asked.at_dst, asked.encounters, asked.walks)
@@ -58,6 +68,6 @@ def embedded(stream: MemoryStream, queries: Queries, here: slice, before_us: int
         keys, first, place = np.unique(asked, return_index=True, return_inverse=True)
         z = stream.embed(keys & 0xFFFFFFFF, np.tile(time_us, 2)[first], before_us)
     device = z.device
-    at_src, at_dst = (torch.from_numpy(half).to(device) for half in np.split(place, 2))
-    encounters = torch.from_numpy(queries.encounters[here]).to(device)
+    at_src, at_dst = (to_device(half, device) for half in np.split(place, 2))
+    encounters = to_device(queries.encounters[here], device)
     return z, Asked(at_src, at_dst, encounters, stream.walk_features(src, dst, time_us))

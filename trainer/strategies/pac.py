@@ -22,17 +22,17 @@ from trainer.ranks import Ranks
 from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.mailbox import Rows
 from trainer.strategies.memory_stream import ROWS_AT_ONCE
-from trainer.strategies.memory_way import MemoryWay, logits
+from trainer.strategies.memory_way import MemoryWay, logits, on_host
 from trainer.strategies.part_groups import PartGroups
 from trainer.strategies.sequential import SequentialStrategy
 from trainer.strategies.sharded_stream import ShardedStream, carry
 from trainer.strategies.shared_copies import SYNCHRONISE, SharedCopies, Synchronise
-from trainer.strategies.soundness import spoil
+from trainer.strategies.soundness import outcome, spoil, told
 
 Int64 = NDArray[np.int64]
 
 GATHERED_AT_ONCE = 65_536
-"""Rows a rank sends at once for a checkpoint: bounds what the first rank's device must take beside its own."""
+"""Rows a rank sends at once for a checkpoint: bounds what the first rank must take at once."""
 
 _ROUNDS = 1 << 32
 """Shuffles of one pass over a stream, at most."""
@@ -130,7 +130,7 @@ class PacStrategy(SequentialStrategy):
         assert isinstance(model, MemoryModel)
         way = self._way_of(model)
         way.restart()
-        found = [np.empty(len(query), np.float32) for query in queries]
+        found: list[list[Tensor]] = [[] for _ in queries]
         moments = self._ranks.union(np.unique(np.concatenate([query.before_us for query in queries])))
         begins = np.stack([np.searchsorted(query.before_us, moments) for query in queries])
         ends = np.stack([np.searchsorted(query.before_us, moments + 1) for query in queries])
@@ -143,8 +143,8 @@ class PacStrategy(SequentialStrategy):
             ):
                 for first in range(int(begin), int(begin + longest), ROWS_AT_ONCE):
                     here = slice(min(first, end), min(first + ROWS_AT_ONCE, end))
-                    answer[here] = logits(way.stream, query, here, before_us).cpu().numpy()
-        return found
+                    answer.append(logits(way.stream, query, here, before_us))
+        return [on_host(answer) for answer in found]
 
     def train(self, examples: Examples, epoch: int) -> StepReport:
         """See ``Strategy.train``: every rank its sub-graph, in the order of the log."""
@@ -165,7 +165,7 @@ class PacStrategy(SequentialStrategy):
         cycle = _Cycle(stream, self._groups, ranks, self._first + np.flatnonzero(self._mine()))
         counts = [math.ceil(size / batch) for size in sizes]
         own, steps = counts[ranks.rank], max(counts)
-        losses, queries, nonfinite = 0.0, 0, 0
+        sizes_here, outcomes = [], []
         for step in range(steps):
             total = sum(
                 _batch_size(size, step % count, batch)
@@ -177,23 +177,25 @@ class PacStrategy(SequentialStrategy):
             here = (
                 slice(step % own * batch, min((step % own + 1) * batch, len(learned))) if own else slice(0, 0)
             )
-            loss = self._share(stream, examples, here, total)
-            nonfinite += loss is None
-            if loss is not None:
-                losses += loss
-                queries += 2 * (here.stop - here.start)
+            sizes_here.append(here.stop - here.start)
+            outcomes.append(self._share(stream, examples, here, total))
         cycle.end(whole=not own or steps % own == 0)
         last_us = int(learned.time_us[(own - 1) * batch]) if own else latest
         (until_us,) = ranks.maximum([last_us])
         stream.deliver_before(until_us, batch)
         cycle.join(until_us, self._synchronise, self._first, self._learner)
         self._model.eval()
+        ended = told(outcomes)
+        taken = [
+            (loss, 2 * size) for size, (loss, left_out) in zip(sizes_here, ended, strict=True) if not left_out
+        ]
+        losses, queries = math.fsum(loss * size for loss, size in taken), sum(size for _, size in taken)
         loss_sum, query_sum = ranks.total([losses, queries])
         return StepReport(
             steps=steps,
             events=sum(sizes),
             loss=loss_sum / query_sum if query_sum else None,
-            nonfinite=nonfinite,
+            nonfinite=len(ended) - len(taken),
             discarded=len(examples.every) - sum(sizes),
             seconds={"train": time.perf_counter() - began},
         )
@@ -256,20 +258,18 @@ class PacStrategy(SequentialStrategy):
     def _mine(self) -> NDArray[np.bool_]:
         return self._learner == self._ranks.rank
 
-    def _share(self, stream: ShardedStream, examples: Examples, here: slice, total: int) -> float | None:
-        """A step over ``total`` events of all ranks; the sum of this rank's losses, None if it was left out."""
+    def _share(self, stream: ShardedStream, examples: Examples, here: slice, total: int) -> Tensor:
+        """A step over ``total`` events of all ranks, with this rank's mean loss; see ``outcome``."""
         self.rate.optimiser.zero_grad(set_to_none=True)
         learned = here.stop - here.start
-        summed = 0.0
+        loss = stream.mailbox.mail.new_zeros(())
         if learned:
             loss = self._loss(stream, examples, here)
             (loss * (learned / total)).backward()
-            summed = float(loss.detach()) * 2 * learned
-            if not math.isfinite(summed):
-                spoil(self._model.parameters())
-        self._ranks.sum_gradients(self._model.parameters())
+            spoil(self._weights, loss)
+        self._ranks.sum_gradients(self._weights)
         # the summed gradient is equal on all ranks, so they agree on leaving a step out without asking
-        return summed if self._follow_gradient() else None
+        return outcome(loss, self._follow_gradient())
 
     def _way(self, model: MemoryModel) -> MemoryWay:
         return MemoryWay(model, ShardedStream(model, self._feed, self._ranks, self._group, self._groups))
@@ -290,9 +290,9 @@ class PacStrategy(SequentialStrategy):
             table = rows if isinstance(rows, Tensor) else torch.from_numpy(np.ascontiguousarray(rows))
             blocks = []
             for first in firsts:
-                block = table[first : first + GATHERED_AT_ONCE].to(ranks.device)
+                block = table[first : first + GATHERED_AT_ONCE]
                 sent = [len(block), *[0] * (ranks.size - 1)]
-                blocks.append(ranks.exchange(block, sent, ranks.exchange_sizes(sent), "checkpoint").cpu())
+                blocks.append(ranks.exchange(block, sent, ranks.exchange_sizes(sent), "checkpoint"))
             return torch.cat(blocks)
 
         by_row = ("nodes", "mail", "sketch", "sketch_us")

@@ -25,9 +25,9 @@ from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.learning_rate import LearningRate
 from trainer.strategies.looked_up import LookedUp
 from trainer.strategies.memory_stream import ROWS_AT_ONCE, MemoryStream
-from trainer.strategies.memory_way import MemoryWay, logits
+from trainer.strategies.memory_way import MemoryWay, logits, on_host
 from trainer.strategies.rehearsal import PastBatch, Rehearsal
-from trainer.strategies.soundness import spoil
+from trainer.strategies.soundness import outcome, spoil, told
 
 Int64 = NDArray[np.int64]
 
@@ -75,13 +75,7 @@ class SequentialStrategy:
         self._weights = list(
             model.parameters()
         )  # to walk all modules takes as long as to look at their gradients
-        optimiser = torch.optim.Adam(
-            self._weights,
-            lr=optimisation.learning_rate,
-            weight_decay=optimisation.weight_decay,
-            fused=True,  # one kernel over all weights: a memory model has many small ones
-        )
-        self.rate = LearningRate(optimisation, optimiser)
+        self.rate = LearningRate(optimisation, self._weights)
         self._steps = 0
         self.rewind()
 
@@ -116,7 +110,7 @@ class SequentialStrategy:
         assert isinstance(model, MemoryModel)
         way = self._way_of(model)
         way.restart()
-        found = [np.empty(len(query), np.float32) for query in queries]
+        found: list[list[Tensor]] = [[] for _ in queries]
         for before_us in np.unique(np.concatenate([query.before_us for query in queries])).tolist():
             way.stream.deliver_before(before_us)
             model.eval()
@@ -124,8 +118,8 @@ class SequentialStrategy:
                 begin, end = np.searchsorted(query.before_us, [before_us, before_us + 1]).tolist()
                 for first in range(begin, end, ROWS_AT_ONCE):
                     here = slice(first, min(first + ROWS_AT_ONCE, end))
-                    answer[here] = logits(way.stream, query, here, before_us).cpu().numpy()
-        return found
+                    answer.append(logits(way.stream, query, here, before_us))
+        return [on_host(answer) for answer in found]
 
     def train(self, examples: Examples, epoch: int) -> StepReport:
         """See ``Strategy.train``; the order is that of the log in every epoch."""
@@ -133,18 +127,22 @@ class SequentialStrategy:
         way = self._ways[0]
         way.restart()
         batch, events = self._batch, len(examples.learned)
-        losses, learned, nonfinite, replayed = 0.0, 0, 0, 0
+        sizes: list[tuple[int, int]] = []  # of each step: new and old events
+        outcomes: list[Tensor] = []
         for first in range(0, events, batch):
             here = slice(first, min(first + batch, events))
-            loss = self._step(self._new(way.stream, examples, here, keep=epoch == 0))
-            nonfinite += loss is None
-            losses += 2 * (here.stop - here.start) * (loss or 0.0)
-            learned += 0 if loss is None else here.stop - here.start
-            for old in self._rehearsal.due(here.stop - here.start):
-                failed = self._step(old.loss(self._model)) is None
-                nonfinite += failed
-                replayed += 0 if failed else old.positives
+            new = here.stop - here.start
+            sizes.append((new, 0))
+            outcomes.append(self._step(self._new(way.stream, examples, here, keep=epoch == 0)))
+            for old in self._rehearsal.due(new):
+                sizes.append((0, old.positives))
+                outcomes.append(self._step(old.loss(self._model)))
         self._model.eval()
+        losses, learned, nonfinite, replayed = 0.0, 0, 0, 0
+        for (new, again), (loss, left_out) in zip(sizes, told(outcomes), strict=True):
+            nonfinite += left_out
+            if not left_out:
+                losses, learned, replayed = losses + 2 * new * loss, learned + new, replayed + again
         return StepReport(
             steps=math.ceil(events / batch),
             events=learned,
@@ -263,15 +261,13 @@ class SequentialStrategy:
         """Events that this rank learns at once."""
         return self._optimisation.batch_size
 
-    def _step(self, loss: Tensor) -> float | None:
-        """Learn from a mean loss; None where it or its gradient was not finite."""
+    def _step(self, loss: Tensor) -> Tensor:
+        """Learn from a mean loss, unless it or its gradient is not finite; see ``outcome``."""
         for weight in self._weights:
             weight.grad = None
         loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-        found = float(loss.detach())
-        if not math.isfinite(found):
-            spoil(self._model.parameters())
-        return found if self._follow_gradient() else None
+        spoil(self._weights, loss)
+        return outcome(loss, self._follow_gradient())
 
     def _new(self, stream: MemoryStream, examples: Examples, here: slice, *, keep: bool) -> Tensor:
         """Mean loss of a new batch, which is kept if it is to be learned again."""
@@ -305,17 +301,14 @@ class SequentialStrategy:
         truth[: here.stop - here.start] = 1
         return binary_cross_entropy_with_logits(predicted, truth)
 
-    def _follow_gradient(self) -> bool:
-        """An optimiser step, unless the gradient is not finite."""
+    def _follow_gradient(self) -> Tensor:
+        """An optimiser step, unless the gradient is not finite; 1 if it is left out, else 0."""
         self._steps += 1
         limit = self._optimisation.grad_clip
         norm = torch.nn.utils.get_total_norm([each.grad for each in self._weights if each.grad is not None])
         if limit:
             torch.nn.utils.clip_grads_with_norm_(self._weights, limit, norm)
-        if not bool(torch.isfinite(norm)):
-            return False
-        self.rate.step()
-        return True
+        return self.rate.step(norm)
 
     def _way(self, model: MemoryModel) -> MemoryWay:
         return MemoryWay(model, MemoryStream(model, self._feed, self._ranks.device, self._group))

@@ -8,6 +8,7 @@ from torch import Tensor
 from trainer.data.event_feed import EventFeed
 from trainer.data.remote import Request
 from trainer.data.temporal_sampler import Layer
+from trainer.device import to_device
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
 from trainer.strategies.mailbox import Mailbox, Rows
@@ -108,13 +109,13 @@ class ShardedStream(MemoryStream):
         sketch_us = np.zeros(len(rows), np.int64)
         sketch[held], sketch_us[held] = walks.sketch[rows[held]], walks.time_us[rows[held]]
         fetched = walks.of(
-            request.answer(torch.from_numpy(sketch).to(self._device), "walks").cpu().numpy(),
-            request.answer(torch.from_numpy(sketch_us).to(self._device), "walks").cpu().numpy(),
+            request.answer_array(sketch, "walks"),
+            request.answer_array(sketch_us, "walks"),
         )
         at_src, at_dst = np.split(place, 2)
         born = self._feed.born
-        features = torch.from_numpy(fetched.features(born(src), born(dst), time_us, (at_src, at_dst)))
-        return features.to(self._device, self.mailbox.own.dtype)
+        features = fetched.features(born(src), born(dst), time_us, (at_src, at_dst))
+        return to_device(features, self._device).to(self.mailbox.own.dtype)
 
     @torch.no_grad()
     def _deliver(self, numbers: Int64) -> None:
@@ -130,7 +131,7 @@ class ShardedStream(MemoryStream):
         mine_of_ends = mine[place]
         if self.model.source != "embedding":
             states = self._everyones(MemoryStream._states(self, nodes[mine]), mine)
-            own = told = states[torch.from_numpy(place).to(self._device)]
+            own = told = states[to_device(place, self._device)]
         if self.model.source != "memory":
             telling = self._tell(ends[mine_of_ends], times[mine_of_ends], int(times[0]))
             told = self._everyones(telling, mine_of_ends)
@@ -164,8 +165,8 @@ class ShardedStream(MemoryStream):
         sketch_us = np.zeros(len(mine), np.int64)
         sketch[mine], sketch_us[mine] = walks.sketch[rows], walks.time_us[rows]
         everyones = walks.of(
-            self._ranks.sum_rows(torch.from_numpy(sketch).to(self._device), "walks").cpu().numpy(),
-            self._ranks.sum_rows(torch.from_numpy(sketch_us).to(self._device), "walks").cpu().numpy(),
+            self._ranks.sum_array(sketch, "walks"),
+            self._ranks.sum_array(sketch_us, "walks"),
         )
         everyones.add(self._feed.born(src), self._feed.born(dst), time_us, places)
         walks.sketch[rows], walks.time_us[rows] = everyones.sketch[mine], everyones.time_us[mine]
@@ -173,7 +174,7 @@ class ShardedStream(MemoryStream):
     def _everyones(self, rows: Tensor, here: NDArray[np.bool_]) -> Tensor:
         """A table (n, d) of which every rank has the rows that are ``here``, bool (n,), each row on one rank."""
         table = rows.new_zeros(len(here), self.model.width)
-        table[torch.from_numpy(here).to(table.device)] = rows
+        table[to_device(np.flatnonzero(here), table.device)] = rows
         return self._ranks.sum_rows(table, "memory")
 
     def _states(self, nodes: Int64) -> Tensor:
@@ -181,7 +182,7 @@ class ShardedStream(MemoryStream):
             return super()._states(nodes)
         request = Request(nodes, self._groups.owners(nodes), self._ranks)
         distinct, place = np.unique(request.asked, return_inverse=True)
-        rows = super()._states(distinct)[torch.from_numpy(place).to(self._device)]
+        rows = super()._states(distinct)[to_device(place, self._device)]
         return request.answer(rows, "memory")
 
     def _there(self, layer: Layer) -> NDArray[np.bool_]:
@@ -213,8 +214,7 @@ def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
     def exchanged(table: NDArray[np.generic] | None, purpose: str) -> NDArray[np.generic] | None:
         if table is None:
             return None
-        box = torch.from_numpy(table).to(ranks.device)
-        return ranks.exchange(box, sent, received, purpose).cpu().numpy()
+        return ranks.exchange_array(table, sent, received, purpose)
 
     mail = ranks.exchange(rows.mail, sent, received, "memory")
     sketch, sketch_us = exchanged(rows.sketch, "walks"), exchanged(rows.sketch_us, "walks")

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainer.data.walks import WalkSketches
+from trainer.device import to_device
 from trainer.ranks import Ranks
 from trainer.strategies.mailbox import NEVER, Rows
 from trainer.strategies.sharded_stream import ShardedStream
@@ -46,7 +47,7 @@ class SharedCopies:
         mailbox.lend(
             Rows(
                 lent,
-                mail[torch.from_numpy(foreign).to(mail.device)],
+                mail[to_device(np.flatnonzero(foreign), mail.device)],
                 mailbox.event_us[lent],
                 mailbox.former_us[lent],
                 None if sketch is None else sketch[foreign],
@@ -74,14 +75,14 @@ class SharedCopies:
         event_us, former_us = times[0, winner, at], times[1, winner, at]
         given = winner == ranks.rank if how == "latest" else here
         mail = mailbox.mail.new_zeros(len(nodes), mailbox.mail.shape[1])
-        place = torch.from_numpy(given).to(mail.device)
+        place = to_device(np.flatnonzero(given), mail.device)
         mail[place] = mailbox.rows(nodes[given]).mail
         mail = ranks.sum_rows(mail, "synchronise")
         if how == "mean":
             copies = (times[0] != _ABSENT).sum(axis=0)
-            mail /= torch.from_numpy(copies).to(mail.device, mail.dtype).unsqueeze(1)
+            mail /= to_device(copies, mail.device).to(mail.dtype).unsqueeze(1)
         sketch, sketch_us = self._walks(nodes, touched, here)
-        own = torch.from_numpy(mine).to(mail.device)
+        own = to_device(np.flatnonzero(mine), mail.device)
         mailbox.release(self.nodes[~self._mine])
         mailbox.write(
             Rows(
@@ -114,18 +115,16 @@ class SharedCopies:
         base = WalkSketches.decayed(before, np.where(known, latest - before_us, 0) / 1e6)
         gained = np.zeros_like(before)
         gained[here] = WalkSketches.decayed(now[here], (latest - now_us)[here] / 1e6) - base[here]
-        device = self._ranks.device
-        total = self._ranks.sum_rows(torch.from_numpy(gained).to(device), "synchronise").cpu().numpy()
-        return base + total, latest
+        return base + self._ranks.sum_array(gained, "synchronise"), latest
 
     def _tables(
         self, nodes: Int64, mine: Bool
     ) -> tuple[torch.Tensor, NDArray[np.float32] | None, Int64 | None]:
         """Rows of nodes, from their owners."""
-        mailbox, device = self._stream.mailbox, self._ranks.device
+        mailbox = self._stream.mailbox
         own = mailbox.rows(nodes[mine])
         mail = mailbox.mail.new_zeros(len(nodes), mailbox.mail.shape[1])
-        mail[torch.from_numpy(mine).to(device)] = own.mail
+        mail[to_device(np.flatnonzero(mine), mail.device)] = own.mail
         mail = self._ranks.sum_rows(mail, "synchronise")
         if own.sketch is None or own.sketch_us is None:
             return mail, None, None
@@ -134,6 +133,6 @@ class SharedCopies:
         sketch[mine], sketch_us[mine] = own.sketch, own.sketch_us
         return (
             mail,
-            self._ranks.sum_rows(torch.from_numpy(sketch).to(device), "synchronise").cpu().numpy(),
-            self._ranks.sum_rows(torch.from_numpy(sketch_us).to(device), "synchronise").cpu().numpy(),
+            self._ranks.sum_array(sketch, "synchronise"),
+            self._ranks.sum_array(sketch_us, "synchronise"),
         )

@@ -18,12 +18,24 @@ def is_sound(state: Any) -> bool:
     return True
 
 
-def spoil(parameters: Iterable[nn.Parameter]) -> None:
-    """Make a gradient NaN, so that it is still none when gradients are summed over ranks, and all leave the step out.
+def outcome(loss: Tensor, left_out: Tensor) -> Tensor:
+    """A step's loss, and 1 if it was left out, else 0; float64 (2,), for ``told``."""
+    return torch.stack([loss.detach().double(), left_out.double()])
 
-    A loss that is not finite can have finite gradients: that of the logit +∞ of what did not happen is 1.
+
+def told(outcomes: list[Tensor]) -> list[tuple[float, bool]]:
+    """What became of steps, asked of the device once: loss, and whether it was left out."""
+    rows = torch.stack(outcomes).tolist() if outcomes else []
+    return [(loss, bool(left_out)) for loss, left_out in rows]
+
+
+def spoil(parameters: Iterable[nn.Parameter], loss: Tensor) -> None:
+    """Make a gradient NaN if the loss is not finite, so that it is still none when gradients are summed over ranks.
+
+    A loss that is not finite can have finite gradients: that of the logit +∞ of what did not happen is 1. Nobody asks
+    whether it is, because the host would wait for a GPU's answer: 0 · loss is 0 or NaN.
     """
     for parameter in parameters:
         if parameter.grad is not None:
-            parameter.grad.fill_(torch.nan)
+            parameter.grad += 0 * loss.detach()
             return

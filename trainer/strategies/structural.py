@@ -11,12 +11,12 @@ rank, whatever the partition.
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.data.past import Past
 from trainer.data.remote import Request
+from trainer.device import to_device
 from trainer.models.interface import SnapshotModel
 from trainer.nn.csr_graph import CSRGraph
 from trainer.ranks import Ranks
@@ -49,12 +49,12 @@ def structural_embeddings(
         indptr, neighbours = past.sample(targets, model.fanouts[layer], seed + layer)
         wanted = np.unique(np.concatenate([targets, neighbours]))
         graph = CSRGraph(
-            torch.from_numpy(indptr).to(ranks.device),
-            torch.from_numpy(np.searchsorted(wanted, neighbours)).to(ranks.device),
+            to_device(indptr, ranks.device),
+            to_device(np.searchsorted(wanted, neighbours), ranks.device),
             len(wanted),
         )
-        own = torch.from_numpy(np.searchsorted(wanted, targets)).to(ranks.device)
-        levels.append((layer, request, graph, own, torch.from_numpy(place).to(ranks.device)))
+        own = to_device(np.searchsorted(wanted, targets), ranks.device)
+        levels.append((layer, request, graph, own, to_device(place, ranks.device)))
     x = encode(wanted)
     for layer, request, graph, own, answered in reversed(levels):
         rows = model.message_pass(layer, graph, x.index_select(0, own), x)

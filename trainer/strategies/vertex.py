@@ -21,12 +21,13 @@ from trainer.data.graph_window import GraphWindow
 from trainer.data.history import Inserts
 from trainer.data.past import STRIDE, Past, PastBuilder
 from trainer.data.remote import InputRows
+from trainer.device import to_device
 from trainer.models.interface import Kind, Model, NodeInputs, SnapshotModel
 from trainer.nn.rows import rows
 from trainer.ranks import Ranks
 from trainer.strategies.interface import Reads, StepReport, register
 from trainer.strategies.learning_rate import LearningRate
-from trainer.strategies.soundness import spoil
+from trainer.strategies.soundness import outcome, spoil, told
 from trainer.strategies.structural import structural_embeddings
 
 Int64 = NDArray[np.int64]
@@ -73,10 +74,7 @@ class VertexStrategy:
         self._ranks = ranks
         self._seed = seed
         self._optimisation = optimisation
-        optimiser = torch.optim.Adam(
-            model.parameters(), lr=optimisation.learning_rate, weight_decay=optimisation.weight_decay
-        )
-        self.rate = LearningRate(optimisation, optimiser)
+        self.rate = LearningRate(optimisation, model.parameters())
         self._features = lane.node_features
         self._inputs = InputRows(ranks, lane.node_features)
         self._builder = PastBuilder(model.window, ranks.size)
@@ -108,16 +106,15 @@ class VertexStrategy:
         assert isinstance(model, SnapshotModel)
         nodes = np.unique(np.concatenate([ends for query in queries for ends in (query.src, query.dst)]))
         z = self._embed_all(model, self._past, nodes)
-        return [
+        logits = [
             model.score(
                 z[self._places(nodes, query.src)],
                 z[self._places(nodes, query.dst)],
-                torch.from_numpy(query.encounters).to(self._ranks.device),
+                to_device(query.encounters, self._ranks.device),
             )
-            .cpu()
-            .numpy()
             for query in queries
         ]
+        return [each.cpu().numpy() for each in logits]
 
     def train(self, examples: Examples, epoch: int) -> StepReport:
         """See ``Strategy.train``."""
@@ -125,23 +122,23 @@ class VertexStrategy:
         events = len(examples.positive)
         per_rank = self._ranks.exchange_sizes([events] * self._ranks.size)
         batch = self._optimisation.batch_size
-        losses, nonfinite, known, steps = 0.0, 0, 0, math.ceil(max(per_rank) / batch)
+        steps, totals, outcomes = math.ceil(max(per_rank) / batch), [], []
         order = np.random.default_rng([self._seed, examples.tau % (1 << 63), epoch]).permutation(events)
         self._model.train()
         for step in range(steps):
             chosen = np.sort(order[step * batch : (step + 1) * batch])
-            total = 2 * sum(min(batch, max(0, size - step * batch)) for size in per_rank)
-            loss, learned = self._step(examples, chosen, total, (epoch << 32) + step)
-            losses += loss
-            nonfinite += not learned
-            known += total // 2 if learned else 0
+            totals.append(sum(min(batch, max(0, size - step * batch)) for size in per_rank))
+            outcomes.append(self._step(examples, chosen, 2 * totals[-1], (epoch << 32) + step))
         self._model.eval()
-        (loss_sum,) = self._ranks.total([losses])
+        ended = told(outcomes)
+        taken = [(loss, total) for total, (loss, left_out) in zip(totals, ended, strict=True) if not left_out]
+        known = sum(total for _, total in taken)
+        (loss_sum,) = self._ranks.total([math.fsum(loss for loss, _ in taken)])
         return StepReport(
             steps=steps,
             events=known,
             loss=loss_sum / (2 * known) if known else None,
-            nonfinite=nonfinite,
+            nonfinite=len(ended) - len(taken),
             seconds={"train": time.perf_counter() - began},
         )
 
@@ -180,7 +177,7 @@ class VertexStrategy:
         """See ``Strategy.held_bytes``: rows of other ranks."""
         return {"cache": self._inputs.memory_bytes}
 
-    def gradients(self, examples: Examples, chosen: Int64, total: int, draw: int) -> float:
+    def gradients(self, examples: Examples, chosen: Int64, total: int, draw: int) -> Tensor:
         """Leave in the model the gradient of the mean loss over all ranks' chosen events.
 
         Args:
@@ -190,7 +187,7 @@ class VertexStrategy:
             draw: Distinguishes neighbour samples; equal on all ranks.
 
         Returns:
-            This rank's sum of losses.
+            This rank's sum of losses, ().
         """
         positive, negative = examples.positive, examples.training
         src = np.concatenate([positive.src[chosen], negative.src[chosen]])
@@ -201,41 +198,36 @@ class VertexStrategy:
         logits = self._model.score(
             rows(z, self._places(nodes, src)),
             rows(z, self._places(nodes, dst)),
-            torch.from_numpy(encounters).to(self._ranks.device),
+            to_device(encounters, self._ranks.device),
         )
         truth = torch.zeros_like(logits)
         truth[: len(chosen)] = 1
         losses = binary_cross_entropy_with_logits(logits, truth, reduction="sum")
         self.rate.optimiser.zero_grad(set_to_none=True)
         (losses / max(total, 1)).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-        found = float(losses.detach())
-        if not math.isfinite(found):
-            spoil(self._model.parameters())
+        spoil(self._model.parameters(), losses)
         self._ranks.sum_gradients(self._model.parameters())
-        return found
+        return losses.detach()
 
-    def _step(self, examples: Examples, chosen: Int64, total: int, draw: int) -> tuple[float, bool]:
+    def _step(self, examples: Examples, chosen: Int64, total: int, draw: int) -> Tensor:
         loss = self.gradients(examples, chosen, total, draw)
         # the summed gradient is equal on all ranks, so they agree on leaving a step out without asking
         limit = self._optimisation.grad_clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
-        if not bool(torch.isfinite(norm)):
-            return 0.0, False
-        self.rate.step()
-        return loss, True
+        return outcome(loss, self.rate.step(norm))
 
     def _embed(self, model: SnapshotModel, past: Past, nodes: Int64, draw: int) -> Tensor:
         beat()
         keys = past.keys(nodes)
 
         def encode(wanted: Int64) -> Tensor:
-            stored = torch.from_numpy(self._inputs.rows(self._window, past, wanted))
-            activity = torch.from_numpy(past.activity(wanted))
+            stored, activity = self._inputs.rows(self._window, past, wanted), past.activity(wanted)
+            inputs = to_device(np.concatenate([stored, activity], axis=1), self._ranks.device)
             return model.encode(
                 NodeInputs(
                     torch.from_numpy(wanted % STRIDE),
-                    stored[:, : self._features].to(self._ranks.device),
-                    torch.cat([stored[:, self._features :], activity], dim=1).to(self._ranks.device),
+                    inputs[:, : self._features],
+                    inputs[:, self._features :],
                 )
             )
 
@@ -257,4 +249,4 @@ class VertexStrategy:
             yield nodes[begin : begin + self._inference_nodes]
 
     def _places(self, nodes: Int64, wanted: Int64) -> Tensor:
-        return torch.from_numpy(np.searchsorted(nodes, wanted)).to(self._ranks.device)
+        return to_device(np.searchsorted(nodes, wanted), self._ranks.device)

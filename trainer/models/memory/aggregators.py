@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from trainer.device import to_device
 
 Int64 = NDArray[np.int64]
 Aggregate = Callable[[Tensor, NDArray[np.int64], int], Tensor]
@@ -31,14 +32,14 @@ def last(mails: Tensor, node: NDArray[np.int64], count: int) -> Tensor:
     """
     if len(mails) == count and (node[1:] > node[:-1]).all():
         return mails  # one each, in order
-    return mails[torch.from_numpy(latest(node, count)).to(mails.device)]
+    return mails[to_device(latest(node, count), mails.device)]
 
 
 def mean(mails: Tensor, node: NDArray[np.int64], count: int) -> Tensor:
     """The mean of each node's mails; see ``last``."""
-    place = torch.from_numpy(node).to(mails.device)
-    sums = mails.new_zeros(count, mails.shape[1]).index_add(0, place, mails)
-    return sums / torch.bincount(place, minlength=count).to(mails.dtype).unsqueeze(1)
+    sums = mails.new_zeros(count, mails.shape[1]).index_add(0, to_device(node, mails.device), mails)
+    counts = to_device(np.bincount(node, minlength=count), mails.device)
+    return sums / counts.to(mails.dtype).unsqueeze(1)
 
 
 AGGREGATORS: dict[str, Aggregate] = {"last": last, "mean": mean}

@@ -1,0 +1,147 @@
+"""``freshet-stream warm``: compile what the stream will need, so that the first start need not."""
+
+import json as json_text
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stream.compiled import compiling
+from stream.service.logs import configure_logs
+from stream.service.output import Debug, Json, finish, print_json, print_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from schemas.config import StreamConfig
+    from schemas.events import IdKind
+
+SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
+"""Enough that tables grow."""
+IDLE_S = 0.3
+TOPIC = "warm"
+
+
+def warm(json: Json = False, debug: Debug = False) -> None:
+    """Compile the kernels of all partitioners, formats and kinds of ids and keep them, as a live job would use them.
+
+    A minute or two the first time, seconds when they are kept already. Say it once where the services will run: kernels
+    are for this kind of processor and this version. Docker images have been told.
+
+    Example: freshet-stream warm
+    """
+
+    def body() -> None:
+        configure_logs(level="ERROR")
+        began = time.monotonic()
+        with compiling() as compiled:
+            _sessions()
+        result = {"compiled": len(compiled), "seconds": time.monotonic() - began}
+        print_json(result) if json else print_table("kernels of the stream", result)
+
+    finish(body, debug=debug)
+
+
+def _sessions() -> None:
+    """A small job for every kind of ids and messages, through Kafka's protocol; the first with all partitioners."""
+    from stream.commands.run import quiet_beam
+    from stream.kafka.embedded import EmbeddedBroker
+    from stream.partition.interface import algorithms
+    from stream.service.scratch import scratch_folder
+
+    quiet_beam(debug=False)
+    with scratch_folder("warm") as folder, EmbeddedBroker() as broker:
+        all_ids: tuple[IdKind, ...] = ("int", "string")
+        kinds = [(ids, form) for ids in all_ids for form in ("json", "mapped", "arrow")]
+        for number, (ids, form) in enumerate(kinds):
+            lanes = sorted(algorithms()) if number == 0 else ["hash"]
+            topic = f"{TOPIC}-{ids}-{form}"
+            config = _configuration(folder / topic, broker.address, topic, ids, form, lanes)
+            events = _events(ids)
+            half = len(events) // 2
+            for part in (
+                events.slice(0, half),
+                events.slice(half),
+            ):  # the second job goes on where the first ended
+                _send(broker.address, topic, _messages(part, form))
+                _run(config)
+
+
+def _events(ids: "IdKind") -> "pa.Table":
+    import numpy as np
+    import pyarrow as pa
+
+    from schemas.events import US_PER_S, event_schema
+    from stream.synthetic import interactions
+
+    made = interactions(NODES, EVENTS, features=FEATURES, start_s=0.0, span_s=float(SPAN_S))
+    op = made["op"].to_numpy().copy()
+    op[np.flatnonzero(made["dst"].is_valid().to_numpy())[::15]] = -1
+    known = {**{name: made[name] for name in made.column_names}, "op": pa.array(op)}
+    known["t"] = pa.array((made["t"].to_numpy() * US_PER_S).astype(np.int64))
+    schema = event_schema(ids)
+    columns = [
+        known[field.name].cast(field.type) if field.name in known else pa.nulls(len(made), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _messages(events: "pa.Table", form: str) -> list[bytes]:
+    """Events as messages, with one that is refused among them."""
+    from stream.decode.encode import encode_arrow, encode_json
+
+    if form == "arrow":
+        return [*encode_arrow(events, rows=64), b"?"]
+    messages = encode_json(events)
+    if form == "mapped":
+        rows = [json_text.loads(message) for message in messages]
+        edges = [row for row in rows if "src" in row]
+        messages = [
+            json_text.dumps({**row, "from": {"id": row["src"]}, "at": row["t"]}).encode() for row in edges
+        ]
+    return [*messages, b'{"src": 1, "dst": "', b'{"src": true}']
+
+
+def _send(address: str, topic: str, messages: list[bytes]) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "log_level": 0})
+    partitions = len(producer.list_topics(topic, timeout=10).topics[topic].partitions)
+    for number, message in enumerate(messages):
+        producer.produce(topic, message, partition=number * partitions // len(messages))
+    producer.flush(30)
+
+
+def _configuration(
+    store: Path, address: str, topic: str, ids: str, form: str, lanes: list[str]
+) -> "StreamConfig":
+    from schemas.config import StreamConfig
+
+    mapped: dict[str, Any] = (
+        {"fields": {"src": "from.id", "dst": "dst", "t": "at"}} if form == "mapped" else {}
+    )
+    return StreamConfig.model_validate(
+        {
+            "graph": "warm",
+            "store": str(store),
+            "ids": ids,
+            "time_bounds": [0, None],
+            "kafka": {
+                "bootstrap": address,
+                "topics": [{"name": topic, "format": "arrow" if form == "arrow" else "json", **mapped}],
+                "dead_letters": f"{topic}.dead",
+                "api_version": [2, 1],
+            },
+            "snapshots": {"interval_s": SPAN_S / SNAPSHOTS, "commit_every_s": 0.1},
+            "features": {"node": FEATURES, "segments": 4},
+            "lanes": [{"name": name, "algorithm": name, "parts": 2, "window": 2} for name in lanes],
+            "metrics": {"port": 0},
+        }
+    )
+
+
+def _run(config: "StreamConfig") -> None:
+    from stream.job.loop import StreamJob
+    from stream.metrics import StreamMetrics
+
+    StreamJob(config, StreamMetrics(config), until_idle_s=IDLE_S).run()

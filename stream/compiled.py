@@ -1,0 +1,64 @@
+"""Compiled kernels: where they are kept, and how many had to be compiled."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FOLDER = "NUMBA_CACHE_DIR"
+"""Environment: where numba keeps what it compiled; unset: beside the modules, else in the user's cache folder."""
+
+
+def keep_kernels() -> None:
+    """Have numba keep kernels where this process can write; to be called before numba is imported.
+
+    numba refuses to import a kernel that it could not keep, and looks only into folders that it could write to. So
+    where neither the configured folder, nor the modules', nor the user's is writable (an image with a read-only file
+    system, a wheel that another user installed), kernels are kept in the folder for temporary files, beginning with
+    those that the configured folder has.
+    """
+    chosen, home = os.environ.get(FOLDER), os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME")
+    looked_in = [chosen] if chosen else [str(Path(__file__).parent), *([home] if home else [])]
+    if any(_writable(Path(folder)) for folder in looked_in):
+        return
+    own = Path(tempfile.gettempdir()) / f"freshet-kernels-{os.getuid()}"
+    if not own.exists():
+        staged = Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
+        if chosen and Path(chosen).is_dir():
+            shutil.copytree(chosen, staged, dirs_exist_ok=True)
+        try:
+            own = staged.rename(own)
+        except OSError:  # another process was faster
+            shutil.rmtree(staged)
+    if own.lstat().st_uid != os.getuid():  # kernels are code: none that somebody else has put there
+        own = Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
+    os.environ[FOLDER] = str(own)
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a folder can be written to, or made where it would be."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    return os.access(there, os.W_OK | os.X_OK)
+
+
+@contextmanager
+def compiling() -> Iterator[list[str]]:
+    """What numba compiles inside the block, ``module.function`` for each kind of arguments; not what it finds compiled."""
+    from numba.core import event
+
+    found: list[str] = []
+
+    class Watch(event.Listener):  # type: ignore[misc]  # numba has no types
+        def on_start(self, started: Any) -> None:
+            function = started.data["dispatcher"].py_func
+            if not function.__module__.startswith("numba."):
+                found.append(f"{function.__module__}.{function.__name__}")
+
+        def on_end(self, ended: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Watch()):
+        yield found

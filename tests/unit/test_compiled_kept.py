@@ -1,0 +1,78 @@
+"""Kernels can be kept whoever runs the services, and where."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+
+from stream import compiled
+from stream.compiled import FOLDER, compiling, keep_kernels
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which only the folder for temporary files can be written to."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(compiled, "_writable", lambda folder: False)
+    monkeypatch.delenv(FOLDER, raising=False)
+
+
+def test_where_nothing_else_can_be_written_kernels_go_to_the_folder_for_temporary_files(
+    tmp_path: Path,
+) -> None:
+    keep_kernels()
+    first = Path(os.environ[FOLDER])
+    assert first.parent == tmp_path / "tmp"
+    assert first.stat().st_mode & 0o077 == 0, "kernels are code: nobody else may put any there"
+    del os.environ[FOLDER]
+    keep_kernels()
+    assert Path(os.environ[FOLDER]) == first, "the next process finds them"
+
+
+def test_a_folder_that_can_only_be_read_is_where_they_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "image" / "json_kernel_0"
+    shipped.mkdir(parents=True)
+    (shipped / "kernel.nbi").write_bytes(b"compiled")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "image"))
+    keep_kernels()
+    own = Path(os.environ[FOLDER])
+    assert own != tmp_path / "image"
+    assert (own / "json_kernel_0" / "kernel.nbi").read_bytes() == b"compiled"
+
+
+def test_kernels_that_somebody_else_left_there_are_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "tmp" / f"freshet-kernels-{os.getuid() + 1}"
+    trap.mkdir()
+    real = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: real + 1)
+    keep_kernels()
+    assert Path(os.environ[FOLDER]) != trap
+    assert list(trap.iterdir()) == []
+
+
+def test_a_folder_that_can_be_written_to_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
+    keep_kernels()
+    assert os.environ[FOLDER] == str(tmp_path / "kept")
+
+
+def test_what_is_compiled_is_counted_once() -> None:
+    @numba.njit
+    def double(values):  # type: ignore[no-untyped-def]
+        return values * 2
+
+    with compiling() as found:
+        double(np.ones(2))
+        double(np.ones(3))
+    assert [name.rsplit(".", 1)[1] for name in found] == ["double"]
+    double(np.ones(2, np.int64))
+    assert len(found) == 1

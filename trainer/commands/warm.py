@@ -1,0 +1,85 @@
+"""``freshet-trainer warm``: compile what training will need, so that the first start need not."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from stream.compiled import compiling
+from stream.service.logs import configure_logs
+from stream.service.output import Debug, Json, finish, print_json, print_table
+from trainer.commands.ranks import expected_errors
+
+SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
+"""Enough that tables grow."""
+
+
+def warm(json: Json = False, debug: Debug = False) -> None:
+    """Compile the kernels of all models and strategies and keep them, as a live run would use them.
+
+    A minute the first time, seconds when they are kept already; see freshet-stream warm, which compiles the stream's.
+
+    Example: freshet-trainer warm
+    """
+
+    def body() -> None:
+        configure_logs(level="ERROR")
+        began = time.monotonic()
+        with compiling() as compiled:
+            _sessions()
+        result = {"compiled": len(compiled), "seconds": time.monotonic() - began}
+        print_json(result) if json else print_table("kernels of the trainer", result)
+
+    finish(body, *expected_errors(), debug=debug)
+
+
+def _sessions() -> None:
+    """Train every model a few snapshots, under every strategy that trains its kind."""
+    from schemas.config import Lane
+    from schemas.events import US_PER_S
+    from stream.service.scratch import scratch_folder
+    from stream.store.from_file import build_store
+    from stream.synthetic import interactions
+    from trainer.models.interface import models
+    from trainer.strategies.interface import strategies
+
+    with scratch_folder("warm") as folder:
+        store, file = folder / "store", folder / "events.parquet"
+        _write(interactions(NODES, EVENTS, features=FEATURES, start_s=0.0, span_s=float(SPAN_S)), file)
+        lane = Lane(name="hash", algorithm="hash", parts=2)
+        build_store(file, str(store), interval_us=SPAN_S * US_PER_S // SNAPSHOTS, lanes=[lane])
+        for model, made in sorted(models().items()):
+            for strategy, how in sorted(strategies().items()):
+                if how.trains == made.kind:  # type: ignore[attr-defined]  # registered classes have one
+                    _train(store, folder / f"{model}-{strategy}", model, strategy, made.kind == "event")  # type: ignore[attr-defined]
+
+
+def _write(table: Any, file: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, file)
+
+
+def _train(store: Path, checkpoint: Path, model: str, strategy: str, event: bool) -> None:
+    """All of a live run: floors, exports, checkpoints and, with event models, forgetting and learning again."""
+    from schemas.trainer_config import TrainerConfig
+    from stream.store.as_of import AsOf
+    from trainer.service import train
+
+    again: dict[str, Any] = {"replay": {"ratio": 0.5, "batches": 4}} if strategy == "sequential" else {}
+    config = TrainerConfig.model_validate(
+        {
+            "store": str(store),
+            "lane": "hash",
+            "model": model,
+            "strategy": strategy,
+            "window": 2,
+            "checkpoint": str(checkpoint),
+            "device": "cpu",
+            "optimisation": {"batch_size": 200, **again},
+            **({"budget": {"nodes": NODES // 2}} if event else {}),
+            "exports": {"embeddings": True, "scores": True},
+            "metrics": {"port": 0},
+        }
+    )
+    for moment in (AsOf(tau=SNAPSHOTS // 2), None):  # the second run goes on from the first one's checkpoint
+        train(config, until_idle_s=0.0, began=time.time(), as_of=moment)
