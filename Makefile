@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
 KAFKA_PORT ?= 0
 
-.PHONY: help setup demo test lint format bench kafka kafka-stop flink flink-stop clean
+.PHONY: help setup demo test explore lint format bench kafka kafka-stop flink flink-stop clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ demo: $(WARM) ## Watch the whole path for a few minutes: broker, stream, trainer
 # Each process of the tests starts a broker of its own; one thread of torch each, or they spin against each other.
 test: $(WARM) ## Run all tests, in two processes (PYTEST_ARGS="-k name" to choose, TEST_PROCESSES=0: in one)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
+
+explore: $(STAMP) ## Draw new examples for the property tests, for a minute (SEED=n: those that failed once)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/property -m hypothesis --hypothesis-profile=exploring \
+		--hypothesis-seed=$(or $(SEED),$$RANDOM$$RANDOM) $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, types and import rules
 	@$(BIN)/ruff check .

@@ -20,10 +20,10 @@ from secure_broker import secure  # noqa: F401  likewise
 
 from stream.store.places.place import Place, place_of
 
-pytest_plugins = ["skip_guard"]
+pytest_plugins = ["exploring", "skip_guard"]
 
-# How long an example takes says how busy the machine is, and nothing of what is tested. What lands is judged by the same
-# examples each time; a developer's own runs draw new ones.
+# How long an example takes says how busy the machine is, and nothing of what is tested. CI judges by the same examples each
+# time, and then draws new ones for a while (exploring.py); a developer's own runs draw new ones.
 settings.register_profile(
     "any machine",
     settings.default,

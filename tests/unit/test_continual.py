@@ -184,6 +184,8 @@ def test_rates_rise_stay_fall_and_begin_anew() -> None:
     assert warm == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
     fall = rates(Optimisation(learning_rate=0.4, rate="decay", decay_steps=1), 4, drift_at=2)
     assert fall == pytest.approx([0.4, 0.4 / math.sqrt(2), 0.4 / math.sqrt(3), 0.2])
+    both = rates(Optimisation(learning_rate=0.4, rate="decay", decay_steps=1, warm_up_steps=1), 3)
+    assert both == pytest.approx([0.2, 0.4, 0.4 / math.sqrt(2)])
     anew = rates(Optimisation(learning_rate=0.4, rate="on-drift", decay_steps=1), 4, drift_at=2)
     assert anew == pytest.approx([0.4, 0.4 / math.sqrt(2)] * 2)
 

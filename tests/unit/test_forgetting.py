@@ -126,6 +126,18 @@ def test_what_is_held_stays_within_the_budget_and_is_counted(tmp_path: Path) -> 
     assert f'freshet_trainer_remembered{{graph="meetings",kind="node"}} {len(trainer.names)}.0' in text
 
 
+def test_the_newest_snapshot_stays_though_it_alone_is_beyond_the_budget(tmp_path: Path) -> None:
+    events = strangers(4)
+    make_lane(tmp_path / "store", events=events)
+    trainer = run(config_for(tmp_path, **{**EVENT_MODEL, "budget": {"nodes": 64, "events": 10}}))
+    times = trainer.strategy.event_times
+    assert len(times) == 40
+    assert times.min() >= 3 * SECOND
+    newest = events.slice(3 * 40)
+    pairs = set(zip(newest["src"].to_pylist(), newest["dst"].to_pylist(), strict=True))
+    assert trainer.history.pairs.size == len(pairs)
+
+
 @pytest.mark.parametrize("model", ["tgn-history", "tgn", "dyrep"])
 def test_a_node_that_comes_back_is_scored_as_a_new_one(model: str, tmp_path: Path) -> None:
     make_lane(tmp_path / "store", events=strangers(6))

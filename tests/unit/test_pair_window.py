@@ -37,6 +37,20 @@ def test_every_snapshot_of_the_window_is_read_as_it_was(window):
             assert dict(zip(expected, found.tolist(), strict=True)) == history[then]
 
 
+def test_a_list_of_all_pairs_changes_copies_and_weights_at_once():
+    """A pair that two parts had is left in one of them with another weight, and the other way round."""
+    pairs, both = PairWindow(), np.array([0, 0, 1, 2, 2])
+    pairs.append(0, np.ones(5, np.int8), pair_keys(both, both), np.full(5, 1, np.float32))
+    one = np.array([0, 1, 1, 2])
+    pairs.append(1, None, pair_keys(one, one), np.array([7, 8, 8, 1], np.float32), whole=True)
+    keys, weight = pairs.at(1)
+    assert keys.tolist() == pair_keys(np.arange(3), np.arange(3)).tolist()
+    assert weight.tolist() == [7, 8, 1]
+    none = np.array([1, 2])  # one of each copy goes: of pair 1 one is left
+    pairs.append(2, np.full(2, -1, np.int8), pair_keys(none, none), np.zeros(2, np.float32))
+    assert pairs.at(2)[0].tolist() == pair_keys(np.arange(2), np.arange(2)).tolist()
+
+
 def test_changes_that_left_the_window_are_folded_once_they_are_worth_it():
     pairs, n = PairWindow(), 8_000
     everything = np.arange(n)

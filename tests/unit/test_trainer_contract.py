@@ -224,6 +224,20 @@ def test_a_second_pass_over_a_snapshot_sees_its_events_once(tmp_path: Path) -> N
     np.testing.assert_array_equal(once, again)
 
 
+def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(tmp_path: Path) -> None:
+    session = Session(tmp_path, "vertex", "sage-linear")
+    examples, chosen = session.examples(1), np.arange(8)
+    session.model.eval()
+
+    def gradient(total: int) -> torch.Tensor:
+        session.strategy.gradients(examples, chosen, total, draw=0)
+        return torch.cat([weight.grad.flatten() for weight in session.model.parameters()])
+
+    alone = gradient(2 * len(chosen))
+    assert alone.norm() > 0
+    torch.testing.assert_close(gradient(6 * len(chosen)), alone / 3)
+
+
 def test_vertex_refuses_an_edge_lane_and_more_ranks_than_parts(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"strategy vertex .* lane sep is made by sep, an edge partitioner"):
         Session(tmp_path / "edge", "vertex", "sage-linear", algorithm="sep")

@@ -1,11 +1,15 @@
 """Ranking figures against their definitions; floors against what they promise."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from test_trainer_contract import Session
 
 from trainer.data.history import Encounter
+from trainer.ranks import Ranks
 from trainer.scoring.floors import edgebank, edgebank_window, recency
-from trainer.scoring.predictions import SCORERS, Predictions, join
+from trainer.scoring.predictions import SCORERS, Predictions, join, judged_queries, side_by_side
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
 
 
@@ -76,6 +80,28 @@ def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_
     assert not any(subset in ("inductive", "historical") for _, subset, _ in figures)
     assert not any(metric == "mrr" for metric, _, _ in figures)
     np.testing.assert_array_equal(join([one, one]).positive, np.concatenate([table, table]))
+
+
+def test_the_tenth_of_all_is_a_hit_and_what_ties_with_it_is_none() -> None:
+    ranks = np.tile(np.array([[1.0], [10.0], [10.5], [11.0]]), (1, len(SCORERS)))
+    some = np.ones((4, len(SCORERS)))
+    figures = Predictions(
+        some, some, np.zeros(4, np.bool_), some[:0], some[:0], ranks, np.arange(4)
+    ).figures()
+    assert figures["hits_at_10", "all", "model"] == 0.5
+    assert figures["mrr", "all", "model"] == pytest.approx((1 + 1 / 10 + 1 / 10.5 + 1 / 11) / 4)
+
+
+def test_an_event_with_a_candidate_whose_score_is_no_number_has_no_rank(tmp_path: Path) -> None:
+    """NaN stands above nothing: a model that breaks on all but the truth would rank it first."""
+    examples = Session(tmp_path, "sequential", "tgn").examples(0)
+    asked = judged_queries(examples)
+    scores, untrained = ([np.zeros(len(queries)) for queries in asked] for _ in range(2))
+    scores[3][examples.num_candidates] = np.nan  # the first candidate of the second event that is ranked
+    found = side_by_side(examples, asked, scores, untrained, Ranks(), 1.0)
+    assert found is not None
+    assert not np.isnan(found.ranks[:, 1:]).any()
+    assert np.flatnonzero(np.isnan(found.ranks[:, 0])).tolist() == [1]
 
 
 def test_scores_that_are_no_numbers_have_no_figure_and_the_others_keep_theirs() -> None:
