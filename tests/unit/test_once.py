@@ -259,7 +259,7 @@ def test_a_writer_that_comes_to_know_of_anothers_commit_makes_none_after_it(tmp_
     assert job.sink.flush() is not None
     job.writer._lock.release()
     other = LogWriter.open(tmp_path, job.writer.header)
-    other.commit(refused={"late": 1})
+    other.commit()
     job.writer._chain.refresh()  # as a sweep beside a compaction does
     job.offer(A, 0.2, first=1)
     with pytest.raises(LaneBusyError, match="were made while"):
