@@ -54,9 +54,10 @@ def make_every_kind(
             positions={("a", 0): position, HISTORY: Position(topic=HISTORY[0], partition=HISTORY[1], next=0)},
         )
         log.commit(
+            positions={("a", 0): position.model_copy(update={"next": 3})},
             seal=[
                 (tau, pa.Table.from_pylist(rows(tau), schema=event_schema("int"))) for tau in range(snapshots)
-            ]
+            ],
         )
     for name in lanes:
         with LaneWriter(store, LANES[name]) as writer:

@@ -18,6 +18,7 @@ from schemas.store import FOLLOWED, FORMAT_VERSION, LogHeader, Position
 from stream.job.fit import require_fit
 from stream.kafka.client import NoBrokerError
 from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError
+from stream.store.files.headers import CONFIG_KEYS
 from stream.store.files.records import read_record
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
@@ -50,7 +51,11 @@ def seal(writer: LogWriter, tau: int) -> None:
         event("a", "b", tau * SECOND, features=[1.0, 2.0]),
         event("a", None, tau * SECOND, features=[0.5] * 4),
     ]
-    writer.commit(seal=[(tau, pa.Table.from_pylist(rows, schema=event_schema("string")))])
+    offset = writer.positions["a", 0].next if writer.positions else 0
+    writer.commit(
+        positions={("a", 0): Position(topic="a", partition=0, next=offset + 2)},
+        seal=[(tau, pa.Table.from_pylist(rows, schema=event_schema("string")))],
+    )
 
 
 def all_refused(store: str | Place, *, messages: int = 2) -> None:
@@ -125,14 +130,14 @@ def test_from_the_first_event_on_it_is_refused(
 ) -> None:
     with LogWriter.open(place, WRONG) as writer:
         accept(writer)
-    with pytest.raises(MismatchError, match=f"log.json has {key} = .* the configuration asks for"):
+    with pytest.raises(MismatchError, match=f"log.json has {CONFIG_KEYS[key]} = .* the configuration asks for"):
         LogWriter.open(place, WRONG.model_copy(update={key: getattr(RIGHT, key)}))
 
 
 @pytest.mark.parametrize("change", [{"graph": "h"}, {"interval_us": 2 * SECOND}])
 def test_graph_and_interval_are_fixed_from_the_first_commit_on(place: Place, change: dict[str, Any]) -> None:
     all_refused(place)
-    with pytest.raises(MismatchError, match=f"log.json has {next(iter(change))} = "):
+    with pytest.raises(MismatchError, match=f"log.json has {CONFIG_KEYS[next(iter(change))]} = "):
         LogWriter.open(place, RIGHT.model_copy(update=change))
     assert said(LogReader(place).header) == said(WRONG)
 

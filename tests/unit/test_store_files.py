@@ -157,9 +157,9 @@ def test_what_is_no_record_is_a_typed_error(tmp_path: Path, content: bytes) -> N
 
 
 def test_an_unknown_format_version_is_refused_with_the_version_this_release_reads(tmp_path: Path) -> None:
-    future = HEADER.model_dump(mode="json") | {"format_version": 2, "new_key": True}
+    future = HEADER.model_dump(mode="json") | {"format_version": 3, "new_key": True}
     (tmp_path / "log.json").write_bytes(records.canonical(future | {"checksum": records.checksum_of(future)}))
-    with pytest.raises(FormatVersionError, match="format version 2, this release reads version 1"):
+    with pytest.raises(FormatVersionError, match="format version 3, this release reads version"):
         read_record(tmp_path / "log.json", LogHeader)
 
 
