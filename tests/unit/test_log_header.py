@@ -130,7 +130,9 @@ def test_from_the_first_event_on_it_is_refused(
 ) -> None:
     with LogWriter.open(place, WRONG) as writer:
         accept(writer)
-    with pytest.raises(MismatchError, match=f"log.json has {CONFIG_KEYS[key]} = .* the configuration asks for"):
+    with pytest.raises(
+        MismatchError, match=f"log.json has {CONFIG_KEYS[key]} = .* the configuration asks for"
+    ):
         LogWriter.open(place, WRONG.model_copy(update={key: getattr(RIGHT, key)}))
 
 

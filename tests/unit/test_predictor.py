@@ -87,9 +87,9 @@ def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Pat
         newest_embeddings(config.store, "nothing")
 
 
-def paying() -> pa.Table:
+def paying(**more: int) -> pa.Table:
     """``meetings()`` as payments: the first half of the nodes are cards, the others merchants."""
-    events = meetings(features=False)
+    events = meetings(features=False, **more)
     for column, kind in (("src", "card"), ("dst", "merchant")):
         at = events.schema.get_field_index(column)
         named = [f"{kind}:{node % 15 + (15 if kind == 'card' else 0)}" for node in events[column].to_pylist()]
@@ -120,7 +120,7 @@ def test_candidates_are_a_list_or_a_prefix(kind: dict, tmp_path: Path) -> None:
 
 
 def test_a_prefix_leaves_out_who_was_forgotten(tmp_path: Path) -> None:
-    make_lane(tmp_path / "store", events=paying())
+    make_lane(tmp_path / "store", events=paying(a_snapshot=12))
     trainer = run(config_for(tmp_path, **{**EVENT_MODEL, "budget": {"nodes": 12}}))
     predictor = Predictor(trainer.config)
     everyone = trainer.lane.log.external_ids()
