@@ -122,9 +122,9 @@ def test_after_kill_nine_it_goes_on_at_the_right_snapshot_with_the_same_numbers(
         ranks = ranks_of(process)
         assert len(ranks) >= 2
         if victim == "rank":
-            endpoint_of(process, 0)
+            served(process, 2)[0]
             ranks[-1].kill()
-            rank_0 = endpoint_of(process, 0)  # of the next attempt
+            rank_0 = served(process, 2)[0]  # of the next attempt
             again = 'freshet_trainer_restarts_total{graph="meetings"} 1.0'
             until(lambda: again in get(f"{rank_0}/metrics"), "that it is counted")
             go_on()
@@ -147,12 +147,15 @@ def test_after_kill_nine_it_goes_on_at_the_right_snapshot_with_the_same_numbers(
     assert numbers(scored(tmp_path)) == numbers(straight)
 
 
-def endpoint_of(process: subprocess.Popen, rank: int) -> str:
-    """The address that a rank says in its log."""
+def served(process: subprocess.Popen, ranks: int = 1) -> dict[int, str]:
+    """Where each rank serves its health, from the first lines of the log."""
     assert process.stderr is not None
-    while f'"rank": {rank}, "url"' not in (line := process.stderr.readline()):
-        assert line, "the trainer has ended"
-    return str(json.loads(line)["url"])
+    found: dict[int, str] = {}
+    while len(found) < ranks:
+        (line,) = log_lines(process.stderr.readline())
+        if line["event"] == "metrics":
+            found[line["rank"]] = line["url"]
+    return found
 
 
 def at_the_end(process: subprocess.Popen, folder: Path) -> str:
@@ -172,7 +175,7 @@ def test_a_rank_that_stands_still_for_a_while_is_waited_for_and_told_by_the_othe
     config = configure(tmp_path)
     with started("run", "--config", str(config), "--ranks", "2", "--json") as process:
         until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
-        rank_0 = endpoint_of(process, 0)
+        rank_0 = served(process, 2)[0]
         (slow,) = (rank for rank in ranks_of(process) if rank.environ().get("RANK") == "1")
         slow.suspend()
         go_on()
@@ -258,17 +261,6 @@ def test_it_waits_for_a_store_serves_its_metrics_and_trains_once_there_is_one(tm
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         assert json.loads(out)["snapshots"] == 6
-
-
-def served(process: subprocess.Popen, ranks: int = 1) -> dict[int, str]:
-    """Where each rank serves its health, from the first lines of the log."""
-    assert process.stderr is not None
-    found: dict[int, str] = {}
-    while len(found) < ranks:
-        (line,) = log_lines(process.stderr.readline())
-        if line["event"] == "metrics":
-            found[line["rank"]] = line["url"]
-    return found
 
 
 def test_bad_connections_hold_up_neither_scrapes_nor_the_end(tmp_path: Path) -> None:
