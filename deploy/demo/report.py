@@ -250,7 +250,7 @@ def _draw_scores(axes: "Axes", outcome: Outcome) -> None:
             label, (right, y), xytext=(8, 0), textcoords="offset points", va="center",
             color=SCORER_COLOURS[scorer], fontweight=weight, annotation_clip=False,
         )  # fmt: skip
-    axes.set(title="Average precision a snapshot, before learning it (right: mean of the second half)")
+    axes.set(title="Average precision per snapshot, before learning it (right: mean of the second half)")
     axes.set(xlabel="seconds of the stream", xlim=(0, right * 1.26))
     low = min((value for _, scores in outcome.scores for value in scores.values()), default=0.4)
     axes.set_ylim(min(0.4, low - 0.03), 1.0)
