@@ -29,6 +29,8 @@ def keep_kernels() -> None:
         staged = Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
         if chosen and Path(chosen).is_dir():
             shutil.copytree(chosen, staged, dirs_exist_ok=True)
+            for folder in (staged, *(path for path in staged.rglob("*") if path.is_dir())):
+                folder.chmod(0o700)  # they come with the permissions that they had
         try:
             own = staged.rename(own)
         except OSError:  # another process was faster

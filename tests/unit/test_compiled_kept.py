@@ -39,11 +39,14 @@ def test_a_folder_that_can_only_be_read_is_where_they_begin(
     shipped = tmp_path / "image" / "json_kernel_0"
     shipped.mkdir(parents=True)
     (shipped / "kernel.nbi").write_bytes(b"compiled")
+    for folder in (shipped, shipped.parent):
+        folder.chmod(0o555)
     monkeypatch.setenv(FOLDER, str(tmp_path / "image"))
     keep_kernels()
     own = Path(os.environ[FOLDER])
     assert own != tmp_path / "image"
     assert (own / "json_kernel_0" / "kernel.nbi").read_bytes() == b"compiled"
+    assert [folder.stat().st_mode & 0o777 for folder in (own, own / "json_kernel_0")] == [0o700] * 2
 
 
 def test_kernels_that_somebody_else_left_there_are_not_loaded(
