@@ -175,7 +175,7 @@ def one(task: dict[str, Any]) -> dict[str, Any]:
     arrived = (trainer.sequence + 1) * A_SNAPSHOT
     return {
         "seen": lane.manifests[trainer.sequence].num_nodes,
-        "remembered": len(trainer.names),
+        "remembered": len(trainer.session.names),
         "evicted": sum(line["evicted"] for line in lines),
         "rss_mib": rss,
         "lag": lag,

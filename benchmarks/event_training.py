@@ -14,8 +14,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -29,7 +31,9 @@ from trainer.data.history import Encounter, Inserts
 from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
 from trainer.scoring.ranking import average_precision, batched
-from trainer.strategies.interface import create_strategy
+from trainer.strategies.events.sequential import EventOptions, SequentialStrategy
+from trainer.strategies.interface import Setting
+from trainer.tasks.link_prediction import LinkPrediction
 
 WIDTH, EDGES, RATE = 100, 4, 1e-3
 HOST = torch.device("cpu")
@@ -144,11 +148,12 @@ class Ours:
         self.tau = 0
 
     def start(self, batch: int) -> None:
-        self.strategy = create_strategy("sequential", {"precision": self.precision}, self.name)
         optimisation = Optimisation(batch_size=batch, learning_rate=RATE, grad_clip=None)
-        self.strategy.setup(
-            self.model, SimpleNamespace(edge_features=0), Ranks(device=self.device), optimisation, 0
-        )  # type: ignore[arg-type]
+        lane: Any = SimpleNamespace(edge_features=0)
+        # What the strategy is asked is made here; only the loss is the task's.
+        task: Any = SimpleNamespace(loss=partial(LinkPrediction.loss, None))
+        setting = Setting(self.model, task, lane, Ranks(device=self.device), optimisation, 0)
+        self.strategy = SequentialStrategy(setting, EventOptions(precision=self.precision))
 
     def snapshot(self, begin: int, end: int) -> tuple[Queries, Queries]:
         """The next events arrive, whatever is done with them."""
@@ -178,10 +183,10 @@ class Ours:
         examples = Examples(
             0, inserts, inserts.late, every, positive, positive, negative, nothing, nothing, nothing, 1, {}
         )
-        self.strategy.train(examples, 0)
+        self.strategy.learn([examples], 0)
 
     def predict(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        positive, negative = self.strategy.predict(self.model, list(self.snapshot(begin, end)))
+        positive, negative = self.strategy.answer(self.model, list(self.snapshot(begin, end)))
         return positive, negative
 
 

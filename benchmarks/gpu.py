@@ -41,16 +41,12 @@ from torch import nn
 
 from schemas.config import Lane
 from schemas.events import event_schema
-from schemas.trainer_config import Optimisation
+from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
-from trainer.data.examples import Sampling, insert_events, prepare
-from trainer.data.history import History
-from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
-from trainer.scoring.predictions import predict
-from trainer.strategies.interface import create_strategy
+from trainer.session.session import Session
+from trainer.tasks.link_prediction import predict
 
 AGREE = 1e-4
 KINDS = {
@@ -122,30 +118,22 @@ def learn(store: Path, kind: str, ranks: Ranks, batch: int, watch: str) -> dict[
     """Two snapshots learned, three predicted; of the second one's training what ``watch`` looks at."""
     name, lane_name, _ = KINDS[kind]
     lane = LaneReader(store, lane_name)
-    torch.manual_seed(0)
-    model = create_model(name, ModelShape(lane.header.node_features, 2, 0, lane.header.edge_features), {})
+    config = TrainerConfig(
+        lane=lane_name, model=name, strategy=kind, window=2, optimisation=Optimisation(batch_size=batch)
+    )
+    session = Session(config, lane, ranks)
+    model, strategy = session.model, session.strategy
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    model.to(ranks.device)
-    strategy = create_strategy(kind, {}, name)
-    strategy.setup(model, lane.header, ranks, Optimisation(batch_size=batch), 0)
-    own = [part for part in range(lane.header.parts) if part % ranks.size == ranks.rank]
-    window, history = WindowView(lane, 3, own), History()
     found: dict[str, Any] = {"scores": []}
     places: Counter[str] = Counter()
     if ranks.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     for sequence, manifest in enumerate(lane.manifests[number] for number in range(SNAPSHOTS)):
-        window.advance(manifest)
-        strategy.advance(window)
-        nodes, events = window.num_nodes, window.events(manifest.tau)
-        examples = prepare(
-            manifest.tau, events, history, num_nodes=nodes, known=np.ones(nodes, np.bool_),
-            owned=strategy.owned(nodes), sampling=Sampling(0, 5),
-            lesson=strategy.lesson(manifest.tau, insert_events(events)),
-        )  # fmt: skip
-        predicted = predict(strategy, model, None, examples.only_random(), ranks)
+        session.advance(manifest)
+        lesson = session.task.lesson(session.view, strategy)
+        predicted = predict(strategy, model, None, lesson.only_random(), ranks)
         if predicted is not None:
             found["scores"] += [predicted.positive[:, 0].tolist(), predicted.negative[:, 0].tolist()]
         if sequence == SNAPSHOTS - 1:
@@ -154,13 +142,13 @@ def learn(store: Path, kind: str, ranks: Ranks, batch: int, watch: str) -> dict[
         began = settled(ranks.device)
         if second and watch == "kernels":
             with torch.profiler.profile(activities=_activities(ranks.device)) as profile:
-                report = strategy.train(examples, 0)
+                report = strategy.learn([lesson], 0)
             found["kernels_s"] = _kernels_us(profile) / 1e6
         elif second and watch == "waits":
             with waits(ranks.device, places):
-                report = strategy.train(examples, 0)
+                report = strategy.learn([lesson], 0)
         else:
-            report = strategy.train(examples, 0)
+            report = strategy.learn([lesson], 0)
         found |= {"seconds": settled(ranks.device) - began, "steps": report.steps, "events": report.events}
     found["places"] = dict(places)
     found["peak"] = torch.cuda.max_memory_allocated() if ranks.device.type == "cuda" else 0

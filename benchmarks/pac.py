@@ -31,13 +31,13 @@ import numpy as np
 from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
-from trainer.data.split import split_by_time
-from trainer.evaluation.evaluate import _figures, _Run
+from trainer.evaluation.evaluate import _Run
 from trainer.evaluation.own_store import all_inserts
 from trainer.evaluation.protocol import OfflineProtocol
+from trainer.evaluation.split import split_by_time
 from trainer.ranks import Ranks
-from trainer.scoring.predictions import Figures, predict
-from trainer.strategies.pac import PacStrategy
+from trainer.scoring.figures import Figures
+from trainer.strategies.events.pac import PacStrategy
 
 DATA = Path(__file__).resolve().parents[1] / "../shared/data/collegemsg.parquet"
 BATCH = 200
@@ -63,44 +63,39 @@ class Run(_Run):
     def prepare(self) -> None:
         """Listen to the strategy."""
         self.wall = self.cpu = 0.0
-        self.reports: list[tuple[int, int, int]] = []
+        self.learned: list[tuple[int, int, int]] = []
         self.nodes: list[float] = []
-        train = self.strategy.train
+        strategy = self.session.strategy
+        learn = strategy.learn
 
-        def timed(examples: Any, epoch: int) -> Any:
+        def timed(lessons: Any, epoch: int) -> Any:
             began, began_cpu = time.perf_counter(), time.process_time()
-            report = train(examples, epoch)
+            report = learn(lessons, epoch)
             self.wall += time.perf_counter() - began
             self.cpu += time.process_time() - began_cpu
-            self.reports.append((len(examples.learned), report.events, report.discarded))
-            if isinstance(self.strategy, PacStrategy):
-                held = self.strategy._groups.held()
+            self.learned.append((len(lessons[-1].learned), report.events, report.discarded))
+            if isinstance(strategy, PacStrategy):
+                held = strategy._groups.held()
                 self.nodes.append(float(held.mean()) if len(held) else 0.0)
             return report
 
-        self.strategy.train = timed  # type: ignore[method-assign]  # for as long as this run
+        strategy.learn = timed  # type: ignore[method-assign]  # for as long as this run
 
     def _warm_up(self) -> None:
         super()._warm_up()
         self.wall = self.cpu = 0.0
-        self.reports.clear()
+        self.learned.clear()
         self.nodes.clear()
         self.ranks.sent_bytes.clear()
 
     def _test(self) -> Figures:
         self.sent = sum(self.ranks.sent_bytes.values())
         found = [
-            predict(
-                self.strategy,
-                self.model,
-                None,
-                examples.of_events(self.split.test(t)).only_random(),
-                self.ranks,
-            )
-            for examples, t in self._snapshots(float("inf"), self.config.optimisation.epochs)
-            if self.split.test(t).any()
+            self._judge(lesson.of_events(self.split.test(lesson.times)), floor=False)
+            for lesson in self._rest()
+            if self.split.test(lesson.times).any()
         ]
-        return _figures(found)
+        return self._figures(found)
 
 
 def work(row: dict[str, Any], out: Path) -> None:
@@ -121,8 +116,8 @@ def work(row: dict[str, Any], out: Path) -> None:
     run = Run(config, lane, ranks, protocol, row["seed"], None)
     run.prepare()
     figures = run.figures()
-    learned, events, discarded = (sum(column) for column in zip(*run.reports, strict=True))
-    held = run.strategy.held_bytes
+    learned, events, discarded = (sum(column) for column in zip(*run.learned, strict=True))
+    held = run.session.strategy.held_bytes
     own = [
         float(learned),
         run.wall,

@@ -1,8 +1,8 @@
 """Configuration of the trainer service: one YAML file, checked key by key, environment variables over it."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from schemas.config import Metrics, Name, Service
@@ -53,11 +53,29 @@ class Optimisation(Section):
 
 
 class Classifier(Section):
-    """evaluate, task node-classification: the perceptron that learns labels from embeddings."""
+    """Task node-classification: the perceptron that learns labels from embeddings."""
 
-    epochs: int = Field(30, ge=1, description="Passes over the labelled training events.")
+    epochs: int = Field(
+        30, ge=1, description="Passes over the labelled training events; run: over those of a snapshot."
+    )
     batch_size: int = Field(200, ge=1, description="Labelled events a step.")
     learning_rate: float = Field(3e-4, gt=0, description="Of Adam.")
+
+
+class Target(Section):
+    """Task node-regression: the number that is asked for of each node, after the next snapshot."""
+
+    next: Literal["in_degree", "feature"] = Field(
+        "in_degree",
+        description="in_degree: log(1 + live pairs that lead to the node); feature: one of its features.",
+    )
+    of: int | None = Field(None, ge=0, description="With feature: which, counted from 0.")
+
+    @model_validator(mode="after")
+    def _names_a_feature(self) -> Self:
+        if (self.next == "feature") != (self.of is not None):
+            raise ValueError("of names the feature, and goes with next: feature only")
+        return self
 
 
 class Lag(Section):
@@ -163,9 +181,13 @@ class TrainerConfig(Service):
     model_params: dict[str, Any] = Field(
         default_factory=dict, description="The model's own parameters, such as {hidden: 64}."
     )
-    task: Literal["link-prediction", "node-classification"] = Field(
+    task: str = Field(
         "link-prediction",
-        description="evaluate: what is judged; node-classification takes an event model, and events with labels 0 and 1.",
+        description="What is learned and judged: link-prediction; node-classification, of events with labels 0 and 1; "
+        "node-regression, with a snapshot model.",
+    )
+    target: Target | None = Field(
+        None, description="Task node-regression: what is asked for; null: the in-degree."
     )
     classifier: Classifier = Field(default_factory=Classifier)
     strategy: str = Field(
@@ -197,6 +219,9 @@ class TrainerConfig(Service):
     )
     drift: Drift = Field(default_factory=Drift)
     budget: Budget = Field(default_factory=Budget)
+    edge_life: int | None = Field(
+        None, ge=1, description="evaluate: intervals an edge lives; null: until deleted."
+    )
     interval_s: float | None = Field(
         None, gt=0, description="evaluate: snapshot length; null: a hundredth of the file's span."
     )

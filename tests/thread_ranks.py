@@ -1,6 +1,7 @@
 """Several ranks in one process: a thread each, collectives over shared slots."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,10 +27,12 @@ class ThreadRanks(Ranks):
         self._meeting = meeting
 
     def everyones(self, value: Any) -> list[Any]:
+        began = time.perf_counter()
         self._meeting.slots[self.rank] = value
         self._meeting.barrier.wait()
         found = list(self._meeting.slots)
         self._meeting.barrier.wait()
+        self.wait_s += time.perf_counter() - began
         return found
 
     def maximum(self, values: Sequence[int]) -> list[int]:
@@ -52,6 +55,11 @@ class ThreadRanks(Ranks):
         assert len({table.shape for table in tables}) == 1
         rows.copy_(torch.stack(tables).sum(dim=0))
         return rows
+
+    def average(self, tables) -> None:  # type: ignore[no-untyped-def]
+        everyones = self.everyones([table.detach().clone() for table in tables])
+        for at, table in enumerate(tables):
+            table.copy_(torch.stack([theirs[at] for theirs in everyones]).mean(dim=0))
 
     def largest(self, values: np.ndarray) -> np.ndarray:
         return np.max(np.stack(self.everyones(values.copy())), axis=0)

@@ -12,8 +12,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
-from trainer.continual.drift import Sliding
-from trainer.scoring.predictions import Figures
+from trainer.scoring.figures import Figures
 
 STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 FRESHNESS_BUCKETS = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21_600, 86_400, 604_800)
@@ -112,6 +111,12 @@ class TrainerMetrics:
         self._evicted = self._make(Counter, "trainer_evicted", "Forgotten to stay within the budget", "kind")
         self._remembered = self._make(Gauge, "trainer_remembered", "What event models remember", "kind")
         self._comm = self._make(Counter, "trainer_comm_bytes", "Payload bytes sent to other ranks", "op")
+        self._waits = self._make(
+            Counter,
+            "trainer_wait_seconds",
+            "Time in collectives while learning: for the slowest rank, and for bytes",
+            "rank",
+        )
         self._up = self._make(
             Gauge, "trainer_rank_up", "1 while the rank lives, as each rank sees it", "rank"
         )
@@ -180,11 +185,16 @@ class TrainerMetrics:
         """Snapshots of the lane that are not yet trained."""
         self._lag.labels(self._graph, self._lane).set(snapshots)
 
-    def scored(self, figures: Figures) -> None:
-        """Scores of the last snapshot; a figure that could not be computed disappears."""
+    def scored(self, figures: Figures, main: str = "ap") -> None:
+        """Scores of the last snapshot; a figure that could not be computed disappears.
+
+        Args:
+            figures: All of them.
+            main: The metric without which a snapshot counts as unscored.
+        """
         model, recency = (figures.get(("ap", "all", scorer)) for scorer in ("model", "recency"))
         unscored, below = self._unscored.labels(self._graph), self._below.labels(self._graph)
-        if model is None:
+        if (main, "all", "model") not in figures:
             unscored.inc()
         else:
             unscored.set(0)
@@ -194,15 +204,15 @@ class TrainerMetrics:
         for (metric, subset, scorer), value in figures.items():
             self._score.labels(self._graph, metric, subset, scorer).set(value)
 
-    def slid(self, sliding: Sliding) -> None:
-        """Scores of the sliding window; without a reference there is no drift to tell."""
+    def slid(self, ap: Mapping[str, float], drop: float | None, *, drifted: bool) -> None:
+        """AP of the sliding window by scorer, and its drop; without a reference there is no drop to tell."""
         self._sliding.clear()
-        for scorer, value in sliding.ap.items():
+        for scorer, value in ap.items():
             self._sliding.labels(self._graph, "ap", scorer).set(value)
         self._drop.clear()
-        if sliding.drop is not None:
-            self._drop.labels(self._graph).set(sliding.drop)
-        self._drifts.labels(self._graph).inc(int(sliding.drifted))
+        if drop is not None:
+            self._drop.labels(self._graph).set(drop)
+        self._drifts.labels(self._graph).inc(int(drifted))
 
     def trained_share(self, share: float) -> None:
         """How much of the last snapshot was learned."""
@@ -237,6 +247,10 @@ class TrainerMetrics:
         """Wall time of a snapshot's phases on this rank."""
         for phase, seconds in phases.items():
             self._steps.labels(self._graph, phase, self._rank).observe(seconds)
+
+    def waited(self, seconds: float) -> None:
+        """Time that this rank spent in collectives while it learned a snapshot."""
+        self._waits.labels(self._graph, self._rank).inc(seconds)
 
     def checkpointed(self) -> None:
         """A checkpoint was written now."""

@@ -7,8 +7,9 @@ numbers that the host decides by never make it wait for the GPU.
 
 import gc
 import os
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from stream.service.failure import Failure
+from trainer.lost_peer import peers_may_be_lost
 
 Device = Literal["auto", "cpu", "cuda"]
 T = TypeVar("T", bound=np.generic)
@@ -36,6 +38,7 @@ class Ranks:
         size: How many there are.
         device: Where weights and memory live.
         sent_bytes: Payload bytes this rank sent to others, by purpose.
+        wait_s: Seconds in collectives: until the slowest rank came, and for the bytes to arrive.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, device: str | torch.device = "cpu") -> None:
@@ -43,6 +46,7 @@ class Ranks:
         self.size = size
         self.device = torch.device(device)
         self.sent_bytes: Counter[str] = Counter()
+        self.wait_s = 0.0
 
     @classmethod
     def from_environment(cls, device: Device, timeout_s: float = TIMEOUT_S) -> "Ranks":
@@ -69,21 +73,22 @@ class Ranks:
         _limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", size)))
         timeout = timedelta(seconds=timeout_s)
         agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        store = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            world_size=None,
-            is_master=rank == 0 and not agent_store,
-            timeout=timeout,
-        )
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
-            store=PrefixStore(f"attempt{attempt}", store),
-            rank=rank,
-            world_size=size,
-            timeout=timeout,
-        )
+        with peers_may_be_lost(rank):
+            store = TCPStore(
+                os.environ["MASTER_ADDR"],
+                int(os.environ["MASTER_PORT"]),
+                world_size=None,
+                is_master=rank == 0 and not agent_store,
+                timeout=timeout,
+            )
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
+                store=PrefixStore(f"attempt{attempt}", store),
+                rank=rank,
+                world_size=size,
+                timeout=timeout,
+            )
         return cls(rank, size, place)
 
     def close(self) -> None:
@@ -96,6 +101,17 @@ class Ranks:
         if self.size > 1:
             dist.destroy_process_group()
             gc.collect()
+
+    def meet(self, collective: Callable[..., Any], *arguments: Any, **more: Any) -> None:
+        """Take part in a collective of torch.distributed.
+
+        Raises:
+            PeerLost: Another rank is gone, or does not answer.
+        """
+        began = time.perf_counter()
+        with peers_may_be_lost(self.rank):
+            collective(*arguments, **more)
+        self.wait_s += time.perf_counter() - began
 
     def any(self, *flags: bool) -> list[bool]:
         """For each flag: whether it holds on any rank (one MAX all-reduce)."""
@@ -114,7 +130,7 @@ class Ranks:
         if self.size == 1:
             return value
         box = torch.tensor([value], dtype=torch.int64)
-        dist.broadcast(box, src=0)
+        self.meet(dist.broadcast, box, src=0)
         return int(box.item())
 
     def text_from_first(self, text: str) -> str:
@@ -124,7 +140,7 @@ class Ranks:
         encoded = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
         length = self.from_first(len(encoded))
         box = encoded if self.rank == 0 else torch.empty(length, dtype=torch.uint8)
-        dist.broadcast(box, src=0)
+        self.meet(dist.broadcast, box, src=0)
         return bytes(box.numpy()).decode()
 
     def exchange_sizes(self, sizes: Sequence[int]) -> list[int]:
@@ -133,7 +149,7 @@ class Ranks:
             return list(sizes)
         sent = torch.tensor(list(sizes), dtype=torch.int64)
         received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent)
+        self.meet(dist.all_to_all_single, received, sent)
         return received.tolist()
 
     def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], purpose: str) -> Tensor:
@@ -167,7 +183,7 @@ class Ranks:
             return
         wanted = [parameter for parameter in parameters if parameter.requires_grad]
         flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in wanted])
-        dist.all_reduce(flat)
+        self.meet(dist.all_reduce, flat)
         # a ring all-reduce sends every element about twice
         self.sent_bytes["gradients"] += 2 * (self.size - 1) * flat.nbytes // self.size
         for parameter, gradient in zip(wanted, torch.split(flat, [p.numel() for p in wanted]), strict=True):
@@ -181,9 +197,17 @@ class Ranks:
             purpose: Under which the bytes are counted.
         """
         if self.size > 1:
-            dist.all_reduce(rows)
+            self.meet(dist.all_reduce, rows)
             self.sent_bytes[purpose] += 2 * (self.size - 1) * rows.nbytes // self.size
         return rows
+
+    def average(self, tables: Sequence[Tensor]) -> None:
+        """Replace tensors, of one shape on all ranks, by their means over ranks, in one all-reduce."""
+        if self.size == 1 or not tables:
+            return
+        flat = self.sum_rows(torch.cat([table.flatten() for table in tables]), "averages") / self.size
+        for table, mean in zip(tables, torch.split(flat, [table.numel() for table in tables]), strict=True):
+            table.copy_(mean.view_as(table))
 
     def sum_array(self, rows: NDArray[T], purpose: str) -> NDArray[T]:
         """As ``sum_rows``, from host to host."""
@@ -194,7 +218,7 @@ class Ranks:
         if self.size == 1:
             return values
         box = torch.from_numpy(values.copy())
-        dist.all_reduce(box, op=dist.ReduceOp.MAX)
+        self.meet(dist.all_reduce, box, op=dist.ReduceOp.MAX)
         return box.numpy()
 
     def union(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -209,7 +233,7 @@ class Ranks:
         if self.size == 1:
             return list(values)
         box = torch.tensor(list(values), dtype=dtype)
-        dist.all_reduce(box, op=op)
+        self.meet(dist.all_reduce, box, op=op)
         return box.tolist()
 
 
@@ -235,7 +259,9 @@ class _Exchange(torch.autograd.Function):
 
 def _all_to_all(rows: Tensor, sent: list[int], received: list[int], ranks: Ranks, purpose: str) -> Tensor:
     out = rows.new_empty((sum(received), *rows.shape[1:]))
-    dist.all_to_all_single(out, rows.contiguous(), output_split_sizes=received, input_split_sizes=sent)
+    ranks.meet(
+        dist.all_to_all_single, out, rows.contiguous(), output_split_sizes=received, input_split_sizes=sent
+    )
     row_bytes = rows.element_size() * rows[:1].numel() if len(rows) else 0
     ranks.sent_bytes[purpose] += row_bytes * (sum(sent) - sent[ranks.rank])
     return out

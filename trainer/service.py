@@ -15,7 +15,6 @@ from stream.service.logs import take_over
 from stream.store.as_of import AsOf
 from stream.store.errors import LaneBusyError
 from stream.store.lane.reader import LaneReader
-from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.daemon import Trainer, follow
 from trainer.continual.follower import Follower
 from trainer.continual.score_file import ScoreFile, weighted_mean
@@ -23,6 +22,7 @@ from trainer.heartbeats import Heartbeats
 from trainer.launch import STARTED
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
+from trainer.session.checkpoint import Checkpoints
 from trainer.shutdown import Shutdown, rank_dies_with_launcher
 
 log = structlog.get_logger()
@@ -38,6 +38,20 @@ SCORES = (
     "edgebank_window_ap",
     "recency_ap",
 )
+
+
+OF_TASKS = (
+    "auroc",
+    "random_auroc",
+    "activity_auroc",
+    "mse",
+    "random_mse",
+    "zero_mse",
+    "mean_mse",
+    "persistence_mse",
+    "age_persistence_mse",
+)
+"""Absent where the task has none."""
 
 
 def train(
@@ -122,6 +136,7 @@ def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
         "events": sum(line["events"] for line in lines),
         "loss": weighted_mean(lines, "loss", "trained"),
         **{key: weighted_mean(lines, key, "scored") for key in SCORES},
+        **{key: mean for key in OF_TASKS if (mean := weighted_mean(lines, key, "scored")) is not None},
         "seconds": math.fsum(seconds for line in lines for seconds in line["seconds"].values()),
         "checkpoint": str(Checkpoints(config.checkpoint, 1).newest_path() or "") or None,
         "first_tau": lines[0]["tau"] if lines else None,

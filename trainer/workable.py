@@ -1,30 +1,40 @@
-"""Whether a configuration can work, before anything is read: its names, its parameters, and what goes together."""
+"""Checks that a configuration can work, before anything is read: names, parameters, and parts that go together."""
+
+import torch
 
 from schemas.trainer_config import Budget, TrainerConfig
 from stream.partition.interface import create
 from stream.service.failure import Failure
-from trainer.models.interface import ModelShape, create_model
-from trainer.strategies.interface import create_strategy
+from trainer.session.session import new_model
+from trainer.strategies.interface import require_together, strategy_options
+from trainer.tasks.interface import TASKS
+from trainer.tasks.node_regression import NodeRegression
 
 
-def require_workable(config: TrainerConfig) -> None:
-    """Check model, strategy, their parameters, and the keys that not every strategy takes.
+def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
+    """Check model, task, strategy, their parameters, and the keys that not all of them take.
+
+    Args:
+        config: The configuration.
+        ranks: How many there will be.
 
     Raises:
         Failure: One is unknown or wrong, or they do not go together.
     """
-    strategy = create_strategy(config.strategy, config.strategy_params, config.model)
-    create_model(config.model, ModelShape(0, config.window), config.model_params)
-    if config.task == "node-classification" and config.strategy != "sequential":
+    strategy_options(config.strategy, config.strategy_params)
+    task = TASKS.find(config.task)
+    with torch.random.fork_rng([]):
+        model = new_model(config, task, None, 0)
+    require_together(config.strategy, model, task, config.optimisation, None, ranks)
+    if config.target is not None and config.task != NodeRegression.name:
         raise Failure(
-            f"task node-classification needs strategy sequential and an event model, found {config.strategy}"
+            f"key target is of task {NodeRegression.name}, but the task is {config.task}. Leave it out"
         )
-    if config.optimisation.replay.ratio and not strategy.replays:
+    if config.exports.scores and task.asks != "pairs":
         raise Failure(
-            f"key optimisation.replay: strategy {config.strategy} does not support replay (sequential does). "
-            "Set optimisation.replay.ratio to 0"
+            f"key exports.scores is about pairs, but task {config.task} asks about nodes. Leave it out"
         )
-    if strategy.trains != "event" and config.budget != Budget():
+    if model.kind != "event" and config.budget != Budget():
         raise Failure(
             f"key budget bounds what event models remember, but {config.model} is a snapshot model, whose window is "
             "its bound. Leave the key out"
@@ -42,6 +52,6 @@ def require_evaluable(config: TrainerConfig, ranks: int) -> None:
         Failure: As ``require_workable``.
         PartitionError: The partitioner or a parameter is unknown or wrong.
     """
-    require_workable(config)
+    require_workable(config, ranks)
     parts = config.parts or ranks
     create(config.lane, config.lane_params, parts=parts, seed=config.seed, window=config.window)

@@ -43,6 +43,17 @@ class EdgeLives:
             numbers.append(np.full(len(seen), number, np.int32))
         return (np.concatenate(slots), np.concatenate(numbers)), self.number
 
+    def ending(self, tau: int) -> tuple[Int64, Int32]:
+        """Slots whose pairs may end with snapshot ``tau``, with the number of the snapshot that saw them."""
+        ending = [
+            (number, seen)
+            for then, number, seen in self._seen
+            if self.life is not None and tau - then >= self.life
+        ]
+        slots = [np.empty(0, np.int64), *(seen for _, seen in ending)]
+        numbers = [np.empty(0, np.int32), *(np.full(len(seen), number, np.int32) for number, seen in ending)]
+        return np.concatenate(slots), np.concatenate(numbers)
+
     def saw(self, changes: PairChanges) -> None:
         """Take note of the pairs that this snapshot inserted."""
         if self.life is not None:

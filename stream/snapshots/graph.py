@@ -19,7 +19,15 @@ from stream.snapshots.graph_state import dump, dump_arrays, load
 from stream.snapshots.growing import Growing
 from stream.snapshots.node_features import NodeFeatures, SegmentChanges
 from stream.snapshots.pair_events import apply_events
-from stream.snapshots.pair_index import PairIndex, live_slots, record_pairs, slot_keys, slot_weights, slots_of
+from stream.snapshots.pair_index import (
+    SEEN,
+    PairIndex,
+    live_slots,
+    record_pairs,
+    slot_keys,
+    slot_weights,
+    slots_of,
+)
 from stream.snapshots.pairs import PairChanges, PairTable, pair_keys, split_keys
 from stream.snapshots.row_blocks import LiveRows
 from stream.snapshots.rows import Rows
@@ -145,6 +153,12 @@ class LiveGraph:
         """Which of ``nodes`` are ends of a live pair."""
         live: NDArray[np.bool_] = self._degree.values[nodes] > 0
         return live
+
+    def ending(self, tau: int) -> tuple[Int64, Int64]:
+        """Live pairs that end with a later snapshot ``tau`` unless they are seen again; src and dst, int64 (n,)."""
+        slots, numbers = self._lives.ending(tau)
+        there = self._index.records[slots >> 1, SEEN + (slots & 1)] == numbers
+        return split_keys(slot_keys(slots[there], self._index.records))
 
     @property
     def num_slots(self) -> int:

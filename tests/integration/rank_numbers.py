@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+sys.path.append(str(Path(__file__).parents[1]))  # as a rank
+
+from trainer_sessions import learn, lesson_of, session_on
+
 from schemas.trainer_config import Optimisation
 from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
-from trainer.data.examples import Sampling, prepare
-from trainer.data.history import History
-from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
-from trainer.scoring.predictions import predict
-from trainer.strategies.interface import create_strategy
+from trainer.tasks.link_prediction import predict
 
 HOPS = {"full": [None, None], "sampled": [3, 4]}
 
@@ -28,27 +27,21 @@ def numbers(store: str, lane_name: str, ranks: Ranks) -> dict[str, torch.Tensor]
     lane = LaneReader(store, lane_name)
     found: dict[str, torch.Tensor] = {}
     for kind, fanouts in HOPS.items():
-        torch.manual_seed(0)
-        shape = ModelShape(lane.header.node_features, 3)
         params = {"hidden": 8, "signature": 8, "fanouts": fanouts}
-        model = create_model("sage-linear", shape, params).double().float()
-        strategy = create_strategy("vertex", {"inference_nodes": 7}, "sage-linear")
-        strategy.setup(model, lane.header, ranks, Optimisation(batch_size=5, grad_clip=None), 0)
-        parts = [part for part in range(lane.header.parts) if part % ranks.size == ranks.rank]
-        window, history = WindowView(lane, 4, parts), History()
+        steps = Optimisation(batch_size=5, grad_clip=None)
+        options = {"window": 3, "model_params": params, "strategy_params": {"inference_nodes": 7}}
+        session = session_on(lane, "vertex", "sage-linear", ranks, steps, **options)
+        model, strategy = session.model, session.strategy
         for manifest in lane.manifests:
-            window.advance(manifest)
-            strategy.advance(window)
-            nodes = window.num_nodes
-            examples = prepare(
-                manifest.tau, window.events(manifest.tau), history, num_nodes=nodes,
-                known=np.ones(nodes, np.bool_), owned=strategy.owned(nodes), sampling=Sampling(0, 6),
-            )  # fmt: skip
-            events = len(examples.positive)
+            examples = lesson_of(session, manifest.sequence)
+            events = len(examples)
             total = 2 * sum(ranks.exchange_sizes([events] * ranks.size))
-            loss = strategy.gradients(examples, np.arange(events), total, 5)
+            loss = strategy.loss(examples, np.arange(events), 5)
+            model.zero_grad()
+            (loss / max(total, 1)).backward()
+            ranks.sum_gradients(model.parameters())
             key = f"{kind} {manifest.tau}"
-            found[f"{key} loss"] = torch.tensor(ranks.total([loss])[0])
+            found[f"{key} loss"] = torch.tensor(ranks.total([float(loss.detach())])[0])
             for name, parameter in model.named_parameters():
                 found[f"{key} gradient {name}"] = parameter.grad.clone()
             predictions = predict(strategy, model, model, examples, ranks)
@@ -56,7 +49,7 @@ def numbers(store: str, lane_name: str, ranks: Ranks) -> dict[str, torch.Tensor]
                 found[f"{key} positive"] = torch.from_numpy(predictions.positive)
                 found[f"{key} negative"] = torch.from_numpy(predictions.negative)
                 found[f"{key} ranks"] = torch.from_numpy(predictions.ranks)
-        report = strategy.train(examples, 0)  # batches of 5: ranks have unequally many, and one may have none
+        report = learn(session, examples)  # batches of 5: ranks have unequally many, and one may have none
         found[f"{kind} trained events"] = torch.tensor(report.events)
         found[f"{kind} finite"] = torch.tensor(float(np.isfinite(report.loss or np.nan)))
     return found

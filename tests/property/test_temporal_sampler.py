@@ -4,12 +4,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.data.temporal_graph import TemporalGraph
-from trainer.data.temporal_graph_torch import DeviceTemporalGraph
 from trainer.data.temporal_sampler import HOWS, Neighbours, TemporalSampler, sample_before
 
 MASK = (1 << 64) - 1
@@ -62,8 +60,8 @@ batches = st.lists(
 
 def grown(
     given_batches: list[list[tuple[int, int, int]]],
-) -> tuple[TemporalGraph, DeviceTemporalGraph, Brute]:
-    graph, device, brute, now = TemporalGraph(), DeviceTemporalGraph(), Brute(), 0
+) -> tuple[TemporalGraph, Brute]:
+    graph, brute, now = TemporalGraph(), Brute(), 0
     for batch in given_batches:
         columns: list[list[int]] = [[], [], []]
         for src, dst, gap in batch:
@@ -73,8 +71,7 @@ def grown(
             brute.events.append((src, dst, now))
         src, dst, t = (np.array(column, np.int64) for column in columns)
         graph.append(src, dst, t, 6)
-        device.append(torch.from_numpy(src), torch.from_numpy(dst), torch.from_numpy(t), 6)
-    return graph, device, brute
+    return graph, brute
 
 
 def rows(found: Neighbours, i: int) -> list[tuple[int, int, int]]:
@@ -90,19 +87,16 @@ def rows(found: Neighbours, i: int) -> list[tuple[int, int, int]]:
 
 @settings(max_examples=60, deadline=None)
 @given(batches, st.integers(1, 7), st.sampled_from(HOWS), st.integers(-5, 1 << 65))
-def test_samples_are_those_of_brute_force_compiled_and_in_torch(
+def test_samples_are_those_of_brute_force(
     given_batches: list[list[tuple[int, int, int]]], k: int, how: str, seed: int
 ) -> None:
-    graph, device, brute = grown(given_batches)
+    graph, brute = grown(given_batches)
     last = brute.events[-1][2] if brute.events else 0
     nodes = np.array([0, 1, 2, 3, 4, 5, 9, 0, 1, 2], np.int64)
     before = np.array([last + 1] * 7 + [last, last // 2, 0], np.int64)
     found = sample_before(graph, nodes, before, k, how, seed)
     for i, (node, t) in enumerate(zip(nodes.tolist(), before.tolist(), strict=True)):
         assert rows(found, i) == brute.sample(node, t, k, how, seed)
-    in_torch = device.sample_before(torch.from_numpy(nodes), torch.from_numpy(before), k, how, seed)
-    for ours, theirs in zip((found.node, found.event, found.time_us, found.count), in_torch, strict=True):
-        np.testing.assert_array_equal(ours, theirs.numpy())
 
 
 @settings(max_examples=40, deadline=None)
@@ -112,7 +106,7 @@ def test_samples_are_those_of_brute_force_compiled_and_in_torch(
 def test_two_layers_name_every_node_once_and_are_those_of_brute_force(
     given_batches: list[list[tuple[int, int, int]]], k: int, how: str, targets: list[int]
 ) -> None:
-    graph, _, brute = grown(given_batches)
+    graph, brute = grown(given_batches)
     before = (brute.events[-1][2] if brute.events else 0) or 1
     sampler = TemporalSampler(graph, k, how, seed=3)
     layers = sampler.layers(np.array(targets, np.int64), before, 2)
@@ -134,7 +128,7 @@ def test_two_layers_name_every_node_once_and_are_those_of_brute_force(
 def test_a_restored_graph_goes_on_as_the_one_it_was_made_of(
     earlier: list[list[tuple[int, int, int]]], later: list[list[tuple[int, int, int]]]
 ) -> None:
-    graph, _, brute = grown(earlier)
+    graph, brute = grown(earlier)
     now = brute.events[-1][2] if brute.events else 0
     again = TemporalGraph()
     again.append(np.array([0]), np.array([9]), np.array([5]), 10)  # what it had before is gone

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 from test_offline_protocol import FIGURES, SHARES, config_for, write_events
 
 from schemas.trainer_config import Classifier, Optimisation
-from trainer.data.split import Split
 from trainer.evaluation.classification import LabelledEvents, classify
 from trainer.evaluation.evaluate import evaluate
+from trainer.evaluation.split import Split
 from trainer.ranks import Ranks
-from trainer.strategies.sequential import SequentialStrategy
+from trainer.strategies.events.sequential import SequentialStrategy
 
 EPOCHS = 4
 SNAPSHOT_MODEL = {"model": "sage-linear", "strategy": "vertex", "model_params": {}, "window": 3}

@@ -15,9 +15,10 @@ from stream.service.failure import Failure
 from stream.store.files.numbered import Numbered
 from trainer.continual.daemon import Trainer
 from trainer.continual.drift import DriftWatch
-from trainer.continual.overload import LoadPolicy, time_stratified
-from trainer.strategies.learning_rate import LearningRate
-from trainer.strategies.soundness import is_sound
+from trainer.continual.overload import LoadPolicy
+from trainer.learning.rate import LearningRate
+from trainer.learning.soundness import is_sound
+from trainer.session.lessons import time_stratified
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.37, 0.5, 0.9, 1.0])
@@ -121,9 +122,9 @@ def test_a_stream_faster_than_training_is_followed_with_every_event_in_memory(
     assert 0 < sum(line["trained"] for line in written) < 0.8 * 30 * 48
     assert any(0 < line["passes"] < 2 for line in written)
     seen = sum((trainer.lane.log.events(m.tau)["op"].to_numpy() == 1).sum() for m in lane._whole)
-    assert trainer.history.count_out.sum() == seen
+    assert trainer.session.task.history.count_out.sum() == seen
     if kind:
-        assert len(trainer.strategy.event_times) == seen
+        assert len(trainer.session.strategy.event_times) == seen
     text = generate_latest(trainer.metrics.registry).decode()
     counted = {
         use: float(text.split(f'use="{use}"}} ')[1].split("\n")[0]) for use in ("trained", "state_only")
@@ -204,7 +205,7 @@ def test_rate_and_drift_go_on_after_an_interruption(kind: dict, tmp_path: Path) 
     run(broken, snapshots=5)
     again = run(broken)
     assert any(written.get("drifted") for written in lines(straight))
-    assert again.strategy.rate.now() == whole.strategy.rate.now()
+    assert again.session.strategy.learner.rate.now() == whole.session.strategy.learner.rate.now()
     ours, theirs = lines(straight), lines(broken)
     assert [{**written, "lag": 0} for written in theirs] == [{**written, "lag": 0} for written in ours]
 
@@ -220,15 +221,16 @@ def test_a_loss_that_is_not_finite_never_reaches_a_checkpoint_and_ends_the_run_i
     make_lane(tmp_path / "store")
     config = config_for(tmp_path, keep_checkpoints=10, **kind)
     trainer = run(config, snapshots=2)
-    before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
-    score = trainer.model.score
+    before = {key: value.clone() for key, value in trainer.session.model.state_dict().items()}
+    head = trainer.session.model.decoder
+    logits = head.forward
     # the logit of a sum that overflows: an infinite loss whose gradient is finite
-    monkeypatch.setattr(trainer.model, "score", lambda *inputs: score(*inputs) * 0 + torch.inf)
+    monkeypatch.setattr(head, "forward", lambda *inputs: logits(*inputs) * 0 + torch.inf)
     trainer.step(trainer.lane.manifests[2])
     trainer.step(trainer.lane.manifests[3])
     with pytest.raises(Failure, match=r"not finite in 3 snapshots in a row, the last is 4; .*learning_rate"):
         trainer.step(trainer.lane.manifests[4])
-    assert all(torch.equal(before[key], value) for key, value in trainer.model.state_dict().items())
+    assert all(torch.equal(before[key], value) for key, value in trainer.session.model.state_dict().items())
     saved = checkpoints_of(config)
     assert len(saved) == 4
     assert all(is_sound(state["model"]) and is_sound(state["strategy"]["rate"]) for state in saved)
@@ -247,20 +249,20 @@ def test_weights_that_are_not_finite_are_put_back_and_training_goes_on(
     make_lane(tmp_path / "store")
     config = config_for(tmp_path, keep_checkpoints=10, **kind)
     trainer = run(config, snapshots=2)
-    before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
-    step = trainer.strategy.rate.step
+    before = {key: value.clone() for key, value in trainer.session.model.state_dict().items()}
+    step = trainer.session.strategy.learner.rate.step
 
     def poisoned(norm: torch.Tensor) -> torch.Tensor:
         left_out = step(norm)
         with torch.no_grad():
-            next(trainer.model.parameters()).fill_(torch.nan)
+            next(trainer.session.model.parameters()).fill_(torch.nan)
         return left_out
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.strategy.rate, "step", poisoned)
+        patch.setattr(trainer.session.strategy.learner.rate, "step", poisoned)
         trainer.step(trainer.lane.manifests[2])
-    assert all(torch.equal(before[key], value) for key, value in trainer.model.state_dict().items())
-    assert is_sound(trainer.strategy.rate.state())
+    assert all(torch.equal(before[key], value) for key, value in trainer.session.model.state_dict().items())
+    assert is_sound(trainer.session.strategy.learner.rate.state())
     for manifest in trainer.lane.manifests[3:]:
         trainer.step(manifest)
     written = lines(config)
@@ -273,19 +275,19 @@ def test_weights_that_are_not_finite_are_put_back_and_training_goes_on(
 def test_with_weights_that_are_put_back_goes_what_they_left_in_memory(tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
     trainer = run(config_for(tmp_path, **EVENT_MODEL), snapshots=2)
-    before = trainer.strategy.state()["streams"]["0"]
+    before = trainer.session.strategy.state()["streams"]["0"]
     mail, sketch = before["mail"].clone(), before["sketch"].copy()
-    step = trainer.strategy.rate.step
+    step = trainer.session.strategy.learner.rate.step
 
     def poisoned(norm: torch.Tensor) -> torch.Tensor:
         left_out = step(norm)
         with torch.no_grad():
-            next(trainer.model.parameters()).fill_(torch.nan)
+            next(trainer.session.model.parameters()).fill_(torch.nan)
         return left_out
 
-    trainer.strategy.rate.step = poisoned
+    trainer.session.strategy.learner.rate.step = poisoned
     trainer.step(trainer.lane.manifests[2])
-    after = trainer.strategy.state()["streams"]["0"]
+    after = trainer.session.strategy.state()["streams"]["0"]
     assert after["position"] == before["position"]
     assert torch.equal(after["mail"][: len(mail)], mail)
     np.testing.assert_array_equal(after["sketch"][: len(sketch)], sketch)

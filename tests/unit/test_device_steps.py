@@ -14,22 +14,21 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from trainer_sessions import learn, lesson_of, session_on
 from trainer_streams import make_lane
 
 from schemas.trainer_config import Optimisation, Replay
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
-from trainer.data.examples import Sampling, insert_events, prepare
-from trainer.data.history import History
 from trainer.device import to_device
+from trainer.learning import step
+from trainer.learning.rate import LearningRate
 from trainer.models.interface import Model, ModelShape, NodeInputs, create_model
 from trainer.models.sage_linear import SageLinear
 from trainer.nn.csr_graph import CSRGraph
 from trainer.ranks import Ranks
-from trainer.strategies import pac, sequential, vertex
-from trainer.strategies.interface import create_strategy
-from trainer.strategies.learning_rate import LearningRate
+from trainer.session import session as assembly
+from trainer.session.session import Session
 
 EVENT = {"memory": 8, "time_width": 6}
 SAMPLED = {**EVENT, "dropout": 0.0}
@@ -73,31 +72,12 @@ class Crossings(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class Steps:
+def session(lane: LaneReader, kind: tuple[str, str, dict[str, Any]], ranks: Ranks) -> Session:
     """A strategy's way over a lane's first snapshots, on any device."""
-
-    def __init__(self, lane: LaneReader, kind: tuple[str, str, dict[str, Any]], ranks: Ranks) -> None:
-        strategy, name, params = kind
-        torch.manual_seed(0)
-        shape = ModelShape(lane.header.node_features, 2, 0, lane.header.edge_features)
-        with ranks.device:
-            self.model = create_model(name, shape, params)
-        replay = Replay(ratio=1.0, batches=4) if strategy == "sequential" else Replay()
-        optimisation = Optimisation(batch_size=16, learning_rate=0.01, replay=replay)
-        self.strategy = create_strategy(strategy, {}, name)
-        self.strategy.setup(self.model, lane.header, ranks, optimisation, 0)
-        self.lane, self.window, self.history = lane, WindowView(lane, 3), History()
-
-    def examples(self, sequence: int):  # type: ignore[no-untyped-def]
-        manifest = self.lane.manifests[sequence]
-        self.window.advance(manifest)
-        self.strategy.advance(self.window)
-        nodes, events = self.window.num_nodes, self.window.events(manifest.tau)
-        return prepare(
-            manifest.tau, events, self.history, num_nodes=nodes, known=np.ones(nodes, np.bool_),
-            owned=self.strategy.owned(nodes), sampling=Sampling(0, 5),
-            lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
-        )  # fmt: skip
+    strategy, name, params = kind
+    replay = Replay(ratio=1.0, batches=4) if strategy == "sequential" else Replay()
+    optimisation = Optimisation(batch_size=16, learning_rate=0.01, replay=replay)
+    return session_on(lane, strategy, name, ranks, optimisation, model_params=params)
 
 
 @contextmanager
@@ -106,8 +86,15 @@ def far_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crossings]:
     adam = sys.modules[torch.optim.Adam.__module__]
     monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda weight: None)
     asked_once = lambda outcomes: [(0.0, False)] * len(outcomes)  # noqa: E731  where a snapshot's end asks the device
-    for module in (vertex, sequential, pac):
-        monkeypatch.setattr(module, "told", asked_once)
+    monkeypatch.setattr(step, "told", asked_once)
+    make = assembly.create_model
+
+    def made_there(*inputs: Any) -> Model:
+        with FAR:
+            return make(*inputs)
+
+    monkeypatch.setattr(assembly, "create_model", made_there)
+    monkeypatch.setattr(Model, "to", lambda model, device: model)  # fakes cannot be moved
     crossings = Crossings()
     with FakeTensorMode(allow_non_fake_inputs=True), crossings:
         yield crossings
@@ -125,9 +112,9 @@ def test_nothing_in_a_step_makes_the_host_wait_for_the_device(
 
         monkeypatch.setattr(SageLinear, "encode", encode)
     with far_away(monkeypatch) as crossings:
-        steps = Steps(lane, kind, Ranks(device=FAR))
+        steps = session(lane, kind, Ranks(device=FAR))
         for sequence in range(3):
-            report = steps.strategy.train(steps.examples(sequence), 0)
+            report = learn(steps, lesson_of(steps, sequence))
     assert report.steps > 1
     assert {weight.device for weight in steps.model.parameters()} == {FAR}
     assert all(weight.grad is not None for weight in steps.model.decoder.parameters())
@@ -156,14 +143,14 @@ def test_operations_of_a_gpu_learn_and_score_as_the_hosts_kernels_do(
     kind: tuple[str, str, dict[str, Any]], lane: LaneReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def scores() -> list[np.ndarray]:
-        steps = Steps(lane, kind, Ranks())
+        steps = session(lane, kind, Ranks())
         for dropout in (module for module in steps.model.modules() if isinstance(module, torch.nn.Dropout)):
             dropout.p = 0.0
         found = []
         for sequence in range(3):
-            examples = steps.examples(sequence)
-            found += steps.strategy.predict(steps.model, [examples.positive, examples.random])
-            steps.strategy.train(examples, 0)
+            examples = lesson_of(steps, sequence)
+            found += steps.strategy.answer(steps.model, [examples.positive, examples.random])
+            learn(steps, examples)
         return found
 
     compiled = scores()

@@ -17,8 +17,9 @@ from schemas.wire import JsonEvent
 from stream.cli import app as stream_app
 from stream.partition.interface import algorithms
 from trainer.cli import app as trainer_app
-from trainer.models.interface import models
-from trainer.strategies.interface import strategies
+from trainer.models.interface import MODELS
+from trainer.strategies.interface import STRATEGIES
+from trainer.tasks.interface import TASKS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -116,8 +117,9 @@ def test_the_tables_of_what_there_is_name_what_the_registries_hold() -> None:
     pages = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
     for registered, page in (
         (algorithms(), "partitioning.md"),
-        (models(), "training.md"),
-        (strategies(), "training.md"),
+        (MODELS.all(), "training.md"),
+        (STRATEGIES.all(), "training.md"),
+        (TASKS.all(), "training.md"),
     ):
         ours = {
             name for name, found in registered.items() if found.__module__.startswith(("stream.", "trainer."))

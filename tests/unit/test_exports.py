@@ -104,8 +104,9 @@ def test_embeddings_of_touched_nodes_have_the_producers_ids_times_and_the_weight
         dict(zip(table["id"].to_pylist(), table["t"].cast(pa.int64()).to_pylist(), strict=True)) == last_touch
     )
     assert min(table["id"].to_pylist()) >= 1000
-    assert set(table["model_version"].to_pylist()) == {newest.model_version} == {version_of(trainer.model)}
-    expected = trainer.strategy.embeddings(table["node"].to_numpy()).numpy()
+    session = trainer.session
+    assert set(table["model_version"].to_pylist()) == {newest.model_version} == {version_of(session.model)}
+    expected = session.strategy.embeddings(table["node"].to_numpy()).numpy()
     assert np.array_equal(np.stack(table["embedding"].to_numpy()), expected)
     assert (newest.tau, newest.lane, newest.num_embeddings) == (manifest.tau, "hash", len(table))
     assert newest.time_us == max(t for t in last_touch.values())
@@ -220,8 +221,8 @@ def test_embeddings_that_are_no_numbers_are_held_back(tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
     config = config_for(tmp_path)
     trainer = run(config, until=1)
-    whole = trainer.strategy.embeddings
-    trainer.strategy.embeddings = lambda nodes: whole(nodes) * float("nan")
+    whole = trainer.session.strategy.embeddings
+    trainer.session.strategy.embeddings = lambda nodes: whole(nodes) * float("nan")
     trainer.step(trainer.lane.manifests[1])
     assert [commit.sequence for commit in exports(config).commits] == [0]
     assert ScoreFile(config.checkpoint).lines()[1]["held"] == "an embedding is not a number"

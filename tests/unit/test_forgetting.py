@@ -114,37 +114,39 @@ def test_what_is_held_stays_within_the_budget_and_is_counted(tmp_path: Path) -> 
     make_lane(tmp_path / "store", events=strangers(12))
     config = config_for(tmp_path, **{**EVENT_MODEL, "budget": {"nodes": 64, "events": 100}})
     trainer = run(config)
-    assert len(trainer.names) <= 64 + 20
-    assert len(trainer.strategy.event_times) <= 100 + 40
-    assert trainer.history.pairs.size <= 100 + 40
-    mail = trainer.strategy.state()["streams"]["0"]["mail"]
+    assert len(trainer.session.names) <= 64 + 20
+    assert len(trainer.session.strategy.event_times) <= 100 + 40
+    assert trainer.session.task.history.pairs.size <= 100 + 40
+    mail = trainer.session.strategy.state()["streams"]["0"]["mail"]
     assert len(mail) <= (64 + 20) * 2
     evicted = sum(line["evicted"] for line in lines(config))
-    assert evicted == trainer.lane.manifests[-1].num_nodes - len(trainer.names)
+    assert evicted == trainer.lane.manifests[-1].num_nodes - len(trainer.session.names)
     text = generate_latest(trainer.metrics.registry).decode()
     assert f'freshet_trainer_evicted_total{{graph="meetings",kind="node"}} {evicted}.0' in text
-    assert f'freshet_trainer_remembered{{graph="meetings",kind="node"}} {len(trainer.names)}.0' in text
+    assert (
+        f'freshet_trainer_remembered{{graph="meetings",kind="node"}} {len(trainer.session.names)}.0' in text
+    )
 
 
 def test_the_newest_snapshot_stays_though_it_alone_is_beyond_the_budget(tmp_path: Path) -> None:
     events = strangers(4)
     make_lane(tmp_path / "store", events=events)
     trainer = run(config_for(tmp_path, **{**EVENT_MODEL, "budget": {"nodes": 64, "events": 10}}))
-    times = trainer.strategy.event_times
+    times = trainer.session.strategy.event_times
     assert len(times) == 40
     assert times.min() >= 3 * SECOND
     newest = events.slice(3 * 40)
     pairs = set(zip(newest["src"].to_pylist(), newest["dst"].to_pylist(), strict=True))
-    assert trainer.history.pairs.size == len(pairs)
+    assert trainer.session.task.history.pairs.size == len(pairs)
 
 
 @pytest.mark.parametrize("model", ["tgn-history", "tgn", "dyrep"])
 def test_a_node_that_comes_back_is_scored_as_a_new_one(model: str, tmp_path: Path) -> None:
     make_lane(tmp_path / "store", events=strangers(6))
     trainer = run(config_for(tmp_path, **{**EVENT_MODEL, "model": model, "budget": {"nodes": 60}}))
-    assert len(trainer.names) < 120
-    strategy, size = trainer.strategy, len(trainer.names)
-    returned = trainer.names.numbers(np.array([0]))  # of the first snapshot, long forgotten
+    assert len(trainer.session.names) < 120
+    strategy, size = trainer.session.strategy, len(trainer.session.names)
+    returned = trainer.session.names.numbers(np.array([0]))  # of the first snapshot, long forgotten
     assert returned.tolist() == [size]
     now = 6 * SECOND
     partner = np.full(2, size - 1)  # somebody known
@@ -155,7 +157,7 @@ def test_a_node_that_comes_back_is_scored_as_a_new_one(model: str, tmp_path: Pat
         encounters[:, Encounter.PAIR_COUNT :] = 0
         times = np.full(2, now)
         asked = Queries(np.arange(2), src, partner, encounters, times, times)
-        return strategy.predict(trainer.model, [asked])[0]
+        return strategy.answer(trainer.session.model, [asked])[0]
 
     if model != "tgn-history":  # whose walks know a node by its own random signature
         one, other = logits(size, size + 1)
@@ -164,7 +166,7 @@ def test_a_node_that_comes_back_is_scored_as_a_new_one(model: str, tmp_path: Pat
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert (vectors[0] != vectors[2]).any()
     if model == "tgn-history":
-        feed = strategy._feed
+        feed = strategy._memories.feed
         ever = trainer.lane.manifests[-1].num_nodes
         assert feed.born(returned)[0] == ever  # a signature that nobody had, in whose walks nobody is
         assert feed.born(np.arange(size)).max() == ever - 1

@@ -6,7 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_trainer_contract import STRATEGIES, TRAINED, Session
+from test_trainer_contract import NAMES, TRAINED, session_in
+from trainer_sessions import learn, lesson_of
 from trainer_streams import make_lane
 
 from schemas.config import StreamConfig
@@ -102,15 +103,15 @@ def test_a_trainer_that_waits_for_its_lane_does_not_hang(
     assert clock.longest_s <= 1.0
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", NAMES)
 def test_a_long_training_step_is_no_hang_from_batch_to_batch(
     strategy: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    session = Session(tmp_path, strategy, TRAINED[strategy])
-    examples = [session.examples(sequence) for sequence in range(2)][-1]
-    rate = session.strategy.rate
+    session = session_in(tmp_path, strategy, TRAINED[strategy])
+    examples = [lesson_of(session, sequence) for sequence in range(2)][-1]
+    rate = session.strategy.learner.rate
     step, steps = rate.step, []
-    monkeypatch.setattr(rate, "step", lambda norm: (clock.wait(100), step(norm), steps.append(None))[1])
-    session.strategy.train(examples, 0)
+    monkeypatch.setattr(rate, "step", lambda norm: (clock.wait(100), steps.append(1), step(norm))[-1])
+    learn(session, examples)
     assert len(steps) > 2
     assert clock.longest_s == 100

@@ -23,6 +23,10 @@ from trainer.evaluation.matrix_table import Entry, render
 from trainer.evaluation.progress import LogFollower, Progress
 
 EVENT = {"strategy": "sequential"}
+OVER_RANKS = [
+    {"name": "plain", "config": {"model": "tgn", "strategy": "pac"}},
+    {"name": "history", "config": {"model": "tgn-history", "strategy": "pac"}},
+]
 
 
 def matrix_for(folder: Path, **keys: Any) -> Matrix:
@@ -123,6 +127,7 @@ def test_axes_make_cells_and_nearer_keys_go_before_common_ones(tmp_path: Path) -
         tmp_path,
         lanes=[{"lane": "hash"}, {"lane": "sep", "config": {"lane_params": {"hubs": 0.1}}}],
         ranks=[1, 2],
+        models=OVER_RANKS,
         config={"optimisation": {"epochs": 3}, "model": "jodie"},
     )
     found = cells(matrix)
@@ -210,7 +215,9 @@ def test_the_table_shows_failures_single_seeds_lanes_and_ranks(
     tmp_path: Path, evaluations: Evaluations
 ) -> None:
     evaluations.fails = {"plain"}
-    matrix = matrix_for(tmp_path, seeds=[1], lanes=[{"lane": "hash"}, {"lane": "sep"}], ranks=[1, 2])
+    matrix = matrix_for(
+        tmp_path, seeds=[1], lanes=[{"lane": "hash"}, {"lane": "sep"}], ranks=[1, 2], models=OVER_RANKS
+    )
     found = run(matrix, tmp_path / "r.parquet")["results"]
     lines = render([Entry(**entry) for entry in found], "markdown").splitlines()
     assert "| plain, hash, 1 ranks | failed |" in lines

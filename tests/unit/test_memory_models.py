@@ -14,8 +14,8 @@ from trainer.data.history import Encounter
 from trainer.models.interface import ModelShape, create_model
 from trainer.models.memory.embeddings import Hop, Identity, TimeProjection
 from trainer.models.memory.model import MemoryModel
-from trainer.strategies.mailbox import Mailbox
-from trainer.strategies.memory_stream import MemoryStream
+from trainer.strategies.events.mailbox import Mailbox
+from trainer.strategies.events.memory_stream import MemoryStream
 
 NODES, FEATURES = 7, 2
 WHAT = {  # message source, own in message, cell, embedding

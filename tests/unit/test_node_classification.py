@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 from schemas.trainer_config import Classifier, Optimisation, TrainerConfig
 from stream.service.failure import Failure
 from trainer.data.history import Encounter
-from trainer.data.split import Split
-from trainer.evaluation.classification import LabelledEvents, activity_auroc, auroc, classify
+from trainer.evaluation.classification import LabelledEvents, activity_auroc, classify
 from trainer.evaluation.evaluate import evaluate
+from trainer.evaluation.split import Split
 from trainer.ranks import Ranks
+from trainer.scoring.ranking import auroc
 
 EVENTS = 1200
 
@@ -103,8 +104,14 @@ def test_what_cannot_be_classified_is_refused_in_a_sentence(tmp_path: Path) -> N
         judged(tmp_path, stream(late))
     with pytest.raises(Failure, match=r"among the test events, found 0 of 1 and \d+ of 0"):
         judged(tmp_path, stream(np.where(late, 0, labels())))
-    with pytest.raises(Failure, match="needs strategy sequential"):
-        judged(tmp_path, stream(labels()), model="sage-linear", strategy="vertex", model_params={})
+
+
+def test_what_vertex_embeds_is_judged_too(tmp_path: Path) -> None:
+    small = {"hidden": 8, "signature": 8}
+    found = judged(
+        tmp_path, stream(labels()), model="sage-linear", strategy="vertex", lane="hash", model_params=small
+    )
+    assert {"auroc", "validation_auroc", "random_auroc", "activity_auroc"} <= found.keys()
 
 
 def labelled(label: np.ndarray) -> LabelledEvents:

@@ -29,7 +29,7 @@ from stream.store.lane.writer import LaneWriter
 from stream.store.places.place import Place
 from stream.store.verify.exports import verify_exports
 from stream.store.verify.store import verify
-from trainer.continual.checkpoint import Checkpoints
+from trainer.session.checkpoint import Checkpoints
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_checkpoints_that_cannot_be_removed_do_not_fail_the_newest(
     with capture_logs() as logs:
         for sequence in range(3):
             assert checkpoints.save(sequence, {"n": sequence}).exists()
-    assert checkpoints.newest_sequence() == 2
+    assert checkpoints.newest_path() == tmp_path / f"{2:016d}.pt"
     assert [line["event"] for line in logs] == [NOT_CLEANED_UP]
     trouble.begin()
     checkpoints.save(3, {"n": 3})

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from test_pac import STILL, Rank, make_store, scores_of
 from thread_ranks import side_by_side
+from trainer_sessions import learn, session_on
 
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from trainer.data.log_window import NamedWindow
-from trainer.data.node_names import NodeNames
-from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
-from trainer.strategies.interface import create_strategy
-from trainer.strategies.pac import PacStrategy
-from trainer.strategies.part_groups import PartGroups
+from trainer.strategies.events.pac import PacStrategy
+from trainer.strategies.events.part_groups import PartGroups
+from trainer.strategies.interface import STRATEGIES, strategy_options
 
 
 @pytest.fixture(scope="module")
@@ -24,19 +22,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_gathered_state_goes_on_with_another_number_of_ranks(store: Path) -> None:
-    def first(ranks: Ranks) -> tuple[dict, dict, dict]:
+    def first(ranks: Ranks) -> dict:
         rank = Rank(store, ranks, "tgn-history", "pac", STILL)
         for sequence in range(3):
-            rank.strategy.train(rank.examples(sequence), 0)
-        return rank.strategy.gather(rank.strategy.state()), rank.history.state(), rank.model.state_dict()
+            learn(rank.session, rank.examples(sequence), 0)
+        return rank.session.state()
 
-    state, history, weights = side_by_side(3, first)[0]
+    state = side_by_side(3, first)[0]
 
     def second(ranks: Ranks) -> np.ndarray:
         rank = Rank(store, ranks, "tgn-history", "pac", STILL)
-        rank.history.restore(history)
-        rank.model.load_state_dict(weights)
-        rank.strategy.restore(state)
+        rank.session.restore(state)
         return scores_of(rank, 3)
 
     one, two = second(Ranks()), side_by_side(2, second)[0]
@@ -46,16 +42,14 @@ def test_a_gathered_state_goes_on_with_another_number_of_ranks(store: Path) -> N
 def test_several_ranks_forget_what_one_forgets(store: Path) -> None:
     def predicted(ranks: Ranks) -> list[np.ndarray]:
         rank = Rank(store, ranks, "tgn-history", "pac" if ranks.size > 1 else "sequential", STILL)
-        names = NodeNames()
-        rank.window = NamedWindow(rank.window, names)
-        found = []
+        names, found = rank.session.names, []
         for sequence in range(4):
             found.append(scores_of(rank, sequence))
             if sequence in (1, 2):
                 kept = np.flatnonzero(np.arange(len(names)) % 5 != 3)
                 oldest_us = int(rank.strategy.event_times[20])
                 rank.strategy.forget(kept, 20)
-                rank.history.forget(kept, oldest_us)
+                rank.session.task.history.forget(kept, oldest_us)
                 names.keep(kept)
         assert rank.strategy.owned(len(names)).any()
         return found
@@ -80,8 +74,8 @@ def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> Non
     def held(ranks: Ranks) -> list[int]:
         rank = Rank(store, ranks, "tgn", "pac", STILL)
         for sequence in range(2):
-            rank.strategy.train(rank.examples(sequence), 0)
-        mailbox = rank.strategy._ways[0].stream.mailbox
+            learn(rank.session, rank.examples(sequence), 0)
+        mailbox = rank.strategy._memories.trained.stream.mailbox
         nodes = mailbox.places.held()
         assert rank.strategy.owned(40)[nodes].all()
         return nodes.tolist()
@@ -94,19 +88,18 @@ def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> Non
 
 def test_what_it_cannot_do_is_said_in_a_sentence(store: Path) -> None:
     lane = LaneReader(store, "sep")
-    model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 2})
     with pytest.raises(Failure, match="lane sep has 5 parts for 6 ranks: start at most 5 ranks"):
-        create_strategy("pac", {}, "tgn").setup(model, lane.header, Ranks(0, 6), STILL, 0)
+        session_on(lane, "pac", "tgn", Ranks(0, 6), STILL)
     with pytest.raises(
         Failure, match="strategy_params of pac: synchronise must be latest or mean, found 'first'"
     ):
-        create_strategy("pac", {"synchronise": "first"}, "tgn")
+        strategy_options("pac", {"synchronise": "first"})
     with pytest.raises(Failure, match="strategy_params of pac: shuffle_every must be at least 1, found 0"):
-        create_strategy("pac", {"shuffle_every": 0}, "tgn")
+        strategy_options("pac", {"shuffle_every": 0})
     with pytest.raises(Failure, match="batch must be divided or each, found 'half'"):
-        create_strategy("pac", {"batch": "half"}, "tgn")
+        strategy_options("pac", {"batch": "half"})
     with pytest.raises(
         Failure, match="strategy pac trains event-based models, but model sage-linear is snapshot"
     ):
-        create_strategy("pac", {}, "sage-linear")
-    assert isinstance(create_strategy("pac", {}, "tgn"), PacStrategy)
+        session_on(lane, "pac", "sage-linear")
+    assert STRATEGIES.find("pac") is PacStrategy

@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_pac import STILL, Rank
 from thread_ranks import side_by_side
+from trainer_sessions import learn
 from trainer_streams import SECOND
 
 from schemas.config import Lane
@@ -86,7 +87,7 @@ def test_several_ranks_make_the_steps_of_one_over_the_union(ranks: int, model: s
         rank, found = begun_by(group), []
         for sequence in range(1, SNAPSHOTS):
             examples = rank.examples(sequence)
-            report = rank.strategy.train(examples, 0)
+            report = learn(rank.session, examples, 0)
             assert report.discarded == 0
             found.append(
                 (examples.learned, examples.training, report.loss or 0.0, report.steps, weights(rank))
@@ -105,7 +106,7 @@ def test_several_ranks_make_the_steps_of_one_over_the_union(ranks: int, model: s
             learned=joined([rank[0] for rank in of_ranks]),
             training=joined([rank[1] for rank in of_ranks]),
         )
-        report = alone.strategy.train(examples, 0)
+        report = learn(alone.session, examples, 0)
         for _, _, loss, steps, found in of_ranks:
             assert steps == report.steps == len(SHARES[ranks])
             assert loss == pytest.approx(report.loss, rel=1e-9)
@@ -128,7 +129,7 @@ def test_what_another_rank_than_the_first_drops_out_is_drawn_from_seed_snapshot_
             examples = rank.examples(0)
             if group.rank == 1:
                 torch.manual_seed(start)
-            return [rank.strategy.train(examples, epoch).loss for epoch in (0, 1, 0)]
+            return [learn(rank.session, examples, epoch).loss for epoch in (0, 1, 0)]
 
         return side_by_side(2, learned)[0]
 

@@ -120,11 +120,13 @@ def test_candidates_are_a_list_or_a_prefix(kind: dict, tmp_path: Path) -> None:
 
 
 def test_a_prefix_leaves_out_who_was_forgotten(tmp_path: Path) -> None:
-    make_lane(tmp_path / "store", events=paying(a_snapshot=12))
+    make_lane(tmp_path / "store", events=paying(a_snapshot=12))  # few enough to forget those of the others
     trainer = run(config_for(tmp_path, **{**EVENT_MODEL, "budget": {"nodes": 12}}))
     predictor = Predictor(trainer.config)
     everyone = trainer.lane.log.external_ids()
-    known = everyone.take(pa.array(trainer.names.ids(np.arange(len(trainer.names))))).to_pylist()
+    known = everyone.take(
+        pa.array(trainer.session.names.ids(np.arange(len(trainer.session.names))))
+    ).to_pylist()
     merchants = [node for node in known if node.startswith("merchant:")]
     card = next(node for node in known if node.startswith("card:"))
     assert 0 < len(merchants) < sum(node.startswith("merchant:") for node in everyone.to_pylist())

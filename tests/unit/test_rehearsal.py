@@ -13,8 +13,8 @@ from trainer_streams import make_lane, meetings
 from schemas.trainer_config import Replay
 from stream.service.failure import Failure
 from trainer.models.memory.messages import Mail
-from trainer.strategies.looked_up import Asked
-from trainer.strategies.rehearsal import PastBatch, Rehearsal
+from trainer.strategies.events.looked_up import Asked
+from trainer.strategies.events.rehearsal import PastBatch, Rehearsal
 
 OPTIMISATION = {"epochs": 2, "batch_size": 16, "learning_rate": 0.01}
 CROWD = {"nodes": 300, "snapshots": 7, "a_snapshot": 50, "features": False}
@@ -31,16 +31,16 @@ def test_an_old_batch_has_the_loss_it_had_whatever_was_forgotten_since(model: st
     params = {"memory": 8, "time_width": 8} | ({} if model == "jodie" else {"dropout": 0.0})
     kind |= {"model": model, "model_params": params, "budget": {"nodes": 150, "events": 100}}
     trainer = run(config_for(tmp_path, **kind), snapshots=2)
-    for module in trainer.model.modules():
+    for module in trainer.session.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    strategy, new = trainer.strategy, trainer.strategy._new
+    strategy, new = trainer.session.strategy, trainer.session.strategy._new
     before, seen = len(strategy._rehearsal._held), []
 
     def measured(*inputs: object, keep: bool) -> torch.Tensor:
         loss = new(*inputs, keep=keep)
         if keep:
-            weights = {key: value.clone() for key, value in trainer.model.state_dict().items()}
+            weights = {key: value.clone() for key, value in trainer.session.model.state_dict().items()}
             seen.append((float(loss.detach()), weights))
         return loss
 
@@ -52,8 +52,10 @@ def test_an_old_batch_has_the_loss_it_had_whatever_was_forgotten_since(model: st
     assert sum(line["evicted"] for line in lines(trainer.config)) > 0
     held = [strategy._rehearsal._held[place] for place in range(before, before + len(seen))]
     for old, (loss, weights) in zip(held, seen, strict=True):
-        trainer.model.load_state_dict(weights)
-        assert float(old.loss(trainer.model).detach()) == pytest.approx(loss, abs=1e-6)
+        trainer.session.model.load_state_dict(weights)
+        assert float(old.loss(trainer.session.model, trainer.session.task).detach()) == pytest.approx(
+            loss, abs=1e-6
+        )
 
 
 def batch(time_us: int, positives: int = 10) -> PastBatch:
@@ -104,10 +106,10 @@ def test_as_many_old_events_are_learned_as_asked_and_counted(sample: str, tmp_pa
     new = 2 * sum(line["trained"] for line in written)  # two passes
     old = sum(line["replayed"] for line in written)
     assert 0.5 * new - 32 <= old <= 0.5 * new
-    assert len(trainer.strategy._rehearsal._held) <= 4
+    assert len(trainer.session.strategy._rehearsal._held) <= 4
     text = generate_latest(trainer.metrics.registry).decode()
     assert f'freshet_trainer_events_total{{graph="meetings",use="replayed"}} {old}.0' in text
-    assert trainer.strategy.held_bytes["rehearsal"] > 0
+    assert trainer.session.strategy.held_bytes["rehearsal"] > 0
 
 
 @pytest.mark.parametrize("sample", ["reservoir", "time"])

@@ -90,6 +90,8 @@ def test_a_broker_that_is_starting_is_asked_again(monkeypatch: pytest.MonkeyPatc
     tries: list[str] = []
 
     def starting(kafka: Kafka, server: str, *rest: object) -> None:
+        if server != "one:9092":
+            return  # a thread that an earlier test has left
         tries.append(server)
         if len(tries) < 3:
             raise greeting._NotYet("connection refused")

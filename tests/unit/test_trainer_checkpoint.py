@@ -11,8 +11,9 @@ import torch
 
 from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
-from trainer.continual.checkpoint import FORMAT, Checkpoints
-from trainer.continual.score_file import ScoreFile, flat_figures, weighted_mean
+from trainer.continual.score_file import ScoreFile, weighted_mean
+from trainer.scoring.figures import flat_figures
+from trainer.session.checkpoint import FORMAT, Checkpoints
 
 
 def test_what_is_saved_comes_back_and_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_a_crash_while_writing_leaves_the_checkpoint_before(
         patch.setattr(os, "fsync", crash)
         with pytest.raises(OSError, match="disk full"):
             checkpoints.save(1, {"n": 1})
-    assert checkpoints.newest_sequence() == 0
+    assert checkpoints.newest_path() == tmp_path / f"{0:016d}.pt"
     checkpoints.save(2, {"n": 2})
     assert [p.name for p in tmp_path.iterdir()] == [f"{2:016d}.pt"]
 
@@ -134,7 +135,7 @@ def test_a_full_disk_is_told_as_such_whatever_torch_makes_of_it(
 def test_a_second_trainer_on_one_folder_is_refused_until_the_first_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.continual.checkpoint.LET_GO_S", 0.2)
+    monkeypatch.setattr("trainer.session.checkpoint.LET_GO_S", 0.2)
     folder = tmp_path / "made" / "checkpoints"
     with (
         Checkpoints(folder, 1).alone(),

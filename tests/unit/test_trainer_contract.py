@@ -6,61 +6,57 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_stages import Grid
+from trainer_sessions import learn, lesson_of, session_on, small_params
 from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
-from stream.store.window.view import WindowView
-from trainer.data.examples import Examples, Sampling, prepare
-from trainer.data.history import Encounter, History
-from trainer.models.interface import STRUCTURE, Model, ModelShape, NodeInputs, create_model, models
+from trainer.data.history import Encounter
+from trainer.models.interface import (
+    MODELS,
+    STRUCTURE,
+    Model,
+    ModelShape,
+    NodeInputs,
+    SnapshotModel,
+    create_model,
+)
+from trainer.models.unroll import unroll
 from trainer.nn.csr_graph import CSRGraph
 from trainer.ranks import Ranks
-from trainer.scoring.predictions import predict
-from trainer.strategies.interface import Strategy, create_strategy, strategies
+from trainer.session.session import Session
+from trainer.strategies.interface import STRATEGIES, require_together, strategy_options
+from trainer.tasks.link_prediction import LinkPrediction, predict
 
-MODELS, STRATEGIES = sorted(models()), sorted(strategies())
-SNAPSHOT_MODELS = [name for name in MODELS if models()[name].kind == "snapshot"]
-EVENT_MODELS = [name for name in MODELS if models()[name].kind == "event"]
-SMALL = {
-    "sage-linear": {"hidden": 8, "signature": 8},
-    **{name: {"memory": 16, "time_width": 8} for name in EVENT_MODELS},
-}
-TRAINED = {"vertex": "sage-linear", "sequential": "tgn-history", "pac": "tgn-history"}
+KINDS = {name: getattr(found, "kind", "") for name, found in sorted(MODELS.all().items())}
+SNAPSHOT_MODELS = [name for name, kind in KINDS.items() if kind == "snapshot"]
+EVENT_MODELS = [name for name, kind in KINDS.items() if kind == "event"]
+TRAINED = {"vertex": "sage-linear", "whole": "sage-linear", "sequential": "tgn-history", "pac": "tgn-history"}
+NAMES = sorted(STRATEGIES.all())
 
 
 def small(name: str, features: int, window: int = 2) -> Model:
     torch.manual_seed(0)
-    return create_model(name, ModelShape(features, window), SMALL.get(name, {}))
+    return create_model(name, ModelShape(features, window), small_params(name))
 
 
-class Session:
-    """A strategy with one rank on a small lane, snapshot by snapshot."""
+def session_in(folder: Path, strategy: str, model: str, **more: object) -> Session:
+    """A strategy with one rank on a small lane."""
+    # a pass of whole is a step over all events, where others take one per 16
+    params = {"steps": 4} if strategy == "whole" else {}
+    return session_on(make_lane(folder, **more), strategy, model, strategy_params=params)
 
-    def __init__(self, folder: Path, strategy: str, model: str, **more: object) -> None:
-        self.lane = make_lane(folder, **more)
-        features = self.lane.header.node_features
-        self.model, self.floor = small(model, features), small(model, features)
-        self.strategy: Strategy = create_strategy(strategy, {}, model)
-        optimisation = Optimisation(batch_size=16, learning_rate=0.01)
-        self.strategy.setup(self.model, self.lane.header, Ranks(), optimisation, 0)
-        self.window = WindowView(self.lane, 3)
-        self.history = History()
 
-    def examples(self, sequence: int) -> Examples:
-        manifest = self.lane.manifests[sequence]
-        self.window.advance(manifest)
-        self.strategy.advance(self.window)
-        nodes = self.window.num_nodes
-        return prepare(
-            manifest.tau,
-            self.window.events(manifest.tau),
-            self.history,
-            num_nodes=nodes,
-            known=np.ones(nodes, np.bool_),
-            owned=self.strategy.owned(nodes),
-            sampling=Sampling(0, 5),
-        )
+def refuse(strategy: str, model: str) -> None:
+    require_together(strategy, small(model, 0), LinkPrediction, Optimisation(), None, 1)
+
+
+def newest(model: SnapshotModel, graph: CSRGraph, x: torch.Tensor) -> torch.Tensor:
+    """Embeddings after a snapshot that nobody had come by, and one in which all are there."""
+    there = torch.tensor([[False], [True]]).expand(2, len(x))
+    layout = Grid([graph, graph], torch.stack([torch.zeros_like(x), x]), there)
+    return unroll(model.stages, layout, last=True)[0][0]
 
 
 @pytest.mark.parametrize("name", SNAPSHOT_MODELS)
@@ -70,15 +66,12 @@ def test_every_snapshot_model_embeds_combines_and_scores(name: str, features: in
     nodes = torch.arange(5)
     x = model.encode(NodeInputs(nodes, torch.randn(5, features), torch.randn(5, STRUCTURE)))
     assert not x.requires_grad, "inputs without parameters: no rank needs their gradient"
-    graph = CSRGraph(torch.tensor([0, 2, 2, 3, 3, 4]), torch.tensor([1, 4, 0, 2]), 5)
-    for layer in range(len(model.fanouts)):
-        x = model.message_pass(layer, graph, x, x)
-    assert x.shape == (5, model.width)
-    z = model.combine(torch.stack([torch.zeros_like(x), x]))
+    graph = CSRGraph(torch.tensor([0, 2, 3, 4, 4, 6]), torch.tensor([1, 4, 0, 4, 0, 2]), 5, symmetric=True)
+    z = newest(model, graph, x)
     assert z.shape == (5, model.width)
     unknown = torch.tensor([[torch.inf] * 6 + [0.0] * 6] * 4)
     assert unknown.shape[1] == len(Encounter)
-    logits = model.score(z[:4], z[1:], unknown)
+    logits = model.decoder(z[:4], z[1:], unknown)
     assert logits.shape == (4,)
     logits.sum().backward()
     gradients = [parameter.grad for parameter in model.parameters()]
@@ -89,29 +82,27 @@ def test_every_snapshot_model_embeds_combines_and_scores(name: str, features: in
 def test_every_snapshot_model_takes_no_rows_at_all(name: str) -> None:
     model = small(name, 2)
     x = model.encode(NodeInputs(torch.arange(0), torch.zeros(0, 2), torch.zeros(0, STRUCTURE)))
-    empty = CSRGraph(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 0)
-    for layer in range(len(model.fanouts)):
-        x = model.message_pass(layer, empty, x, x)
-    z = model.combine(torch.stack([x, x]))
-    logits = model.score(z, z, torch.zeros(0, len(Encounter)))
+    empty = CSRGraph(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 0, symmetric=True)
+    z = newest(model, empty, x)
+    logits = model.decoder(z, z, torch.zeros(0, len(Encounter)))
     logits.sum().backward()
     assert logits.shape == (0,)
 
 
 @pytest.mark.parametrize("name", EVENT_MODELS)
 def test_every_event_model_learns_with_all_its_weights(name: str, tmp_path: Path) -> None:
-    session = Session(tmp_path, "sequential", name, events=meetings(snapshots=3, a_snapshot=150))
+    session = session_in(tmp_path, "sequential", name, events=meetings(snapshots=3, a_snapshot=150))
     before = {key: value.clone() for key, value in session.model.state_dict().items()}
     losses = []
     for sequence in range(3):
-        examples = session.examples(sequence)
-        losses.append([session.strategy.train(examples, epoch).loss for epoch in range(6)])
+        examples = lesson_of(session, sequence)
+        losses.append([learn(session, examples, epoch).loss for epoch in range(6)])
     assert min(min(passes) for passes in losses) < losses[0][0]
     after = session.model.state_dict()
     assert [key for key, value in before.items() if torch.equal(value, after[key])] == []
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_model_is_drawn_from_torchs_seed_and_refuses_foreign_parameters(name: str) -> None:
     first, second = small(name, 2).state_dict(), small(name, 2).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first)
@@ -119,19 +110,19 @@ def test_every_model_is_drawn_from_torchs_seed_and_refuses_foreign_parameters(na
         create_model(name, ModelShape(0, 2), {"dragons": 3})
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", NAMES)
 @pytest.mark.parametrize("with_features", [False, True])
 def test_every_strategy_learns(strategy: str, with_features: bool, tmp_path: Path) -> None:
     name = TRAINED[strategy]
     events = meetings(snapshots=5, a_snapshot=200, features=with_features)
-    session = Session(tmp_path, strategy, name, events=events)
+    session = session_in(tmp_path, strategy, name, events=events)
     losses = []
     for sequence in range(5):
-        examples = session.examples(sequence)
+        examples = lesson_of(session, sequence)
         predictions = predict(session.strategy, session.model, session.floor, examples, Ranks())
         assert predictions is not None
         assert len(predictions.positive) == len(examples.inserts)
-        reports = [session.strategy.train(examples, epoch) for epoch in range(4)]
+        reports = [learn(session, examples, epoch) for epoch in range(4)]
         assert reports[0].events == len(examples.inserts)
         losses.append([report.loss for report in reports])
     assert losses[-1][-1] < losses[0][0] - 0.05
@@ -139,53 +130,51 @@ def test_every_strategy_learns(strategy: str, with_features: bool, tmp_path: Pat
     assert ap["ap", "all", "model"] > 0.6
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", NAMES)
 def test_every_strategy_goes_on_from_its_state_as_if_never_interrupted(strategy: str, tmp_path: Path) -> None:
     name = TRAINED[strategy]
-    straight, resumed = (Session(tmp_path / side, strategy, name) for side in ("a", "b"))
+    straight, resumed = (session_in(tmp_path / side, strategy, name) for side in ("a", "b"))
     for sequence in range(3):
-        straight.strategy.train(straight.examples(sequence), 0)
-    resumed.history.restore(straight.history.state())
-    resumed.model.load_state_dict(straight.model.state_dict())
-    resumed.strategy.restore(copy.deepcopy(straight.strategy.state()))
+        learn(straight, lesson_of(straight, sequence), 0)
+    resumed.restore(copy.deepcopy(straight.state()))
     reports = []
     for session in (straight, resumed):
-        examples = session.examples(3)
+        examples = lesson_of(session, 3)
         torch.manual_seed(7)  # dropout draws from torch's generator, whose state a checkpoint holds
-        reports.append(session.strategy.train(examples, 0))
+        reports.append(learn(session, examples, 0))
     assert reports[0].loss == reports[1].loss
     for ours, theirs in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", NAMES)
 def test_every_strategy_leaves_out_steps_that_are_not_finite(strategy: str, tmp_path: Path) -> None:
     name = TRAINED[strategy]
-    session = Session(tmp_path, strategy, name)
-    session.strategy.train(session.examples(0), 0)
-    examples = session.examples(1)
-    examples.positive.encounters[:, Encounter.PAIR_COUNT] = np.nan
+    session = session_in(tmp_path, strategy, name)
+    learn(session, lesson_of(session, 0), 0)
+    examples = lesson_of(session, 1)
+    examples.learned.encounters[:, Encounter.PAIR_COUNT] = np.nan
     before = {key: value.clone() for key, value in session.model.state_dict().items()}
-    report = session.strategy.train(examples, 0)
+    report = learn(session, examples, 0)
     assert report.nonfinite == report.steps > 0
     assert all(torch.equal(before[key], value) for key, value in session.model.state_dict().items())
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", NAMES)
 def test_every_node_is_owned(strategy: str, tmp_path: Path) -> None:
     name = TRAINED[strategy]
-    session = Session(tmp_path, strategy, name)
-    session.examples(0)
-    assert session.strategy.owned(session.window.num_nodes).all()
+    session = session_in(tmp_path, strategy, name)
+    lesson_of(session, 0)
+    assert session.strategy.owned(session.view.num_nodes).all()
 
 
 def test_unknown_names_are_refused_with_those_that_exist() -> None:
     with pytest.raises(Failure, match=r"unknown model 'sage'; expected one of .*sage-linear"):
         create_model("sage", ModelShape(0, 2), {})
     with pytest.raises(Failure, match=r"unknown strategy 'vertices'; expected one of .*vertex"):
-        create_strategy("vertices", {}, "sage-linear")
+        STRATEGIES.find("vertices")
     with pytest.raises(Failure, match="strategy_params of vertex"):
-        create_strategy("vertex", {"inference_nodes": 0}, "sage-linear")
+        strategy_options("vertex", {"inference_nodes": 0})
 
 
 @pytest.mark.parametrize(
@@ -195,56 +184,40 @@ def test_unknown_names_are_refused_with_those_that_exist() -> None:
 )  # fmt: skip
 def test_a_model_of_another_kind_is_refused_with_both_names(strategy: str, model: str, kinds: str) -> None:
     with pytest.raises(Failure, match=f"strategy {strategy} trains {kinds}"):
-        create_strategy(strategy, {}, model)
+        refuse(strategy, model)
 
 
 def test_sequential_refuses_several_ranks_and_groups_of_nothing(tmp_path: Path) -> None:
-    strategy = create_strategy("sequential", {}, "tgn")
     with pytest.raises(Failure, match="strategy sequential learns on one rank, found 2"):
-        strategy.setup(small("tgn", 0), make_lane(tmp_path).header, Ranks(0, 2), Optimisation(), 0)
+        session_on(make_lane(tmp_path), "sequential", "tgn", Ranks(0, 2))
     with pytest.raises(Failure, match="strategy_params of sequential: group must be at least 1, found 0"):
-        create_strategy("sequential", {"group": 0}, "tgn")
+        strategy_options("sequential", {"group": 0})
     with pytest.raises(Failure, match="precision must be float32 or bfloat16, found 'float16'"):
-        create_strategy("sequential", {"precision": "float16"}, "tgn")
+        strategy_options("sequential", {"precision": "float16"})
 
 
 def test_a_second_pass_over_a_snapshot_sees_its_events_once(tmp_path: Path) -> None:
-    session = Session(tmp_path, "sequential", "tgn-history")
+    session = session_in(tmp_path, "sequential", "tgn-history")
     for sequence in range(3):
-        examples = session.examples(sequence)
+        examples = lesson_of(session, sequence)
         predict(session.strategy, session.model, session.floor, examples, Ranks())
         for epoch in range(2):
-            session.strategy.train(examples, epoch)
+            learn(session, examples, epoch)
     state = session.strategy.state()
     assert int(state["streams"]["0"]["position"]) <= len(state["feed"]["src"])
     sizes = state["feed"]["graph_size"]
     assert sizes.sum() == 2 * len(state["feed"]["src"])
-    once = session.strategy.predict(session.model, [examples.positive])[0]
-    again = session.strategy.predict(session.model, [examples.positive])[0]
+    once = session.strategy.answer(session.model, [examples.positive])[0]
+    again = session.strategy.answer(session.model, [examples.positive])[0]
     np.testing.assert_array_equal(once, again)
-
-
-def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(tmp_path: Path) -> None:
-    session = Session(tmp_path, "vertex", "sage-linear")
-    examples, chosen = session.examples(1), np.arange(8)
-    session.model.eval()
-
-    def gradient(total: int) -> torch.Tensor:
-        session.strategy.gradients(examples, chosen, total, draw=0)
-        return torch.cat([weight.grad.flatten() for weight in session.model.parameters()])
-
-    alone = gradient(2 * len(chosen))
-    assert alone.norm() > 0
-    torch.testing.assert_close(gradient(6 * len(chosen)), alone / 3)
 
 
 def test_vertex_refuses_an_edge_lane_and_more_ranks_than_parts(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"strategy vertex .* lane sep is made by sep, an edge partitioner"):
-        Session(tmp_path / "edge", "vertex", "sage-linear", algorithm="sep")
+        session_in(tmp_path / "edge", "vertex", "sage-linear", algorithm="sep")
     lane = make_lane(tmp_path / "vertex", parts=2)
-    strategy = create_strategy("vertex", {}, "sage-linear")
     with pytest.raises(Failure, match="2 parts for 3 ranks"):
-        strategy.setup(small("sage-linear", 4), lane.header, Ranks(0, 3), Optimisation(), 0)
+        session_on(lane, "vertex", "sage-linear", Ranks(0, 3))
 
 
 @pytest.mark.parametrize(

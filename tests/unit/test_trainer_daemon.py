@@ -21,14 +21,14 @@ from stream.store.errors import RetainedError
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
-from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.daemon import Trainer, follow
 from trainer.continual.follower import Follower
 from trainer.continual.overload import LoadPolicy
-from trainer.continual.resume import newest_checkpoint
 from trainer.continual.score_file import ScoreFile
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
+from trainer.session.checkpoint import Checkpoints
+from trainer.session.resume import newest_checkpoint
 
 
 def config_for(folder: Path, **more: object) -> TrainerConfig:
@@ -70,7 +70,7 @@ def run(config: TrainerConfig, snapshots: int | None = None) -> Trainer:
 
 def lines(config: TrainerConfig) -> list[dict]:
     """Score lines without what depends on the clock."""
-    clock = ("seconds", "wall_time")
+    clock = ("seconds", "train_seconds", "wait_s", "wall_time")
     return [
         {key: value for key, value in line.items() if key not in clock}
         for line in ScoreFile(config.checkpoint).lines()
@@ -126,13 +126,13 @@ def test_late_events_are_learned_and_counted_but_not_scored(
     make_lane(tmp_path / "store")
     config = config_for(tmp_path, **kind)
     trainer = run(config, snapshots=5)
-    columns_of = trainer.window.events
+    columns_of = trainer.session.view.events
 
     def with_late(tau: int) -> EventColumns:
         columns = columns_of(tau)
         return replace(columns, late=(np.cumsum(columns.op == 1) <= 3) & (columns.op == 1))
 
-    monkeypatch.setattr(trainer.window, "events", with_late)
+    monkeypatch.setattr(trainer.session.view, "events", with_late)
     trainer.step(trainer.lane.manifests[5])
     line = lines(config)[-1]
     inserts = int((columns_of(line["tau"]).op == 1).sum())
@@ -150,10 +150,10 @@ def test_skip_to_latest_remembers_what_it_skips_and_counts_it(kind: dict, tmp_pa
     follow(trainer, Follower(Ranks(), until_idle_s=0.1, stop=lambda: False, waiting=lambda _: None))
     assert [(line["sequence"], line["skipped"]) for line in lines(config)] == [(5, 5)]
     whole = run(config_for(tmp_path, checkpoint=str(tmp_path / "all"), **kind))
-    for name, column in whole.history.state().items():
-        np.testing.assert_array_equal(column, trainer.history.state()[name])
-    for name, column in whole.strategy.state().get("feed", {}).items():
-        np.testing.assert_array_equal(column, trainer.strategy.state()["feed"][name])
+    for name, column in whole.session.task.history.state().items():
+        np.testing.assert_array_equal(column, trainer.session.task.history.state()[name])
+    for name, column in whole.session.strategy.state().get("feed", {}).items():
+        np.testing.assert_array_equal(column, trainer.session.strategy.state()["feed"][name])
     text = generate_latest(trainer.metrics.registry).decode()
     assert 'freshet_trainer_events_total{graph="meetings",use="state_only"}' in text
     assert 'freshet_trainer_lag_snapshots{graph="meetings",lane="hash"} 0.0' in text

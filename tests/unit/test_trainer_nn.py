@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.models.convolutions import Sage
 from trainer.nn.aggregate import aggregate_mean, aggregate_sum
 from trainer.nn.csr_graph import CSRGraph
-from trainer.nn.sage import SageLayer
 
 
 def random_graph(targets: int, sources: int, edges: int, seed: int = 0) -> tuple[CSRGraph, torch.Tensor]:
@@ -49,15 +49,15 @@ def test_the_sage_layer_equals_dgl() -> None:
     graph, _ = random_graph(20, 35, 120)
     targets = torch.repeat_interleave(torch.arange(20), graph.degrees)
     block = dgl.create_block((graph.sources, targets), num_src_nodes=35, num_dst_nodes=20)
-    layer = SageLayer(6, 4)
-    oracle = dgl.nn.SAGEConv(6, 4, "mean")
+    layer = Sage(6, 4, None)
+    oracle = dgl.nn.SAGEConv(6, 4, "mean", activation=torch.relu)
     with torch.no_grad():
         oracle.fc_self.weight.copy_(layer.own.weight)
         oracle.fc_self.bias.copy_(layer.own.bias)
         oracle.fc_neigh.weight.copy_(layer.neighbours.weight)
     ours, theirs = (torch.randn(35, 6, generator=torch.Generator().manual_seed(0)) for _ in range(2))
     ours.requires_grad_(), theirs.requires_grad_()
-    got, expected = layer(graph, ours[:20], ours), oracle(block, (theirs, theirs[:20]))
+    got, expected = layer(graph, ours[:20], ours, None), oracle(block, (theirs, theirs[:20]))
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     (got**2).sum().backward()
     (expected**2).sum().backward()
@@ -70,8 +70,8 @@ def test_the_sage_layer_equals_dgl() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU (CUDA) here")
 def test_cuda_gives_what_the_cpu_gives() -> None:
     graph, _ = random_graph(50, 80, 400)
-    layer, x = SageLayer(16, 8), torch.randn(80, 16)
-    expected = layer(graph, x[:50], x)
+    layer, x = Sage(16, 8, None), torch.randn(80, 16)
+    expected = layer(graph, x[:50], x, None)
     moved = CSRGraph(graph.indptr.cuda(), graph.sources.cuda(), 80)
-    got = layer.cuda()(moved, x[:50].cuda(), x.cuda())
+    got = layer.cuda()(moved, x[:50].cuda(), x.cuda(), None)
     torch.testing.assert_close(got.cpu(), expected, atol=1e-5, rtol=1e-5)

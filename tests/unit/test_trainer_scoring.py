@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_trainer_contract import Session
+from trainer_sessions import lesson_of, session_on
+from trainer_streams import make_lane
 
 from trainer.data.history import Encounter
 from trainer.ranks import Ranks
@@ -94,7 +95,7 @@ def test_the_tenth_of_all_is_a_hit_and_what_ties_with_it_is_none() -> None:
 
 def test_an_event_with_a_candidate_whose_score_is_no_number_has_no_rank(tmp_path: Path) -> None:
     """NaN stands above nothing: a model that breaks on all but the truth would rank it first."""
-    examples = Session(tmp_path, "sequential", "tgn").examples(0)
+    examples = lesson_of(session_on(make_lane(tmp_path), "sequential", "tgn"), 0)
     asked = judged_queries(examples)
     scores, untrained = ([np.zeros(len(queries)) for queries in asked] for _ in range(2))
     scores[3][examples.num_candidates] = np.nan  # the first candidate of the second event that is ranked

@@ -9,20 +9,16 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
+from trainer_sessions import learn, lesson_of, session_on
 
 from schemas.config import Lane
 from schemas.events import event_schema
 from schemas.trainer_config import Optimisation
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
 from trainer.data import temporal_sampler
-from trainer.data.examples import Examples, Sampling, insert_events, prepare
-from trainer.data.history import History
-from trainer.models.interface import ModelShape, create_model
-from trainer.ranks import Ranks
-from trainer.strategies.interface import create_strategy
+from trainer.data.examples import Examples
+from trainer.session.session import Session
 
 SECOND, HUB, BATCH = 1_000_000, 0, 8
 OPTIMISATION = Optimisation(epochs=2, batch_size=BATCH, learning_rate=0.01)
@@ -40,27 +36,9 @@ def lane(tmp_path_factory: pytest.TempPathFactory) -> LaneReader:
     return LaneReader(folder, "hash")
 
 
-class Learner:
-    """A strategy on its way over the lane."""
-
-    def __init__(self, lane: LaneReader, strategy: str) -> None:
-        torch.manual_seed(0)
-        params = {"memory": 6, "time_width": 4, "neighbours": 4, "how": "uniform", "dropout": 0.0}
-        self.model = create_model("tgn", ModelShape(0, 1, 0), params)
-        self.strategy = create_strategy(strategy, {}, "tgn")
-        self.strategy.setup(self.model, lane.header, Ranks(), OPTIMISATION, 0)
-        self.lane, self.window, self.history = lane, WindowView(lane, 2), History()
-
-    def examples(self, sequence: int) -> Examples:
-        manifest = self.lane.manifests[sequence]
-        self.window.advance(manifest)
-        self.strategy.advance(self.window)
-        nodes, events = self.window.num_nodes, self.window.events(manifest.tau)
-        return prepare(
-            manifest.tau, events, self.history, num_nodes=nodes, known=np.ones(nodes, np.bool_),
-            owned=self.strategy.owned(nodes), sampling=Sampling(0, 2),
-            lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
-        )  # fmt: skip
+def session(lane: LaneReader, strategy: str) -> Session:
+    params = {"memory": 6, "time_width": 4, "neighbours": 4, "how": "uniform", "dropout": 0.0}
+    return session_on(lane, strategy, "tgn", None, OPTIMISATION, window=1, model_params=params)
 
 
 @contextmanager
@@ -78,17 +56,17 @@ def drawn() -> Iterator[list[tuple[int, ...]]]:
         yield found
 
 
-def trained(learner: Learner, examples: Examples, epoch: int) -> list[tuple[int, ...]]:
+def trained(learner: Session, examples: Examples, epoch: int) -> list[tuple[int, ...]]:
     with drawn() as found:
-        learner.strategy.train(examples, epoch)
+        learn(learner, examples, epoch)
     return found
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "pac"])
 def test_every_batch_draws_neighbours_of_its_own(strategy: str, lane: LaneReader) -> None:
-    learner = Learner(lane, strategy)
-    learner.examples(0)
-    examples = learner.examples(1)
+    learner = session(lane, strategy)
+    lesson_of(learner, 0)
+    examples = lesson_of(learner, 1)
     first = trained(learner, examples, 0)
     assert len(first) == len(set(first)) == 40 // BATCH
     second = trained(learner, examples, 1)
@@ -99,19 +77,19 @@ def test_every_batch_draws_neighbours_of_its_own(strategy: str, lane: LaneReader
 @pytest.mark.parametrize("strategy", ["sequential", "pac"])
 def test_the_same_question_draws_the_same_again(strategy: str, lane: LaneReader) -> None:
     """What is predicted follows from the events and the seed, however often it was learned or asked before."""
-    learner = Learner(lane, strategy)
-    learner.examples(0)
-    one = learner.examples(1)
+    learner = session(lane, strategy)
+    lesson_of(learner, 0)
+    one = lesson_of(learner, 1)
     with drawn() as before:
-        learner.strategy.predict(learner.model, [one.learned])
+        learner.strategy.answer(learner.model, [one.learned])
     trained(learner, one, 0)
     with drawn() as after:
-        learner.strategy.predict(learner.model, [one.learned])
+        learner.strategy.answer(learner.model, [one.learned])
     assert before == after
     assert before
-    two = learner.examples(2)
+    two = lesson_of(learner, 2)
     with drawn() as later:
-        learner.strategy.predict(learner.model, [two.learned])
+        learner.strategy.answer(learner.model, [two.learned])
     assert set(later).isdisjoint(before)
 
 
@@ -119,13 +97,13 @@ def test_the_same_question_draws_the_same_again(strategy: str, lane: LaneReader)
 def test_a_run_that_goes_on_from_a_checkpoint_draws_what_it_would_have(
     strategy: str, lane: LaneReader
 ) -> None:
-    whole, resumed = Learner(lane, strategy), Learner(lane, strategy)
+    whole, resumed = session(lane, strategy), session(lane, strategy)
     for learner in (whole, resumed):
-        learner.examples(0)
-    trained(whole, whole.examples(1), 0)
+        lesson_of(learner, 0)
+    trained(whole, lesson_of(whole, 1), 0)
     state = deepcopy(whole.strategy.state())
-    resumed.examples(1)
+    lesson_of(resumed, 1)
     resumed.strategy.restore(state)
-    goes_on, would_have = (trained(learner, learner.examples(2), 0) for learner in (resumed, whole))
+    goes_on, would_have = (trained(learner, lesson_of(learner, 2), 0) for learner in (resumed, whole))
     assert goes_on == would_have
     assert len(set(would_have)) == 40 // BATCH

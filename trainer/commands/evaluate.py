@@ -141,8 +141,8 @@ def _evaluate(
     negatives: str | None,
     scores: str | None,
 ) -> Mapping[str, Any] | None:
-    from trainer.data.split import parse_shares
     from trainer.evaluation.evaluate import evaluate as evaluate_file
+    from trainer.evaluation.split import parse_shares
     from trainer.ranks import Ranks
     from trainer.shutdown import rank_dies_with_launcher
 

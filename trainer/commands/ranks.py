@@ -10,6 +10,7 @@ import typer
 
 from stream.service.failure import Failure
 from trainer.launch import failed_before, launch, launched, report_failure, report_result
+from trainer.lost_peer import PeerLostError
 
 log = structlog.get_logger()
 
@@ -46,8 +47,8 @@ def in_ranks(ranks: int | None, work: Callable[[], Mapping[str, Any] | None]) ->
         return None
     try:
         result = work()
-    except RuntimeError:
-        raise  # a collective whose peer was killed fails so: worth another attempt
+    except PeerLostError:
+        raise  # worth another attempt
     except Exception as error:
         if not isinstance(error, (Failure, OSError, *expected_errors())):
             # a defect, and the sentence is little; trying again would not mend it

@@ -42,11 +42,7 @@ def run(
         config = load_config(TrainerConfig, file)
         if config.store is None:
             raise Failure(f"configuration {file}: key store is missing; run needs the folder of the store")
-        if config.task != "link-prediction":
-            raise Failure(
-                f"configuration {file}: task {config.task} is for evaluate; run learns link-prediction"
-            )
-        require_workable(config)  # before ranks are started, and before there is a lane
+        require_workable(config, ranks or 1)  # before ranks are started, and before there is a lane
         result = in_ranks(ranks, lambda: _train(config, until_idle, as_of))
         if result is not None:
             print_json(result) if json else print_table(f"{config.model} on lane {config.lane}", result)

@@ -39,18 +39,18 @@ def _sessions() -> None:
     from stream.service.scratch import scratch_folder
     from stream.store.from_file import build_store
     from stream.synthetic import interactions
-    from trainer.models.interface import models
-    from trainer.strategies.interface import strategies
+    from trainer.models.interface import MODELS
+    from trainer.strategies.interface import strategies_for
 
     with scratch_folder("warm") as folder:
         store, file = folder / "store", folder / "events.parquet"
         _write(interactions(NODES, EVENTS, features=FEATURES, start_s=0.0, span_s=float(SPAN_S)), file)
         lane = Lane(name="hash", algorithm="hash", parts=2)
         build_store(file, str(store), interval_us=SPAN_S * US_PER_S // SNAPSHOTS, lanes=[lane])
-        for model, made in sorted(models().items()):
-            for strategy, how in sorted(strategies().items()):
-                if how.trains == made.kind:  # type: ignore[attr-defined]  # registered classes have one
-                    _train(store, folder / f"{model}-{strategy}", model, strategy, made.kind == "event")  # type: ignore[attr-defined]
+        for model, made in sorted(MODELS.all().items()):
+            event = made.kind == "event"  # type: ignore[attr-defined]  # registered classes have one
+            for strategy in strategies_for(model):
+                _train(store, folder / f"{model}-{strategy}", model, strategy, event)
 
 
 def _write(table: Any, file: Path) -> None:

@@ -1,13 +1,9 @@
 """The trainer daemon: follow a lane, predict each new snapshot, learn it, remember it, go on."""
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
 
-import numpy as np
 import structlog
-import torch
 
 from schemas.events import US_PER_S
 from schemas.store import LaneManifest
@@ -15,28 +11,24 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.service.heartbeat import beat
 from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
-from trainer.continual.checkpoint import Checkpoints
 from trainer.continual.drift import DriftWatch
 from trainer.continual.follower import Follower
 from trainer.continual.forgetting import Forgotten, forget_beyond
 from trainer.continual.journal import Step, observe, write_line
-from trainer.continual.lessons import Lessons
 from trainer.continual.overload import LoadPolicy
-from trainer.continual.resume import identity, newest_checkpoint, restore
-from trainer.continual.score_file import ScoreFile, flat_figures
-from trainer.data.examples import Examples, Sampling, insert_events, prepare
-from trainer.data.history import History
-from trainer.data.log_window import LogWindow, NamedWindow, edge_events, named
-from trainer.data.node_names import NodeNames
+from trainer.continual.score_file import ScoreFile
 from trainer.exports.exporter import Exporter, version_of
 from trainer.exports.gate import ExportGate
+from trainer.learning.soundness import is_sound
 from trainer.metrics import TrainerMetrics
-from trainer.models.interface import ModelShape, create_model
 from trainer.ranks import Ranks
-from trainer.scoring.predictions import predict
-from trainer.strategies.interface import EventStrategy, create_strategy
-from trainer.strategies.soundness import is_sound
+from trainer.scoring.figures import flat_figures
+from trainer.session.checkpoint import Checkpoints
+from trainer.session.lessons import Lessons
+from trainer.session.resume import identity, newest_checkpoint
+from trainer.session.session import Session
+from trainer.strategies.interface import Forgets
+from trainer.tasks.link_prediction import LinkPrediction
 from trainer.workable import require_workable
 
 log = structlog.get_logger()
@@ -66,25 +58,9 @@ class Trainer:
         """Of the last snapshot learned; −1 before the first."""
         self._learned: LaneManifest | None = None  # by this process; the lane may no longer keep it
         require_workable(config)
-        torch.manual_seed(config.seed)
-        header = lane.header
-        shape = ModelShape(header.node_features, config.window, config.seed, header.edge_features)
-        self.strategy = create_strategy(config.strategy, config.strategy_params, config.model)
-        self.model = create_model(config.model, shape, config.model_params).to(ranks.device)
-        self.floor = copy.deepcopy(self.model)  # random weights, never trained
-        self.strategy.setup(self.model, lane.header, ranks, config.optimisation, config.seed)
-        own_parts = [part for part in range(lane.header.parts) if part % ranks.size == ranks.rank]
-        self.names = NodeNames()
-        # one more than the model's window: the newest snapshot is what the ones before it have to predict
-        reads_events = self.strategy.reads == "events"
-        view = LogWindow(lane) if reads_events else WindowView(lane, config.window + 1, own_parts)
-        self.window = NamedWindow(view, self.names)
-        self.window_s = config.window * header.interval_us / US_PER_S
-        """How long the floor EdgeBank with a window remembers a pair."""
-        self._lessons = Lessons(self.strategy, self.model, ranks, config.optimisation, config.seed)
+        self.session = Session(config, lane, ranks)
+        self._lessons = Lessons(self.session)
         self.load = LoadPolicy(config.overload, config.lag.max_snapshots)
-        self.history = History(config.history_moment)
-        self.known_nodes = 0
         self._saved = -1  # sequence of the newest checkpoint
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self.scores = ScoreFile(config.checkpoint)
@@ -103,19 +79,19 @@ class Trainer:
         self.metrics.lag(self._lag(self.sequence))
         step.skipped = self._skip_to(manifest.sequence)
         step.passes = self._passes(manifest.sequence)
+        session = self.session
         with phases("advance"):
-            self.window.advance(manifest)
-            self.strategy.advance(self.window)
+            session.advance(manifest)
         with phases("prepare"):
-            step.examples = self._examples(manifest)
+            step.lesson = session.task.lesson(session.view, session.strategy)
         with phases("score"):
-            step.predictions = predict(
-                self.strategy, self.model, self.floor, step.examples, self.ranks, window_s=self.window_s
+            step.judged = session.task.judge(
+                session.strategy, session.model, session.floor, step.lesson, self.ranks
             )
             self._judge(step)
-        scores_version = version_of(self.model) if self._exporter is not None else ""
+        scores_version = version_of(session.model) if self._exporter is not None else ""
         with phases("train"):
-            step.report = self._lessons.learn(step.examples, step.passes)
+            step.report = self._lessons.learn(step.lesson, step.passes)
         if self._exporter is not None:
             with phases("export"), _written(f"export of snapshot {manifest.tau} to {self.config.store}"):
                 self._export(self._exporter, step, scores_version)
@@ -135,33 +111,25 @@ class Trainer:
         if self.sequence < 0 or self._saved == self.sequence:
             return
         self._saved = self.sequence
-        strategy = self.strategy.gather(self.strategy.state())
+        state = self.session.state()
         if self.ranks.rank != 0:
             return
         manifest = self._learned
         assert manifest is not None, "what was resumed is saved"
-        if not is_sound(self.model.state_dict()) or not is_sound(self.strategy.rate.state()):
+        if not is_sound(state["model"]) or not is_sound(self.session.strategy.learner.state()):
             raise Failure(
                 f"weights after snapshot {manifest.tau} are not finite, no checkpoint is written; the next start goes on "
                 "from the newest one"
             )
-        with _written(f"checkpoint in {self.config.checkpoint}"):
-            path = self.checkpoints.save(self.sequence, self._state(manifest, strategy))
-        log.info("checkpoint", path=str(path), sequence=self.sequence, tau=manifest.tau)
-        self.metrics.checkpointed()
-
-    def _state(self, manifest: LaneManifest, strategy: dict[str, Any]) -> dict[str, Any]:
-        return {
+        state |= {
             "identity": identity(self.config, self.lane.header),
             "log_events_checksum": manifest.log_events_checksum,
-            "known_nodes": self.known_nodes,
-            "model": self.model.state_dict(),
-            "strategy": strategy,
-            "history": self.history.state(),
-            "names": self.names.state(),
-            "rng": torch.get_rng_state(),
-            **({"rng_cuda": torch.cuda.get_rng_state()} if self.ranks.device.type == "cuda" else {}),
+            "lessons": self._lessons.book.state(),
         }
+        with _written(f"checkpoint in {self.config.checkpoint}"):
+            path = self.checkpoints.save(self.sequence, state)
+        log.info("checkpoint", path=str(path), sequence=self.sequence, tau=manifest.tau)
+        self.metrics.checkpointed()
 
     def _resume(self) -> None:
         found = newest_checkpoint(self.config, self.lane)
@@ -173,11 +141,9 @@ class Trainer:
             return
         path, state = found
         sequence = state["sequence"]
-        restore(state, self.model, self.strategy, self.history, self.names)
-        self.known_nodes = state["known_nodes"]
-        torch.set_rng_state(state["rng"])
-        if "rng_cuda" in state and self.ranks.device.type == "cuda":
-            torch.cuda.set_rng_state(state["rng_cuda"])
+        self.session.restore(state)
+        self.session.restore_generators(state)
+        self._lessons.book.restore(state.get("lessons", {}))
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
             self.scores.cut_after(sequence)
@@ -192,45 +158,28 @@ class Trainer:
         left_out = [kept[number] for number in range(first, sequence)]  # none that was dropped is passed over
         for skipped in left_out:
             beat()
-            self.names.meet(skipped.num_nodes)
-            columns = named(edge_events(self.lane, skipped.tau), self.names)
-            self.strategy.remember(skipped.tau, columns, len(self.names))
-            inserts = insert_events(columns)
-            self.history.remember(inserts, len(self.names))
+            events = self.session.pass_over(skipped)
             self._forget(skipped)
             if self.ranks.rank == 0:
-                self.metrics.used("state_only", len(inserts))
+                self.metrics.used("state_only", events)
         return len(left_out)
 
     def _forget(self, manifest: LaneManifest) -> Forgotten:
         """After a snapshot: stay within the budget."""
-        evicted = Forgotten()
-        if self.strategy.trains == "event":
-            remembering = cast(EventStrategy, self.strategy)
-            since_us = manifest.tau * self.lane.header.interval_us
-            evicted = forget_beyond(self.config.budget, remembering, self.history, self.names, since_us)
-            if self.ranks.rank == 0:
-                left = {"node": len(self.names), "event": len(remembering.event_times)}
-                self.metrics.forgot(
-                    {"node": evicted.nodes, "event": evicted.events, "pair": evicted.pairs},
-                    {**left, "pair": self.history.pairs.size},
-                )
-        self.known_nodes = len(self.names)
+        session = self.session
+        if not isinstance(session.strategy, Forgets) or not isinstance(session.task, LinkPrediction):
+            return Forgotten()
+        since_us = manifest.tau * self.lane.header.interval_us
+        history = session.task.history
+        evicted = forget_beyond(self.config.budget, session.strategy, history, session.names, since_us)
+        session.task.forgot(len(session.names))
+        if self.ranks.rank == 0:
+            left = {"node": len(session.names), "event": len(session.strategy.event_times)}
+            self.metrics.forgot(
+                {"node": evicted.nodes, "event": evicted.events, "pair": evicted.pairs},
+                {**left, "pair": history.pairs.size},
+            )
         return evicted
-
-    def _examples(self, manifest: LaneManifest) -> Examples:
-        nodes = self.window.num_nodes
-        events = self.window.events(manifest.tau)
-        return prepare(
-            manifest.tau,
-            events,
-            self.history,
-            num_nodes=nodes,
-            known=np.arange(nodes) < self.known_nodes,
-            owned=self.strategy.owned(nodes),
-            sampling=Sampling(self.config.seed),
-            lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
-        )
 
     def _lag(self, sequence: int) -> int:
         """Snapshots of the lane after number ``sequence``."""
@@ -245,28 +194,25 @@ class Trainer:
 
     def _judge(self, step: Step) -> None:
         """The figures of the predictions, and whether they have become worse."""
-        if step.predictions is not None:
-            step.figures = step.predictions.figures()
-            scored = {"scored": len(step.predictions.positive)}
-            step.sliding = self._drift.see({**scored, **flat_figures(step.figures)})
+        if step.judged is not None:
+            step.figures = step.judged.figures()
+            step.sliding = self._drift.see({"scored": step.judged.scored, **flat_figures(step.figures)})
             if step.sliding.drifted:
                 log.warning(
                     "the model predicts worse than before", tau=step.manifest.tau, drop=step.sliding.drop
                 )
         if self.config.optimisation.rate == "on-drift" and self.ranks.any(step.sliding.drifted)[0]:
-            self.strategy.rate.drifted()
+            self.session.strategy.learner.rate.drifted()
 
     def _export(self, exporter: Exporter, step: Step, scores_version: str) -> None:
         """Export the snapshot, unless its AP holds that back; rank 0 judges."""
         was, tau = self._held, step.manifest.tau
         ap, floor = (step.figures.get(("ap", "all", scorer)) for scorer in ("model", "recency"))
-        scored = 0 if step.predictions is None else len(step.predictions.positive)
+        scored = 0 if step.judged is None else step.judged.scored
         self._held = self._gate.judge(ap, floor, scored) if self.ranks.rank == 0 else None
         (held,) = self.ranks.any(self._held is not None)
         if not held:
-            self._held = exporter.export(
-                self.strategy, self.model, self.names, step.manifest, step.predictions, scores_version
-            )
+            self._held = exporter.export(self.session, step.manifest, step.judged, scores_version)
         step.held = self._held
         if self.ranks.rank != 0:
             return
@@ -281,23 +227,25 @@ class Trainer:
             log.info("exports are let out again", tau=tau)
 
     def _observe(self, step: Step) -> None:
-        self.metrics.seconds(step.phases.seconds)
+        self.metrics.seconds(step.phases.seconds | step.report.phases())
+        self.metrics.waited(step.report.wait_s)
         self.metrics.resources(
             self.ranks.sent_bytes,
             {
-                "window": self.window.memory_bytes,
-                "history": self.history.memory_bytes,
-                **self.strategy.held_bytes,
+                "window": self.session.view.memory_bytes,
+                "history": self.session.task.memory_bytes,
+                **self.session.strategy.held_bytes,
             },
         )
         self.metrics.lag(self._lag(self.sequence))
         if self.ranks.rank == 0:
-            observe(self.metrics, step, **self._event_span(step.manifest))
+            main, _ = self.session.task.picks
+            observe(self.metrics, step, main=main, **self._event_span(step.manifest))
 
     def _event_span(self, manifest: LaneManifest) -> dict[str, int]:
         """Times of the snapshot's newest event, and of its oldest one that is not late, microseconds."""
         newest_us = self.lane.log.snapshots[manifest.sequence].max_t_us
-        edges_us = self.window.events(manifest.tau).visible_t
+        edges_us = self.session.view.events(manifest.tau).visible_t
         return {"newest_us": newest_us, "oldest_us": int(edges_us[0]) if len(edges_us) else newest_us}
 
 

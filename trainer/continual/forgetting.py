@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from schemas.trainer_config import Budget
 from trainer.data.history import NEVER, History
 from trainer.data.node_names import NodeNames
-from trainer.strategies.interface import EventStrategy
+from trainer.strategies.interface import Forgets
 
 Int64 = NDArray[np.int64]
 
@@ -46,7 +46,7 @@ def longest_unseen(last_seen_us: Int64, most: int, since_us: int) -> Int64:
 
 
 def forget_beyond(
-    budget: Budget, strategy: EventStrategy, history: History, names: NodeNames, since_us: int
+    budget: Budget, strategy: Forgets, history: History, names: NodeNames, since_us: int
 ) -> Forgotten:
     """Bring what is remembered within the budget, between two snapshots.
 

@@ -10,16 +10,29 @@ from schemas.store import LaneManifest
 from trainer.continual.drift import DRIFTED, Sliding
 from trainer.continual.forgetting import Forgotten
 from trainer.continual.phases import Phases
-from trainer.continual.score_file import ScoreFile, flat_figures
-from trainer.data.examples import Examples
+from trainer.continual.score_file import ScoreFile
 from trainer.exports.gate import HELD
 from trainer.metrics import TrainerMetrics
-from trainer.scoring.predictions import Figures, Predictions
+from trainer.scoring.figures import Figures, flat_figures
 from trainer.strategies.interface import StepReport
+from trainer.tasks.interface import Judged, Lesson
 
 log = structlog.get_logger()
 
-LOGGED = ("sequence", "tau", "events", "loss", "ap", "random_ap", "edgebank_ap", "recency_ap")
+LOGGED = (
+    "sequence",
+    "tau",
+    "events",
+    "loss",
+    "ap",
+    "random_ap",
+    "edgebank_ap",
+    "recency_ap",
+    "auroc",
+    "mse",
+    "persistence_mse",
+    "age_persistence_mse",
+)
 
 
 @dataclass(slots=True)
@@ -30,9 +43,8 @@ class Step:
         manifest: The snapshot.
         phases: Where the time went.
         skipped: Snapshots just before it that were left out.
-        lag: Snapshots that waited after it when it was taken.
-        examples: What it asked.
-        predictions: Before it was learned, on rank 0.
+        lesson: What it asked.
+        judged: Predictions before it was learned, on rank 0.
         figures: Of the predictions.
         sliding: Of the newest snapshots, on rank 0.
         passes: Over its events.
@@ -44,13 +56,12 @@ class Step:
     manifest: LaneManifest
     phases: Phases = field(default_factory=Phases)
     skipped: int = 0
-    lag: int = 0
-    examples: Examples | None = None
-    predictions: Predictions | None = None
+    lesson: Lesson | None = None
+    judged: Judged | None = None
     figures: Figures = field(default_factory=dict)
     sliding: Sliding = field(default_factory=lambda: Sliding({}))
     passes: float = 0.0
-    report: StepReport = field(default_factory=lambda: StepReport(0, 0, None))
+    report: StepReport = field(default_factory=StepReport)
     held: str | None = None
     evicted: Forgotten = field(default_factory=Forgotten)
 
@@ -65,21 +76,24 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
         oldest_us: Of its oldest one that is not late.
         lag: Snapshots of the lane that are not trained yet.
     """
-    assert step.examples is not None
-    assert step.predictions is not None
+    assert step.lesson is not None
+    assert step.judged is not None
     line: dict[str, Any] = {
         "sequence": step.manifest.sequence,
         "tau": step.manifest.tau,
         "events": step.manifest.num_events,
-        "scored": len(step.predictions.positive),
+        "scored": step.judged.scored,
         "trained": step.report.events,
         "discarded": step.report.discarded,
         "skipped": step.skipped,
         "passes": step.passes,
         "evicted": step.evicted.nodes,
-        "excluded": step.examples.excluded,
+        "excluded": step.lesson.excluded,
         "steps": step.report.steps,
         "seconds": dict(step.phases.seconds),
+        "train_seconds": dict(step.report.seconds),
+        "wait_s": step.report.wait_s,
+        "sent_bytes": dict(step.report.sent_bytes),
         "t_max": newest_us / 1e6,
         "t_min": oldest_us / 1e6,
         "lag": lag,
@@ -107,20 +121,21 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
     )
 
 
-def observe(metrics: TrainerMetrics, step: Step, *, newest_us: int, oldest_us: int) -> None:
+def observe(metrics: TrainerMetrics, step: Step, *, main: str, newest_us: int, oldest_us: int) -> None:
     """On rank 0, whose counts are those of all ranks, so that sums over ranks are right.
 
     Args:
         metrics: Rank 0's.
         step: The snapshot.
+        main: The task's metric, without which the snapshot is unscored.
         newest_us: Time of its newest event.
         oldest_us: Of its oldest one that is not late.
     """
-    assert step.examples is not None
-    inserts, report = len(step.examples.inserts), step.report
-    metrics.scored(step.figures)
-    metrics.slid(step.sliding)
-    metrics.excluded(step.examples.excluded)
+    assert step.lesson is not None
+    inserts, report = step.lesson.items, step.report
+    metrics.scored(step.figures, main)
+    metrics.slid(step.sliding.ap, step.sliding.drop, drifted=step.sliding.drifted)
+    metrics.excluded(step.lesson.excluded)
     metrics.used("trained", report.events)
     metrics.used("discarded", report.discarded)
     metrics.used("replayed", report.replayed)

@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 Overload = Literal["train-all", "skip-to-latest", "subsample"]
 
 
@@ -42,25 +39,3 @@ class LoadPolicy:
         if self.overload != "subsample" or lag <= free:
             return float(epochs)
         return epochs * max(0.0, 1.0 - (lag - free) / (self.max_snapshots - free))
-
-
-def time_stratified(
-    events: int, batch: int, share: float, generator: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Whole batches of consecutive events, spread evenly over them: one in every stretch of 1 / share batches.
-
-    Batches stay whole, for an event is learned from what was before its batch: events drawn one by one would be
-    learned from a staler memory than they are predicted from.
-
-    Args:
-        events: How many, in order of time.
-        batch: Events a batch.
-        share: Of the batches, in 0 … 1; each is equally likely.
-        generator: Draws where the first stretch begins.
-
-    Returns:
-        bool (events,).
-    """
-    ends = generator.random() + share * np.arange(-(-events // batch) + 1)
-    taken: NDArray[np.bool_] = np.floor(ends[1:]) > np.floor(ends[:-1])
-    return np.repeat(taken, batch)[:events]

@@ -20,7 +20,6 @@ from typing import Any
 
 from stream.service.failure import Failure
 from stream.store.files.paths import sync_file, sync_folder
-from trainer.scoring.predictions import Figures
 
 NAME = "scores.jsonl"
 
@@ -80,20 +79,6 @@ class ScoreFile:
                 "don't need it, only the means over older snapshots that gates and drift look at"
             )
         return line
-
-
-def flat_figures(figures: Figures) -> dict[str, float]:
-    """Figures under the keys of a line, such as ``ap``, ``random_ap`` and ``recency_inductive_ap``."""
-    return {
-        "_".join(
-            [
-                *([] if scorer == "model" else [scorer]),
-                *([] if subset == "all" else [subset]),
-                metric,
-            ]
-        ): value
-        for (metric, subset, scorer), value in figures.items()
-    }
 
 
 def weighted_mean(lines: list[dict[str, Any]], key: str, weight: str) -> float | None:

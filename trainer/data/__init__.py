@@ -1,1 +1,1 @@
-"""What a strategy learns from: the history of encounters, negatives, neighbour samples, remote rows."""
+"""What is known of a stream: views of a lane, the history of encounters, negatives, the temporal graph and samples of it."""

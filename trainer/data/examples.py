@@ -1,17 +1,19 @@
 """One snapshot as link prediction: what happened, what did not, and what was known just before."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from schemas.events import Op
 from stream.store.log.event_columns import EventColumns
 from trainer.data.history import History, Inserts
 from trainer.data.negatives import NONE, Draw, Judged, destination_pool, historical_pairs, random_destinations
+from trainer.device import to_device
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -51,6 +53,16 @@ class Queries:
     def __len__(self) -> int:
         return len(self.event)
 
+    @property
+    def ends(self) -> tuple[Int64, Int64]:
+        """See ``Asked.ends``: sources and destinations."""
+        return self.src, self.dst
+
+    def read(self, head: Callable[..., Tensor], rows: Sequence[Tensor]) -> Tensor:
+        """See ``Asked.read``: logits."""
+        src, dst = rows
+        return head(src, dst, to_device(self.encounters, src.device))
+
     def select(self, mask: Bool) -> "Queries":
         """Some of the queries."""
         return Queries(*(getattr(self, name)[mask] for name in _COLUMNS))
@@ -69,7 +81,7 @@ _COLUMNS = tuple(field.name for field in fields(Queries))
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class Share:
     """What of a snapshot a rank learns from, where that is not what it predicts.
 
     Attributes:
@@ -112,6 +124,31 @@ class Examples:
     candidates: Queries
     num_candidates: int
     excluded: dict[str, int]
+    each: ClassVar[int] = 2
+    """Questions per event that is learned: it, and one that did not happen."""
+
+    def __len__(self) -> int:
+        return len(self.learned)
+
+    @property
+    def items(self) -> int:
+        """Insert events of all ranks."""
+        return len(self.inserts)
+
+    @property
+    def times(self) -> Int64:
+        """See ``Lesson.times``."""
+        return self.inserts.visible_us
+
+    def part(self, chosen: Int64) -> tuple[Queries, Float32]:
+        """See ``Lesson.part``: events, then their negatives."""
+        positive, negative = (
+            Queries(*(getattr(queries, name)[chosen] for name in _COLUMNS))
+            for queries in (self.learned, self.training)
+        )
+        truth = np.zeros(2 * len(chosen), np.float32)
+        truth[: len(chosen)] = 1
+        return Queries.join([positive, negative]), truth
 
     def of_events(self, chosen: Bool) -> "Examples":
         """The same with queries of some events only; ``chosen`` is bool (E,)."""
@@ -164,7 +201,7 @@ def prepare(
     owned: Bool,
     sampling: Sampling,
     epoch: int = 0,
-    lesson: Lesson | None = None,
+    share: Share | None = None,
     stored: Judged | None = None,
 ) -> Examples:
     """Draw a snapshot's negatives and look everything up, then let ``history`` remember the snapshot.
@@ -180,7 +217,7 @@ def prepare(
         owned: bool (num_nodes,): sources whose events are this rank's.
         sampling: How negatives are drawn.
         epoch: Distinguishes the training negatives of repeated passes.
-        lesson: What this rank learns from; None: its own events.
+        share: What this rank learns from; None: its own events.
         stored: What the events are judged by; None: that is drawn.
     """
     inserts = insert_events(events)
@@ -193,10 +230,10 @@ def prepare(
     mine = np.nonzero(owned[src])[0] if possible else np.empty(0, np.int64)
     taught = mine
     weights: Int64 | None = None
-    if lesson is not None and possible:
-        weights = lesson.weigh(training_pool)
+    if share is not None and possible:
+        weights = share.weigh(training_pool)
         training_pool, weights = training_pool[weights > 0], weights[weights > 0]
-        taught = np.nonzero(lesson.mine)[0] if len(training_pool) > 1 else mine[:0]
+        taught = np.nonzero(share.mine)[0] if len(training_pool) > 1 else mine[:0]
 
     def others(of: Int64, draws: int, purpose: int, pool: Int64, weights: Int64 | None = None) -> Int64:
         if not possible or len(pool) < 2:

@@ -1,6 +1,6 @@
 """Dynamic node classification: what a node's state says of the label of its next event, by AUROC.
 
-The protocol of TGN's line of work (Rossi et al. 2020, section 5.2; Kumar et al. 2019, section 4.5): the event model is
+The protocol of TGN's line of work (Rossi et al. 2020, section 5.2; Kumar et al. 2019, section 4.5): the model is
 first trained on links, without labels, and then frozen. From the first event on it goes along the stream once more, and
 the source of each event is embedded at the event's time from what is strictly earlier: neither the event itself nor any
 label is seen. A small perceptron learns the labels of the training events; the epoch is chosen by the AUROC of the
@@ -8,42 +8,30 @@ validation events, and the AUROC of the test events is told.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import structlog
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from schemas.events import Op
 from schemas.trainer_config import Classifier
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import EventColumns, event_columns
-from stream.store.window.view import WindowView
-from trainer.data.examples import Examples
 from trainer.data.history import Encounter
-from trainer.data.split import Split
+from trainer.evaluation.split import Split
 from trainer.models.interface import Model
-from trainer.models.link_decoder import EncounterEncoder
-from trainer.scoring.ranking import area_under_roc
-from trainer.strategies.sequential import SequentialStrategy
+from trainer.models.label_head import NodeClassifier
+from trainer.scoring.ranking import auroc
+from trainer.session.session import Session
+from trainer.tasks.node_labels import first_ranks, labels_of, sees_encounters
 
 log = structlog.get_logger()
 
 Int64 = NDArray[np.int64]
-
-
-class UnlabelledWindow(WindowView):
-    """A window whose events have no labels: event models take them for inputs where there are any."""
-
-    def events(self, tau: int) -> EventColumns:
-        """As ``WindowView.events``, without labels."""
-        events = super().events(tau)
-        none = np.zeros(len(events), np.int32)
-        return replace(events, label=none, has_label=none.astype(np.bool_))
 
 
 def event_labels(lane: LaneReader) -> dict[int, Int64]:
@@ -52,21 +40,11 @@ def event_labels(lane: LaneReader) -> dict[int, Int64]:
     Raises:
         Failure: There is none at all, or one that is neither 0 nor 1.
     """
-    found = {}
-    for snapshot in lane.log.snapshots:
-        events = event_columns(lane.log.events(snapshot.tau), snapshot.tau, lane.header.interval_us, 0)
-        if (events.has_label & (events.label == -1)).any():
-            raise Failure("task node-classification knows labels 0 and 1, found -1 among the events")
-        labels = np.where(events.has_label, events.label, -1)[events.op == int(Op.INSERT)]
-        found[snapshot.tau] = labels.astype(np.int64)
-    values = np.unique(np.concatenate(list(found.values())))
-    if not (values >= 0).any():
+    found = {snapshot.tau: labels_of(lane, snapshot.tau) for snapshot in lane.log.snapshots}
+    if not any((labels >= 0).any() for labels in found.values()):
         raise Failure(
             "task node-classification needs labels, and no event has one: give a column label of 0 and 1"
         )
-    if values.max() > 1 or values.min() < -1:
-        wrong = values.max() if values.max() > 1 else values.min()
-        raise Failure(f"task node-classification knows labels 0 and 1, found {wrong} among the events")
     return found
 
 
@@ -90,34 +68,6 @@ def require_both_kinds(label: Int64, time_us: Int64, split: Split) -> None:
             )
 
 
-class NodeClassifier(nn.Module):
-    """A perceptron from a source's embedding, and for models with history what was seen of the pair, to a logit.
-
-    Widths 80 and 10 and the dropout are TGN's.
-
-    Args:
-        width: Of embeddings.
-        history: Whether encounters are looked at.
-    """
-
-    def __init__(self, width: int, *, history: bool) -> None:
-        super().__init__()
-        self.encounters = EncounterEncoder() if history else None
-        inputs = width + (EncounterEncoder.width if history else 0)
-        self.perceptron = nn.Sequential(
-            nn.Linear(inputs, 80), nn.ReLU(), nn.Dropout(0.1),
-            nn.Linear(80, 10), nn.ReLU(), nn.Dropout(0.1), nn.Linear(10, 1),
-        )  # fmt: skip
-
-    def forward(self, embeddings: Tensor, encounters: Tensor) -> Tensor:
-        """Logits (n,) of embeddings (n, width) and encounters (n, len(Encounter))."""
-        parts = [embeddings]
-        if self.encounters is not None:
-            parts.append(self.encounters(encounters))
-        logits: Tensor = self.perceptron(torch.cat(parts, dim=1)).squeeze(1)
-        return logits
-
-
 @dataclass(frozen=True, slots=True)
 class LabelledEvents:
     """Events with labels, in order of time.
@@ -136,29 +86,32 @@ class LabelledEvents:
 
 
 def embedded_sources(
-    strategy: SequentialStrategy,
-    models: Sequence[Model],
-    snapshots: Iterable[tuple[Examples, Int64]],
-    labels: dict[int, Int64],
+    session: Session, models: Sequence[Model], snapshots: Iterable[Any], labels: dict[int, Int64]
 ) -> LabelledEvents:
-    """Go along the stream once with frozen models, and embed the source of every labelled event just before it.
+    """Go along the stream once with frozen models, and embed the source of every labelled event; a collective.
 
     Args:
-        strategy: Rewound.
+        session: Its strategy is rewound.
         models: As many as are compared.
-        snapshots: Examples of every snapshot and the times of its inserts.
+        snapshots: Lessons of every snapshot, this rank's.
         labels: Of every snapshot's inserts, −1 for none.
+
+    Returns:
+        On rank 0: of all ranks. Elsewhere this rank's.
     """
     embeddings: list[list[Tensor]] = [[] for _ in models]
     encounters, found, times = [], [], []
-    for examples, time_us in snapshots:
-        label = labels[examples.tau]
-        asked = examples.positive.select(label[examples.positive.event] >= 0)
+    for lesson in snapshots:
+        label = labels[lesson.tau]
+        asked = lesson.positive.select(label[lesson.positive.event] >= 0)
         for model, parts in zip(models, embeddings, strict=True):
-            parts.append(strategy.embed_sources(model, asked).cpu())
-        encounters.append(torch.from_numpy(asked.encounters))
-        found.append(label[asked.event])
-        times.append(time_us[asked.event])
+            parts.append(
+                first_ranks(session.strategy.embed_sources(model, asked), asked.event, session.ranks)
+            )
+        encounters.append(first_ranks(torch.from_numpy(asked.encounters), asked.event, session.ranks))
+        event = first_ranks(torch.from_numpy(asked.event), asked.event, session.ranks).numpy()
+        found.append(label[event])
+        times.append(lesson.times[event])
     return LabelledEvents(
         [torch.cat(parts) for parts in embeddings],
         torch.cat(encounters),
@@ -222,18 +175,9 @@ def activity_auroc(events: LabelledEvents, split: Split) -> float | None:
     return auroc(-had.astype(np.float64), events.label, split.test(events.time_us))
 
 
-def auroc(scores: NDArray[np.float64], label: Int64, part: NDArray[np.bool_]) -> float | None:
-    """Area under the ROC curve over some events at once; None where it cannot be computed."""
-    positive, negative = scores[part & (label == 1)], scores[part & (label == 0)]
-    if not len(positive) or not len(negative) or np.isnan(scores[part]).any():
-        return None
-    return area_under_roc(positive, negative)
-
-
 def node_figures(
-    strategy: SequentialStrategy,
-    models: dict[str, Model],
-    snapshots: Callable[[], Iterable[tuple[Examples, Int64]]],
+    session: Session,
+    snapshots: Callable[[], Iterable[Any]],
     labels: dict[int, Int64],
     split: Split,
     settings: Classifier,
@@ -242,8 +186,7 @@ def node_figures(
     """Figures of a trained model and of the floors.
 
     Args:
-        strategy: Of the models.
-        models: ``model`` and ``random``, by the names of scorers.
+        session: Its model and the one with random weights are compared.
         snapshots: Begins with the first snapshot.
         labels: Of ``event_labels``.
         split: By time.
@@ -251,13 +194,17 @@ def node_figures(
         seed: Of the classifier.
 
     Returns:
-        ``auroc``, ``validation_auroc``, ``random_auroc``, ``activity_auroc``; one that cannot be computed is absent.
+        ``auroc``, ``validation_auroc``, ``random_auroc``, ``activity_auroc`` on rank 0; one that cannot be computed is
+        absent.
     """
-    strategy.rewind()
-    events = embedded_sources(strategy, list(models.values()), snapshots(), labels)
+    models = {"model": session.model, "random": session.floor}
+    session.strategy.rewind()
+    events = embedded_sources(session, list(models.values()), snapshots(), labels)
+    if session.ranks.rank != 0:
+        return {}
     figures: dict[str, float] = {}
     for which, (scorer, model) in enumerate(models.items()):
-        history = getattr(getattr(model, "decoder", None), "encounters", None) is not None
+        history = sees_encounters(model)
         found = classify(events, which, split, settings, history=history, seed=seed)
         prefix = "" if scorer == "model" else f"{scorer}_"
         figures |= {

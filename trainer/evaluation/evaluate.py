@@ -4,6 +4,7 @@ import copy
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,26 +19,25 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.failure import Failure
 from stream.service.scratch import scratch_folder
 from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
-from trainer.data.examples import Examples, insert_events
+from trainer.data.examples import Examples
 from trainer.data.history import Inserts
-from trainer.data.split import Split, split_by_time
-from trainer.data.stored_negatives import StoredNegatives, write_negatives
-from trainer.evaluation.classification import (
-    UnlabelledWindow,
-    event_labels,
-    node_figures,
-    require_both_kinds,
-)
+from trainer.evaluation.classification import event_labels, node_figures, require_both_kinds
 from trainer.evaluation.foreign_scores import ForeignScores, judge
 from trainer.evaluation.own_store import all_inserts, build_store_of
 from trainer.evaluation.progress import Progress
-from trainer.evaluation.protocol import OfflineProtocol
-from trainer.models.interface import ModelShape, create_model
+from trainer.evaluation.protocol import OfflineLinks, OfflineProtocol
+from trainer.evaluation.split import Split, split_by_time
+from trainer.evaluation.stored_negatives import StoredNegatives, write_negatives
 from trainer.ranks import Ranks
-from trainer.scoring.predictions import Figures, Predictions, join, predict
-from trainer.strategies.interface import create_strategy
-from trainer.strategies.sequential import SequentialStrategy
+from trainer.scoring.figures import Figures, flat_figures
+from trainer.scoring.predictions import Predictions
+from trainer.session.lessons import Lessons
+from trainer.session.session import Session
+from trainer.strategies.interface import StepReport
+from trainer.tasks.interface import TASKS, Judged, Lesson
+from trainer.tasks.link_prediction import LinkPrediction
+from trainer.tasks.node_labels import NodeLabels
+from trainer.tasks.node_regression import SCORERS
 from trainer.workable import require_evaluable
 
 log = structlog.get_logger()
@@ -47,7 +47,7 @@ WARMED = 32
 
 NODE_FIGURES = ("auroc", "validation_auroc", "random_auroc", "activity_auroc")
 
-NONE = -1.0
+NONE = float("-inf")
 """In the place of a figure that cannot be computed, where ranks agree on one."""
 
 TABLE = {
@@ -62,7 +62,12 @@ TABLE = {
     "edgebank_ap": ("ap", "all", "edgebank"),
     "edgebank_window_ap": ("ap", "all", "edgebank_window"),
     "recency_ap": ("ap", "all", "recency"),
+    **{f"{scorer}_mse".removeprefix("model_"): ("mse", "all", scorer) for scorer in SCORERS},
 }
+METRICS = {metric for metric, _, _ in TABLE.values()}
+"""Of tasks of ours; of a task from elsewhere every figure is told."""
+
+ABOUT_RUN = ("seed", "best_epoch", "discarded", "train_s", "wait_s", "sent_bytes", "epoch_s", "peak_mib")
 
 
 def evaluate(
@@ -115,7 +120,7 @@ def evaluate(
         if not build_store_of(config, data, as_of, folder, parts, ranks, columns):
             return None
         lane = LaneReader(folder, config.lane)
-        labels = event_labels(lane) if config.task == "node-classification" else None
+        labels = event_labels(lane) if TASKS.find(config.task) is NodeLabels else None
         inserts = all_inserts(lane)
         split = split_by_time(inserts.visible_us, shares)
         if labels is not None:
@@ -134,9 +139,9 @@ def evaluate(
             runs.append(_Run(config, lane, ranks, protocol, seed, labels).figures())
     if ranks.rank != 0:
         return None
-    if labels is None and not any("random_ap" in run for run in runs):
+    if not any(key in run for run in runs for key in ("random_ap", "random_mse", "random_auroc")):
         log.warning(
-            "no score: negatives are other destinations, and the training events have fewer than two",
+            "no score: there is nothing to judge by; negatives are other destinations, of which training needs two",
             data=str(data),
         )
     return {
@@ -166,52 +171,46 @@ class _Run:
         labels: dict[int, NDArray[np.int64]] | None,
     ) -> None:
         self.labels = labels
-        self.config = config
-        self.lane = lane
-        self.ranks = ranks
-        self.split = protocol.split
-        self.protocol = protocol
-        self.seed = seed
+        self.config, self.lane, self.ranks = config, lane, ranks
+        self.split, self.seed = protocol.split, seed
+        make = TASKS.find(config.task)
+        by_protocol = issubclass(make, LinkPrediction)
+        task = OfflineLinks(config, lane, protocol, make) if by_protocol else None
+        self.session = Session(config, lane, ranks, seed=seed, task=task)
+        self.metric, self.sign = self.session.task.picks
+        self.reports: list[StepReport] = []
         self.progress = Progress(
             told=ranks.rank == 0,
             seed=seed,
             epochs=config.optimisation.epochs,
             snapshots=len(lane.manifests),
         )
-        torch.manual_seed(seed)
-        shape = ModelShape(lane.header.node_features, config.window, seed, lane.header.edge_features)
-        self.strategy = create_strategy(config.strategy, config.strategy_params, config.model)
-        self.model = create_model(config.model, shape, config.model_params).to(ranks.device)
-        self.floor = copy.deepcopy(self.model)
-        self.strategy.setup(self.model, lane.header, ranks, config.optimisation, seed)
 
     def figures(self) -> dict[str, Any]:
         """Train, pick, test; figures of the test, seconds an epoch and peak memory of this rank."""
-        best, chosen, seconds, discards = NONE, 0, [], []
+        best, chosen, seconds = NONE, 0, []
         weights, state = self._copy()
         self._warm_up()
-        self.model.load_state_dict(weights)
-        self.strategy.restore(state)
+        self._put_back(weights, state)
         for epoch in range(self.config.optimisation.epochs):
             began = time.perf_counter()
             validation, loss, discarded = self._epoch(epoch)
             seconds.append(time.perf_counter() - began)
-            discards.append(discarded)
-            ap = self._agree(validation, "ap")
+            score = self._agree(validation)
             if self.ranks.rank == 0:
-                told = {} if ap == NONE else {"validation_ap": ap}
+                told = self._validated(score)
                 log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, discarded=discarded, **told)
-            if ap > best or best == NONE:  # without a figure to pick by, the last epoch
-                best, chosen = ap, epoch
+            if score > best or best == NONE:  # without a figure to pick by, the last epoch
+                best, chosen = score, epoch
                 weights, state = self._copy()
-        self.model.load_state_dict(weights)
-        self.strategy.restore(state)
+        self._put_back(weights, state)
         return {
             "seed": self.seed,
             **self._judged(),
-            **({} if best == NONE else {"validation_ap": best}),
+            **self._validated(best),
             "best_epoch": chosen,
-            "discarded": sum(discards) / len(discards),
+            "discarded": sum(report.discarded for report in self.reports) / len(seconds),
+            **self._work(),
             "epoch_s": sum(seconds) / len(seconds),
             "peak_mib": _peak_mib(),
         }
@@ -220,17 +219,34 @@ class _Run:
         """Figures of the test by their names in the result."""
         if self.labels is None:
             test = self._test()
-            return {name: test[key] for name, key in TABLE.items() if key in test}
-        assert isinstance(self.strategy, SequentialStrategy)
+            others = {key: value for key, value in test.items() if key[0] not in METRICS}
+            return {name: test[key] for name, key in TABLE.items() if key in test} | flat_figures(others)
         return node_figures(
-            self.strategy,
-            {"model": self.model, "random": self.floor},
-            lambda: self._snapshots(float("inf"), self.config.optimisation.epochs),
-            self.labels,
-            self.split,
-            self.config.classifier,
-            self.seed,
+            self.session, self._rest, self.labels, self.split, self.config.classifier, self.seed
         )
+
+    def _validated(self, score: float) -> dict[str, float]:
+        """The figure that validation picks by, by its name; nothing without one."""
+        return {} if score == NONE else {f"validation_{self.metric}": self.sign * score}
+
+    def _work(self) -> dict[str, Any]:
+        """What training took, over all ranks and epochs; a collective."""
+        purposes = sorted({purpose for report in self.reports for purpose in report.sent_bytes})
+        own = [
+            sum(report.seconds["train"] for report in self.reports),
+            sum(report.wait_s for report in self.reports),
+            *(float(sum(report.sent_bytes[purpose] for report in self.reports)) for purpose in purposes),
+        ]
+        train_s, wait_s, *sent = self.ranks.total(own)
+        return {
+            "train_s": train_s,
+            "wait_s": wait_s,
+            "sent_bytes": {purpose: int(count) for purpose, count in zip(purposes, sent, strict=True)},
+        }
+
+    def _rest(self) -> Iterator[Lesson]:
+        """Every snapshot once more, when all epochs are over."""
+        return self._lessons(float("inf"), self.config.optimisation.epochs)
 
     def _warm_up(self) -> None:
         """Use on a few events of the first snapshots what is compiled at its first use; random numbers stay.
@@ -240,79 +256,76 @@ class _Run:
         devices = [self.ranks.device] if self.ranks.device.type == "cuda" else []
         warmed = 0
         with torch.random.fork_rng(devices):
-            for examples, t in self._snapshots(self.split.train_until_us, 0):
-                few = self.split.train(t) & (np.arange(len(t)) < WARMED)
+            for lesson in self._lessons(self.split.train_until_us, 0):
+                few = self.split.train(lesson.times) & (np.arange(lesson.items) < WARMED)
                 if few.any():
-                    asked = examples.of_events(few)
-                    predict(self.strategy, self.model, None, asked.only_random(), self.ranks)
-                    self.strategy.train(asked, 0)
+                    asked = lesson.of_events(few)
+                    self._judge(asked, floor=False)
+                    self.session.strategy.learn([asked], 0)
                     warmed += 1
                 if warmed == 3:
                     return
 
     def _copy(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Weights, and what goes with them: a memory replayed through other weights is another memory."""
-        return copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.strategy.state())
+        session = self.session
+        return copy.deepcopy(session.model.state_dict()), copy.deepcopy(session.strategy.state())
+
+    def _put_back(self, weights: dict[str, Any], state: dict[str, Any]) -> None:
+        self.session.model.load_state_dict(weights)
+        self.session.strategy.restore(state)
 
     def _epoch(self, epoch: int) -> tuple[Figures, float, int]:
         """Figures of the validation, mean loss, and events that no rank could learn."""
         losses, learned, discarded, validation = 0.0, 0, 0, []
-        self.strategy.rewind()
-        for examples, t in self._snapshots(self.split.validate_until_us, epoch):
-            if self.split.train(t).any():
-                report = self.strategy.train(examples.of_events(self.split.train(t)), epoch)
+        self.session.strategy.rewind()
+        learning = Lessons(self.session)
+        for lesson in self._lessons(self.split.validate_until_us, epoch):
+            train, validate = self.split.train(lesson.times), self.split.validate(lesson.times)
+            if train.any():
+                report = learning.once(lesson.of_events(train), epoch)
+                self.reports.append(report)
                 losses += (report.loss or 0.0) * report.events
                 learned += report.events
                 discarded += report.discarded
-            if self.split.validate(t).any():
-                asked = examples.of_events(self.split.validate(t)).only_random()
-                validation.append(predict(self.strategy, self.model, None, asked, self.ranks))
-        return _figures(validation), losses / max(learned, 1), discarded
+            if validate.any():
+                validation.append(self._judge(lesson.of_events(validate), floor=False))
+        return self._figures(validation), losses / max(learned, 1), discarded
 
     def _test(self) -> Figures:
         found = [
-            predict(
-                self.strategy,
-                self.model,
-                self.floor,
-                examples.of_events(self.split.test(t)),
-                self.ranks,
-                window_s=self.protocol.test_span_s,
-            )
-            for examples, t in self._snapshots(float("inf"), self.config.optimisation.epochs)
-            if self.split.test(t).any()
+            self._judge(lesson.of_events(self.split.test(lesson.times)), floor=True)
+            for lesson in self._rest()
+            if self.split.test(lesson.times).any()
         ]
-        return _figures(found)
+        return self._figures(found)
 
-    def _snapshots(self, until_us: float, epoch: int) -> Iterator[tuple[Examples, NDArray[np.int64]]]:
-        """Examples of every snapshot that begins by ``until_us``, and the times of its inserts."""
-        own_parts = [
-            part for part in range(self.lane.header.parts) if part % self.ranks.size == self.ranks.rank
-        ]
-        view = WindowView if self.labels is None else UnlabelledWindow
-        window = view(self.lane, self.config.window + 1, own_parts)
-        history = self.protocol.history()
+    def _judge(self, lesson: Any, *, floor: bool) -> Judged | None:
+        """Predict; without the floor only what validation picks by."""
+        session = self.session
+        asked = lesson if floor else lesson.only_random() if isinstance(lesson, Examples) else lesson
+        return session.task.judge(
+            session.strategy, session.model, session.floor if floor else None, asked, self.ranks
+        )
+
+    def _figures(self, parts: list[Judged | None]) -> Figures:
+        found = [part for part in parts if part is not None]
+        return self.session.task.join(found).figures() if found else {}
+
+    def _lessons(self, until_us: float, epoch: int) -> Iterator[Lesson]:
+        """Every snapshot that begins by ``until_us``, from the first on."""
+        self.session.reopen()
         for at, manifest in enumerate(self.lane.manifests):
             if manifest.tau * self.lane.header.interval_us > until_us:
                 return
-            window.advance(manifest)
-            self.strategy.advance(window)
-            events = window.events(manifest.tau)
-            examples = self.protocol.examples(
-                manifest.tau,
-                events,
-                history,
-                num_nodes=window.num_nodes,
-                owned=self.strategy.owned(window.num_nodes),
-                epoch=epoch,
-                lesson=self.strategy.lesson(manifest.tau, insert_events(events)),
-            )
-            yield examples, examples.inserts.visible_us
+            self.session.advance(manifest)
+            yield self.session.task.lesson(self.session.view, self.session.strategy, epoch=epoch)
             self.progress.at(epoch, at)
 
-    def _agree(self, figures: Figures, metric: str) -> float:
-        """Rank 0's figure, on every rank; ``NONE`` where there is none."""
-        own = figures.get((metric, "all", "model"), NONE) if self.ranks.rank == 0 else 0.0
+    def _agree(self, figures: Figures) -> float:
+        """Rank 0's figure to pick by, more is better, on every rank; ``NONE`` where there is none."""
+        found = figures.get((self.metric, "all", "model"))
+        own = 0.0 if self.ranks.rank else NONE if found is None else self.sign * found
         return self.ranks.total([own])[0]
 
 
@@ -346,20 +359,18 @@ def _foreign(path: str, found: Predictions, lane: LaneReader, inserts: Inserts) 
     }
 
 
-def _figures(parts: list[Predictions | None]) -> Figures:
-    found = [part for part in parts if part is not None]
-    return join(found).figures() if found else {}
-
-
-def _summary(runs: list[dict[str, Any]]) -> dict[str, float]:
+def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     summary = {}
-    for key in (*TABLE, *NODE_FIGURES, "discarded", "epoch_s", "peak_mib"):
+    told = dict.fromkeys((*TABLE, *NODE_FIGURES))
+    told |= {key: None for run in runs for key in run if key not in ABOUT_RUN and "validation" not in key}
+    for key in (*told, "discarded", "epoch_s", "train_s", "wait_s", "peak_mib"):
         values = [run[key] for run in runs if key in run]
         if values:
             summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))
-        if len(values) > 1 and key in (*TABLE, *NODE_FIGURES):
+        if len(values) > 1 and key in told:
             summary[f"{key}_spread"] = float(np.std(values, ddof=1))
-    return summary
+    sent = sum((Counter(run["sent_bytes"]) for run in runs), Counter())
+    return {**summary, **({"sent_bytes": dict(sent)} if sent else {})}
 
 
 def _peak_mib() -> float:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream.service.failure import Failure
 from trainer.data.examples import Examples
-from trainer.data.given_table import read_given, whole_numbers
+from trainer.evaluation.given_table import read_given, whole_numbers
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side

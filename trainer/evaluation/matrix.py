@@ -35,9 +35,9 @@ from stream.service.output import notes
 from stream.service.scratch import WITHIN, scratch_folder
 from stream.store.files.lock import FolderLock, new_writer_id
 from stream.store.files.paths import sync_file, sync_folder
-from trainer.data.split import parse_shares
 from trainer.evaluation.matrix_table import as_dicts, entries
 from trainer.evaluation.progress import LogFollower
+from trainer.evaluation.split import parse_shares
 from trainer.shutdown import WITH_PARENT
 from trainer.workable import require_evaluable
 

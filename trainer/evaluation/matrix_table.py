@@ -14,7 +14,7 @@ from stream.service.failure import Failure
 
 Format = Literal["text", "markdown", "latex"]
 
-FIGURES = ("ap", "auroc")
+FIGURES = ("ap", "auroc", "mse")
 """What is shown unless another figure is named: the first that a cell has."""
 
 _NO_FIGURES = {"model", "lane", "ranks", "seed", "data", "seconds"}

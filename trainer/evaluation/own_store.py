@@ -45,6 +45,7 @@ def build_store_of(
         algorithm=config.lane,
         parts=parts,
         window=config.window,
+        edge_life=config.edge_life,
         seed=config.seed,
         params=config.lane_params,
     )

@@ -4,14 +4,19 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from schemas.events import US_PER_S
+from schemas.trainer_config import TrainerConfig
 from stream.store.lane.reader import LaneReader
-from stream.store.log.event_columns import EventColumns, event_columns
-from trainer.data.examples import Examples, Lesson, Sampling, prepare
+from trainer.data.examples import Examples, Sampling
 from trainer.data.history import History, Inserts, Moment
-from trainer.data.split import Split
-from trainer.data.stored_negatives import StoredNegatives
+from trainer.data.views import EventsView
+from trainer.data.windows import LogWindow
+from trainer.evaluation.split import Split
+from trainer.evaluation.stored_negatives import StoredNegatives
+from trainer.tasks.interface import Answers, Reduction, Shares
+from trainer.tasks.link_prediction import LinkPrediction, examples_of
 
 Int64 = NDArray[np.int64]
 
@@ -62,46 +67,57 @@ class OfflineProtocol:
         """What is known before the first event: nothing."""
         return History(self._moment, across=True)
 
-    def examples(
-        self,
-        tau: int,
-        events: EventColumns,
-        history: History,
-        *,
-        num_nodes: int,
-        owned: NDArray[np.bool_],
-        epoch: int,
-        lesson: Lesson | None,
-    ) -> Examples:
-        """``prepare`` a snapshot."""
-        return prepare(
-            tau,
-            events,
-            history,
-            num_nodes=num_nodes,
-            known=np.isin(np.arange(num_nodes), self._trained_nodes),
-            owned=owned,
-            sampling=self._sampling,
-            epoch=epoch,
-            lesson=lesson,
-            stored=self._stored.of(tau) if self._stored is not None else None,
-        )
+    def examples(self, view: EventsView, strategy: Shares, history: History, epoch: int) -> Examples:
+        """The newest snapshot of a view, as it is judged and learned."""
+        known = np.isin(np.arange(view.num_nodes), self._trained_nodes)
+        stored = self._stored.of(view.taus[-1]) if self._stored is not None else None
+        return examples_of(view, strategy, history, known, self._sampling, epoch, stored)
 
     def every_snapshot(self) -> Iterator[Examples]:
         """Examples of all snapshots and all events, where nothing is learned."""
-        history = self.history()
+        history, view = self.history(), LogWindow(self._lane)
         for manifest in self._lane.manifests:
-            header = self._lane.header
-            events = event_columns(
-                self._lane.log.events(manifest.tau), manifest.tau, header.interval_us, header.edge_features
-            )
-            owned = np.ones(manifest.num_nodes, np.bool_)
-            yield self.examples(
-                manifest.tau,
-                events,
-                history,
-                num_nodes=manifest.num_nodes,
-                owned=owned,
-                epoch=0,
-                lesson=None,
-            )
+            view.advance(manifest)
+            yield self.examples(view, _Everything(), history, 0)
+
+
+class OfflineLinks(LinkPrediction):
+    """Link prediction by the offline protocol: its negatives, and what is known, are those of its split.
+
+    Args:
+        config: As of a ``LinkPrediction``.
+        lane: Of the store that was made of the data.
+        protocol: The protocol.
+        of: The configured task, whose loss, head and use of labels it has.
+    """
+
+    def __init__(
+        self, config: TrainerConfig, lane: LaneReader, protocol: OfflineProtocol, of: type[LinkPrediction]
+    ) -> None:
+        self._protocol, self._configured = protocol, of(config, lane)
+        self.sees_labels, self.head = of.sees_labels, of.head  # type: ignore[misc]  # of this one
+        super().__init__(config, lane)
+        self.window_s = protocol.test_span_s
+
+    def rewind(self) -> None:
+        """See ``Task.rewind``."""
+        self.history = self._protocol.history()
+        self.known_nodes = 0
+
+    def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:
+        """See ``Task.loss``."""
+        return self._configured.loss(answers, truth, reduction)
+
+    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
+        """See ``Task.lesson``."""
+        return self._protocol.examples(view, strategy, self.history, epoch)
+
+
+class _Everything:
+    """Owns every node: where nothing is learned there is one rank."""
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        return np.ones(num_nodes, np.bool_)
+
+    def share(self, tau: int, inserts: Inserts) -> None:
+        return None

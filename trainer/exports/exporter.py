@@ -23,7 +23,9 @@ from trainer.data.node_names import NodeNames
 from trainer.models.interface import Model
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions
+from trainer.session.session import Session
 from trainer.strategies.interface import Strategy
+from trainer.tasks.interface import Judged
 
 log = structlog.get_logger()
 
@@ -64,28 +66,26 @@ class Exporter:
 
     def export(
         self,
-        strategy: Strategy,
-        model: Model,
-        names: NodeNames,
+        session: Session,
         manifest: LaneManifest,
-        predictions: Predictions | None,
+        judged: Judged | None,
         scores_version: str,
     ) -> str | None:
         """Export a snapshot that was learned, unless that is done already.
 
         Args:
-            strategy: Its embeddings are those after the snapshot.
-            model: The model.
-            names: Numbers of nodes; those that were touched and forgotten since the last export are left out.
+            session: Its embeddings are those after the snapshot; nodes that were touched and forgotten since the last
+                export are left out.
             manifest: The snapshot.
-            predictions: Of its events, before they were learned; on rank 0.
+            judged: Predictions of its events, before they were learned; on rank 0.
             scores_version: ``version_of`` the weights that made them.
 
         Returns:
             On rank 0: why nothing was exported; None: it was, or had been.
         """
         wanted = self._config.exports
-        version = version_of(model)
+        strategy, names = session.strategy, session.names
+        version = version_of(session.model)
         after = self._ranks.from_first(self._before(manifest.sequence, version))
         if after == manifest.sequence:
             return None
@@ -109,7 +109,8 @@ class Exporter:
                     return NO_NUMBERS
                 files["num_embeddings"] = written.rows
             if wanted.scores:
-                table = score_table(self._lane.log, manifest.tau, predictions, scores_version)
+                assert judged is None or isinstance(judged, Predictions), "other tasks have no scores"
+                table = score_table(self._lane.log, manifest.tau, judged, scores_version)
                 files["scores"] = export.add(
                     "scores", lambda sink: _Written().write(sink, table.to_batches(NODES_AT_ONCE) or [table])
                 )

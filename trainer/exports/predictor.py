@@ -15,16 +15,14 @@ from schemas.trainer_config import TrainerConfig
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
-from stream.store.window.view import WindowView
-from trainer.continual.resume import newest_checkpoint, restore
 from trainer.data.examples import Queries
-from trainer.data.history import History
-from trainer.data.node_names import NodeNames
 from trainer.device import to_device
 from trainer.exports.exporter import Touched, embedded, version_of
-from trainer.models.interface import ModelShape, SnapshotModel, create_model
 from trainer.ranks import Ranks
-from trainer.strategies.interface import create_strategy
+from trainer.session.resume import newest_checkpoint
+from trainer.session.session import Session
+from trainer.strategies.interface import Forgets
+from trainer.tasks.link_prediction import LinkPrediction
 
 Int64 = NDArray[np.int64]
 
@@ -60,28 +58,22 @@ class Predictor:
             raise Failure("key store is missing: a checkpoint is read with the store that it was trained on")
         lane = LaneReader(config.store, config.lane)
         ranks = Ranks.from_environment(config.device)
-        shape = ModelShape(lane.header.node_features, config.window, config.seed, lane.header.edge_features)
-        self._strategy = create_strategy(config.strategy, config.strategy_params, config.model)
-        self._model = create_model(config.model, shape, config.model_params).to(ranks.device)
-        self._strategy.setup(self._model, lane.header, ranks, config.optimisation, config.seed)
+        self._session = Session(config, lane, ranks)
         found = newest_checkpoint(config, lane)
         if found is None:
             raise Failure(f"{config.checkpoint} has no checkpoint; train with freshet-trainer run first")
         self.checkpoint, state = found
-        self._history, self._names = History(config.history_moment), NodeNames()
-        restore(state, self._model, self._strategy, self._history, self._names)
-        self._model.eval()
+        self._session.restore(state)
+        self._session.model.eval()
         self._lane, self._ranks = lane, ranks
         self.sequence = int(state["sequence"])
         manifest = lane.manifests[self.sequence]
         self.tau = manifest.tau
-        self.version = version_of(self._model)
+        self.version = version_of(self._session.model)
         self._ids = lane.log.external_ids().slice(0, manifest.num_nodes)
         self._after_us = lane.log.snapshots[self.sequence].max_t_us + 1
-        if self._strategy.trains == "snapshot":
-            window = WindowView(lane, config.window + 1)
-            window.advance(manifest)
-            self._strategy.advance(window)
+        if not isinstance(self._session.strategy, Forgets):  # which remembers what it needs
+            self._session.advance(manifest)
 
     def embeddings(self, nodes: Sequence[Any] | pa.Array | None = None) -> pa.Table:
         """Embeddings after the checkpoint's snapshot, as exports have them.
@@ -97,7 +89,9 @@ class Predictor:
         """
         dense = np.arange(len(self._ids)) if nodes is None else self._known(nodes)[0]
         asked = Touched(dense, np.zeros(len(dense), np.int64))
-        batches = embedded(self._strategy, asked, self._names, self._lane, self._ranks, self.version)
+        batches = embedded(
+            self._session.strategy, asked, self._session.names, self._lane, self._ranks, self.version
+        )
         return pa.Table.from_batches(list(batches)).drop_columns(["t"])
 
     def rank(
@@ -129,6 +123,10 @@ class Predictor:
             raise Failure(
                 "rank takes either candidates, a list of ids, or prefix, the beginning of their ids"
             )
+        if not isinstance(self._session.task, LinkPrediction):
+            raise Failure(
+                f"rank is about who meets whom, but the model was trained for {self._session.task.name}"
+            )
         if top < 1:
             raise Failure(f"top must be at least 1, found {top}")
         if t is not None and not abs(t) * US_PER_S < _FAR_US:  # NaN is not either
@@ -145,17 +143,18 @@ class Predictor:
 
     @torch.no_grad()
     def _scores(self, src: Int64, dst: Int64, time_us: int) -> NDArray[np.float32]:
-        encounters = self._history.look(src, dst, time_us)
-        if isinstance(self._model, SnapshotModel):
-            nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
-            z = self._strategy.embeddings(nodes)
-            at_src, at_dst = (to_device(half, z.device) for half in np.split(place, 2))
-            logits = self._model.score(z[at_src], z[at_dst], to_device(encounters, z.device))
-            found: NDArray[np.float32] = logits.cpu().numpy()
-            return found
+        session = self._session
+        assert isinstance(session.task, LinkPrediction), "told before"
+        encounters = session.task.history.look(src, dst, time_us)
         when = np.full(len(src), time_us)
         queries = Queries(np.zeros(len(src), np.int64), src, dst, encounters, when, when)
-        return self._strategy.predict(self._model, [queries])[0]
+        if isinstance(session.strategy, Forgets):
+            return session.strategy.answer(session.model, [queries])[0]
+        nodes, place = np.unique(np.concatenate(queries.ends), return_inverse=True)
+        z = session.strategy.embeddings(nodes)
+        rows = [z[to_device(half, z.device)] for half in np.split(place, 2)]
+        found: NDArray[np.float32] = queries.read(session.model.decoder, rows).cpu().numpy()
+        return found
 
     def _beginning_with(self, prefix: str) -> pa.Array:
         """Ids that the model remembers and that begin so."""
@@ -164,7 +163,7 @@ class Predictor:
                 f"prefix is for string ids, and nodes of this store have {self._ids.type} ids. Give candidates, a list"
             )
         dense = np.flatnonzero(pc.starts_with(self._ids, prefix).to_numpy(zero_copy_only=False))
-        dense = dense[self._names.find(dense) >= 0]
+        dense = dense[self._session.names.find(dense) >= 0]
         if len(dense) == 0:
             raise Failure(
                 f"the checkpoint {self.checkpoint} knows no node whose id begins with {prefix!r}. Ids look like "
@@ -182,7 +181,7 @@ class Predictor:
                 f"nodes of this store have {self._ids.type} ids: {' '.join(str(error).split())}"
             ) from None
         dense: Int64 = found.fill_null(-1).to_numpy().astype(np.int64)
-        numbers = np.where(dense >= 0, self._names.find(np.maximum(dense, 0)), -1)
+        numbers = np.where(dense >= 0, self._session.names.find(np.maximum(dense, 0)), -1)
         if (numbers < 0).any():
             first = int(np.flatnonzero(numbers < 0)[0])
             raise Failure(

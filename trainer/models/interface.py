@@ -1,15 +1,18 @@
-"""What models must offer, and the registry that finds them by name."""
+"""The interface of models, and the registry that finds them by name."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, cast
 
+import torch
 from torch import Tensor, nn
 
-from stream.nearest import did_you_mean
+from stream.registry import Registry
 from stream.service.failure import Failure
-from trainer.nn.csr_graph import CSRGraph
+from trainer.data.signatures import MAX_WIDTH, signatures
+from trainer.device import to_device
+from trainer.models.link_decoder import LinkDecoder
+from trainer.models.stages import Stage
 from trainer.parameters import check_parameters
 
 Kind = Literal["snapshot", "event"]
@@ -20,7 +23,7 @@ STRUCTURE = 3
 
 @dataclass(frozen=True, slots=True)
 class NodeInputs:
-    """What is known about n nodes, each in one snapshot of the window.
+    """The inputs of n nodes, each in one snapshot of the window.
 
     Attributes:
         nodes: int64 (n,) dense ids, on the host whatever the device.
@@ -33,101 +36,103 @@ class NodeInputs:
     structure: Tensor
 
 
-class Model(nn.Module):
-    """What all models have.
+class Head(Protocol):
+    """Makes the module that turns embeddings into a task's answers, such as ``LinkDecoder``."""
 
-    Attributes:
-        name: Key in the registry and in configurations.
-        kind: Which strategies can train it.
-        width: Of embeddings.
-    """
-
-    name: ClassVar[str]
-    kind: ClassVar[Kind]
-    width: int
-
-
-class SnapshotModel(Model, ABC):
-    """Structural embeddings of each snapshot of the window, then one temporal embedding of each node.
-
-    A strategy calls ``encode`` once, ``message_pass`` for layers 0, 1 … ``len(fanouts) − 1`` of every snapshot,
-    ``combine`` over the snapshots, and ``score`` for pairs. So it alone decides which rank computes what.
-
-    Attributes:
-        fanouts: Neighbours sampled a node and layer, the layer nearest to the inputs first; None takes all.
-        window: Snapshots that ``combine`` takes.
-    """
-
-    kind: ClassVar[Kind] = "snapshot"
-    fanouts: tuple[int | None, ...]
-    window: int
-
-    @abstractmethod
-    def encode(self, inputs: NodeInputs) -> Tensor:
-        """Rows that the first layer takes: (n, d₀). Without learned parameters, so that no rank needs its gradient."""
-
-    @abstractmethod
-    def message_pass(self, layer: int, graph: CSRGraph, own: Tensor, x: Tensor) -> Tensor:
-        """Rows of the next layer for the targets of ``graph``.
+    def __call__(self, width: int, hidden: int, *, encounters: bool) -> nn.Module:
+        """A module over embeddings.
 
         Args:
-            layer: From 0.
-            graph: Targets × sources.
-            own: (targets, d), the targets' rows of this layer.
-            x: (sources, d).
+            width: Of embeddings.
+            hidden: Of a perceptron inside.
+            encounters: Whether it also sees what is known without the graph.
         """
-
-    @abstractmethod
-    def combine(self, structural: Tensor) -> Tensor:
-        """Temporal embeddings of nodes.
-
-        Args:
-            structural: (window, n, width), oldest snapshot first; zero rows where a node was not in a snapshot, or
-                the window is not yet full.
-
-        Returns:
-            (n, width).
-        """
-
-    @abstractmethod
-    def score(self, src: Tensor, dst: Tensor, encounters: Tensor) -> Tensor:
-        """Logits that the events (u, v) happen.
-
-        Args:
-            src: (q, width), embeddings of u.
-            dst: (q, width), embeddings of v.
-            encounters: float32 (q, len(Encounter)), what was seen of u and v before; see ``trainer.data.history``.
-
-        Returns:
-            (q,).
-        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What a model is built for: widths of node and edge features, and w snapshots."""
+    """The setting a model is built for: widths of node and edge features, w snapshots, and the maker of its head."""
 
     features: int
     window: int
     seed: int = 0
     edge_features: int = 0
+    head: Head = LinkDecoder
 
 
-M = TypeVar("M", bound=type[Model])
-_REGISTRY: dict[str, Callable[..., Model]] = {}
+class Model(nn.Module):
+    """A model of any kind.
+
+    Attributes:
+        name: Key in the registry and in configurations.
+        kind: Which strategies can train it.
+        width: Of embeddings.
+        decoder: The head: from embeddings to the task's answers; made by ``ModelShape.head``.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    width: int
+    decoder: nn.Module
 
 
-def register(model: M) -> M:
-    """Class decorator: make a model known under its ``name``."""
-    _REGISTRY[model.name] = model
-    return model
+class SnapshotModel(Model):
+    """A row of stages over the last snapshots of the graph; strategies run them by ``unroll``.
+
+    Inputs are features ⊕ signature ⊕ structure, so that graphs without node features have inputs too.
+
+    Args:
+        shape: Widths and window.
+        width: Of embeddings.
+        signature: Width of the nodes' random signatures, at most ``MAX_WIDTH``.
+
+    Attributes:
+        layers: Its stages, unless it has others besides.
+        window: Snapshots that an embedding looks back over.
+        inputs: Width of the rows that the first stage takes.
+    """
+
+    kind: ClassVar[Kind] = "snapshot"
+    layers: nn.ModuleList
+    window: int
+
+    def __init__(self, shape: ModelShape, width: int, signature: int) -> None:
+        super().__init__()
+        if width < 1:
+            raise ValueError(f"hidden must be at least 1, found {width}")
+        if not 0 <= signature <= MAX_WIDTH:
+            raise ValueError(f"signature must be in 0 … {MAX_WIDTH}, found {signature}")
+        self.window = shape.window
+        self.width = width
+        self.inputs = shape.features + signature + STRUCTURE
+        self._signature, self._seed = signature, shape.seed
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages in order; the last one's rows are embeddings."""
+        return [cast(Stage, layer) for layer in self.layers]
+
+    def encode(self, inputs: NodeInputs) -> Tensor:
+        """Rows (n, inputs) that the first stage takes. Without learned parameters, so that no rank needs their gradient."""
+        drawn = signatures(inputs.nodes.numpy(), self._signature, self._seed)
+        signature = to_device(drawn, inputs.features.device)
+        return torch.cat([inputs.features, signature, inputs.structure], dim=1)
 
 
-def models() -> dict[str, Callable[..., Model]]:
-    """All models by name."""
-    from trainer.models import builtin  # noqa: F401  imported for its registrations
+def _require_model(found: Any) -> None:
+    """Check that an entry point leads to a model's class."""
+    if not (isinstance(found, type) and issubclass(found, Model)):
+        raise TypeError(f"{found!r} is not a subclass of trainer.models.interface.Model")
 
-    return dict(_REGISTRY)
+
+MODELS: Registry[Callable[..., Model]] = Registry(
+    "model",
+    "freshet.models",
+    ("trainer.models.sage_linear", "trainer.models.tgcn", "trainer.models.memory.presets"),
+    error=Failure,
+    check=_require_model,
+)
 
 
 def create_model(name: str, shape: ModelShape, params: dict[str, Any]) -> Model:
@@ -136,12 +141,9 @@ def create_model(name: str, shape: ModelShape, params: dict[str, Any]) -> Model:
     Raises:
         Failure: Unknown model or parameter, or a value out of range.
     """
-    known = models()
-    if name not in known:
-        listed = ", ".join(sorted(known))
-        raise Failure(f"unknown model {name!r}; expected one of {listed}{did_you_mean(name, known)}")
-    check_parameters(known[name], params, f"model_params of {name}")
+    make = MODELS.find(name)
+    check_parameters(make, params, f"model_params of {name}")
     try:
-        return known[name](shape, **params)
+        return make(shape, **params)
     except (TypeError, ValueError) as error:
         raise Failure(f"model_params of {name}: {error}") from error

@@ -47,7 +47,7 @@ class LinkDecoder(nn.Module):
 
     def __init__(self, width: int, hidden: int, *, encounters: bool) -> None:
         super().__init__()
-        self.encoder = EncounterEncoder() if encounters else None
+        self.encounters = EncounterEncoder() if encounters else None
         self.perceptron = nn.Sequential(
             nn.Linear(3 * width + (EncounterEncoder.width if encounters else 0), hidden),
             nn.ReLU(),
@@ -57,7 +57,7 @@ class LinkDecoder(nn.Module):
     def forward(self, src: Tensor, dst: Tensor, encounters: Tensor) -> Tensor:
         """Logits (q,) of queries; see ``SnapshotModel.score``."""
         parts = [src * dst, src, dst]
-        if self.encoder is not None:
-            parts.append(self.encoder(encounters))
+        if self.encounters is not None:
+            parts.append(self.encounters(encounters))
         logits: Tensor = self.perceptron(torch.cat(parts, dim=1)).squeeze(1)
         return logits

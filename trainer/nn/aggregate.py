@@ -27,6 +27,22 @@ def aggregate_mean(graph: CSRGraph, x: Tensor) -> Tensor:
     return aggregate_sum(graph, x) / graph.degrees.clamp(min=1).to(x.dtype).unsqueeze(1)
 
 
+def aggregate_normalised(graph: CSRGraph, x: Tensor) -> Tensor:
+    """D^−½(A + I)D^−½·x with D = I + diag(degrees) (Kipf and Welling 2017); a node without edges keeps its row.
+
+    The scaling is applied to rows before and after the product: values need not be stored, sent or gathered.
+
+    Args:
+        graph: A, symmetric and without self-loops.
+        x: float (nodes, d).
+
+    Returns:
+        (nodes, d).
+    """
+    scaled = graph.scale.to(x.dtype) * x
+    return graph.scale.to(x.dtype) * (aggregate_sum(graph, scaled) + scaled)
+
+
 def _product(graph: CSRGraph, x: Tensor) -> Tensor:
     # embedding_bag is a CSR product without values: 7 times torch.sparse's speed on the CPU, and it runs on CUDA
     if graph.sources.numel() == 0:

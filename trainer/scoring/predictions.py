@@ -1,6 +1,5 @@
 """Predictions of a model and of the floors, side by side, and the figures made of them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,11 +8,10 @@ import structlog
 from numpy.typing import NDArray
 
 from trainer.data.examples import Examples, Queries
-from trainer.models.interface import Model
 from trainer.ranks import Ranks
+from trainer.scoring.figures import Figures
 from trainer.scoring.floors import edgebank, edgebank_window, recency
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
-from trainer.strategies.interface import Strategy
 
 log = structlog.get_logger()
 
@@ -22,9 +20,6 @@ Bool = NDArray[np.bool_]
 
 SCORERS = ("model", "random", "edgebank", "edgebank_window", "recency")
 """Columns of scores; ``random`` is a model with random weights, never trained."""
-
-Figures = dict[tuple[str, str, str], float]
-"""(metric, subset, scorer) → value; a figure that cannot be computed is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +43,11 @@ class Predictions:
     historical_negative: Float64
     ranks: Float64
     event: NDArray[np.int64]
+
+    @property
+    def scored(self) -> int:
+        """Events that were predicted."""
+        return len(self.positive)
 
     def figures(self) -> Figures:
         """All figures by (metric, subset, scorer)."""
@@ -74,36 +74,6 @@ def join(parts: Sequence[Predictions]) -> Predictions:
     """Predictions of consecutive snapshots as one sequence."""
     columns = Predictions.__slots__
     return Predictions(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns))
-
-
-def predict(
-    strategy: Strategy,
-    model: Model,
-    floor: Model | None,
-    examples: Examples,
-    ranks: Ranks,
-    *,
-    window_s: float = math.inf,
-) -> Predictions | None:
-    """Predict a snapshot's events before they are learned; a collective.
-
-    Args:
-        strategy: Knows the snapshots before.
-        model: The model.
-        floor: The same model with random weights; None: its column is zeros, in passes that only look at the model.
-        examples: This rank's; late events are left out, their time of appearance is not that of the stream.
-        ranks: All ranks.
-        window_s: Of the floor that remembers pairs for so many seconds.
-
-    Returns:
-        On rank 0: predictions of all ranks. Elsewhere None.
-    """
-    asked = judged_queries(examples)
-    logits = strategy.predict(model, asked)
-    untrained = (
-        strategy.predict(floor, asked) if floor is not None else [np.zeros_like(known) for known in logits]
-    )
-    return side_by_side(examples, asked, logits, untrained, ranks, window_s)
 
 
 def judged_queries(examples: Examples) -> list[Queries]:

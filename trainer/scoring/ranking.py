@@ -79,3 +79,11 @@ def _thresholds(positive: Scores, negative: Scores) -> tuple[NDArray[np.int64], 
     scores, truth = scores[order], truth[order]
     last = np.append(np.nonzero(scores[1:] != scores[:-1])[0], len(scores) - 1)
     return np.cumsum(truth)[last], last + 1
+
+
+def auroc(scores: Scores, label: NDArray[np.int64], part: NDArray[np.bool_]) -> float | None:
+    """Area under the ROC curve over some events at once; None where it cannot be computed."""
+    positive, negative = scores[part & (label == 1)], scores[part & (label == 0)]
+    if not len(positive) or not len(negative) or np.isnan(scores[part]).any():
+        return None
+    return area_under_roc(positive, negative)

@@ -1,1 +1,1 @@
-"""How ranks share the work, by name."""
+"""Strategies: ways for ranks to share the work."""

@@ -1,8 +1,10 @@
-"""What a strategy must offer, and the registry that finds strategies by name."""
+"""The interface of strategies, and the registry that finds them by name."""
 
-from collections.abc import Callable
+import logging
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,70 +12,144 @@ from torch import Tensor
 
 from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation
-from stream.nearest import did_you_mean
+from stream.registry import Registry
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
-from trainer.data.examples import Examples, Lesson, Queries
-from trainer.data.graph_window import GraphWindow
+from trainer.data.examples import Queries, Share
 from trainer.data.history import Inserts
-from trainer.models.interface import Kind, Model, models
+from trainer.data.views import EventsView, GraphView
+from trainer.learning.step import Learner
+from trainer.models.interface import MODELS, Kind, Model, ModelShape
 from trainer.parameters import check_parameters
 from trainer.ranks import Ranks
-from trainer.strategies.learning_rate import LearningRate
+from trainer.tasks.interface import Asked, Asks, Lesson, Task
 
-Reads = Literal["graph", "events"]
-"""What a strategy needs of a window: the lane's graph with its parts, or nothing but the newest snapshot's events."""
+Int64 = NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that a strategy is made from, besides its own options.
+
+    Attributes:
+        model: On the ranks' device and equal on all of them.
+        task: What is learned.
+        lane: Header of the lane.
+        ranks: All ranks.
+        optimisation: How a snapshot is learned.
+        seed: The run's.
+    """
+
+    model: Any
+    task: Task
+    lane: LaneHeader
+    ranks: Ranks
+    optimisation: Optimisation
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The part of the lane that a strategy reads.
+
+    Attributes:
+        view: ``events``: of the newest snapshot only, so that nothing of the lane's graph is read; ``graph``: the last
+            snapshots with their edges.
+        snapshots: How many it looks back over.
+        parts: Of the graph: this rank's ``own``, or ``all``.
+        lessons: Of how many snapshots, the newest included, it learns at once.
+    """
+
+    view: Literal["events", "graph"]
+    snapshots: int = 0
+    parts: Literal["own", "all"] = "own"
+    lessons: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What training on one snapshot did, over all ranks.
+    """The outcome of training on one snapshot, over all ranks unless said otherwise.
 
     Attributes:
         steps: Optimiser steps.
-        events: Distinct events learned from.
-        loss: Mean binary cross-entropy a query, in nats; None without events.
+        events: Distinct events (or nodes, for tasks about nodes) learned from.
+        loss: Mean loss per query, of the task's kind; None without any.
         discarded: Events that no rank could learn from, because no rank has both ends.
         replayed: Old events learned again.
         nonfinite: Steps left out because loss or gradient was not finite.
         seconds: Wall time by phase, of this rank.
+        wait_s: Seconds of this rank in collectives: until the slowest rank came, and for the bytes to arrive.
+        sent_bytes: By purpose, of this rank.
     """
 
-    steps: int
-    events: int
-    loss: float | None
+    steps: int = 0
+    events: int = 0
+    loss: float | None = None
     replayed: int = 0
     nonfinite: int = 0
     discarded: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    wait_s: float = 0.0
+    sent_bytes: Counter[str] = field(default_factory=Counter)
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by the names that metrics have for phases inside of training."""
+        return {f"train_{phase}": seconds for phase, seconds in self.seconds.items() if phase != "train"}
 
 
-class Strategy(Protocol):
-    """How ranks share predicting and training.
+class Stateful(Protocol):
+    """An object whose state a checkpoint holds."""
 
-    All methods but ``owned``, ``lesson``, ``step_events`` and ``held_bytes`` are collectives: all ranks call them.
+    def state(self) -> dict[str, Any]:
+        """Nested dictionaries of tensors, arrays and plain values."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        ...
+
+
+class Strategy(Stateful, Protocol):
+    """A way for ranks to share predicting and training; made whole by its constructor, ``(setting, options)``.
+
+    All methods but ``owned``, ``share``, ``close`` and the properties are collectives: all ranks call them.
+
+    Attributes:
+        name: Key in the registry and in configurations.
+        trains: Kind of models.
+        answers: What may be asked.
+        replays: Whether old events can be learned again beside the new ones.
+        Options: Its own parameters, a dataclass of keywords with defaults, which refuses values out of range.
+        learner: Takes its steps.
     """
 
     name: ClassVar[str]
     trains: ClassVar[Kind]
-    reads: ClassVar[Reads]
+    answers: ClassVar[frozenset[Asks]]
     replays: ClassVar[bool]
-    """Whether old events can be learned again beside the new ones."""
-    rate: LearningRate
-    """The optimiser and its rate; there after ``setup``."""
+    Options: ClassVar[type]
+    learner: Learner
 
-    def setup(
-        self, model: Model, lane: LaneHeader, ranks: Ranks, optimisation: Optimisation, seed: int
-    ) -> None:
-        """Take the model to train (already on the ranks' device, equal on all of them).
+    @classmethod
+    def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
+        """The sentence that says why it cannot train a model on a lane with so many ranks; None: it can.
 
-        Raises:
-            Failure: The lane's parts are not what this strategy can work with.
+        Args:
+            model: Of a kind that it trains.
+            lane: None: not known yet.
+            ranks: How many.
         """
         ...
 
-    def advance(self, window: GraphWindow) -> None:
-        """Take in the window's newest snapshot: from now on it is what is predicted and learned."""
+    @property
+    def needs(self) -> Needs:
+        """The part of the lane that it reads."""
+        ...
+
+    def take_in(self, view: Any) -> None:
+        """Take in the newest snapshot of a view, ``GraphView`` or ``EventsView``: it is predicted and learned from now on."""
         ...
 
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
@@ -82,7 +158,7 @@ class Strategy(Protocol):
         Args:
             tau: Snapshot.
             events: Its edge events.
-            num_nodes: Dense ids in use after it.
+            num_nodes: Nodes after it.
         """
         ...
 
@@ -91,44 +167,47 @@ class Strategy(Protocol):
         ...
 
     def owned(self, num_nodes: int) -> NDArray[np.bool_]:
-        """Nodes whose events as a source are this rank's, bool (num_nodes,); each node is owned once."""
+        """Nodes whose events as a source, or whose targets, are this rank's, bool (num_nodes,); each is owned once."""
         ...
 
-    def lesson(self, tau: int, inserts: Inserts) -> Lesson | None:
-        """Which events of snapshot ``tau`` this rank learns from; None: those it owns."""
+    def share(self, tau: int, inserts: Inserts) -> Share | None:
+        """The events of snapshot ``tau`` that this rank learns from; None: those it owns."""
         ...
 
-    def predict(self, model: Model, queries: list[Queries]) -> list[NDArray[np.float32]]:
-        """Logits of this rank's queries about the newest snapshot, seen from the snapshots before it.
+    def answer(self, model: Any, asked: Sequence[Asked]) -> list[NDArray[np.float32]]:
+        """Answers about the newest snapshot, seen from the snapshots before it.
 
         Args:
             model: The trained model or one of its kind (a floor).
-            queries: Any number of sets; other ranks bring as many.
+            asked: Any number of sets, of a kind in ``answers``; other ranks bring as many.
         """
         ...
 
-    def train(self, examples: Examples, epoch: int) -> StepReport:
-        """One pass over this rank's examples of the newest snapshot."""
+    def embed_sources(self, model: Any, queries: Queries) -> Tensor:
+        """Embeddings (Q, width) of the queries' sources, each just before its event."""
+        ...
+
+    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
+        """One pass over this rank's share of lessons, the newest snapshot's last."""
         ...
 
     def undo(self) -> None:
         """Take back what training the newest snapshot left in memory; weights are put back by the caller."""
         ...
 
-    def embeddings(self, nodes: NDArray[np.int64]) -> Tensor:
+    def embeddings(self, nodes: Int64) -> Tensor:
         """Embeddings (n, width) of any nodes after the newest snapshot, as the next prediction will use them."""
         ...
 
-    def state(self) -> dict[str, Any]:
-        """What this rank's next step depends on besides the model: the optimiser, what is remembered of the stream."""
-        ...
-
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
-        """From every rank's ``state()`` one, on rank 0, that all ranks can ``restore``; elsewhere of no use."""
+        """Merge all ranks' ``state()`` on rank 0 into one that any number of ranks can ``restore``.
+
+        The value returned on other ranks is meaningless.
+        """
         ...
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from this rank's ``state()``, or from what was gathered."""
+    def close(self) -> None:
+        """Give back what outlives the object, such as threads; doing so twice is harmless."""
         ...
 
     @property
@@ -138,22 +217,23 @@ class Strategy(Protocol):
 
     @property
     def held_bytes(self) -> dict[str, int]:
-        """Bytes held beside window and history, by kind."""
+        """Bytes held beside the view and the task, by kind."""
         ...
 
 
-class EventStrategy(Strategy, Protocol):
-    """A strategy for event models: it remembers the stream by itself, and can forget."""
+@runtime_checkable
+class Forgets(Protocol):
+    """A strategy that remembers the stream by itself, and can forget."""
 
     @property
-    def event_times(self) -> NDArray[np.int64]:
+    def event_times(self) -> Int64:
         """Times of the events that are remembered, int64, microseconds, not decreasing."""
         ...
 
-    def forget(self, kept: NDArray[np.int64], first: int) -> int:
+    def forget(self, kept: Int64, first: int) -> int:
         """Forget nodes with all that is remembered of them, and the oldest events; not a collective.
 
-        From now on nodes are numbered anew: those that stay, in their order. What was done last about the newest
+        From now on nodes have new numbers: those that stay, in their order. What was done last about the newest
         snapshot stays done. An event that is not yet in the memory is not forgotten for its age.
 
         Args:
@@ -166,42 +246,107 @@ class EventStrategy(Strategy, Protocol):
         ...
 
 
-S = TypeVar("S", bound=type)
-_REGISTRY: dict[str, Callable[..., Strategy]] = {}
+def _require_strategy(found: Any) -> None:
+    """Check that an entry point leads to a strategy's class."""
+    for wanted in ("trains", "answers", "Options", "refuses", "learn"):
+        if not hasattr(found, wanted):
+            raise TypeError(f"{found!r} has no {wanted}: it is not a strategy")
 
 
-def register(strategy: S) -> S:
-    """Class decorator: make a strategy known under its ``name``."""
-    _REGISTRY[strategy.name] = strategy  # type: ignore[attr-defined]
-    return strategy
+STRATEGIES: Registry[Any] = Registry(
+    "strategy",
+    "freshet.strategies",
+    (
+        "trainer.strategies.events.sequential",
+        "trainer.strategies.events.pac",
+        "trainer.strategies.snapshots.vertex",
+        "trainer.strategies.snapshots.whole",
+    ),
+    error=Failure,
+    check=_require_strategy,
+)
 
 
-def strategies() -> dict[str, Callable[..., Strategy]]:
-    """All strategies by name."""
-    from trainer.strategies import builtin  # noqa: F401  imported for its registrations
-
-    return dict(_REGISTRY)
-
-
-def create_strategy(name: str, params: dict[str, Any], model: str) -> Strategy:
-    """Build a strategy for models of the kind of ``model``.
+def strategy_options(name: str, params: dict[str, Any]) -> Any:
+    """A strategy's own options.
 
     Raises:
-        Failure: Unknown strategy or parameter, or one that trains another kind of model.
+        Failure: Unknown strategy or parameter, or a value out of range.
     """
-    known = strategies()
-    if name not in known:
-        listed = ", ".join(sorted(known))
-        raise Failure(f"unknown strategy {name!r}; expected one of {listed}{did_you_mean(name, known)}")
-    check_parameters(known[name], params, f"strategy_params of {name}")
+    options = STRATEGIES.find(name).Options
+    check_parameters(options, params, f"strategy_params of {name}")
     try:
-        strategy = known[name](**params)
+        return options(**params)
     except (TypeError, ValueError) as error:
         raise Failure(f"strategy_params of {name}: {error}") from error
-    kind = getattr(models().get(model), "kind", strategy.trains)
-    if kind != strategy.trains:
+
+
+def strategies_for(model: str) -> list[str]:
+    """Strategies that train a model with its defaults, on a lane that suits them; none where it cannot be made so."""
+    try:
+        made = MODELS.find(model)(ModelShape(0, 4))
+    except Exception as error:  # noqa: BLE001  a module of others may raise anything
+        _log.warning("model %s cannot be made with its defaults: %r", model, error)
+        return []
+    return [
+        name
+        for name, strategy in sorted(STRATEGIES.all().items())
+        if strategy.trains == made.kind and strategy.refuses(made, None, 1) is None
+    ]
+
+
+def require_together(
+    name: str, model: Model, task: Task, optimisation: Optimisation, lane: LaneHeader | None, ranks: int
+) -> None:
+    """Check that a strategy can train a model for a task.
+
+    Args:
+        name: Of the strategy.
+        model: With the weights of any seed.
+        task: The task.
+        optimisation: How snapshots are learned.
+        lane: None: it is not known yet.
+        ranks: How many.
+
+    Raises:
+        Failure: It cannot; the sentence names what does not go together, and a remedy.
+    """
+    strategy = STRATEGIES.find(name)
+    if model.kind != strategy.trains:
         raise Failure(
-            f"strategy {name} trains {strategy.trains}-based models, but model {model} is {kind}-based; "
+            f"strategy {name} trains {strategy.trains}-based models, but model {model.name} is {model.kind}-based; "
             "freshet-trainer models lists which go together"
         )
-    return strategy
+    if task.asks not in strategy.answers:
+        others = sorted(other for other, found in STRATEGIES.all().items() if task.asks in found.answers)
+        raise Failure(
+            f"task {task.name} asks about {task.asks}, which strategy {name} does not answer. Choose one of "
+            f"{', '.join(others)}"
+        )
+    if optimisation.replay.ratio and not strategy.replays:
+        others = sorted(other for other, found in STRATEGIES.all().items() if found.replays)
+        raise Failure(
+            f"key optimisation.replay: strategy {name} does not support replay ({', '.join(others)} does). "
+            "Set optimisation.replay.ratio to 0"
+        )
+    refused = strategy.refuses(model, lane, ranks)
+    if refused is not None:
+        raise Failure(refused)
+
+
+__all__ = [
+    "STRATEGIES",
+    "Asked",
+    "EventsView",
+    "Forgets",
+    "GraphView",
+    "Lesson",
+    "Needs",
+    "Setting",
+    "Stateful",
+    "StepReport",
+    "Strategy",
+    "require_together",
+    "strategies_for",
+    "strategy_options",
+]

@@ -3,7 +3,7 @@
 from inspect import Parameter, Signature
 from typing import Any, ClassVar
 
-from trainer.models.interface import ModelShape, register
+from trainer.models.interface import MODELS, ModelShape
 from trainer.models.memory.model import MemoryModel
 
 COMMON: dict[str, Any] = {
@@ -43,7 +43,7 @@ class Preset(MemoryModel):
         cls.__signature__ = Signature([Parameter("shape", Parameter.POSITIONAL_OR_KEYWORD), *own])  # type: ignore[attr-defined]  # what inspect reads
 
 
-@register
+@MODELS.register
 class Jodie(Preset):
     """JODIE (Kumar et al. 2019): a recurrent cell a node, embeddings projected in time."""
 
@@ -55,7 +55,7 @@ class Jodie(Preset):
     open: ClassVar[dict[str, Any]] = COMMON
 
 
-@register
+@MODELS.register
 class DyRep(Preset):
     """DyRep (Trivedi et al. 2019): messages carry the other end's neighbourhood into a recurrent cell."""
 
@@ -67,7 +67,7 @@ class DyRep(Preset):
     open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED}
 
 
-@register
+@MODELS.register
 class Tgn(Preset):
     """TGN (Rossi et al. 2020): a gated cell a node, embeddings by attention over recent neighbours."""
 
@@ -81,7 +81,7 @@ class Tgn(Preset):
     open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED, **ATTENTION}
 
 
-@register
+@MODELS.register
 class Tige(Preset):
     """TIGE (Zhang et al. 2023): two memories, states just before events are the embeddings and make the messages."""
 
@@ -90,7 +90,7 @@ class Tige(Preset):
     open: ClassVar[dict[str, Any]] = Tgn.open
 
 
-@register
+@MODELS.register
 class TgnHistory(Preset):
     """TGN with the pair's history, temporal walks, roles and log-spaced time: the recommended event model."""
 

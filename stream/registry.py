@@ -1,0 +1,81 @@
+"""Classes that a configuration names: those of this package, and those that other distributions add by entry point."""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from stream.nearest import did_you_mean
+from stream.plugins import Plugins, plugins
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class Registry(Generic[T]):
+    """The classes of one kind, by name.
+
+    The modules of this package are named by text and imported at first use: they import the registry to register with
+    it, and nothing imports them.
+
+    Args:
+        kind: Such as ``model``, for sentences.
+        group: Entry points of other distributions, such as ``freshet.models``.
+        modules: Of this package, whose classes register themselves.
+        error: What an unknown name raises.
+        check: Raises where an entry point leads to something of another kind.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        modules: Sequence[str],
+        *,
+        error: type[Exception],
+        check: Callable[[Any], object],
+    ) -> None:
+        self._kind, self._group, self._modules = kind, group, modules
+        self._error, self._check = error, check
+        self._own: dict[str, T] = {}
+
+    def register(self, found: C) -> C:
+        """Class decorator: make a class known under its ``name``.
+
+        Raises:
+            ValueError: Another class has that name.
+        """
+        name: str = found.name  # type: ignore[attr-defined]  # a class with the attribute
+        held: Any = self._own.setdefault(name, found)  # type: ignore[arg-type]  # of this kind
+        if held is not found:
+            raise ValueError(f"{self._kind} {name} is registered already")
+        return found
+
+    def all(self) -> dict[str, T]:
+        """Everything that can be used, by name; built-in names win."""
+        return self._plugins().loaded | self._own
+
+    def broken(self) -> dict[str, str]:
+        """Installed ones that cannot be used: for each name the sentence that says why."""
+        return self._plugins().broken
+
+    def find(self, name: str) -> T:
+        """The one with a name.
+
+        Raises:
+            Exception: Of the registry's kind of error: there is none, or it cannot be loaded. The sentence lists the others.
+        """
+        known = self.all()
+        if name in known:
+            return known[name]
+        broken = self.broken()
+        if name in broken:
+            raise self._error(f"{self._kind} {name} is not usable: {broken[name]}")
+        others = f" (and, not usable, {', '.join(sorted(broken))})" if broken else ""
+        raise self._error(
+            f"unknown {self._kind} {name!r}; expected one of {', '.join(sorted(known))}{others}{did_you_mean(name, known)}"
+        )
+
+    def _plugins(self) -> Plugins:
+        for module in self._modules:
+            import_module(module)
+        return plugins(self._group, frozenset(self._own), self._check)

@@ -1,0 +1,47 @@
+"""Sessions on lanes, for tests of models and strategies."""
+
+from typing import Any
+
+from schemas.trainer_config import Optimisation, TrainerConfig
+from stream.store.lane.reader import LaneReader
+from trainer.models.interface import MODELS
+from trainer.ranks import Ranks
+from trainer.session.session import Session
+from trainer.strategies.interface import StepReport
+from trainer.tasks.interface import Lesson
+
+SMALL_BATCHES = Optimisation(batch_size=16, learning_rate=0.01)
+
+
+def small_params(model: str) -> dict[str, Any]:
+    """Parameters that make a built-in model small."""
+    if MODELS.find(model).kind == "event":  # type: ignore[attr-defined]
+        return {"memory": 16, "time_width": 8}
+    return {"hidden": 8, "signature": 8}
+
+
+def session_on(
+    lane: LaneReader,
+    strategy: str,
+    model: str,
+    ranks: Ranks | None = None,
+    optimisation: Optimisation = SMALL_BATCHES,
+    **more: Any,
+) -> Session:
+    """One rank's session on a lane; more are keys of the configuration."""
+    values = {"lane": lane.header.lane, "window": 2, "model_params": small_params(model), **more}
+    config = TrainerConfig.model_validate(
+        {**values, "strategy": strategy, "model": model, "optimisation": optimisation}
+    )
+    return Session(config, lane, ranks or Ranks())
+
+
+def lesson_of(session: Session, sequence: int) -> Any:
+    """Go to a snapshot of the lane: this rank's lesson."""
+    session.advance(session.lane.manifests[sequence])
+    return session.task.lesson(session.view, session.strategy)
+
+
+def learn(session: Session, lesson: Lesson, epoch: int = 0) -> StepReport:
+    """One pass over a lesson."""
+    return session.strategy.learn([lesson], epoch)

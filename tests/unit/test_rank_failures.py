@@ -1,0 +1,89 @@
+"""A defect of our own ends a run with its sentence; only a lost peer is worth another attempt."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from structlog.testing import capture_logs
+
+from stream.service.failure import Failure
+from trainer.commands.ranks import in_ranks
+from trainer.launch import failed_before
+from trainer.lost_peer import PeerLostError, peers_may_be_lost
+from trainer.ranks import Ranks
+
+
+def shape_error() -> None:
+    torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def assertion() -> None:
+    assert not shape_error, "an assertion of ours"
+
+
+def failure() -> None:
+    raise Failure("a sentence for users")
+
+
+def system_exit_of_a_library() -> None:
+    raise MemoryError("no room")
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process is a rank of a launcher, which reads the file."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("FRESHET_RUN_OUTCOME", str(tmp_path))
+    return tmp_path / "failure"
+
+
+@pytest.mark.parametrize(
+    ("work", "told", "logged"),
+    [
+        (shape_error, "mat1 and mat2 shapes cannot be multiplied", True),
+        (assertion, "an assertion of ours", True),
+        (system_exit_of_a_library, "no room", True),
+        (failure, "a sentence for users", False),
+    ],
+)
+def test_a_defect_of_ours_ends_the_run_with_its_sentence(work, told: str, logged: bool, rank: Path) -> None:
+    with capture_logs() as logs:
+        assert in_ranks(None, work) is None, "exit code 0: the launcher does not start it again"
+    assert told in rank.read_text()
+    assert failed_before()
+    unexpected = [line for line in logs if line["event"] == "unexpected error"]
+    assert len(unexpected) == int(logged), "a defect is logged with its traceback"
+    called = []
+    assert in_ranks(None, lambda: called.append(1)) is None
+    assert not called, "the others of a later attempt do not begin"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [dist.DistBackendError("NCCL error"), dist.DistNetworkError("timed out"),
+     RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")],
+)  # fmt: skip
+def test_a_lost_peer_is_worth_another_attempt(error: Exception, rank: Path) -> None:
+    def collective() -> None:
+        raise error
+
+    def work() -> None:
+        Ranks(0, 2).meet(collective)
+
+    with pytest.raises(PeerLostError, match="rank 0 lost another rank"):
+        in_ranks(None, work)
+    assert not rank.exists(), "nothing keeps the next attempt from working"
+    assert not failed_before()
+
+
+def test_an_error_of_our_own_inside_a_collective_is_no_lost_peer() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised, peers_may_be_lost(0):
+        shape_error()
+    assert not isinstance(raised.value, PeerLostError)
+
+
+def test_alone_a_defect_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        in_ranks(None, shape_error)

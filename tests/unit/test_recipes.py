@@ -1,0 +1,110 @@
+"""The recipes of CONTRIBUTING, followed to the letter: each toy is written, named, and trained through the daemon."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainer_streams import SECOND, meetings
+
+from schemas.config import Lane
+from stream.store.from_file import build_store
+
+ROOT = Path(__file__).parents[2]
+RECIPES: dict[str, dict[str, Any]] = {
+    "model": {"model": "toy-mean", "strategy": "whole"},
+    "strategy": {"model": "tgcn", "strategy": "toy-batches", "strategy_params": {"shuffle": False}},
+    "task": {"model": "sage-linear", "strategy": "whole", "task": "toy-margin"},
+}
+
+
+def recipe(kind: str) -> tuple[str, str, list[str]]:
+    """The module's path and source, and the two files that are there and have to be changed."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.split(f"### Add a {kind}\n")[1].split("\n### ")[0]
+    (source,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (module,) = re.findall(r"such as \*(trainer/[\w/]+\.py)\*", section)
+    edited = re.findall(
+        r"^\d\. (?:Name the module in|Give it a row in).*`([\w/]+\.\w+)`", section, re.MULTILINE
+    )
+    return module, source, edited
+
+
+def tree_with(folder: Path, kind: str) -> Path:
+    """The tree with the toy; whatever the recipe leaves alone is a link."""
+    module, source, (registry, _) = recipe(kind)
+    own = {folder / parent for path in (module, registry) for parent in Path(path).parents}
+    for each in sorted(own):
+        each.mkdir(exist_ok=True)
+        for there in (ROOT / each.relative_to(folder)).iterdir():
+            if each / there.name not in own and there.suffix in ("", ".py") and there.name[0] != ".":
+                (each / there.name).symlink_to(there)
+    (folder / module).write_text(source, encoding="utf-8")
+    text = (ROOT / registry).read_text(encoding="utf-8")
+    (folder / registry).unlink()
+    name = module.removesuffix(".py").replace("/", ".")
+    known = re.compile(r"(\n    \(\s*)(\"trainer\.)")
+    assert len(known.findall(text)) == 1
+    (folder / registry).write_text(known.sub(rf'\1"{name}", \2', text), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_a_toy_is_a_module_of_under_100_lines_and_a_line_in_each_of_two_files(kind: str) -> None:
+    module, source, edited = recipe(kind)
+    assert not (ROOT / module).exists()
+    assert len(source.splitlines()) + len(edited) < 100
+    assert len(edited) == 2
+    assert all((ROOT / path).exists() for path in edited)
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_a_toy_is_trained_by_the_daemon(kind: str, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    tree_with(tree, kind)
+    store = build_store(
+        meetings(snapshots=3),
+        tmp_path / "store",
+        interval_us=SECOND,
+        lanes=[Lane(name="hash", algorithm="hash", parts=1)],
+        node_features=4,
+    )
+    config = tmp_path / "trainer.yaml"
+    keys = {
+        "store": str(store),
+        "lane": "hash",
+        "window": 2,
+        "checkpoint": str(tmp_path / "checkpoints"),
+        "device": "cpu",
+        "metrics": {"port": 0},
+        **RECIPES[kind],
+    }
+    config.write_text(json.dumps(keys), encoding="utf-8")
+    result = run(tree, "run", "--config", str(config), "--until-idle", "0", "--json")
+    assert result["snapshots"] == 3
+    assert result["steps"] > 0
+    assert result["loss"] > 0
+    name = RECIPES[kind][kind]
+    listed = {each["name"]: each for each in run(tree, "models", "--json")[_plural(kind)]}
+    assert listed[name]["summary"]
+
+
+def run(tree: Path, *words: str) -> dict[str, Any]:
+    """A command of the trainer with a tree's code; what it prints."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(tree)!r}); import trainer.cli; "
+        f"assert trainer.cli.__file__.startswith({str(tree)!r}); trainer.cli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *words], capture_output=True, text=True, check=False, cwd=tree
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def _plural(kind: str) -> str:
+    return "strategies" if kind == "strategy" else f"{kind}s"

@@ -1,0 +1,197 @@
+"""Stages of snapshot models beside plain NumPy, whole and block by block."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from trainer.models.convolutions import LaplacianConvolution, Sage
+from trainer.models.recurrences import GatedConvolution, LastLinear
+from trainer.models.stages import GraphStage, Stage, TimeStage
+from trainer.models.unroll import unroll
+from trainer.nn.csr_graph import CSRGraph
+
+NODES, STEPS, WIDTH = 7, 5, 3
+
+
+@pytest.fixture(autouse=True)
+def double() -> Any:
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(3)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def dense(seed: int) -> np.ndarray:
+    """A symmetric adjacency without self-loops whose last node has no edge."""
+    upper = np.triu(np.random.default_rng(seed).random((NODES, NODES)) < 0.4, 1)
+    upper[:, -1] = False
+    return (upper | upper.T).astype(np.float64)
+
+
+def graph_of(adjacency: np.ndarray) -> CSRGraph:
+    rows, columns = np.nonzero(adjacency)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=NODES))])
+    return CSRGraph(torch.from_numpy(indptr), torch.from_numpy(columns), NODES, symmetric=True)
+
+
+class Grid:
+    """A layout that holds all snapshots and all nodes."""
+
+    def __init__(self, graphs: list[CSRGraph], x: Tensor, there: Tensor) -> None:
+        self.steps, self._graphs, self._x, self._there = len(graphs), graphs, x, there
+
+    def inputs(self) -> Tensor:
+        return self._x
+
+    def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
+        return torch.stack(
+            [stage(g, row, row, w) for g, row, w in zip(self._graphs, x, weights, strict=True)]
+        )
+
+    def along_both(self, stage: Any, x: Tensor, carry: Any) -> tuple[Tensor, Any]:
+        raise AssertionError
+
+    def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self._there
+
+    def to_snapshots(self, rows: Tensor) -> Tensor:
+        return rows
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def arrays(stage: Stage) -> dict[str, np.ndarray]:
+    return {name: value.detach().numpy() for name, value in stage.named_parameters()}
+
+
+@pytest.mark.parametrize("widths", [(3, 8), (8, 3)])
+def test_a_laplacian_convolution_is_the_dense_product(widths: tuple[int, int]) -> None:
+    stage, adjacency = LaplacianConvolution(*widths), dense(0)
+    x = torch.randn(NODES, widths[0])
+    scale = np.diag(1 / np.sqrt(1 + adjacency.sum(axis=1)))
+    w = arrays(stage)
+    expected = (
+        scale @ (adjacency + np.eye(NODES)) @ scale @ x.numpy() @ w["linear.weight"].T + w["linear.bias"]
+    )
+    found = stage(graph_of(adjacency), x, x, None)
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=0, atol=1e-10)
+    alone = stage.alone(x[-1:], None)
+    np.testing.assert_allclose(alone.detach(), found[-1:].detach(), atol=1e-12)
+
+
+def test_a_symmetric_graph_is_its_own_transpose_in_the_backward_pass() -> None:
+    stage, graph = LaplacianConvolution(3, 4), graph_of(dense(1))
+    x = torch.randn(NODES, 3, requires_grad=True)
+    stage(graph, x, x, None).square().sum().backward()
+    assert graph.transpose is graph
+    numeric = torch.autograd.gradcheck(lambda rows: stage(graph, rows, rows, None), (x,))
+    assert numeric
+
+
+def test_sage_alone_is_sage_without_neighbours() -> None:
+    stage, x = Sage(3, 4, None), torch.randn(NODES, 3)
+    found = stage(graph_of(dense(2)), x, x, None)
+    np.testing.assert_allclose(stage.alone(x[-1:], None).detach(), found[-1:].detach(), atol=1e-12)
+    assert not np.allclose(stage.alone(x[:1], None).detach(), found[:1].detach())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_gated_convolution_is_the_equations_of_tgcn(shared: bool) -> None:
+    stage = GatedConvolution(WIDTH, shared=shared)
+    rows = torch.randn(STEPS, NODES, WIDTH if shared else 3 * WIDTH)
+    there = torch.ones(STEPS, NODES, dtype=torch.bool)
+    there[:2, 4] = False  # comes with the third snapshot
+    w = arrays(stage)
+
+    def gate(name: str, convolved: np.ndarray, state: np.ndarray) -> np.ndarray:
+        return np.concatenate([convolved, state]) @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    expected = np.zeros((STEPS, NODES, WIDTH))
+    for node in range(NODES):
+        h = np.zeros(WIDTH)
+        for t in range(STEPS):
+            if there[t, node]:
+                row = rows[t, node].numpy()
+                f_u, f_r, f_c = (row, row, row) if shared else np.split(row, 3)
+                u, r = sigmoid(gate("update", f_u, h)), sigmoid(gate("reset", f_r, h))
+                h = u * h + (1 - u) * np.tanh(gate("candidate", f_c, r * h))
+            expected[t, node] = h
+    found, carry = stage(rows, there, None)
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=0, atol=1e-10)
+    assert torch.equal(carry, found[-1])
+
+
+@pytest.mark.parametrize("window", [1, 3, 9])
+def test_a_linear_model_of_the_last_rows_sees_zeros_before_the_first(window: int) -> None:
+    stage, rows = LastLinear(window, WIDTH), torch.randn(STEPS, NODES, WIDTH)
+    w = arrays(stage)
+    padded = np.concatenate([np.zeros((window - 1, NODES, WIDTH)), rows.numpy()])
+    expected = [
+        np.concatenate(list(padded[t : t + window]), axis=1) @ w["weight"].T + w["bias"] for t in range(STEPS)
+    ]
+    found, _ = stage(rows, torch.ones(STEPS, NODES, dtype=torch.bool), None)
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=0, atol=1e-10)
+
+
+def rows_of(stages: list[Stage], blocks: list[slice], last: bool = False) -> Tensor:
+    graphs = [graph_of(dense(10 + t)) for t in range(STEPS)]
+    x = torch.randn(STEPS, NODES, WIDTH, generator=torch.Generator().manual_seed(5))
+    there = torch.ones(STEPS, NODES, dtype=torch.bool)
+    carry, found = None, []
+    for block in blocks:
+        layout = Grid(graphs[block], x[block], there[block])
+        rows, carry = unroll(stages, layout, carry, last=last)
+        found.append(rows)
+    return torch.cat(found)
+
+
+STACKS = {
+    "graph, time": lambda: [LaplacianConvolution(WIDTH, 6), GatedConvolution(2, shared=False)],
+    "graph, time, graph, time": lambda: [
+        LaplacianConvolution(WIDTH, 6),
+        GatedConvolution(2, shared=False),
+        LaplacianConvolution(2, 2),
+        GatedConvolution(2, shared=True),
+    ],
+    "graph, graph, time": lambda: [Sage(WIDTH, 4, 2), Sage(4, 4, 2), LastLinear(3, 4)],
+    "graph": lambda: [Sage(WIDTH, 4, 2)],
+    "time, graph": lambda: [LastLinear(2, WIDTH), Sage(WIDTH, 4, None)],
+    "time, time": lambda: [LastLinear(2, WIDTH), GatedConvolution(WIDTH, shared=True)],
+}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_timeline_in_blocks_gives_the_rows_of_the_whole(stack: str) -> None:
+    stages = STACKS[stack]()
+    whole = rows_of(stages, [slice(0, STEPS)])
+    assert whole.shape[:2] == (STEPS, NODES)
+    for cut in ([slice(0, 2), slice(2, 5)], [slice(t, t + 1) for t in range(STEPS)]):
+        torch.testing.assert_close(rows_of(stages, cut), whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_last_rows_alone_are_those_of_the_whole(stack: str) -> None:
+    stages = STACKS[stack]()
+    whole = rows_of(stages, [slice(0, STEPS)])
+    torch.testing.assert_close(rows_of(stages, [slice(0, STEPS)], last=True), whole[-1:], rtol=0, atol=1e-12)
+
+
+def test_the_future_never_changes_the_past() -> None:
+    stages = STACKS["graph, time, graph, time"]()
+    whole = rows_of(stages, [slice(0, STEPS)])
+    for until in range(1, STEPS):
+        assert torch.equal(rows_of(stages, [slice(0, until)]), whole[:until])
+
+
+def test_time_stages_keep_nodes_apart() -> None:
+    rows, there = torch.randn(STEPS, NODES, WIDTH), torch.ones(STEPS, NODES, dtype=torch.bool)
+    for stage in (LastLinear(3, WIDTH), GatedConvolution(WIDTH, shared=True)):
+        assert isinstance(stage, TimeStage)
+        other = rows.clone()
+        other[:, 0] += 1
+        assert torch.equal(stage(rows, there, None)[0][:, 1:], stage(other, there, None)[0][:, 1:])

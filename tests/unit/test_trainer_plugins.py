@@ -1,0 +1,186 @@
+"""Models, strategies and tasks of other distributions, as a user installs them; broken ones harm nobody."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from installed import install
+from trainer_streams import SECOND, make_lane, meetings
+
+from stream import plugins as plugins_module
+from stream.service.failure import Failure
+from trainer.models.interface import MODELS, ModelShape, create_model
+from trainer.models.sage_linear import SageLinear
+from trainer.strategies.interface import STRATEGIES, strategies_for
+from trainer.tasks.interface import TASKS
+
+ROOT = Path(__file__).parents[2]
+
+MODEL = '''
+from torch import nn
+from trainer.models.convolutions import Sage
+from trainer.models.interface import SnapshotModel
+from trainer.models.recurrences import GatedConvolution
+
+class Theirs(SnapshotModel):
+    """One convolution and one recurrence."""
+
+    name = "theirs"
+
+    def __init__(self, shape, *, wide: int = 4, encounters: bool = True) -> None:
+        super().__init__(shape, wide, 4)
+        self.layers = nn.ModuleList([Sage(self.inputs, wide, None), GatedConvolution(wide, shared=True)])
+        self.decoder = shape.head(wide, wide, encounters=encounters)
+'''
+
+STRATEGY = '''
+from trainer.strategies.snapshots.whole import WholeStrategy
+
+class Twice(WholeStrategy):
+    """Learns every lesson twice."""
+
+    name = "twice"
+
+    def learn(self, lessons, epoch):
+        super().learn(lessons, epoch)
+        return super().learn(lessons, epoch)
+'''
+
+TASK = '''
+from trainer.tasks.node_regression import NodeRegression
+
+class Theirs(NodeRegression):
+    """Weighs errors otherwise."""
+
+    name = "their-task"
+
+    def loss(self, answers, truth):
+        return 2 * super().loss(answers, truth)
+'''
+
+KINDS = {"models": MODELS, "strategies": STRATEGIES, "tasks": TASKS}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    kept = {name: dict(registry._own) for name, registry in KINDS.items()}
+    plugins_module.plugins.cache_clear()
+    yield folder
+    plugins_module.plugins.cache_clear()
+    for name, registry in KINDS.items():
+        registry._own = kept[name]
+    for name in [name for name in sys.modules if name.startswith(("their_", "bad_"))]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def installed(site: Path) -> Path:
+    """One of each kind, and one of each that cannot be used."""
+    for group, source, name, target in (
+        ("models", MODEL, "theirs", "Theirs"),
+        ("strategies", STRATEGY, "twice", "Twice"),
+        ("tasks", TASK, "their-task", "Theirs"),
+    ):
+        install(site, f"their-{group}", source, {name: f"their_{group}:{target}"}, group=f"freshet.{group}")
+        install(site, f"bad-{group}", "X = 3\n", {f"bad-{name}": f"bad_{group}:X"}, group=f"freshet.{group}")
+    return site
+
+
+def trainer(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    return subprocess.run(
+        [sys.executable, "-m", "trainer.cli", *arguments],
+        env={**environment, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def printed(done: subprocess.CompletedProcess[str]) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_they_are_listed_and_train_as_those_of_the_tree_do(installed: Path, tmp_path: Path) -> None:
+    listed = printed(trainer(installed, "models", "--json"))
+    models = {entry["name"]: entry for entry in listed["models"]}
+    assert models["theirs"]["params"] == {"wide": 4, "encounters": True}
+    assert models["theirs"]["summary"] == "One convolution and one recurrence."
+    assert {"twice", "vertex", "whole"} <= set(models["theirs"]["strategies"])
+    assert "twice" in models["tgcn"]["strategies"]
+    (strategy,) = (entry for entry in listed["strategies"] if entry["name"] == "twice")
+    assert "their-task" in strategy["tasks"]
+    assert "their-task" in [entry["name"] for entry in listed["tasks"]]
+    assert listed["broken"].keys() == {"bad-theirs", "bad-twice", "bad-their-task"}
+    for name in ("bad-theirs", "bad-twice", "bad-their-task"):
+        assert "cannot be loaded: TypeError" in listed["broken"][name]
+
+    events = meetings(snapshots=4, a_snapshot=40)
+    make_lane(tmp_path / "store", events=events)
+    config = {
+        "store": str(tmp_path / "store"), "lane": "hash", "model": "theirs", "strategy": "twice", "window": 2,
+        "task": "their-task", "checkpoint": str(tmp_path / "checkpoints"), "metrics": {"port": 0}, "interval_s": 1.0,
+        "model_params": {"wide": 8}, "optimisation": {"epochs": 1, "learning_rate": 0.01},
+    }  # fmt: skip
+    file = tmp_path / "trainer.yaml"
+    file.write_text(yaml.safe_dump(config))
+    ran = printed(trainer(installed, "run", "--config", str(file), "--until-idle", "0.1", "--json"))
+    assert ran["snapshots"] == 4
+    assert ran["mse"] > 0
+    assert ran["age_persistence_mse"] > 0
+    seconds = [t / SECOND for t in events["t"].to_pylist()]
+    pq.write_table(
+        events.select(["src", "dst", "op"]).append_column("t", [seconds]).slice(30), tmp_path / "e.parquet"
+    )
+    del config["store"]
+    file.write_text(yaml.safe_dump(config))
+    told = printed(
+        trainer(installed, "evaluate", "--config", str(file), "--data", str(tmp_path / "e.parquet"), "--json")
+    )
+    assert (told["model"], told["strategy"]) == ("theirs", "twice")
+    assert told["mse"] > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broken_one_is_named_when_asked_for_and_the_others_stay(kind: str, installed: Path) -> None:
+    registry = KINDS[kind]
+    (bad,) = registry.broken()
+    assert bad not in registry.all()
+    with pytest.raises(Failure, match=f"{bad} is not usable: entry point {bad} .* cannot be loaded"):
+        registry.find(bad)
+    with pytest.raises(Failure, match=rf"expected one of .*\(and, not usable, {bad}\)"):
+        registry.find("nobody")
+
+
+def test_a_model_that_cannot_be_made_keeps_nobody_from_the_list(site: Path) -> None:
+    source = MODEL.replace("super().__init__(shape, wide, 4)", "raise KeyError(wide)")
+    install(site, "bad-models", source, {"theirs": "bad_models:Theirs"}, group="freshet.models")
+    listed = printed(trainer(site, "models", "--json"))
+    models = {entry["name"]: entry for entry in listed["models"]}
+    assert models["theirs"]["strategies"] == []
+    assert models["tgcn"]["strategies"] == ["whole"]
+    assert strategies_for("tgcn") == ["whole"]
+
+
+@pytest.mark.parametrize("decorated", [True, False])
+def test_a_built_ins_name_stays_its_own(decorated: bool, site: Path) -> None:
+    """Even where a module registers itself as those of the tree do."""
+    source = MODEL.replace('name = "theirs"', 'name = "sage-linear"')
+    if decorated:
+        source = source.replace("import SnapshotModel", "import MODELS, SnapshotModel").replace(
+            "class Theirs", "@MODELS.register\nclass Theirs"
+        )
+    entry = "theirs" if decorated else "sage-linear"
+    install(site, "bad-models", source, {entry: "bad_models:Theirs"}, group="freshet.models")
+    MODELS.all()
+    assert MODELS.all()["sage-linear"] is SageLinear
+    assert type(create_model("sage-linear", ModelShape(0, 2), {})) is SageLinear
+    if decorated:
+        assert "model sage-linear is registered already" in MODELS.broken()["theirs"]

@@ -1,0 +1,291 @@
+"""``whole`` beside a dense computation over all ids, beside ``vertex``, and beside itself after a restart."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import torch
+from torch import Tensor
+from trainer_streams import FEATURES, SECOND, make_lane, meetings
+
+from schemas.config import Lane
+from schemas.trainer_config import TrainerConfig
+from stream.store.exports.reader import ExportReader
+from stream.store.from_file import build_store
+from stream.store.lane.reader import LaneReader
+from trainer.continual.daemon import Trainer
+from trainer.continual.score_file import ScoreFile
+from trainer.data.signatures import signatures
+from trainer.metrics import TrainerMetrics
+from trainer.ranks import Ranks
+from trainer.session.lessons import Lessons
+from trainer.session.session import Session
+
+SIGNATURE, WINDOW, LIFE = 4, 3, 2
+TASKS = pytest.mark.parametrize("task", ["node-regression", "link-prediction"])
+
+
+def config_for(folder: Path, **more: object) -> TrainerConfig:
+    values = {
+        "store": str(folder / "store"), "lane": "hash", "task": "node-regression", "window": WINDOW,
+        "model": "tgcn", "strategy": "whole", "model_params": {"hidden": 6, "signature": SIGNATURE},
+        "checkpoint": str(folder / "checkpoints"),
+        "optimisation": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01, "grad_clip": None}, **more,
+    }  # fmt: skip
+    return TrainerConfig.model_validate(values)
+
+
+def lane_of(folder: Path, events: pa.Table | None = None) -> LaneReader:
+    """Nodes come in every snapshot, and most soon have no edge any more."""
+    table = meetings(nodes=60, a_snapshot=25, snapshots=7) if events is None else events
+    build_store(
+        table, folder / "store", interval_us=SECOND, lanes=[Lane(name="hash", algorithm="hash", parts=2, edge_life=LIFE)],
+        node_features=FEATURES, segments=2, graph="meetings",
+    )  # fmt: skip
+    return LaneReader(folder / "store", "hash")
+
+
+def shaken(model: torch.nn.Module) -> None:
+    """No weight is zero, biases included."""
+    generator = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(torch.randn(weights.shape, generator=generator) * 0.3)
+
+
+class Dense:
+    """Rows of all ids in every snapshot of a lane, and T-GCN over them, by dense products.
+
+    A lane stores no features of nodes that have no live edge.
+    """
+
+    def __init__(self, lane: LaneReader) -> None:
+        self.taus, self.adjacency, self.rows, self.there = [], [], [], []
+        nodes = lane.manifests[-1].num_nodes
+        seen: dict[tuple[int, int], int] = {}
+        features = np.zeros((nodes, FEATURES), np.float32)
+        come = 0
+        for manifest in lane.manifests:
+            counts = np.zeros((nodes, 2))
+            seen = {pair: then for pair, then in seen.items() if manifest.tau - then < LIFE}
+            for row in lane.log.events(manifest.tau).to_pylist():
+                src, dst = row["src_node"], row["dst_node"]
+                come = max(come, src + 1, dst + 1)
+                if row["op"] == 0:
+                    features[src] = row["features"]
+                elif row["op"] == 1:
+                    seen[src, dst] = manifest.tau
+                    counts[src, 0] += 1
+                    counts[dst, 1] += 1
+                else:
+                    seen.pop((src, dst), None)
+            a = np.zeros((nodes, nodes))
+            for src, dst in seen:
+                if src != dst:
+                    a[src, dst] = a[dst, src] = 1
+            live = np.isin(np.arange(nodes), [end for pair in seen for end in pair])
+            structure = np.log1p(np.column_stack([a.sum(axis=1), counts]))
+            there = np.arange(nodes) < come
+            x = (
+                np.hstack([features * live[:, None], signatures(np.arange(nodes), SIGNATURE, 0), structure])
+                * there[:, None]
+            )
+            scale = np.diag(1 / np.sqrt(1 + a.sum(axis=1)))
+            self.taus.append(manifest.tau)
+            self.adjacency.append(torch.from_numpy(scale @ (a + np.eye(nodes)) @ scale).float())
+            self.rows.append(torch.from_numpy(x).float())
+            self.there.append(torch.from_numpy(there))
+
+    def tgcn(self, model: Any, first: int, until: int) -> Tensor:
+        """Embeddings (nodes, width) after snapshots ``first`` … ``until`` − 1."""
+        layers = list(model.layers)
+        states = [torch.zeros(len(self.rows[0]), model.width) for _ in layers[::2]]
+        for at in range(first, until):
+            x = self.rows[at]
+            for number, (convolution, cell) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
+                h = states[number]
+                f = convolution.linear(self.adjacency[at] @ x) if number == 0 else (
+                    self.adjacency[at] @ x @ convolution.linear.weight.t() + convolution.linear.bias
+                )  # fmt: skip
+                f_u, f_r, f_c = f.chunk(3, dim=1)
+                u = torch.sigmoid(cell.update(torch.cat([f_u, h], dim=1)))
+                r = torch.sigmoid(cell.reset(torch.cat([f_r, h], dim=1)))
+                c = torch.tanh(cell.candidate(torch.cat([f_c, r * h], dim=1)))
+                states[number] = x = torch.where(self.there[at][:, None], u * h + (1 - u) * c, h)
+        return states[-1]
+
+
+def plain_answers(model: Any, asked: Any, z: Tensor) -> Tensor:
+    return asked.read(model.decoder, [z[torch.from_numpy(ends)] for ends in asked.ends])
+
+
+@TASKS
+@pytest.mark.parametrize("supervise", ["newest", "horizon"])
+def test_predictions_and_gradients_are_those_of_a_dense_computation_over_all_ids(
+    supervise: str, task: str, tmp_path: Path
+) -> None:
+    lane = lane_of(tmp_path)
+    dense = Dense(lane)
+    session = Session(
+        config_for(tmp_path, task=task, strategy_params={"supervise": supervise}), lane, Ranks()
+    )
+    shaken(session.model)
+    lessons, former = Lessons(session), []
+    for at, manifest in enumerate(lane.manifests):
+        session.advance(manifest)
+        lesson = session.task.lesson(session.view, session.strategy)
+        asked, truth = lesson.part(np.arange(len(lesson)))
+        first = max(0, at - WINDOW)
+        with torch.no_grad():
+            z = dense.tgcn(session.model, first, at)
+            expected = plain_answers(session.model, asked, z)
+        (found,) = session.strategy.answer(session.model, [asked])
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        if not len(truth):
+            continue
+        learned = [*former, (at, asked, truth)] if supervise == "horizon" else [(at, asked, truth)]
+        former = learned[-WINDOW + 1 :]
+        losses = [
+            session.task.loss(
+                plain_answers(session.model, each, dense.tgcn(session.model, first, when)),
+                torch.from_numpy(right),
+            )
+            for when, each, right in learned
+        ]
+        queries = sum(len(right) for *_, right in learned)
+        loss = torch.stack(losses).sum() / queries
+        gradients = torch.autograd.grad(loss, list(session.model.parameters()), allow_unused=True)
+        report = lessons.learn(lesson, 1.0)
+        assert report.loss == pytest.approx(loss.item(), rel=1e-4)
+        for (name, weights), gradient in zip(session.model.named_parameters(), gradients, strict=True):
+            if gradient is None or weights.grad is None:
+                assert weights.grad is None or not weights.grad.any(), name
+            else:
+                torch.testing.assert_close(
+                    weights.grad,
+                    gradient,
+                    rtol=1e-3,
+                    atol=1e-5,
+                    msg=lambda text, name=f"{at} {name}": f"{name}: {text}",
+                )
+        if at == len(lane.manifests) - 1:
+            assert any(gradient.abs().max() > 1e-3 for gradient in gradients)
+            held = session.strategy._before(np.empty(0, np.int64))
+            assert 0 < len(held.nodes) < manifest.num_nodes, "numbers are compact"
+
+
+@TASKS
+def test_whole_and_vertex_agree_where_all_neighbours_are_taken(task: str, tmp_path: Path) -> None:
+    """Nodes that come within the window have no row before, whatever the biases are.
+
+    Pairs last: of a node that has come and has no edge, ``vertex`` knows nothing, for it has no owner.
+    """
+    events = meetings(nodes=60, a_snapshot=12, snapshots=7, features=False)
+    lane = make_lane(tmp_path / "store", events=events.filter(pc.equal(events["op"], 1)))
+    model = {"model": "sage-linear", "model_params": {"hidden": 6, "signature": 4, "fanouts": [None, None]}}
+    sessions = [
+        Session(config_for(tmp_path, task=task, strategy=strategy, **model), lane, Ranks())
+        for strategy in ("whole", "vertex")
+    ]
+    for session in sessions:
+        shaken(session.model)
+    compared = 0
+    for manifest in lane.manifests:
+        answers, tables = [], []
+        for session in sessions:
+            session.advance(manifest)
+            lesson = session.task.lesson(session.view, session.strategy)
+            answers.append(
+                session.strategy.answer(session.model, [lesson.part(np.arange(len(lesson)))[0]])[0]
+            )
+            tables.append(session.strategy.embeddings(np.arange(manifest.num_nodes)))
+        if (
+            manifest.sequence
+        ):  # before anything has come, vertex has the bias of the last stage, whole has zeros
+            np.testing.assert_allclose(*answers, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(*tables, rtol=1e-5, atol=1e-5)
+        compared += len(answers[0])
+    assert compared > 100
+
+
+def test_numbers_of_nodes_change_nothing_but_their_places(tmp_path: Path) -> None:
+    """Without signatures a stream whose nodes are introduced in another order has the same embeddings."""
+    events = meetings(nodes=60, a_snapshot=25, snapshots=5)
+    rows = events.to_pylist()
+    vectors, rest = [row for row in rows if row["op"] == 0], [row for row in rows if row["op"]]
+    order = np.random.default_rng(2).permutation(len(vectors))
+    tables = []
+    for name, firsts in (("a", vectors), ("b", [vectors[at] for at in order])):
+        lane = lane_of(tmp_path / name, pa.Table.from_pylist(firsts + rest, schema=events.schema))
+        config = config_for(tmp_path / name, model_params={"hidden": 6, "signature": 0})
+        session = Session(config, lane, Ranks())
+        shaken(session.model)
+        learning = Lessons(session)
+        for manifest in lane.manifests:
+            session.advance(manifest)
+            learning.learn(session.task.lesson(session.view, session.strategy), 1.0)
+        tables.append(session.strategy.embeddings(np.arange(len(vectors))))
+    torch.testing.assert_close(tables[1], tables[0][torch.from_numpy(order)], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(*tables, atol=1e-3)
+
+
+def run(config: TrainerConfig, snapshots: int | None = None) -> Trainer:
+    lane = LaneReader(config.store, config.lane)
+    metrics = TrainerMetrics(config, 0)
+    metrics.graph(lane.header.graph)
+    trainer = Trainer(config, lane, Ranks(), metrics)
+    for manifest in list(lane.manifests)[trainer.sequence + 1 : snapshots]:
+        trainer.step(manifest)
+    return trainer
+
+
+@TASKS
+@pytest.mark.parametrize("supervise", ["newest", "horizon"])
+def test_a_run_that_was_interrupted_goes_on_bit_by_bit(supervise: str, task: str, tmp_path: Path) -> None:
+    lane_of(tmp_path)
+    weights, lines = [], []
+    for name, stops in (("straight", [None]), ("broken", [1, 4, None])):
+        more = {"task": task, "strategy_params": {"supervise": supervise, "steps": 2}}
+        config = config_for(tmp_path, checkpoint=str(tmp_path / name), **more)
+        for stop in stops:
+            trainer = run(config, stop)
+        weights.append(trainer.session.model.state_dict())
+        clock = {"seconds", "train_seconds", "wall_time", "lag"}
+        lines.append(
+            [
+                {k: v for k, v in line.items() if k not in clock}
+                for line in ScoreFile(config.checkpoint).lines()
+            ]
+        )
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == 7
+
+
+def test_the_horizon_is_learned_otherwise_than_the_newest(tmp_path: Path) -> None:
+    lane_of(tmp_path)
+    weights = []
+    for supervise in ("newest", "horizon"):
+        config = config_for(
+            tmp_path, checkpoint=str(tmp_path / supervise), strategy_params={"supervise": supervise}
+        )
+        weights.append(run(config).session.model.state_dict())
+    assert not all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_embeddings_that_are_exported_are_those_of_the_dense_computation(tmp_path: Path) -> None:
+    dense = Dense(lane_of(tmp_path))
+    config = config_for(tmp_path, exports={"embeddings": True})
+    trainer = run(config)
+    found = ExportReader(config.store, config.lane)
+    commit = found.commits[-1]
+    table = found.table(commit, "embeddings")
+    z = dense.tgcn(trainer.session.model, len(dense.taus) - WINDOW, len(dense.taus)).detach()
+    wide = np.stack(table["embedding"].to_numpy())
+    assert len(wide) > 10
+    np.testing.assert_allclose(
+        wide, z[torch.from_numpy(table["node"].to_numpy().copy())], rtol=1e-4, atol=1e-5
+    )

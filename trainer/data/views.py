@@ -1,0 +1,78 @@
+"""Views of the store for training: events of the newest snapshot, or the last snapshots as graphs.
+
+Nodes are numbers of remembered nodes everywhere; as long as none was forgotten, those are the stream's dense ids.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.store import LaneManifest
+from stream.snapshots.delta import Csr
+from stream.store.log.event_columns import EventColumns
+
+Int64 = NDArray[np.int64]
+
+
+class EventsView(Protocol):
+    """The snapshots of a stream as events; each method is about one of ``taus``."""
+
+    @property
+    def taus(self) -> list[int]:
+        """Interval indices, oldest first."""
+        ...
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes after the newest snapshot."""
+        ...
+
+    def events(self, tau: int) -> EventColumns:
+        """Edge events in log order."""
+        ...
+
+
+class GraphView(EventsView, Protocol):
+    """The same snapshots as graphs."""
+
+    def csr(self, tau: int) -> Csr:
+        """Undirected adjacency of the edges stored with this view's parts."""
+        ...
+
+    def features(self, ids: Int64, tau: int) -> NDArray[np.float32]:
+        """float32 (n, F); zeros for nodes not stored with this view's parts."""
+        ...
+
+    def owner(self, tau: int) -> NDArray[np.int32]:
+        """Part of every node of that snapshot, over all parts; −1 for none."""
+        ...
+
+    def shared(self) -> NDArray[np.bool_]:
+        """Nodes that are in more than one part after the newest snapshot, bool (num_nodes,); vertex lanes have none."""
+        ...
+
+    def event_parts(self, tau: int) -> NDArray[np.int32] | None:
+        """Edge lanes: the part of every edge event, −1 for discarded ones and deletes; None in vertex lanes."""
+        ...
+
+
+class Advances(Protocol):
+    """A view that moves on with the lane."""
+
+    def advance(self, manifest: LaneManifest) -> None:
+        """Make ``manifest`` the newest snapshot."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        ...
+
+
+class AdvancingEvents(EventsView, Advances, Protocol):
+    """An ``EventsView`` that moves on."""
+
+
+class AdvancingGraph(GraphView, Advances, Protocol):
+    """A ``GraphView`` that moves on."""

@@ -1,0 +1,252 @@
+"""Negatives in a file: drawn once, read again, so that every model and every tool is judged by the same ones.
+
+The file is Parquet, a row for each validation and test event in order of time; docs/training.md lists its columns. It
+is read only for the data and the split it was made for: every row must be the event it says.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from schemas.events import id_type
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from trainer.data.examples import Examples
+from trainer.data.history import Inserts
+from trainer.data.negatives import NONE, Judged
+from trainer.evaluation.given_table import read_given
+from trainer.evaluation.split import Split
+
+Int64 = NDArray[np.int64]
+
+FORMAT = 1
+METADATA = b"freshet.negatives"
+COLUMNS = ("event", "part", "src", "dst", "t", "random", "historical_src", "historical_dst", "candidates")
+
+
+class StoredNegatives:
+    """The negatives of a file, by snapshot.
+
+    Attributes:
+        num_candidates: M, of every ranked event.
+    """
+
+    def __init__(self, path: str | Path, lane: LaneReader, inserts: Inserts, split: Split) -> None:
+        """Read a file and check that it is about these events.
+
+        Args:
+            path: Parquet.
+            lane: Gives ids and snapshots.
+            inserts: All insert events, in log order.
+            split: Which of them are for validation and test.
+
+        Raises:
+            Failure: It cannot be read, has other columns, or was made for other events; the sentence names the first.
+        """
+        table = _read(Path(path), lane)
+        external = lane.log.external_ids()
+        judged = np.flatnonzero(~split.train(inserts.visible_us))
+        _require_same(Path(path), table, judged, inserts, external)
+        ids = _Ids(Path(path), external)
+        random = ids.dense(table, "random")
+        if (random == inserts.dst[judged]).any():
+            same = judged[np.flatnonzero(random == inserts.dst[judged])[0]]
+            raise Failure(f"--negatives {path}: event {same} has its own destination as random negative")
+        if (random == NONE).any() and (random != NONE).any():
+            without = judged[np.flatnonzero(random == NONE)[0]]
+            raise Failure(
+                f"--negatives {path}: event {without} has no random negative, every one must have one"
+            )
+        old_src, old_dst = ids.dense(table, "historical_src"), ids.dense(table, "historical_dst")
+        if ((old_src == NONE) != (old_dst == NONE)).any():
+            half = judged[np.flatnonzero((old_src == NONE) != (old_dst == NONE))[0]]
+            raise Failure(
+                f"--negatives {path}: event {half} has half a historical pair, give both ends or neither"
+            )
+        lists = table["candidates"].combine_chunks()
+        ranked = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
+        widths = np.unique(lists.drop_null().value_lengths().to_numpy(zero_copy_only=False))
+        if len(widths) > 1:
+            raise Failure(
+                f"--negatives {path}: events have {widths[0]} to {widths[-1]} candidates, all must have as many"
+            )
+        self.num_candidates = int(widths[0]) if len(widths) else 0
+        flat = ids.dense(pa.table({"candidates": lists.drop_null().flatten()}), "candidates")
+        candidates = flat.reshape(len(ranked), self.num_candidates)
+        if (candidates == NONE).any():
+            absent = judged[ranked[(candidates == NONE).any(axis=1)][0]]
+            raise Failure(f"--negatives {path}: event {absent} has a candidate that is null")
+        self._random, self._old = np.full(len(inserts), NONE), np.full((2, len(inserts)), NONE)
+        self._random[judged] = random
+        self._old[:, judged] = old_src, old_dst
+        self._ranked, self._candidates = judged[ranked], candidates
+        self._begin: dict[int, tuple[int, int]] = {}
+        end = 0
+        for snapshot in lane.log.snapshots:
+            self._begin[snapshot.tau] = end, end + snapshot.num_inserts
+            end += snapshot.num_inserts
+
+    def of(self, tau: int) -> Judged:
+        """The negatives of snapshot ``tau``."""
+        begin, end = self._begin[tau]
+        first, last = np.searchsorted(self._ranked, [begin, end])
+        return Judged(
+            self._random[begin:end],
+            self._old[0, begin:end],
+            self._old[1, begin:end],
+            self._ranked[first:last] - begin,
+            self._candidates[first:last],
+        )
+
+
+def write_negatives(
+    path: str | Path,
+    lane: LaneReader,
+    inserts: Inserts,
+    split: Split,
+    snapshots: Iterable[Examples],
+    about: dict[str, Any],
+) -> None:
+    """Write the negatives of all validation and test events; the file appears whole.
+
+    Args:
+        path: Where to.
+        lane: Gives ids.
+        inserts: All insert events, in log order.
+        split: By time.
+        snapshots: Examples of every snapshot, of all events.
+        about: Goes into the file's metadata, for people.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    count = len(inserts)
+    random, old = np.full(count, NONE), np.full((2, count), NONE)
+    candidates: dict[int, Int64] = {}
+    begin = 0
+    for examples in snapshots:
+        random[begin + examples.random.event] = examples.random.dst
+        old[0, begin + examples.historical.event] = examples.historical.src
+        old[1, begin + examples.historical.event] = examples.historical.dst
+        each = examples.candidates.dst.reshape(-1, max(1, examples.num_candidates))
+        ranked = examples.candidates.event[:: max(1, examples.num_candidates)]
+        candidates |= {begin + event: row for event, row in zip(ranked.tolist(), each, strict=True)}
+        begin += len(examples.inserts)
+    judged = np.flatnonzero(~split.train(inserts.visible_us))
+    test = split.test(inserts.visible_us)
+    external = lane.log.external_ids()
+    lists = [candidates.get(event) if test[event] else None for event in judged.tolist()]
+    lengths = np.array([0 if row is None else len(row) for row in lists])
+    flat = np.concatenate([np.empty(0, np.int64), *(row for row in lists if row is not None)])
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    table = pa.table(
+        {
+            "event": judged,
+            "part": pa.array(np.where(test[judged], "test", "validation")),
+            "src": external.take(pa.array(inserts.src[judged])),
+            "dst": external.take(pa.array(inserts.dst[judged])),
+            "t": inserts.visible_us[judged],
+            "random": _external(external, random[judged]),
+            "historical_src": _external(external, old[0, judged]),
+            "historical_dst": _external(external, old[1, judged]),
+            "candidates": pa.ListArray.from_arrays(
+                offsets, _external(external, flat), mask=pa.array([row is None for row in lists])
+            ),
+        }
+    ).replace_schema_metadata({METADATA: json.dumps({"format": FORMAT, **about})})
+    temporary = Path(path).with_name(Path(path).name + ".tmp")
+    try:
+        pq.write_table(table, temporary, compression="zstd")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _external(external: pa.Array, dense: Int64) -> pa.Array:
+    return external.take(pa.array(dense, mask=dense == NONE))
+
+
+def _read(path: Path, lane: LaneReader) -> pa.Table:
+    table = read_given(path, "--negatives", COLUMNS)
+    said = (table.schema.metadata or {}).get(METADATA)
+    if said is not None and (found := _format_of(said)) != FORMAT:
+        raise Failure(f"--negatives {path} has format {found}, this release reads {FORMAT}")
+    ids = id_type(lane.log.header.ids)
+    wanted = dict.fromkeys(("src", "dst", "random", "historical_src", "historical_dst"), ids)
+    wanted |= {"event": pa.int64(), "t": pa.int64(), "candidates": pa.list_(ids)}
+    for name, kind in wanted.items():
+        at = table.schema.get_field_index(name)
+        try:
+            table = table.set_column(at, name, table[name].cast(kind))
+        except pa.ArrowException:
+            raise Failure(
+                f"--negatives {path}: column {name} is {table[name].type}, expected {kind}"
+            ) from None
+    return table.sort_by("event")
+
+
+def _format_of(metadata: bytes) -> Any:
+    try:
+        return json.loads(metadata)["format"]
+    except (ValueError, TypeError, KeyError):
+        return "unknown"
+
+
+def _require_same(path: Path, table: pa.Table, judged: Int64, inserts: Inserts, external: pa.Array) -> None:
+    """Check that the rows are the judged events, each as it is in the data."""
+    there = table["event"].to_numpy()
+    if not np.array_equal(there, judged):
+        absent, other = np.setdiff1d(judged, there), np.setdiff1d(there, judged)
+        said = (
+            f"event {absent[0]} (counted from 0 in order of time) has no row"
+            if len(absent)
+            else f"it has a row for event {other[0]}"
+            if len(other)
+            else "it has two rows for one event"
+        )
+        raise Failure(
+            f"--negatives {path} was made for other data or another --split: the validation and test events are "
+            f"{len(judged)}, the file has {len(there)} rows, and {said}; name a file that is not there to have it made"
+        )
+    wanted = {
+        "src": external.take(pa.array(inserts.src[judged])),
+        "dst": external.take(pa.array(inserts.dst[judged])),
+        "t": pa.array(inserts.visible_us[judged]),
+    }
+    for name, column in wanted.items():
+        same = pc.equal(table[name].combine_chunks(), column).fill_null(False)
+        if not pc.all(same).as_py():
+            row = pc.index(same, False).as_py()
+            raise Failure(
+                f"--negatives {path} was made for other data: event {judged[row]} has {name} {column[row].as_py()}, the file "
+                f"says {table[name][row].as_py()}; name a file that is not there to have it made"
+            )
+
+
+class _Ids:
+    """From producers' ids to dense ones."""
+
+    def __init__(self, path: Path, external: pa.Array) -> None:
+        self._path, self._external = path, external
+
+    def dense(self, table: pa.Table, name: str) -> Int64:
+        """Dense ids of a column; ``NONE`` for nulls."""
+        column = table[name].combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks) if column.chunks else pa.array([], column.type)
+        found = pc.index_in(column, self._external)
+        unknown = pc.and_(column.is_valid(), found.is_null())
+        if pc.any(unknown).as_py():
+            first = column.filter(unknown)[0].as_py()
+            raise Failure(
+                f"--negatives {self._path}: column {name} names {first}, which is no node of the data"
+            )
+        dense: Int64 = found.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+        return dense

@@ -1,0 +1,131 @@
+"""The one step down a gradient, for every strategy: all ranks take it, or all leave it out."""
+
+import time
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schemas.trainer_config import Optimisation
+from trainer.learning.rate import LearningRate
+from trainer.learning.soundness import outcome, spoil, told
+from trainer.ranks import Ranks
+
+
+class Learner:
+    """Optimiser, learning rate, clipping, and how ranks come to the same weights.
+
+    Gradients are summed over ranks before each step, so weights stay equal on all of them, and all ranks see from the
+    summed gradient whether the step is left out. With ``averages_every`` each rank steps by itself instead, and after so
+    many steps weights and Adam's moments become their means over all ranks (local SGD).
+
+    The host never waits for a GPU between two steps: what became of them is asked once, by ``settled``.
+
+    Args:
+        model: Its weights, on the ranks' device and equal on all of them.
+        optimisation: Rate, weight decay, clipping.
+        ranks: All ranks.
+        averages_every: Steps between averages; None: gradients are summed.
+
+    Attributes:
+        rate: The optimiser and its rate.
+        steps: Taken so far, those that were left out included.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimisation: Optimisation,
+        ranks: Ranks,
+        *,
+        averages_every: int | None = None,
+    ) -> None:
+        # Listed once: to walk all modules takes as long as to look at their gradients.
+        self._weights = list(model.parameters())
+        self._ranks = ranks
+        self._limit = optimisation.grad_clip
+        self._averages_every = averages_every
+        self._since_average = 0
+        self._outcomes: list[Tensor] = []
+        self._seconds: dict[str, float] = defaultdict(float)
+        self.rate = LearningRate(optimisation, self._weights)
+        self.steps = 0
+
+    def step(self, loss: Tensor | None, weight: float = 1.0) -> None:
+        """Follow the gradient of the sum of all ranks' weighted losses; a collective unless weights are averaged.
+
+        A step whose loss or gradient is not finite on any rank (with averages: on this one) is left out.
+
+        Args:
+            loss: This rank's, a scalar; None: it has nothing to learn in this step.
+            weight: Of this rank's loss in the sum.
+        """
+        self._backward(loss, weight)
+        began = time.perf_counter()
+        if self._averages_every is None:
+            self._ranks.sum_gradients(self._weights)
+        began = self._lap("synchronise", began)
+        norm = torch.nn.utils.get_total_norm([each.grad for each in self._weights if each.grad is not None])
+        if self._limit:
+            torch.nn.utils.clip_grads_with_norm_(self._weights, self._limit, norm)
+        left_out = self.rate.step(norm)
+        self._outcomes.append(outcome(torch.zeros_like(norm) if loss is None else loss, left_out))
+        self.steps += 1
+        self._lap("update", began)
+        if self._averages_every is not None:
+            self._since_average += 1
+            if self._since_average >= self._averages_every:
+                self.average()
+
+    def average(self) -> None:
+        """Make weights and Adam's moments their means over all ranks, if steps were taken since; a collective.
+
+        All ranks take equally many steps between two calls. A strategy that averages calls this at a snapshot's end, so
+        that weights are equal on all ranks there.
+        """
+        if not self._since_average:
+            return
+        began = time.perf_counter()
+        self._since_average = 0
+        moments = [
+            self.rate.optimiser.state[weight][name]
+            for weight in self._weights
+            for name in ("exp_avg", "exp_avg_sq")
+            if name in self.rate.optimiser.state[weight]
+        ]
+        self._ranks.average([weight.data for weight in self._weights] + moments)
+        self._lap("synchronise", began)
+
+    def settled(self) -> list[tuple[float, bool]]:
+        """This rank's loss (0 without one) of each step since the last call, and whether the step was left out."""
+        outcomes, self._outcomes = self._outcomes, []
+        return told(outcomes)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds since the last call by phase: ``backward``, ``synchronise``, ``update``; of a GPU, until the host goes on."""
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        return dict(seconds)
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from: the optimiser, its rate, and how many steps were taken."""
+        return {"rate": self.rate.state(), "steps": self.steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        self.rate.restore(state["rate"])
+        self.steps = int(state.get("steps", 0))  # earlier checkpoints have none
+
+    def _backward(self, loss: Tensor | None, weight: float) -> None:
+        began = time.perf_counter()
+        for each in self._weights:
+            each.grad = None
+        if loss is not None:
+            (loss if weight == 1.0 else loss * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+            spoil(self._weights, loss)
+        self._lap("backward", began)
+
+    def _lap(self, phase: str, since: float) -> float:
+        now = time.perf_counter()
+        self._seconds[phase] += now - since
+        return now

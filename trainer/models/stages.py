@@ -1,0 +1,128 @@
+"""A snapshot model is a row of stages. What a stage looks along says where a strategy may cut the window.
+
+The window is a grid of snapshots × nodes. A graph stage looks along the nodes of one snapshot, a time stage along the
+snapshots of one node, a cell stage along both at once. So a strategy that holds whole snapshots runs graph stages at
+home, one that holds nodes over time runs time stages at home, and ``unroll`` is the same for both.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from trainer.nn.csr_graph import CSRGraph
+
+Carry = Any
+"""The state that a stage takes from the block of snapshots before: tensors, or tuples of them; None at the beginning."""
+
+Along = Literal["graph", "time", "both"]
+
+
+class Stage(nn.Module):
+    """One step of a snapshot model.
+
+    Attributes:
+        along: What it looks along.
+    """
+
+    along: ClassVar[Along]
+
+
+class GraphStage(Stage):
+    """Rows of one snapshot from rows of that snapshot.
+
+    Attributes:
+        samples: Whether it is defined on a sample of a node's neighbours, as a mean is and a Laplacian is not.
+        fanout: Neighbours of a node that strategies which sample draw; None: all of them.
+    """
+
+    along = "graph"
+    samples: ClassVar[bool] = False
+    fanout: int | None = None
+
+    def weights(
+        self, steps: int, carry: Carry, summaries: list[Tensor] | None = None
+    ) -> tuple[list[Any], Carry]:
+        """Weights of each snapshot of a block, and what the next block needs.
+
+        The same module serves all snapshots unless its weights evolve (EvolveGCN): then it returns one set per snapshot.
+
+        Args:
+            steps: Snapshots of the block.
+            carry: Of the block before.
+            summaries: Of each snapshot's rows, for stages that evolve by them.
+        """
+        return [None] * steps, None
+
+    def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
+        """Rows of the graph's targets.
+
+        Args:
+            graph: Targets × sources.
+            own: (targets, d), the targets' own rows.
+            x: (sources, d).
+            weights: Of this snapshot, from ``weights``.
+
+        Returns:
+            (targets, d').
+        """
+        raise NotImplementedError
+
+    def alone(self, own: Tensor, weights: Any) -> Tensor:
+        """Rows (n, d') of nodes without any edge, from their own rows alone: nobody else's are needed for them."""
+        device = own.device
+        none = CSRGraph(
+            torch.zeros(len(own) + 1, dtype=torch.int64, device=device),
+            torch.zeros(0, dtype=torch.int64, device=device),
+            len(own),
+        )
+        alone: Tensor = self(none, own, own, weights)
+        return alone
+
+
+class TimeStage(Stage):
+    """Rows of one node from that node's rows."""
+
+    along = "time"
+
+    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """Rows of every snapshot of a block.
+
+        Args:
+            rows: (t, n, d), oldest snapshot first.
+            there: bool (t, n): the node had come by that snapshot; rows of the others are zero.
+            carry: Of the block before; None: there is none.
+
+        Returns:
+            (t, n, d'), and what the next block needs.
+        """
+        raise NotImplementedError
+
+    def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """As ``forward``, only the newest snapshot's rows: (1, n, d')."""
+        found, after = self(rows, there, carry)
+        return found[-1:], after
+
+
+class CellStage(Stage):
+    """Rows and state of one snapshot at once: the state is convolved, too (DCRNN).
+
+    Attributes:
+        hops: How far a node's new state looks.
+    """
+
+    along = "both"
+    hops: int
+
+    def forward(self, graph: CSRGraph, x: Tensor, state: Tensor | None) -> Tensor:
+        """The state after a snapshot.
+
+        Args:
+            graph: Square, over all nodes of the snapshot.
+            x: (n, d).
+            state: (n, d') after the snapshot before; None: there was none.
+
+        Returns:
+            (n, d').
+        """
+        raise NotImplementedError

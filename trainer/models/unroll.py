@@ -1,0 +1,82 @@
+"""The one forward pass of every snapshot model under every strategy."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
+
+
+class Layout(Protocol):
+    """The grid of snapshots × nodes, held by one rank or several, while a model passes over it.
+
+    Attributes:
+        steps: Snapshots of the block.
+    """
+
+    steps: int
+
+    def inputs(self) -> Tensor:
+        """Rows that the first stage takes, as this layout holds them between graph stages."""
+        ...
+
+    def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
+        """A graph stage in every snapshot."""
+        ...
+
+    def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """A cell stage over all snapshots, one after the other."""
+        ...
+
+    def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows (t, n, d) of whole nodes over time, and which of them had come by then, bool (t, n)."""
+        ...
+
+    def to_snapshots(self, rows: Tensor) -> Tensor:
+        """The reverse: rows as graph stages take them."""
+        ...
+
+
+def unroll(
+    stages: Sequence[Stage], layout: Layout, carry: Sequence[Carry] | None = None, *, last: bool = False
+) -> tuple[Tensor, list[Carry]]:
+    """Pass a block of snapshots through a model's stages.
+
+    Args:
+        stages: Of the model, in order.
+        layout: Who holds which rows. All ranks call this with layouts of one kind.
+        carry: Of the block before, an entry per stage; None: this is the first block.
+        last: Whether only the newest snapshot's rows are wanted.
+
+    Returns:
+        Rows (t, n, d') of the last stage by node (t = 1 for ``last``), and each stage's carry.
+    """
+    x, kept, by_node = layout.inputs(), [], False
+    rows = there = None
+    for number, stage in enumerate(stages):
+        before = None if carry is None else carry[number]
+        newest_only = last and number == len(stages) - 1
+        if isinstance(stage, TimeStage):
+            if not by_node:
+                rows, there = layout.to_nodes(x)
+            assert rows is not None
+            assert there is not None
+            rows, after = (stage.last if newest_only else stage)(rows, there, before)
+            by_node = True
+        else:
+            if by_node:
+                assert rows is not None
+                x = layout.to_snapshots(rows)
+                by_node = False
+            if isinstance(stage, GraphStage):
+                weights, after = stage.weights(layout.steps, before)
+                x = layout.along_graph(stage, weights, x)
+            else:
+                assert isinstance(stage, CellStage)
+                x, after = layout.along_both(stage, x, before)
+        kept.append(after)
+    if not by_node:
+        rows, _ = layout.to_nodes(x)
+    assert rows is not None
+    return rows[-1:] if last else rows, kept

@@ -1,0 +1,151 @@
+"""Checkpoints: all that a run continues from, one file a snapshot, whole or not there.
+
+1. The state is written to a temporary file in the same folder, and flushed to disk.
+2. The file is renamed to ``<sequence>.pt``; the folder is flushed to disk.
+3. Older checkpoints beyond the wanted number are removed; where that fails, the next write tries again.
+
+A crash before 2 leaves a temporary file that the next write removes; after it, the checkpoint is there. Files
+hold tensors and plain values only and are read with torch's weights-only loader: no code can hide in them.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from stream.service.failure import Failure
+from stream.store.errors import LaneBusyError
+from stream.store.files.clean_up import CleanUp
+from stream.store.files.lock import FolderLock, new_writer_id
+from stream.store.files.paths import make_folders, settle, sync_folder
+
+FORMAT = 2
+LET_GO_S = 10.0
+"""How long a start waits for a trainer that is ending: ranks of a killed launcher notice it within a second."""
+
+_SUFFIX = ".pt"
+_TEMPORARY = ".pt.tmp"
+
+
+class Checkpoints:
+    """The checkpoints of one folder.
+
+    Args:
+        folder: Created when first written to.
+        keep: Newest checkpoints kept.
+    """
+
+    def __init__(self, folder: str | Path, keep: int) -> None:
+        self.folder = Path(folder)
+        self._keep = keep
+        self._clean_up = CleanUp(self.folder)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder against a second trainer, which would write over what this one writes; made where missing.
+
+        Raises:
+            LaneBusyError: Another trainer holds it and does not let go.
+            Failure: The folder cannot be made.
+        """
+        otherwise = "choose another folder in the key checkpoint"
+        try:
+            make_folders(self.folder)
+            settle(self.folder)  # whoever made it may have been killed before it was durable
+        except OSError as error:
+            raise Failure(
+                f"folder {self.folder} of checkpoints cannot be made: {error.strerror}; {otherwise}"
+            ) from None
+        until = time.monotonic() + LET_GO_S
+        while True:
+            try:
+                lock = FolderLock(self.folder, new_writer_id(), otherwise=otherwise)
+                break
+            except LaneBusyError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def save(self, sequence: int, state: dict[str, Any]) -> Path:
+        """Write the checkpoint after lane snapshot ``sequence``.
+
+        Args:
+            sequence: Of the lane's manifest.
+            state: Nested dictionaries of tensors, NumPy arrays and plain values.
+
+        Raises:
+            OSError: The disk refuses; older checkpoints stay as they are.
+        """
+        if make_folders(self.folder):
+            settle(self.folder)
+        self._clean_up.add_removal(self.folder.glob(f"*{_TEMPORARY}"))
+        self._clean_up.run()
+        path = self.folder / f"{sequence:016d}{_SUFFIX}"
+        temporary = path.with_suffix(_TEMPORARY)
+        try:
+            with temporary.open("wb") as file:
+                torch.save({"format": FORMAT, "sequence": sequence, **_tensors(state)}, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except Exception as error:
+            temporary.unlink(missing_ok=True)  # a disk that is full has no room for halves
+            if (refusal := _refusal(error)) is not None:
+                raise refusal from None
+            raise
+        temporary.replace(path)
+        sync_folder(self.folder)
+        self._clean_up.add_removal(self._paths()[: -self._keep])
+        self._clean_up.run()
+        return path
+
+    def newest_path(self) -> Path | None:
+        """File of the newest checkpoint; None: there is none."""
+        return next(reversed(self._paths()), None)
+
+    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint, arrays as tensors on the CPU; None: there is none.
+
+        Raises:
+            Failure: The file is damaged or of another format; the sentence names it.
+        """
+        path = self.newest_path()
+        if path is None:
+            return None
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise Failure(
+                f"checkpoint {path} cannot be read ({type(error).__name__}); remove it to continue from the one "
+                "before, or from the beginning"
+            ) from error
+        if not isinstance(state, dict) or state.get("format") != FORMAT:
+            found = state.get("format") if isinstance(state, dict) else type(state).__name__
+            raise Failure(f"checkpoint {path} has format {found}, this release reads {FORMAT}")
+        return path, state
+
+    def _paths(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob(f"*{_SUFFIX}") if path.stem.isdigit())
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """What the disk said: torch's writer ends with an error of its own, which comes of that."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tensors(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.asarray(value, order="C"))  # a single number keeps its shape
+    return value

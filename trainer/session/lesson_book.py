@@ -1,0 +1,96 @@
+"""The lessons of the last snapshots, kept as they were asked so that strategies can learn them again."""
+
+from collections import deque
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.tasks.interface import Asked, Lesson, Task
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLesson:
+    """A former snapshot's lesson, as this rank learns it again.
+
+    Attributes:
+        tau: Snapshot.
+        each: Questions per item.
+        asked: All of them.
+        truth: float32 (items · each,).
+    """
+
+    tau: int
+    each: int
+    asked: Asked
+    truth: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.truth) // self.each
+
+    def part(self, chosen: Int64) -> tuple[Asked, NDArray[np.float32]]:
+        """See ``Lesson.part``; of all items only."""
+        assert len(chosen) == len(self)
+        return self.asked, self.truth
+
+
+class LessonBook:
+    """Keeps lessons while snapshots come.
+
+    Args:
+        task: Makes the lessons.
+        most: How many are learned at once, the newest included.
+    """
+
+    def __init__(self, task: Task, most: int) -> None:
+        self._task = task
+        self._former: deque[KeptLesson] = deque(maxlen=max(most - 1, 0))
+        self._newest: Lesson | None = None
+
+    def open(self, lesson: Lesson) -> None:
+        """Take in the newest snapshot's lesson; the one before becomes a former one."""
+        if self._newest is not None and self._former.maxlen:
+            self._former.append(kept(self._newest))
+        self._newest = lesson
+
+    def with_newest(self, lesson: Lesson) -> list[Any]:
+        """The former lessons, oldest first, and the newest or a sample of it."""
+        return [*self._former, lesson]
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from."""
+        every = [
+            *self._former,
+            *([] if self._newest is None or not self._former.maxlen else [kept(self._newest)]),
+        ]
+        return {
+            str(place): {
+                "tau": each.tau,
+                "each": each.each,
+                "truth": each.truth,
+                "asked": _columns(each.asked),
+            }
+            for place, each in enumerate(every)
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        self._newest = None
+        for place in range(len(state)):
+            row = state[str(place)]
+            asked = self._task.asked(**{name: np.asarray(column) for name, column in row["asked"].items()})
+            self._former.append(
+                KeptLesson(int(row["tau"]), int(row["each"]), asked, np.asarray(row["truth"]))
+            )
+
+
+def kept(lesson: Lesson) -> KeptLesson:
+    """A lesson as it is learned again."""
+    return KeptLesson(lesson.tau, lesson.each, *lesson.part(np.arange(len(lesson))))
+
+
+def _columns(asked: Any) -> dict[str, Any]:
+    return {field.name: getattr(asked, field.name) for field in fields(asked)}

@@ -1,0 +1,151 @@
+"""Learning one snapshot: passes over a sample of its events, with weights that are finite afterwards, or as before."""
+
+import copy
+from collections import Counter
+from dataclasses import replace
+from enum import IntEnum
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from stream.service.failure import Failure
+from trainer.data.negatives import Draw
+from trainer.learning.soundness import is_sound
+from trainer.session.lesson_book import LessonBook
+from trainer.session.session import Session
+from trainer.strategies.interface import StepReport
+from trainer.tasks.interface import Lesson
+
+log = structlog.get_logger()
+
+
+class Purpose(IntEnum):
+    """Purposes of random numbers, besides those of ``trainer.data.examples.Purpose``; the epoch is added."""
+
+    SAMPLE = 1 << 20
+
+
+class Lessons:
+    """Trains a strategy snapshot by snapshot; every method is a collective.
+
+    A step whose loss or gradient is not finite is left out. If weights or the optimiser's state are not finite after a
+    snapshot, they are put back to what they were before it, and its events only reach the memory.
+
+    Args:
+        session: Its strategy and model are trained, by its configuration.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._optimisation, self._ranks = session.config.optimisation, session.ranks
+        self.book = LessonBook(session.task, session.strategy.needs.lessons)
+        self._failed = 0  # snapshots in a row of which nothing could be learned
+
+    def learn(self, lesson: Lesson, passes: float) -> StepReport:
+        """Learn a snapshot.
+
+        Args:
+            lesson: This rank's.
+            passes: Over its events: whole ones, and of the last its part, a time-stratified sample of batches.
+
+        Raises:
+            Failure: Too many snapshots in a row had no finite step.
+        """
+        strategy, model = self._session.strategy, self._session.model
+        weights = copy.deepcopy(model.state_dict())
+        optimiser = copy.deepcopy(strategy.learner.state())
+        self.book.open(lesson)
+        report = _together(
+            [
+                self._pass(self._sample(lesson, min(1.0, passes - epoch), epoch), epoch)
+                for epoch in range(self._optimisation.epochs)
+                if passes > epoch
+            ]
+        )
+        (broken,) = self._ranks.any(
+            not is_sound(model.state_dict()) or not is_sound(strategy.learner.state())
+        )
+        if broken:
+            model.load_state_dict(weights)
+            strategy.learner.restore(optimiser)
+            strategy.undo()
+            report = replace(report, events=0, loss=None, nonfinite=max(report.nonfinite, 1))
+            log.warning("weights were not finite after a snapshot and are put back", tau=lesson.tau)
+        self._count(report, lesson.tau, broken=broken)
+        return report
+
+    def once(self, lesson: Lesson, epoch: int) -> StepReport:
+        """Learn a snapshot in one pass, which has a number of its own; whatever becomes of the weights."""
+        self.book.open(lesson)
+        return self._pass(lesson, epoch)
+
+    def _pass(self, lesson: Lesson, epoch: int) -> StepReport:
+        waited, sent = self._ranks.wait_s, Counter(self._ranks.sent_bytes)
+        report = self._session.strategy.learn(self.book.with_newest(lesson), epoch)
+        return replace(
+            report,
+            wait_s=self._ranks.wait_s - waited,
+            sent_bytes=Counter(self._ranks.sent_bytes) - sent,
+        )
+
+    def _sample(self, lesson: Lesson, share: float, epoch: int) -> Lesson:
+        if share >= 1:
+            return lesson
+        session = self._session
+        generator = Draw(session.seed, lesson.tau, Purpose.SAMPLE + epoch).generator()
+        chosen = time_stratified(lesson.items, session.strategy.step_events, share, generator)
+        return lesson.of_events(chosen)
+
+    def _count(self, report: StepReport, tau: int, *, broken: bool) -> None:
+        if not report.steps:
+            return
+        self._failed = self._failed + 1 if broken or report.nonfinite >= report.steps else 0
+        if self._failed >= self._optimisation.max_nonfinite:
+            raise Failure(
+                f"loss, gradient or weights were not finite in {self._failed} snapshots in a row, the last is {tau}; no "
+                "checkpoint has such numbers, and a start goes on from the newest: lower optimisation.learning_rate, set "
+                "optimisation.grad_clip, or look for extreme weights and features in the events of these snapshots"
+            )
+
+
+def _together(reports: list[StepReport]) -> StepReport:
+    """The report of several passes over a snapshot."""
+    if not reports:
+        return StepReport()
+    return StepReport(
+        steps=sum(report.steps for report in reports),
+        events=max(report.events for report in reports),
+        loss=next((report.loss for report in reversed(reports) if report.loss is not None), None),
+        replayed=sum(report.replayed for report in reports),
+        nonfinite=sum(report.nonfinite for report in reports),
+        discarded=max(report.discarded for report in reports),
+        seconds={
+            phase: sum(report.seconds.get(phase, 0.0) for report in reports)
+            for phase in dict.fromkeys(phase for report in reports for phase in report.seconds)
+        },
+        wait_s=sum(report.wait_s for report in reports),
+        sent_bytes=sum((report.sent_bytes for report in reports), Counter()),
+    )
+
+
+def time_stratified(
+    events: int, batch: int, share: float, generator: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Whole batches of consecutive events, spread evenly over them: one in every stretch of 1 / share batches.
+
+    Batches stay whole, for an event is learned from what was before its batch: events drawn one by one would be
+    learned from a staler memory than they are predicted from.
+
+    Args:
+        events: How many, in order of time.
+        batch: Events a batch.
+        share: Of the batches, in 0 … 1; each is equally likely.
+        generator: Draws where the first stretch begins.
+
+    Returns:
+        bool (events,).
+    """
+    ends = generator.random() + share * np.arange(-(-events // batch) + 1)
+    taken: NDArray[np.bool_] = np.floor(ends[1:]) > np.floor(ends[:-1])
+    return np.repeat(taken, batch)[:events]

@@ -1,0 +1,66 @@
+"""The newest checkpoint, checked against configuration and lane before anyone resumes from it or reads it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from schemas.store import LaneHeader
+from schemas.trainer_config import TrainerConfig
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from trainer.session.checkpoint import Checkpoints
+
+BEFORE_THERE_WAS_A_CHOICE = {"history_moment": "batch", "task": "link-prediction", "target": None}
+"""Values that older checkpoints were made with; they do not name these keys."""
+
+
+def identity(config: TrainerConfig, lane: LaneHeader) -> dict[str, Any]:
+    """The settings that must not change between a checkpoint and its continuation."""
+    return {
+        "lane": lane.lane,
+        "lane_checksum": lane.checksum,
+        "model": config.model,
+        "model_params": json.dumps(config.model_params, sort_keys=True),
+        "strategy": config.strategy,
+        "strategy_params": json.dumps(config.strategy_params, sort_keys=True),
+        "window": config.window,
+        "history_moment": config.history_moment,
+        "task": config.task,
+        "target": config.target.model_dump_json() if config.target is not None else None,
+        "seed": config.seed,
+    }
+
+
+def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint of the configured folder; None: there is none.
+
+    Raises:
+        Failure: It is damaged, or of another configuration, lane or log; the sentence names the key.
+    """
+    found = Checkpoints(config.checkpoint, config.keep_checkpoints).newest()
+    if found is None:
+        return None
+    path, state = found
+    made_with = {**BEFORE_THERE_WAS_A_CHOICE, **state.get("identity", {})}
+    for key, value in identity(config, lane.header).items():
+        if made_with.get(key) != value and key == "lane_checksum":
+            raise Failure(
+                f"checkpoint {path} was made on another lane {lane.header.lane}, which {config.store} no longer has: it was "
+                "made again, or with other parameters. Choose another folder in the key checkpoint"
+            )
+        if made_with.get(key) != value:
+            raise Failure(
+                f"checkpoint {path} was made with {key} = {made_with.get(key)}, the configuration has "
+                f"{value}; choose another folder in the key checkpoint, or configure the same"
+            )
+    sequence = state["sequence"]
+    lane.refresh()
+    if (
+        sequence >= len(lane.manifests)
+        or lane.manifests[sequence].log_events_checksum != state["log_events_checksum"]
+    ):
+        raise Failure(
+            f"checkpoint {path} is after snapshot number {sequence}, which lane {lane.header.lane} of "
+            f"{config.store} doesn't have with these events; choose another folder in the key checkpoint"
+        )
+    return path, state

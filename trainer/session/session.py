@@ -1,0 +1,157 @@
+"""One assembly of lane, model, task, strategy and ranks: run, evaluate, the predictor and tests all make it here."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from schemas.store import LaneHeader, LaneManifest
+from schemas.trainer_config import TrainerConfig
+from stream.store.lane.reader import LaneReader
+from stream.store.window.view import WindowView
+from trainer.data.node_names import NodeNames
+from trainer.data.windows import LogWindow, NamedEvents, NamedGraph, edge_events, named, without_labels
+from trainer.models.interface import Model, ModelShape, create_model
+from trainer.ranks import Ranks
+from trainer.strategies.interface import (
+    STRATEGIES,
+    Needs,
+    Setting,
+    Strategy,
+    require_together,
+    strategy_options,
+)
+from trainer.tasks.interface import TASKS, Task
+
+
+class Session:
+    """One rank's part in learning a lane.
+
+    Args:
+        config: Model, strategy, task and their parameters.
+        lane: This rank's reader of the lane.
+        ranks: All ranks; each makes a session.
+        seed: Of weights and draws; None: the configuration's.
+        task: The task; None: the configured one.
+
+    Attributes:
+        model: To be trained.
+        floor: The same model with the weights that it began with, never trained.
+        task: Makes the lessons and judges predictions.
+        strategy: Trains the model.
+        names: Numbers of the remembered nodes.
+        view: The lane as the strategy reads it.
+
+    Raises:
+        Failure: One of them is unknown, a parameter is wrong, or they do not go together.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        lane: LaneReader,
+        ranks: Ranks,
+        *,
+        seed: int | None = None,
+        task: Task | None = None,
+    ) -> None:
+        self.config, self.lane, self.ranks = config, lane, ranks
+        self.seed = config.seed if seed is None else seed
+        options = strategy_options(config.strategy, config.strategy_params)
+        self.task: Task = TASKS.find(config.task)(config, lane) if task is None else task
+        torch.manual_seed(self.seed)
+        model = new_model(config, self.task, lane.header, self.seed)
+        require_together(config.strategy, model, self.task, config.optimisation, lane.header, ranks.size)
+        self.model: Model = model.to(ranks.device)
+        self.floor: Model = copy.deepcopy(self.model)
+        setting = Setting(self.model, self.task, lane.header, ranks, config.optimisation, self.seed)
+        self.strategy: Strategy = STRATEGIES.find(config.strategy)(setting, options)
+        self.names = NodeNames()
+        self.view = self._fresh_view()
+
+    def reopen(self) -> None:
+        """Go along the lane from its first snapshot again; what the strategy remembers and learned stays."""
+        self.names = NodeNames()
+        self.view = self._fresh_view()
+        self.task.rewind()
+
+    def rewind(self) -> None:
+        """As ``reopen``, and forget the stream; what was learned stays."""
+        self.reopen()
+        self.strategy.rewind()
+
+    def advance(self, manifest: LaneManifest) -> None:
+        """Make a snapshot the newest; the strategy takes it in."""
+        self.view.advance(manifest)
+        self.strategy.take_in(self.view)
+
+    def pass_over(self, manifest: LaneManifest) -> int:
+        """Take in a snapshot that is neither predicted nor learned; returns its insert events."""
+        self.names.meet(manifest.num_nodes)
+        events = named(edge_events(self.lane, manifest.tau), self.names)
+        if not self.task.sees_labels:
+            events = without_labels(events)
+        self.strategy.remember(manifest.tau, events, len(self.names))
+        self.task.remember(manifest.tau, events, len(self.names))
+        return int((events.op == 1).sum())
+
+    def state(self) -> dict[str, Any]:
+        """The content of a checkpoint: of all ranks on rank 0, meaningless elsewhere; a collective."""
+        return {
+            "model": self.model.state_dict(),
+            "strategy": self.strategy.gather(self.strategy.state()),
+            "names": self.names.state(),
+            "rng": torch.get_rng_state(),
+            **({"rng_cuda": torch.cuda.get_rng_state()} if self.ranks.device.type == "cuda" else {}),
+            **self.task.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a ``state()``, with any number of ranks; generators stay as they are."""
+        self.model.load_state_dict(state["model"])
+        self.strategy.restore(state["strategy"])
+        self.names.restore(state["names"])
+        self.task.restore(dict(state))
+
+    def restore_generators(self, state: Mapping[str, Any]) -> None:
+        """Draw on from a ``state()``."""
+        torch.set_rng_state(state["rng"])
+        if "rng_cuda" in state and self.ranks.device.type == "cuda":
+            torch.cuda.set_rng_state(state["rng_cuda"])
+
+    def close(self) -> None:
+        """Give back what outlives the session."""
+        self.strategy.close()
+
+    def _fresh_view(self) -> NamedEvents:
+        """The lane from its beginning on, as the strategy needs it; one snapshot more, which the others predict."""
+        needs, labels = self.strategy.needs, self.task.sees_labels
+        if needs.view == "events":
+            return NamedEvents(LogWindow(self.lane), self.names, labels=labels)
+        view = WindowView(self.lane, needs.snapshots + 1, own_parts(needs, self.lane.header, self.ranks))
+        return NamedGraph(view, self.names, labels=labels)
+
+
+def new_model(config: TrainerConfig, task: Task, lane: LaneHeader | None, seed: int) -> Model:
+    """The configured model with freshly drawn weights (torch's global generator), on the host.
+
+    Args:
+        config: Model and its parameters.
+        task: Has the head.
+        lane: Has the widths of features; None: there are none.
+        seed: Of what the model draws by itself.
+
+    Raises:
+        Failure: Unknown model or parameter, or a value out of range.
+    """
+    features, edge_features = (lane.node_features, lane.edge_features) if lane is not None else (0, 0)
+    shape = ModelShape(features, config.window, seed, edge_features, task.head)
+    return create_model(config.model, shape, config.model_params)
+
+
+def own_parts(needs: Needs, lane: LaneHeader, ranks: Ranks) -> list[int] | None:
+    """The parts that a rank views: part k belongs to rank k mod ranks; None: all, discarded edges included."""
+    if needs.parts == "all":
+        return None
+    return [part for part in range(lane.parts) if part % ranks.size == ranks.rank]

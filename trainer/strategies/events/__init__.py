@@ -1,0 +1,1 @@
+"""Strategies for event models: batches of events along a memory."""

@@ -1,0 +1,205 @@
+"""The events so far, and the memory of every model that goes along them: what strategies for event models have."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stream.store.log.event_columns import EventColumns
+from trainer.data.event_feed import EventFeed
+from trainer.data.examples import Examples, Queries
+from trainer.models.memory.model import MemoryModel
+from trainer.ranks import Ranks
+from trainer.strategies.events.memory_cursor import MemoryCursor, logits, on_host
+from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
+from trainer.tasks.interface import Task
+
+Int64 = NDArray[np.int64]
+MakeStream = Callable[[MemoryModel, EventFeed], MemoryStream]
+RestoreStream = Callable[[MemoryStream, dict[str, Any]], None]
+
+
+class Memories:
+    """A feed of events and a cursor per model: the trained one's first, then those that are predicted beside it.
+
+    Args:
+        model: The trained one.
+        make: Makes the stream of a model.
+        edge_features: Width of an edge's feature vector.
+
+    Attributes:
+        feed: All events that are remembered.
+        tau: The newest snapshot; None before the first.
+        num_nodes: Nodes after it.
+    """
+
+    def __init__(self, model: MemoryModel, make: MakeStream, edge_features: int) -> None:
+        self._model, self._make = model, make
+        self.feed = EventFeed(edge_features)
+        self.tau: int | None = None
+        self.num_nodes = 0
+        self._cursors = [self._cursor(model)]
+        self._resumed: list[MemoryCursor] = []  # of other models, in the order in which they came before
+
+    def has(self, tau: int) -> bool:
+        """Whether a snapshot was taken in already: a checkpoint was made after it."""
+        return self.tau is not None and tau <= self.tau
+
+    def take_in(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """Append a snapshot's events; what was done last about the one before stays done."""
+        for cursor in self._cursors:
+            cursor.settle()
+        self.feed.append(events, num_nodes)
+        self.tau, self.num_nodes = tau, num_nodes
+
+    @property
+    def trained(self) -> MemoryCursor:
+        """The trained model's cursor."""
+        return self._cursors[0]
+
+    @property
+    def every(self) -> list[MemoryCursor]:
+        """All cursors."""
+        return [*self._cursors, *self._resumed]
+
+    def restarted(self, model: MemoryModel) -> MemoryStream:
+        """A model's stream as it was before the newest snapshot."""
+        cursor = next((each for each in self._cursors if each.model is model), None)
+        if cursor is None:
+            cursor = self._resumed.pop(0) if self._resumed else self._cursor(model)
+            cursor.model = cursor.stream.model = model
+            self._cursors.append(cursor)
+        cursor.restart()
+        return cursor.stream
+
+    def forget(self, kept: Int64, first: int) -> int:
+        """See ``Forgets.forget``."""
+        events = len(self.feed)
+        before = self.feed.forget(kept, min(first, *(cursor.stream.position for cursor in self.every)))
+        for cursor in self.every:
+            cursor.settle()
+            cursor.stream.forget(kept, before)
+        return events - len(self.feed)
+
+    def state(self) -> dict[str, Any]:
+        """The events with their graph, and every model's memory."""
+        return {
+            "tau": self.tau,
+            "num_nodes": self.num_nodes,
+            "feed": self.feed.state(),
+            "streams": {str(place): cursor.stream.state() for place, cursor in enumerate(self.every)},
+        }
+
+    def restore(self, state: dict[str, Any], restore_stream: RestoreStream) -> None:
+        """Continue from a ``state()``, in fresh memories.
+
+        Args:
+            state: The state.
+            restore_stream: Restores each stream from its part of it.
+        """
+        self.tau, self.num_nodes = state["tau"], state["num_nodes"]
+        self.feed.restore({name: np.asarray(column) for name, column in state["feed"].items()})
+        cursors = [self._cursor(self._model) for _ in state["streams"]]
+        for place, cursor in enumerate(cursors):
+            restore_stream(cursor.stream, state["streams"][str(place)])
+        self._cursors, self._resumed = cursors[:1], cursors[1:]
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes held, by kind."""
+        return {
+            "events": self.feed.memory_bytes,
+            "memory": sum(cursor.stream.memory_bytes for cursor in self.every),
+        }
+
+    def _cursor(self, model: MemoryModel) -> MemoryCursor:
+        return MemoryCursor(model, self._make(model, self.feed))
+
+
+@torch.no_grad()
+def predicted(
+    memories: Memories, model: MemoryModel, queries: Sequence[Queries], ranks: Ranks
+) -> list[NDArray[np.float32]]:
+    """Logits of queries about the newest snapshot, moment after moment; a collective."""
+    stream = memories.restarted(model)
+    found: list[list[Tensor]] = [[] for _ in queries]
+    for number, here, before_us in _by_moment(queries, stream, model, ranks):
+        found[number].append(logits(stream, queries[number], here, before_us))
+    return [on_host(answer) for answer in found]
+
+
+@torch.no_grad()
+def sources(memories: Memories, model: MemoryModel, queries: Queries, ranks: Ranks) -> Tensor:
+    """Embeddings (Q, width) of the queries' sources, each just before its event; a collective."""
+    stream = memories.restarted(model)
+    found = [stream.mailbox.own.new_empty(0, model.width)]
+    for _, here, before_us in _by_moment([queries], stream, model, ranks):
+        asked = queries.part(here)
+        times = np.full(len(asked), before_us) if model.once_a_batch else asked.time_us
+        found.append(stream.embed_all(asked.src, times, before_us))
+    return torch.cat(found)
+
+
+def batch_loss(
+    task: Task, stream: MemoryStream, examples: Examples, here: slice, *, batch: int, draw: int
+) -> Tensor:
+    """Mean loss of consecutive events and their negatives, seen from what is strictly before the first.
+
+    Args:
+        task: Has the loss.
+        stream: Of the trained model.
+        examples: What is learned.
+        here: Which events.
+        batch: Events whose mails are delivered together on the way.
+        draw: Distinguishes the neighbours that are drawn.
+    """
+    positive, negative = examples.learned, examples.training
+    before_us = int(positive.time_us[here.start])
+    stream.batch = draw
+    stream.deliver_before(before_us, batch)
+    if not stream.model.training:
+        stream.model.train()
+    both = Queries.join([positive.part(here), negative.part(here)])
+    answers = logits(stream, both, slice(0, len(both)), before_us)
+    stream.batch = 0
+    truth = torch.zeros_like(answers)
+    truth[: here.stop - here.start] = 1
+    return task.loss(answers, truth, "mean")
+
+
+def _by_moment(
+    queries: Sequence[Queries], stream: MemoryStream, model: MemoryModel, ranks: Ranks
+) -> Iterator[tuple[int, slice, int]]:
+    """Deliver what is before each moment that any rank asks about, and then say who asks what there.
+
+    Yields:
+        Number of the set of queries, a few of its rows and the moment: as many on every rank, empty ones included.
+    """
+    asked = [np.unique(query.before_us) for query in queries]
+    moments = ranks.union(np.unique(np.concatenate([np.empty(0, np.int64), *asked])))
+    begins = np.stack([np.searchsorted(query.before_us, moments) for query in queries])
+    ends = np.stack([np.searchsorted(query.before_us, moments + 1) for query in queries])
+    most = ranks.largest(ends - begins)
+    for column, before_us in enumerate(moments.tolist()):
+        stream.deliver_before(before_us)
+        model.eval()
+        for number, longest in enumerate(most[:, column].tolist()):
+            begin, end = int(begins[number, column]), int(ends[number, column])
+            for first in range(begin, begin + longest, ROWS_AT_ONCE):
+                yield number, slice(min(first, end), min(first + ROWS_AT_ONCE, end)), before_us
+
+
+@torch.no_grad()
+def after_all(memories: Memories, nodes: Int64) -> Tensor:
+    """Embeddings (n, width) of nodes by the trained model, a microsecond after the newest event, all events seen."""
+    stream, feed = memories.trained.stream, memories.feed
+    after = int(feed.time_us[-1]) + 1 if len(feed) else 0
+    position = stream.mark()
+    stream.deliver_before(after)
+    stream.model.eval()
+    found = stream.embed_all(nodes, np.full(len(nodes), after), after)
+    stream.back(position)
+    return found

@@ -1,0 +1,73 @@
+"""One model's way through a snapshot: where its memory stood before it, and the logits of queries."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stream.service.heartbeat import beat
+from trainer.data.examples import Queries
+from trainer.device import to_device
+from trainer.models.memory.model import MemoryModel
+from trainer.strategies.events.looked_up import Asked
+from trainer.strategies.events.memory_stream import MemoryStream
+
+
+@dataclass(slots=True)
+class MemoryCursor:
+    """A model's stream, and where it stood before the newest snapshot."""
+
+    model: MemoryModel
+    stream: MemoryStream
+    marked: int | None = None
+
+    def restart(self) -> None:
+        """Back to before the newest snapshot: whatever is done about it begins there."""
+        if self.marked is not None:
+            self.stream.back(self.marked)
+        self.marked = self.stream.mark()
+
+    def settle(self) -> None:
+        """What was done last about the newest snapshot stays done."""
+        self.stream.mailbox.forget()
+        self.marked = None
+
+
+def logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Tensor:
+    """Logits of some queries; each (node, event) is embedded once, or each node."""
+    beat()
+    z, asked = embedded(stream, queries, here, before_us)
+    if stream.looked_up is not None:
+        stream.looked_up.asked = asked
+    return score(stream.model, z, asked)
+
+
+def on_host(parts: list[Tensor]) -> NDArray[np.float32]:
+    """Logits that were found one part after the other, fetched at once: the host waits for the device only here."""
+    if not parts:
+        return np.empty(0, np.float32)
+    found: NDArray[np.float32] = torch.cat(parts).float().cpu().numpy()
+    return found
+
+
+def score(model: MemoryModel, z: Tensor, asked: Asked) -> Tensor:
+    """Logits (q,) of pairs among embeddings (n, d)."""
+    return model.score(z, asked.at_src, asked.at_dst, asked.encounters, asked.walks)
+
+
+def embedded(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> tuple[Tensor, Asked]:
+    """The embeddings that some queries need, and which of them each is about."""
+    src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
+    if stream.model.once_a_batch:
+        nodes, place = stream.distinct(np.concatenate([src, dst]))
+        z = stream.embed(nodes, np.full(len(nodes), before_us), before_us)
+    else:
+        asked = np.concatenate([(event << 32) | src, (event << 32) | dst])
+        keys, first, place = np.unique(asked, return_index=True, return_inverse=True)
+        z = stream.embed(keys & 0xFFFFFFFF, np.tile(time_us, 2)[first], before_us)
+    device = z.device
+    at_src, at_dst = (to_device(half, device) for half in np.split(place, 2))
+    encounters = to_device(queries.encounters[here], device)
+    return z, Asked(at_src, at_dst, encounters, stream.walk_features(src, dst, time_us))

@@ -1,0 +1,389 @@
+"""``pac``: ranks learn sub-graphs side by side, made of shuffled and combined parts (SPEED section II-C)."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from schemas.events import Op
+from schemas.store import LaneHeader
+from stream.store.log.event_columns import EventColumns
+from trainer.data.event_feed import EventFeed
+from trainer.data.examples import Examples, Queries, Share
+from trainer.data.history import Inserts
+from trainer.data.views import GraphView
+from trainer.learning.step import Learner
+from trainer.models.interface import Kind, Model
+from trainer.models.memory.model import MemoryModel
+from trainer.ranks import Ranks
+from trainer.strategies.events.mailbox import Rows
+from trainer.strategies.events.memories import Memories, after_all, batch_loss, predicted, sources
+from trainer.strategies.events.memory_stream import MemoryStream
+from trainer.strategies.events.part_groups import PartGroups
+from trainer.strategies.events.sequential import EventOptions
+from trainer.strategies.events.sharded_stream import ShardedStream, carry
+from trainer.strategies.events.shared_copies import SYNCHRONISE, SharedCopies, Synchronise
+from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.tasks.interface import Asks
+
+Int64 = NDArray[np.int64]
+
+GATHERED_AT_ONCE = 65_536
+"""Rows a rank sends at once for a checkpoint: bounds what the first rank must take at once."""
+
+_ROUNDS = 1 << 32
+"""Shuffles of one pass over a stream, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacOptions(EventOptions):
+    """Options of ``pac``.
+
+    Attributes:
+        synchronise: What becomes of a shared node's copies: ``latest`` or ``mean``.
+        shuffle_every: Snapshots between shuffles of the parts; ``evaluate`` also shuffles at every epoch.
+        batch: Whose ``batch_size`` is: ``divided``, that of all ranks together, so that any number of them makes as
+            many steps as one; ``each``, every rank's, with fewer steps the more ranks.
+    """
+
+    synchronise: str = "latest"
+    shuffle_every: int = 16
+    batch: str = "divided"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.synchronise not in SYNCHRONISE:
+            raise ValueError(f"synchronise must be {' or '.join(SYNCHRONISE)}, found {self.synchronise!r}")
+        if self.shuffle_every < 1:
+            raise ValueError(f"shuffle_every must be at least 1, found {self.shuffle_every}")
+        if self.batch not in ("divided", "each"):
+            raise ValueError(f"batch must be divided or each, found {self.batch!r}")
+
+
+@STRATEGIES.register
+class PacStrategy:
+    """SPEED's PAC: parts of a lane are combined to sub-graphs, one per rank; shared nodes are in all of them.
+
+    - Each rank has the memory of its nodes, and learns the events of its sub-graph batch after batch, alone. Gradients
+      are summed, each query weighted alike.
+    - A rank with fewer batches begins again, from the memory before the snapshot, until the longest rank is done. Then it
+      goes back to the memory at the end of its last whole cycle, and the copies of shared nodes become one again.
+    - An event is learned by one rank, or, if no rank has both ends, by none.
+    - Predictions are those of one rank: there memory is read and written across ranks, and no event is left out.
+    - One rank does what ``sequential`` does, bit for bit.
+    """
+
+    name: ClassVar[str] = "pac"
+    trains: ClassVar[Kind] = "event"
+    answers: ClassVar[frozenset[Asks]] = frozenset({"pairs"})
+    replays: ClassVar[bool] = False
+    Options: ClassVar[type] = PacOptions
+
+    def __init__(self, setting: Setting, options: PacOptions) -> None:
+        self._model: MemoryModel = setting.model
+        if options.precision == "bfloat16":
+            self._model.multiply_in(torch.bfloat16)
+        self._setting, self._options = setting, options
+        self._ranks, self._seed = setting.ranks, setting.seed
+        self._synchronise: Synchronise = cast(Synchronise, options.synchronise)
+        batch = setting.optimisation.batch_size
+        self._batch = math.ceil(batch / self._ranks.size) if options.batch == "divided" else batch
+        self.learner = Learner(self._model, setting.optimisation, setting.ranks)
+        self._passes = 0
+        self.rewind()
+
+    @classmethod
+    def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
+        """See ``Strategy.refuses``."""
+        if lane is not None and lane.parts < ranks:
+            return (
+                f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks: start at most {lane.parts} ranks"
+            )
+        return None
+
+    @property
+    def needs(self) -> Needs:
+        """See ``Strategy.needs``: who owns which node in the newest snapshot, but nothing of its edges and features."""
+        return Needs("graph")
+
+    def rewind(self) -> None:
+        """See ``Strategy.rewind``: the parts are shuffled again."""
+        ranks = self._ranks
+        self._groups = PartGroups(self._setting.lane.parts, ranks.rank, ranks.size, self._seed)
+        self._passes += 1
+        self._snapshots = 0
+        self._first = 0  # number of the newest snapshot's first event
+        self._learner = np.empty(0, np.int32)  # rank of each of its events
+        self._memories = Memories(self._model, self._stream, self._setting.lane.edge_features)
+
+    def take_in(self, view: GraphView) -> None:
+        """See ``Strategy.take_in``: parts are shuffled if it is time, and memory goes where its nodes are now."""
+        tau = view.taus[-1]
+        if self._memories.has(tau):
+            return
+        self.remember(tau, view.events(tau), view.num_nodes)
+        before = self._groups.owner
+        round_number = self._passes * _ROUNDS + self._snapshots // self._options.shuffle_every
+        self._groups.place(view.owner(tau), view.shared(), round_number)
+        for cursor in self._memories.every:
+            carry(cursor.stream.mailbox, before, self._groups.owner, self._ranks)
+        inserts = view.events(tau).op == int(Op.INSERT)
+        parts = view.event_parts(tau)
+        part = np.full(int(inserts.sum()), -1, np.int32) if parts is None else parts[inserts]
+        feed = self._memories.feed
+        src, dst = (column[self._first :].astype(np.int64) for column in (feed.src, feed.dst))
+        self._learner = self._groups.learners(src, dst, part)
+        self._snapshots += 1
+
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """See ``Strategy.remember``."""
+        self._first = len(self._memories.feed)
+        self._learner = self._learner[:0]
+        self._memories.take_in(tau, events, num_nodes)
+        self._groups.grow(num_nodes)
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        """See ``Strategy.owned``."""
+        return self._groups.owners(np.arange(num_nodes)) == self._ranks.rank
+
+    def share(self, tau: int, inserts: Inserts) -> Share | None:
+        """See ``Strategy.share``: events with both ends here, and negatives that are here."""
+        mine = self._mine()
+        if tau != self._memories.tau or len(mine) != len(inserts):
+            mine = np.zeros(len(inserts), np.bool_)  # it was before a checkpoint, and is not learned again
+        return Share(mine, self._groups.weigh)
+
+    def answer(self, model: MemoryModel, asked: Sequence[Queries]) -> list[NDArray[np.float32]]:
+        """See ``Strategy.answer``: moment after moment on all ranks together."""
+        return predicted(self._memories, model, asked, self._ranks)
+
+    def embed_sources(self, model: MemoryModel, queries: Queries) -> Tensor:
+        """See ``Strategy.embed_sources``."""
+        return sources(self._memories, model, queries, self._ranks)
+
+    def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
+        """See ``Strategy.learn``: every rank its sub-graph, in the order of the log."""
+        began = time.perf_counter()
+        (lesson,) = lessons
+        ranks, batch, learned = self._ranks, self._batch, lesson.learned
+        stream = cast(ShardedStream, self._memories.restarted(self._model))
+        sizes = ranks.exchange_sizes([len(learned)] * ranks.size)
+        if not sum(sizes):
+            return StepReport(discarded=len(lesson.every))
+        latest = -np.iinfo(np.int64).max
+        first_us = -ranks.maximum([-int(learned.time_us[0]) if len(learned) else latest])[0]
+        stream.deliver_before(first_us, batch)
+        if ranks.rank > 0:  # rank 0's generator goes on, and is in the checkpoint
+            draw = [self._seed, lesson.tau % (1 << 63), epoch, ranks.rank]
+            torch.manual_seed(int(np.random.default_rng(draw).integers(1 << 63)))
+        cycle = _Cycle(stream, self._groups, ranks, self._first + np.flatnonzero(self._mine()))
+        counts = [math.ceil(size / batch) for size in sizes]
+        own, steps = counts[ranks.rank], max(counts)
+        sizes_here = []
+        for step in range(steps):
+            total = sum(
+                _batch_size(size, step % count, batch)
+                for size, count in zip(sizes, counts, strict=True)
+                if count
+            )
+            if own and step and step % own == 0:
+                cycle.wrap(keep=step // own == steps // own)
+            here = (
+                slice(step % own * batch, min((step % own + 1) * batch, len(learned))) if own else slice(0, 0)
+            )
+            mine = here.stop - here.start
+            loss = (
+                batch_loss(self._setting.task, stream, lesson, here, batch=batch, draw=self.learner.steps + 1)
+                if mine
+                else None
+            )
+            sizes_here.append(mine)
+            self.learner.step(loss, mine / total)
+        cycle.end(whole=not own or steps % own == 0)
+        last_us = int(learned.time_us[(own - 1) * batch]) if own else latest
+        (until_us,) = ranks.maximum([last_us])
+        stream.deliver_before(until_us, batch)
+        cycle.join(until_us, self._synchronise, self._first, self._learner)
+        self._model.eval()
+        ended = self.learner.settled()
+        taken = [
+            (loss, 2 * size) for size, (loss, left_out) in zip(sizes_here, ended, strict=True) if not left_out
+        ]
+        losses, queries = math.fsum(loss * size for loss, size in taken), sum(size for _, size in taken)
+        loss_sum, query_sum = ranks.total([losses, queries])
+        return StepReport(
+            steps=steps,
+            events=sum(sizes),
+            loss=loss_sum / query_sum if query_sum else None,
+            nonfinite=len(ended) - len(taken),
+            discarded=len(lesson.every) - sum(sizes),
+            seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
+        )
+
+    def undo(self) -> None:
+        """See ``Strategy.undo``."""
+        self._memories.trained.restart()
+
+    def embeddings(self, nodes: Int64) -> Tensor:
+        """See ``Strategy.embeddings``."""
+        return after_all(self._memories, nodes)
+
+    def state(self) -> dict[str, Any]:
+        """See ``Strategy.state``: of the memory, this rank's rows."""
+        return {
+            **self.learner.state(),
+            **self._memories.state(),
+            "groups": self._groups.state(),
+            "passes": self._passes,
+            "snapshots": self._snapshots,
+        }
+
+    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See ``Strategy.gather``: rows of all ranks."""
+        return {**state, "streams": {place: self._gathered(own) for place, own in state["streams"].items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Strategy.restore``; the number of ranks may be another one."""
+        self.learner.restore(state)
+        self.rewind()
+        self._passes, self._snapshots = state["passes"], state["snapshots"]
+        self._groups.restore(state["groups"])
+        self._memories.restore(state, self._restore_stream)
+        self._first = len(self._memories.feed)
+
+    def close(self) -> None:
+        """See ``Strategy.close``."""
+
+    @property
+    def event_times(self) -> Int64:
+        """See ``Forgets.event_times``."""
+        return self._memories.feed.time_us
+
+    def forget(self, kept: Int64, first: int) -> int:
+        """See ``Forgets.forget``."""
+        events = self._memories.forget(kept, first)
+        self._groups.keep(kept)
+        self._first = len(self._memories.feed)
+        self._learner = self._learner[:0]
+        return events
+
+    @property
+    def step_events(self) -> int:
+        """See ``Strategy.step_events``."""
+        return self._batch * self._ranks.size
+
+    @property
+    def held_bytes(self) -> dict[str, int]:
+        """See ``Strategy.held_bytes``: events with their graph, memories, and who has what."""
+        return {
+            **self._memories.memory_bytes,
+            "parts": self._groups.memory_bytes + self._learner.nbytes,
+        }
+
+    def _mine(self) -> NDArray[np.bool_]:
+        return self._learner == self._ranks.rank
+
+    def _stream(self, model: MemoryModel, feed: EventFeed) -> MemoryStream:
+        return ShardedStream(model, feed, self._ranks, self._options.group, self._groups)
+
+    def _restore_stream(self, stream: MemoryStream, state: dict[str, Any]) -> None:
+        stream.position = int(state["position"])
+        held = np.zeros(max(len(self._groups.owner), len(state["event_us"])), np.bool_)
+        held[: len(self._groups.owner)] = self._groups.owner == self._ranks.rank
+        stream.mailbox.restore(state, held)
+
+    def _gathered(self, own: dict[str, Any]) -> dict[str, Any]:
+        """One stream's state with the rows of all ranks on rank 0, in its host's memory."""
+        ranks = self._ranks
+        (most,) = ranks.maximum([len(own["nodes"])])
+        firsts = range(0, max(most, 1), GATHERED_AT_ONCE)
+
+        def collected(rows: Any) -> Tensor:
+            table = rows if isinstance(rows, Tensor) else torch.from_numpy(np.ascontiguousarray(rows))
+            blocks = []
+            for first in firsts:
+                block = table[first : first + GATHERED_AT_ONCE]
+                sent = [len(block), *[0] * (ranks.size - 1)]
+                blocks.append(ranks.exchange(block, sent, ranks.exchange_sizes(sent), "checkpoint"))
+            return torch.cat(blocks)
+
+        by_row = ("nodes", "mail", "sketch", "sketch_us")
+        return {key: collected(value) if key in by_row else value for key, value in own.items()}
+
+
+class _Cycle:
+    """One rank's way over its events again and again, until all ranks have been over theirs once (Algorithm 2)."""
+
+    def __init__(self, stream: ShardedStream, groups: PartGroups, ranks: Ranks, numbers: Int64) -> None:
+        self._stream, self._groups, self._ranks = stream, groups, ranks
+        self._from = stream.position
+        self._copies: SharedCopies | None = None
+        if ranks.size > 1:
+            known = groups.shared[: len(stream.mailbox.event_us)]
+            shared = np.flatnonzero(known)
+            mine = groups.owner[shared] == ranks.rank
+            self._copies = SharedCopies(stream, shared, mine, ranks)
+        self._numbers = numbers[np.searchsorted(numbers, self._from) :]
+        self._backup: tuple[Rows, int] | None = None
+        stream.mailbox.mark()
+        stream.part(self._numbers)
+
+    def wrap(self, *, keep: bool) -> None:
+        """Begin anew, from the memory before; ``keep``: this was the last whole cycle."""
+        mailbox = self._stream.mailbox
+        if keep:
+            self._backup = mailbox.rows(mailbox.changed()), self._stream.delivered
+        mailbox.back()
+        mailbox.mark()
+        self._stream.part(self._numbers)
+
+    def end(self, *, whole: bool) -> None:
+        """The longest rank is done; unless this one ends with a ``whole`` cycle, back to the end of its last one."""
+        if whole:
+            return
+        assert self._backup is not None
+        mailbox = self._stream.mailbox
+        mailbox.back()
+        mailbox.mark()
+        mailbox.write(self._backup[0])
+        self._stream.delivered = self._backup[1]
+
+    def join(self, until_us: int, how: Synchronise, first: int, learner: NDArray[np.int32]) -> None:
+        """All ranks have delivered their events before a time: one memory again.
+
+        Args:
+            until_us: Microseconds.
+            how: What becomes of copies.
+            first: Number of the newest snapshot's first event.
+            learner: int32, rank of each of its events.
+        """
+        stream, mailbox = self._stream, self._stream.mailbox
+        ours = self._numbers[: stream.delivered]
+        stream.join(until_us)
+        if self._copies is not None:
+            numbers = np.arange(max(self._from, first), stream.position)
+            numbers = numbers[learner[numbers - first] >= 0]
+            touched = stream.ends(numbers)
+            shared = self._copies.nodes
+            self._copies.merge(how, np.intersect1d(stream.ends(ours), shared), np.isin(shared, touched))
+            self._tell_times(touched[~self._groups.shared[touched]])
+        mailbox.fold()
+
+    def _tell_times(self, nodes: Int64) -> None:
+        """Owners know when their nodes had their latest events; everybody must."""
+        mailbox = self._stream.mailbox
+        mine = self._groups.owner[nodes] == self._ranks.rank
+        times = np.stack([mailbox.event_us[nodes], mailbox.former_us[nodes]])
+        times = self._ranks.largest(np.where(mine, times, np.iinfo(np.int64).min))
+        mailbox.set_times(nodes[~mine], times[0, ~mine], times[1, ~mine])
+
+
+def _batch_size(size: int, step: int, batch: int) -> int:
+    """Events of a rank's batch number ``step``."""
+    return max(0, min(batch, size - step * batch))

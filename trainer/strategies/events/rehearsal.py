@@ -1,0 +1,186 @@
+"""Old batches learned again: what they were predicted from is kept, so they are as they were when they were new."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from schemas.trainer_config import Replay
+from trainer.models.memory.embeddings import Hop
+from trainer.models.memory.messages import Mail
+from trainer.models.memory.model import MemoryModel
+from trainer.strategies.events.looked_up import Asked
+from trainer.strategies.events.memory_cursor import score
+from trainer.tasks.interface import Task
+
+_OFFER, _DRAW = 0x0FFE, 0xD4A3
+_FIRST_STRETCH_US = 1_000_000
+
+
+@dataclass(slots=True)
+class PastBatch:
+    """All that the logits of a batch follow from, beside the weights: mails, sampled neighbours, encounters.
+
+    No node is named in it, so it outlives whatever is forgotten or overwritten since, and nothing of its future is in
+    it. About 2 KiB an event with ten neighbours.
+
+    Attributes:
+        nodes: Distinct nodes whose states are looked up.
+        there: int64, which of them had mail.
+        mail: Their mails.
+        hops: Sampled neighbours.
+        asked: Pairs, positive ones first.
+        positives: How many those are.
+        time_us: Of its first event.
+    """
+
+    nodes: int
+    there: Tensor
+    mail: Mail
+    hops: list[Hop]
+    asked: Asked
+    positives: int
+    time_us: int
+
+    def loss(self, model: MemoryModel, task: Task) -> Tensor:
+        """Mean loss of a task under the weights as they are now."""
+        states = self.mail.gap_s.new_zeros(self.nodes, model.width)
+        if len(self.there):
+            states = states.index_copy(0, self.there, model.states(self.mail))
+        predicted = score(model, model.embed(states, self.hops), self.asked)
+        truth = torch.zeros_like(predicted)
+        truth[: self.positives] = 1
+        return task.loss(predicted, truth, "mean")
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as tensors and numbers."""
+        return {
+            "nodes": self.nodes,
+            "there": self.there,
+            "mail": _columns(self.mail),
+            "hops": {str(depth): _columns(hop) for depth, hop in enumerate(self.hops)},
+            "asked": _columns(self.asked),
+            "positives": self.positives,
+            "time_us": self.time_us,
+        }
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], device: torch.device) -> "PastBatch":
+        """From a ``state()``."""
+
+        def moved(columns: dict[str, Any]) -> dict[str, Any]:
+            return {name: None if column is None else column.to(device) for name, column in columns.items()}
+
+        return cls(
+            nodes=state["nodes"],
+            there=state["there"].to(device),
+            mail=Mail(**moved(state["mail"])),
+            hops=[Hop(**moved(state["hops"][str(depth)])) for depth in range(len(state["hops"]))],
+            asked=Asked(**moved(state["asked"])),
+            positives=state["positives"],
+            time_us=state["time_us"],
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        parts = [_columns(part) for part in (self.mail, self.asked, *self.hops)]
+        return sum(column.nbytes for part in parts for column in part.values() if column is not None)
+
+
+class Rehearsal:
+    """A bounded sample of the past, and when it is learned from.
+
+    ``reservoir`` (Vitter's algorithm R): each batch so far is equally likely to be kept. ``time``: stretches of time of
+    equal length, one batch of each, equally likely among its batches; when there are more stretches than room, they
+    double. All draws follow from the seed and the number of batches, so a resumed run replays what it would have.
+
+    Args:
+        config: How much, and which sample.
+        seed: The run's.
+    """
+
+    def __init__(self, config: Replay, seed: int) -> None:
+        self._config, self._seed = config, seed
+        self._held: dict[int, PastBatch] = {}
+        self._counts: dict[int, int] = {}  # time: batches of each stretch so far
+        self._offered = self._drawn = 0
+        self._credit = 0.0
+        self._begin_us = 0
+        self._stretch_us = _FIRST_STRETCH_US
+
+    def place_for(self, time_us: int) -> int | None:
+        """Where the batch that begins at a time is to be kept; None: it is not."""
+        if not self._config.ratio:
+            return None
+        draw = np.random.default_rng([self._seed, _OFFER, self._offered])
+        self._offered += 1
+        if self._config.sample == "reservoir":
+            place = (
+                int(draw.integers(self._offered)) if self._offered > self._config.batches else len(self._held)
+            )
+            return place if place < self._config.batches else None
+        if not self._held:
+            self._begin_us = time_us
+        while max(time_us - self._begin_us, 0) // self._stretch_us >= self._config.batches:
+            self._widen(draw)
+        place = max(time_us - self._begin_us, 0) // self._stretch_us
+        self._counts[place] = self._counts.get(place, 0) + 1
+        return place if draw.random() * self._counts[place] < 1 else None
+
+    def keep(self, place: int, batch: PastBatch) -> None:
+        """Keep a batch at its place."""
+        self._held[place] = batch
+
+    def due(self, events: int) -> list[PastBatch]:
+        """After so many new events were learned: the old batches to be learned now, often none."""
+        self._credit += events * self._config.ratio
+        found: list[PastBatch] = []
+        while self._held and self._credit > 0:
+            draw = np.random.default_rng([self._seed, _DRAW, self._drawn])
+            chosen = self._held[sorted(self._held)[int(draw.integers(len(self._held)))]]
+            if self._credit < chosen.positives:
+                break
+            self._drawn += 1
+            self._credit -= chosen.positives
+            found.append(chosen)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from."""
+        return {
+            "held": {str(place): batch.state() for place, batch in self._held.items()},
+            "counts": {str(place): count for place, count in self._counts.items()},
+            "numbers": [self._offered, self._drawn, self._begin_us, self._stretch_us],
+            "credit": self._credit,
+        }
+
+    def restore(self, state: dict[str, Any], device: torch.device) -> None:
+        """Continue from a ``state()``."""
+        self._held = {int(place): PastBatch.restored(held, device) for place, held in state["held"].items()}
+        self._counts = {int(place): count for place, count in state["counts"].items()}
+        self._offered, self._drawn, self._begin_us, self._stretch_us = state["numbers"]
+        self._credit = state["credit"]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        return sum(batch.memory_bytes for batch in self._held.values())
+
+    def _widen(self, draw: np.random.Generator) -> None:
+        """Stretches of twice the length: of two batches one stays, each with the weight of its stretch."""
+        held: dict[int, PastBatch] = {}
+        counts: dict[int, int] = {}
+        for place in sorted(self._counts):
+            to, count = place // 2, self._counts[place]
+            counts[to] = counts.get(to, 0) + count
+            if draw.random() * counts[to] < count:
+                held[to] = self._held[place]
+        self._held, self._counts = held, counts
+        self._stretch_us *= 2
+
+
+def _columns(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}

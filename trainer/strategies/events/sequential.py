@@ -1,0 +1,222 @@
+"""``sequential``: one rank learns a memory model event by event, in log order."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from schemas.store import LaneHeader
+from stream.store.log.event_columns import EventColumns
+from trainer.data.event_feed import EventFeed
+from trainer.data.examples import Examples, Queries, Share
+from trainer.data.history import Inserts
+from trainer.data.views import EventsView
+from trainer.learning.step import Learner
+from trainer.models.interface import Kind, Model
+from trainer.models.memory.model import MemoryModel
+from trainer.strategies.events.looked_up import LookedUp
+from trainer.strategies.events.memories import Memories, after_all, batch_loss, predicted, sources
+from trainer.strategies.events.memory_stream import MemoryStream
+from trainer.strategies.events.rehearsal import PastBatch, Rehearsal
+from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.tasks.interface import Asks
+
+Int64 = NDArray[np.int64]
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventOptions:
+    """Options of strategies for event models.
+
+    Attributes:
+        group: Events whose mails are delivered together in predictions and when catching up; training delivers its
+            batches.
+        precision: Of products with weights while training, ``float32`` or ``bfloat16``: half of a step.
+            Weights, memory and predictions are float32 anyway. It pays where the processor multiplies bfloat16 itself.
+    """
+
+    group: int = 200
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.group < 1:
+            raise ValueError(f"group must be at least 1, found {self.group}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be {' or '.join(PRECISIONS)}, found {self.precision!r}")
+
+
+@STRATEGIES.register
+class SequentialStrategy:
+    """One rank, batches of consecutive events: deliver what is strictly earlier than the batch, predict, learn.
+
+    Predicting and learning a snapshot both begin with the memory as it was before it, and the memory goes on from
+    what was done last, so a second pass over a snapshot doesn't see its events twice. The lane's parts don't matter.
+    """
+
+    name: ClassVar[str] = "sequential"
+    trains: ClassVar[Kind] = "event"
+    answers: ClassVar[frozenset[Asks]] = frozenset({"pairs"})
+    replays: ClassVar[bool] = True
+    Options: ClassVar[type] = EventOptions
+
+    def __init__(self, setting: Setting, options: EventOptions) -> None:
+        self._model: MemoryModel = setting.model
+        if options.precision == "bfloat16":
+            self._model.multiply_in(torch.bfloat16)
+        self._setting, self._options = setting, options
+        self._ranks = setting.ranks
+        self._batch = setting.optimisation.batch_size
+        self.learner = Learner(self._model, setting.optimisation, setting.ranks)
+        self.rewind()
+
+    @classmethod
+    def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
+        """See ``Strategy.refuses``."""
+        if ranks > 1:
+            return f"strategy {cls.name} learns on one rank, found {ranks}; start one, or choose strategy pac"
+        return None
+
+    @property
+    def needs(self) -> Needs:
+        """See ``Strategy.needs``."""
+        return Needs("events")
+
+    def rewind(self) -> None:
+        """See ``Strategy.rewind``."""
+        self._memories = Memories(self._model, self._stream, self._setting.lane.edge_features)
+        self._rehearsal = Rehearsal(self._setting.optimisation.replay, self._setting.seed)
+
+    def take_in(self, view: EventsView) -> None:
+        """See ``Strategy.take_in``."""
+        tau = view.taus[-1]
+        if not self._memories.has(tau):
+            self._memories.take_in(tau, view.events(tau), view.num_nodes)
+
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """See ``Strategy.remember``."""
+        self._memories.take_in(tau, events, num_nodes)
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        """See ``Strategy.owned``."""
+        return np.ones(num_nodes, np.bool_)
+
+    def share(self, tau: int, inserts: Inserts) -> Share | None:
+        """See ``Strategy.share``."""
+        return None
+
+    def answer(self, model: MemoryModel, asked: Sequence[Queries]) -> list[NDArray[np.float32]]:
+        """See ``Strategy.answer``."""
+        return predicted(self._memories, model, asked, self._ranks)
+
+    def embed_sources(self, model: MemoryModel, queries: Queries) -> Tensor:
+        """See ``Strategy.embed_sources``."""
+        return sources(self._memories, model, queries, self._ranks)
+
+    def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
+        """See ``Strategy.learn``; the order is that of the log in every epoch."""
+        began = time.perf_counter()
+        (lesson,) = lessons
+        stream = self._memories.restarted(self._model)
+        events = len(lesson.learned)
+        sizes: list[tuple[int, int]] = []  # of each step: new and old events
+        for first in range(0, events, self._batch):
+            here = slice(first, min(first + self._batch, events))
+            new = here.stop - here.start
+            sizes.append((new, 0))
+            self.learner.step(self._new(stream, lesson, here, keep=epoch == 0))
+            for old in self._rehearsal.due(new):
+                sizes.append((0, old.positives))
+                self.learner.step(old.loss(self._model, self._setting.task))
+        self._model.eval()
+        losses, learned, nonfinite, replayed = 0.0, 0, 0, 0
+        for (new, again), (loss, left_out) in zip(sizes, self.learner.settled(), strict=True):
+            nonfinite += left_out
+            if not left_out:
+                losses, learned, replayed = losses + 2 * new * loss, learned + new, replayed + again
+        return StepReport(
+            steps=math.ceil(events / self._batch),
+            events=learned,
+            loss=losses / (2 * learned) if learned else None,
+            nonfinite=nonfinite,
+            replayed=replayed,
+            seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
+        )
+
+    def undo(self) -> None:
+        """See ``Strategy.undo``."""
+        self._memories.trained.restart()
+
+    @torch.no_grad()
+    def embeddings(self, nodes: Int64) -> Tensor:
+        """See ``Strategy.embeddings``."""
+        return after_all(self._memories, nodes)
+
+    def state(self) -> dict[str, Any]:
+        """See ``Strategy.state``: the optimiser, the events with their graph, and every model's memory."""
+        return {
+            **self.learner.state(),
+            **self._memories.state(),
+            "rehearsal": self._rehearsal.state(),
+        }
+
+    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See ``Strategy.gather``."""
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Strategy.restore``."""
+        self.learner.restore(state)
+        self.rewind()
+        self._memories.restore(state, MemoryStream.restore)
+        self._rehearsal.restore(state["rehearsal"], self._ranks.device)
+
+    def close(self) -> None:
+        """See ``Strategy.close``."""
+
+    @property
+    def event_times(self) -> Int64:
+        """See ``Forgets.event_times``."""
+        return self._memories.feed.time_us
+
+    def forget(self, kept: Int64, first: int) -> int:
+        """See ``Forgets.forget``."""
+        return self._memories.forget(kept, first)
+
+    @property
+    def step_events(self) -> int:
+        """See ``Strategy.step_events``."""
+        return self._batch
+
+    @property
+    def held_bytes(self) -> dict[str, int]:
+        """See ``Strategy.held_bytes``: events with their graph, memories, and old batches."""
+        return {**self._memories.memory_bytes, "rehearsal": self._rehearsal.memory_bytes}
+
+    def _stream(self, model: MemoryModel, feed: EventFeed) -> MemoryStream:
+        return MemoryStream(model, feed, self._ranks.device, self._options.group)
+
+    def _new(self, stream: MemoryStream, lesson: Examples, here: slice, *, keep: bool) -> Tensor:
+        """Mean loss of a new batch, which is kept if it is to be learned again."""
+        time_us = int(lesson.learned.time_us[here.start])
+        place = self._rehearsal.place_for(time_us) if keep else None
+        draw = self.learner.steps + 1
+        if place is None:
+            return batch_loss(self._setting.task, stream, lesson, here, batch=self._batch, draw=draw)
+        stream.looked_up = seen = LookedUp()
+        loss = batch_loss(self._setting.task, stream, lesson, here, batch=self._batch, draw=draw)
+        stream.looked_up = None
+        assert seen.states is not None
+        assert seen.asked is not None
+        nodes, there, mail = seen.states
+        self._rehearsal.keep(
+            place, PastBatch(nodes, there, mail, seen.hops, seen.asked, here.stop - here.start, time_us)
+        )
+        return loss

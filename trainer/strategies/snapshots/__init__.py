@@ -1,0 +1,1 @@
+"""Strategies for snapshot models: ways to cut the grid of snapshots × nodes."""

@@ -1,0 +1,125 @@
+"""The snapshots a prediction may look at, as one rank sees them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.snapshots.delta import Csr
+from trainer.data.activity import activity_of
+from trainer.data.neighbours import sample_neighbours
+from trainer.data.views import GraphView
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+
+STRIDE = 1 << 32
+"""Larger than every dense id."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastSnapshot:
+    """One snapshot of the window.
+
+    Attributes:
+        tau: Interval index.
+        graph: Adjacency; complete for the nodes this rank owns.
+        home: int32 (dense ids of τ,): the rank that owns each node, −1 for none.
+        activity: float32 (dense ids of τ, 2): log(1 + inserts of τ as source, as destination).
+    """
+
+    tau: int
+    graph: Csr
+    home: Int32
+    activity: Float32
+
+
+class Past:
+    """Snapshots before the one to be predicted, oldest first; nodes in them are named by one int64 *key*.
+
+    A key is place · ``STRIDE`` + node, so a window is one large graph of disjoint snapshots: sampled, fetched and
+    multiplied at once. Nodes that a snapshot does not have may be named: nobody owns them.
+
+    Attributes:
+        snapshots: At most ``length``, oldest first.
+        length: Snapshots the model wants.
+    """
+
+    def __init__(self, snapshots: list[PastSnapshot], length: int) -> None:
+        self.snapshots = snapshots
+        self.length = length
+
+    def keys(self, nodes: Int64) -> Int64:
+        """Keys of ``nodes`` in every snapshot: int64 (snapshots, n)."""
+        places = np.arange(len(self.snapshots), dtype=np.int64)
+        return places[:, None] * STRIDE + nodes
+
+    def homes(self, keys: Int64) -> Int32:
+        """Rank that owns each key, −1 for none."""
+        out = np.full(len(keys), -1, np.int32)
+        for snapshot, here, nodes in self.by_snapshot(keys):
+            inside = nodes < len(snapshot.home)
+            out[here][inside] = snapshot.home[nodes[inside]]
+        return out
+
+    def activity(self, keys: Int64) -> Float32:
+        """float32 (n, 2), see ``PastSnapshot``."""
+        out = np.zeros((len(keys), 2), np.float32)
+        for snapshot, here, nodes in self.by_snapshot(keys):
+            out[here] = snapshot.activity[nodes]
+        return out
+
+    def sample(self, keys: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:
+        """Neighbours of sorted keys, as keys: indptr int64 (n + 1,), neighbours int64 (indptr[-1],)."""
+        starts, found, offset = [np.zeros(1, np.int64)], [], 0
+        for place, (snapshot, _, nodes) in enumerate(self.by_snapshot(keys)):
+            indptr, neighbours = sample_neighbours(snapshot.graph, nodes, fanout, seed + snapshot.tau)
+            starts.append(indptr[1:] + offset)
+            offset += int(indptr[-1])
+            found.append(neighbours + place * STRIDE)
+        return np.concatenate(starts), np.concatenate([*found, np.empty(0, np.int64)])
+
+    def by_snapshot(self, keys: Int64) -> list[tuple[PastSnapshot, slice, Int64]]:
+        """Sorted keys apart: for each snapshot, where its keys stand and their nodes."""
+        borders = np.searchsorted(keys, np.arange(len(self.snapshots) + 1) * STRIDE)
+        return [
+            (snapshot, slice(begin, end), keys[begin:end] - place * STRIDE)
+            for place, (snapshot, begin, end) in enumerate(
+                zip(self.snapshots, borders[:-1].tolist(), borders[1:].tolist(), strict=True)
+            )
+        ]
+
+
+class PastBuilder:
+    """Makes the ``Past`` of each new snapshot, reusing what it knows of older ones.
+
+    Args:
+        length: Snapshots the model wants.
+        ranks: Part k belongs to rank k mod ``ranks``.
+    """
+
+    def __init__(self, length: int, ranks: int) -> None:
+        self._length = length
+        self._ranks = ranks
+        self._known: dict[int, PastSnapshot] = {}
+
+    def before_latest(self, window: GraphView) -> Past:
+        """The snapshots before the window's newest one: what predicting the newest may look at."""
+        return self._past(window, window.taus[:-1])
+
+    def through_latest(self, window: GraphView) -> Past:
+        """The newest snapshot and those before it: what the next prediction will look at."""
+        return self._past(window, window.taus)
+
+    def _past(self, window: GraphView, taus: list[int]) -> Past:
+        taus = taus[-self._length :]
+        for tau in taus:
+            self._known[tau] = self._known.get(tau) or self._snapshot(window, tau)
+        self._known = {tau: known for tau, known in self._known.items() if tau in window.taus}
+        return Past([self._known[tau] for tau in taus], self._length)
+
+    def _snapshot(self, window: GraphView, tau: int) -> PastSnapshot:
+        owner = window.owner(tau)
+        home = np.where(owner >= 0, owner % self._ranks, -1).astype(np.int32)
+        return PastSnapshot(tau, window.csr(tau), home, activity_of(window.events(tau), len(owner)))

@@ -1,0 +1,221 @@
+"""``vertex``: vertex-parallel training over a window of snapshots (DistDy)."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from schemas.store import LaneHeader
+from stream.service.heartbeat import beat
+from trainer.data.views import GraphView
+from trainer.device import to_device
+from trainer.learning.step import Learner
+from trainer.models.interface import Model, NodeInputs, SnapshotModel
+from trainer.models.stages import GraphStage
+from trainer.models.unroll import unroll
+from trainer.nn.rows import rows
+from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.snapshots.past import STRIDE, Past, PastBuilder
+from trainer.strategies.snapshots.remote import InputRows
+from trainer.strategies.snapshots.sampled_layout import SampledLayout
+from trainer.strategies.snapshots.windowed import WindowedStrategy
+from trainer.tasks.interface import Lesson
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexOptions:
+    """Options of ``vertex``.
+
+    Attributes:
+        inference_nodes: Nodes embedded at once when predicting: bounds memory.
+    """
+
+    inference_nodes: int = 65_536
+
+    def __post_init__(self) -> None:
+        if self.inference_nodes < 1:
+            raise ValueError(f"inference_nodes must be at least 1, found {self.inference_nodes}")
+
+
+@STRATEGIES.register
+class VertexStrategy(WindowedStrategy):
+    """Each rank holds its parts over the window and learns the events whose source it owns.
+
+    Part k belongs to rank k mod ranks. An event is learned by the owner of its source in the newest snapshot; a
+    source without owner falls to rank id mod ranks. Gradients are summed over ranks, each query weighted alike,
+    so a step of several ranks equals one rank's step over the union of their batches. A rank that has no events
+    left in a step takes part with an empty batch.
+    """
+
+    name: ClassVar[str] = "vertex"
+    Options: ClassVar[type] = VertexOptions
+
+    def __init__(self, setting: Setting, options: VertexOptions) -> None:
+        self._model: SnapshotModel = setting.model
+        self._task = setting.task
+        self._ranks = setting.ranks
+        self._seed = setting.seed
+        self._batch = setting.optimisation.batch_size
+        self._features = setting.lane.node_features
+        self._inference_nodes = options.inference_nodes
+        self.learner = Learner(self._model, setting.optimisation, setting.ranks)
+        self._inputs = InputRows(setting.ranks, self._features)
+        self._view: GraphView | None = None
+        self.rewind()
+
+    @classmethod
+    def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
+        """See ``Strategy.refuses``."""
+        assert isinstance(model, SnapshotModel)
+        along = [stage.along for stage in model.stages]
+        if "both" in along or along != sorted(along):  # graph before time
+            return (
+                f"strategy {cls.name} needs all graph stages before the time stages, but {model.name} has "
+                f"{', '.join(along)}: rows that a later graph stage looks at are on other ranks. Choose strategy whole"
+            )
+        for stage in model.stages:
+            if isinstance(stage, GraphStage) and not stage.samples:
+                return (
+                    f"strategy {cls.name} samples neighbours, which stage {type(stage).__name__} of {model.name} is not "
+                    "defined on. Choose strategy whole"
+                )
+        if lane is None:
+            return None
+        if lane.kind != "vertex":
+            return (
+                f"strategy {cls.name} needs a lane whose partitioner gives every node one owner, but lane "
+                f"{lane.lane} is made by {lane.algorithm}, an edge partitioner; name a vertex lane in the key lane"
+            )
+        if lane.parts < ranks:
+            return (
+                f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks: start at most {lane.parts} ranks"
+            )
+        return None
+
+    @property
+    def needs(self) -> Needs:
+        """See ``Strategy.needs``."""
+        return Needs("graph", self._model.window)
+
+    def rewind(self) -> None:
+        """See ``Strategy.rewind``."""
+        self._builder = PastBuilder(self._model.window, self._ranks.size)
+        self._past = Past([], self._model.window)
+
+    def take_in(self, view: GraphView) -> None:
+        """See ``Strategy.take_in``."""
+        self._view = view
+        self._past = self._builder.before_latest(view)
+        self._inputs.keep(self._past)
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        """See ``Strategy.owned``."""
+        assert self._view is not None
+        part = np.arange(num_nodes)
+        owner = self._view.owner(self._view.taus[-1])
+        part[: len(owner)] = np.where(owner >= 0, owner, part[: len(owner)])
+        mine: NDArray[np.bool_] = part % self._ranks.size == self._ranks.rank
+        return mine
+
+    def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
+        """See ``WindowedStrategy.embed_before``: in chunks, which bound memory."""
+        return self._embed_all(model, self._past, nodes)
+
+    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
+        """See ``Strategy.learn``."""
+        began = time.perf_counter()
+        (lesson,) = lessons
+        items, batch = len(lesson), self._batch
+        per_rank = self._ranks.exchange_sizes([items] * self._ranks.size)
+        steps, totals = math.ceil(max(per_rank) / batch), []
+        order = np.random.default_rng([self._seed, lesson.tau % (1 << 63), epoch]).permutation(items)
+        self._model.train()
+        for step in range(steps):
+            chosen = np.sort(order[step * batch : (step + 1) * batch])
+            totals.append(sum(min(batch, max(0, size - step * batch)) for size in per_rank))
+            loss = self.loss(lesson, chosen, (epoch << 32) + step)
+            self.learner.step(loss, 1 / max(lesson.each * totals[-1], 1))
+        self._model.eval()
+        ended = self.learner.settled()
+        taken = [(loss, total) for total, (loss, left_out) in zip(totals, ended, strict=True) if not left_out]
+        known = sum(total for _, total in taken)
+        (loss_sum,) = self._ranks.total([math.fsum(loss for loss, _ in taken)])
+        return StepReport(
+            steps=steps,
+            events=known,
+            loss=loss_sum / (lesson.each * known) if known else None,
+            nonfinite=len(ended) - len(taken),
+            seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
+        )
+
+    @torch.no_grad()
+    def embeddings(self, nodes: Int64) -> Tensor:
+        """See ``Strategy.embeddings``."""
+        assert self._view is not None
+        return self._embed_all(self._model, self._builder.through_latest(self._view), nodes)
+
+    @property
+    def step_events(self) -> int:
+        """See ``Strategy.step_events``."""
+        return self._batch * self._ranks.size
+
+    @property
+    def held_bytes(self) -> dict[str, int]:
+        """See ``Strategy.held_bytes``: rows of other ranks."""
+        return {"cache": self._inputs.memory_bytes}
+
+    def loss(self, lesson: Lesson, chosen: Int64, draw: int) -> Tensor:
+        """Sum of the losses of this rank's chosen items, a scalar; a collective, differentiable across ranks.
+
+        Args:
+            lesson: This rank's.
+            chosen: int64, ascending, below ``len(lesson)``; may be empty.
+            draw: Distinguishes neighbour samples; equal on all ranks.
+        """
+        asked, truth = lesson.part(chosen)
+        nodes = np.unique(np.concatenate(asked.ends))
+        z = self._embed(self._model, self._past, nodes, draw)
+        answers = asked.read(self._model.decoder, [rows(z, self._places(nodes, ends)) for ends in asked.ends])
+        return self._task.loss(answers, to_device(truth, answers.device))
+
+    def _embed(self, model: SnapshotModel, past: Past, nodes: Int64, draw: int) -> Tensor:
+        beat()
+        graph_stages = [stage for stage in model.stages if isinstance(stage, GraphStage)]
+        view, seed = self._view, self._seed + 7919 * draw
+        assert view is not None
+
+        def encode(wanted: Int64) -> Tensor:
+            stored, activity = self._inputs.rows(view, past, wanted), past.activity(wanted)
+            inputs = to_device(np.concatenate([stored, activity], axis=1), self._ranks.device)
+            return model.encode(
+                NodeInputs(
+                    torch.from_numpy(wanted % STRIDE),
+                    inputs[:, : self._features],
+                    inputs[:, self._features :],
+                )
+            )
+
+        layout = SampledLayout(graph_stages, past, nodes, encode, self._ranks, seed)
+        found, _ = unroll(model.stages, layout, last=True)
+        return found[0]
+
+    def _embed_all(self, model: SnapshotModel, past: Past, nodes: Int64) -> Tensor:
+        model.eval()
+        parts = [self._embed(model, past, chunk, 0) for chunk in self._chunks(nodes)]
+        return torch.cat(parts)
+
+    def _chunks(self, nodes: Int64) -> Iterator[Int64]:
+        (most,) = self._ranks.maximum([len(nodes)])
+        for begin in range(0, max(most, 1), self._inference_nodes):
+            yield nodes[begin : begin + self._inference_nodes]
+
+    def _places(self, nodes: Int64, wanted: Int64) -> Tensor:
+        return to_device(np.searchsorted(nodes, wanted), self._ranks.device)

@@ -1,0 +1,81 @@
+"""The base of strategies for snapshot models: the window is their past, so they remember nothing but the optimiser."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stream.store.log.event_columns import EventColumns
+from trainer.data.examples import Queries, Share
+from trainer.data.history import Inserts
+from trainer.device import to_device
+from trainer.learning.step import Learner
+from trainer.models.interface import Kind, SnapshotModel
+from trainer.tasks.interface import Asked, Asks
+
+Int64 = NDArray[np.int64]
+
+
+class WindowedStrategy:
+    """A strategy that embeds nodes from the snapshots of a window; a subclass says how, and how it learns.
+
+    Attributes:
+        learner: See ``Strategy``; made by the subclass.
+    """
+
+    trains: ClassVar[Kind] = "snapshot"
+    answers: ClassVar[frozenset[Asks]] = frozenset({"pairs", "nodes"})
+    replays: ClassVar[bool] = False
+    learner: Learner
+
+    def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
+        """Embeddings (n, width) of nodes, ascending, from the snapshots before the newest; a collective without gradient."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def answer(self, model: SnapshotModel, asked: Sequence[Asked]) -> list[NDArray[np.float32]]:
+        """See ``Strategy.answer``."""
+        nodes = np.unique(np.concatenate([ends for each in asked for ends in each.ends]))
+        z = self.embed_before(model, nodes)
+        answers = [
+            each.read(
+                model.decoder, [z[to_device(np.searchsorted(nodes, ends), z.device)] for ends in each.ends]
+            )
+            for each in asked
+        ]
+        return [each.float().cpu().numpy() for each in answers]
+
+    @torch.no_grad()
+    def embed_sources(self, model: SnapshotModel, queries: Queries) -> Tensor:
+        """See ``Strategy.embed_sources``."""
+        nodes, place = np.unique(queries.src, return_inverse=True)
+        z = self.embed_before(model, nodes)
+        return z[to_device(place, z.device)]
+
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """See ``Strategy.remember``: the window holds what is needed of earlier snapshots."""
+
+    def share(self, tau: int, inserts: Inserts) -> Share | None:
+        """See ``Strategy.share``."""
+        return None
+
+    def undo(self) -> None:
+        """See ``Strategy.undo``: there is no memory."""
+
+    def state(self) -> dict[str, Any]:
+        """See ``Strategy.state``."""
+        return self.learner.state()
+
+    def gather(self, state: dict[str, Any]) -> dict[str, Any]:
+        """See ``Strategy.gather``: it is the same on all ranks."""
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Strategy.restore``."""
+        self.learner.restore(state)
+
+    def close(self) -> None:
+        """See ``Strategy.close``."""

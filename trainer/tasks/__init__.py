@@ -1,0 +1,1 @@
+"""Tasks: each has its lesson, its loss, its floors and its figures."""

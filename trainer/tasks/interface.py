@@ -1,0 +1,216 @@
+"""The interface of tasks, and the registry that finds them by name."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from schemas.trainer_config import TrainerConfig
+from stream.registry import Registry
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from stream.store.log.event_columns import EventColumns
+from trainer.data.examples import Queries, Share
+from trainer.data.history import Inserts
+from trainer.data.views import EventsView
+from trainer.models.interface import Head, Model
+from trainer.ranks import Ranks
+from trainer.scoring.figures import Figures
+
+Int64 = NDArray[np.int64]
+Asks = Literal["pairs", "nodes"]
+Reduction = Literal["sum", "mean"]
+
+
+class Asked(Protocol):
+    """Questions about nodes, each as of some moment."""
+
+    @property
+    def ends(self) -> tuple[Int64, ...]:
+        """Nodes whose embeddings the answers need: as many int64 (Q,) as the head takes embeddings."""
+        ...
+
+    def read(self, head: nn.Module, rows: Sequence[Tensor]) -> Tensor:
+        """Answers (Q,) of a head, from the embeddings (Q, width) of each of ``ends``."""
+        ...
+
+
+class Lesson(Protocol):
+    """One snapshot of a task, as one rank learns and predicts it.
+
+    Its *items* are events, or nodes.
+
+    Attributes:
+        each: Questions per item that is learned.
+    """
+
+    each: ClassVar[int]
+
+    @property
+    def tau(self) -> int:
+        """Snapshot."""
+        ...
+
+    @property
+    def excluded(self) -> dict[str, int]:
+        """Events that are not predicted, by reason, of all ranks."""
+        ...
+
+    @property
+    def items(self) -> int:
+        """Number of items, of all ranks."""
+        ...
+
+    def __len__(self) -> int:
+        """Items that this rank learns."""
+        ...
+
+    @property
+    def times(self) -> Int64:
+        """When each of ``items`` happened, int64 (items,), microseconds."""
+        ...
+
+    def of_events(self, chosen: NDArray[np.bool_]) -> "Lesson":
+        """The same with some of ``items`` only; ``chosen`` is bool (items,)."""
+        ...
+
+    def part(self, chosen: Int64) -> tuple[Asked, NDArray[np.float32]]:
+        """Questions of some items of this rank, and their true answers, float32 (len(chosen) · each,).
+
+        Args:
+            chosen: int64, ascending, below ``len(self)``.
+        """
+        ...
+
+
+class Shares(Protocol):
+    """Divides a snapshot among ranks."""
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        """See ``Strategy.owned``."""
+        ...
+
+    def share(self, tau: int, inserts: Inserts) -> Share | None:
+        """See ``Strategy.share``."""
+        ...
+
+
+class Answers(Shares, Protocol):
+    """The part of a strategy that a task uses."""
+
+    def answer(self, model: Any, asked: Sequence[Any]) -> list[NDArray[np.float32]]:
+        """See ``Strategy.answer``."""
+        ...
+
+    def embed_sources(self, model: Any, queries: Queries) -> Tensor:
+        """See ``Strategy.embed_sources``."""
+        ...
+
+
+class Judged(Protocol):
+    """Predictions of a model and of floors, side by side."""
+
+    @property
+    def scored(self) -> int:
+        """Items that were predicted."""
+        ...
+
+    def figures(self) -> Figures:
+        """All figures."""
+        ...
+
+
+class Task(Protocol):
+    """A question put to models, and the cost of wrong answers.
+
+    Attributes:
+        name: Key in the registry and in configurations.
+        asks: About what.
+        asked: Class of its questions, a dataclass of arrays.
+        head: Of snapshot models.
+        sees_labels: Whether labels of events are inputs of models; not where the task asks for them.
+        picks: The metric by which validation picks an epoch, and 1 if more of it is better, −1 if less.
+    """
+
+    name: ClassVar[str]
+    asks: ClassVar[Asks]
+    asked: ClassVar[type[Any]]
+    head: Head
+    sees_labels: ClassVar[bool]
+    picks: ClassVar[tuple[str, int]]
+
+    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None: ...
+
+    def rewind(self) -> None:
+        """Forget the stream: the next snapshot is the first again, as in a new epoch."""
+        ...
+
+    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Lesson:
+        """This rank's share of a view's newest snapshot, from what was known before it; then it is known.
+
+        Args:
+            view: Advanced.
+            strategy: Knows what is this rank's.
+            epoch: Distinguishes draws of repeated passes.
+        """
+        ...
+
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """Take in a snapshot that is left out."""
+        ...
+
+    def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:
+        """Sum or mean of the losses of answers (Q,), a scalar."""
+        ...
+
+    def judge(
+        self, strategy: Answers, model: Model, floor: Model | None, lesson: Any, ranks: Ranks
+    ) -> Judged | None:
+        """Predict a lesson before it is learned, beside the floors; a collective.
+
+        Args:
+            strategy: Answers.
+            model: The model.
+            floor: The same model with random weights; None: only the model is looked at.
+            lesson: This rank's.
+            ranks: All ranks.
+
+        Returns:
+            On rank 0: of all ranks. Elsewhere None.
+        """
+        ...
+
+    def join(self, parts: Sequence[Any]) -> Judged:
+        """Predictions of consecutive snapshots as one."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        ...
+
+
+def _require_task(found: Any) -> None:
+    """Check that an entry point leads to a task's class."""
+    for wanted in ("asks", "lesson", "loss", "judge"):
+        if not hasattr(found, wanted):
+            raise TypeError(f"{found!r} has no {wanted}: it is not a task")
+
+
+TASKS: Registry[Any] = Registry(
+    "task",
+    "freshet.tasks",
+    ("trainer.tasks.link_prediction", "trainer.tasks.node_labels", "trainer.tasks.node_regression"),
+    error=Failure,
+    check=_require_task,
+)

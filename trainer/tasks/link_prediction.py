@@ -1,0 +1,156 @@
+"""``link-prediction``: pairs that meet next, told from pairs that did not."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from schemas.events import US_PER_S
+from schemas.trainer_config import TrainerConfig
+from stream.store.lane.reader import LaneReader
+from stream.store.log.event_columns import EventColumns
+from trainer.data.examples import Examples, Queries, Sampling, insert_events, prepare
+from trainer.data.history import History
+from trainer.data.negatives import Judged as StoredJudged
+from trainer.data.views import EventsView
+from trainer.models.interface import Head, Model
+from trainer.models.link_decoder import LinkDecoder
+from trainer.ranks import Ranks
+from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
+from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, Shares
+
+
+@TASKS.register
+class LinkPrediction:
+    """Events against random destinations; floors are EdgeBank, Recency and random weights.
+
+    Args:
+        config: Seed, window and the moment of the history.
+        lane: The lane.
+
+    Attributes:
+        history: All that was before the next snapshot.
+        known_nodes: Nodes below are not new.
+    """
+
+    name: ClassVar[str] = "link-prediction"
+    asks: ClassVar[Asks] = "pairs"
+    asked: ClassVar[type[Any]] = Queries
+    sees_labels: ClassVar[bool] = True
+    picks: ClassVar[tuple[str, int]] = ("ap", 1)
+    head: Head = LinkDecoder
+
+    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
+        self._config = config
+        self._sampling = Sampling(config.seed)
+        self.window_s = config.window * lane.header.interval_us / US_PER_S
+        """How long the floor EdgeBank with a window remembers a pair."""
+        self.rewind()
+
+    def rewind(self) -> None:
+        """See ``Task.rewind``."""
+        self.history = History(self._config.history_moment)
+        self.known_nodes = 0
+
+    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Examples:
+        """See ``Task.lesson``."""
+        known = np.arange(view.num_nodes) < self.known_nodes
+        lesson = examples_of(view, strategy, self.history, known, self._sampling, epoch)
+        self.known_nodes = view.num_nodes
+        return lesson
+
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """See ``Task.remember``."""
+        self.history.remember(insert_events(events), num_nodes)
+        self.known_nodes = num_nodes
+
+    def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:
+        """See ``Task.loss``: binary cross-entropy."""
+        return binary_cross_entropy_with_logits(answers, truth, reduction=reduction)
+
+    def judge(
+        self, strategy: Answers, model: Model, floor: Model | None, lesson: Examples, ranks: Ranks
+    ) -> Any:
+        """See ``Task.judge``: ``Predictions``."""
+        return predict(strategy, model, floor, lesson, ranks, window_s=self.window_s)
+
+    def join(self, parts: Sequence[Any]) -> Any:
+        """See ``Task.join``."""
+        return join(parts)
+
+    def forgot(self, nodes: int) -> None:
+        """Take note that so many nodes are left after some were forgotten."""
+        self.known_nodes = nodes
+
+    def state(self) -> dict[str, Any]:
+        """See ``Stateful.state``."""
+        return {"known_nodes": self.known_nodes, "history": self.history.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Stateful.restore``."""
+        self.known_nodes = int(state["known_nodes"])
+        self.history.restore({name: np.asarray(column) for name, column in state["history"].items()})
+
+    @property
+    def memory_bytes(self) -> int:
+        """See ``Task.memory_bytes``."""
+        return self.history.memory_bytes
+
+
+def examples_of(
+    view: EventsView,
+    strategy: Shares,
+    history: History,
+    known: NDArray[np.bool_],
+    sampling: Sampling,
+    epoch: int,
+    stored: StoredJudged | None = None,
+) -> Examples:
+    """``prepare`` the newest snapshot of a view."""
+    tau = view.taus[-1]
+    events = view.events(tau)
+    return prepare(
+        tau,
+        events,
+        history,
+        num_nodes=view.num_nodes,
+        known=known,
+        owned=strategy.owned(view.num_nodes),
+        sampling=sampling,
+        epoch=epoch,
+        share=strategy.share(tau, insert_events(events)),
+        stored=stored,
+    )
+
+
+def predict(
+    strategy: Answers,
+    model: Model,
+    floor: Model | None,
+    examples: Examples,
+    ranks: Ranks,
+    *,
+    window_s: float = np.inf,
+) -> Predictions | None:
+    """Predict a snapshot's events before they are learned; a collective.
+
+    Args:
+        strategy: Knows the snapshots before.
+        model: The model.
+        floor: The same model with random weights; None: its column is zeros, in passes that only look at the model.
+        examples: This rank's; late events are left out, their time of appearance is not that of the stream.
+        ranks: All ranks.
+        window_s: Of the floor that remembers pairs for so many seconds.
+
+    Returns:
+        On rank 0: predictions of all ranks. Elsewhere None.
+    """
+    asked = judged_queries(examples)
+    logits = strategy.answer(model, asked)
+    untrained = (
+        strategy.answer(floor, asked) if floor is not None else [np.zeros_like(known) for known in logits]
+    )
+    return side_by_side(examples, asked, logits, untrained, ranks, window_s)

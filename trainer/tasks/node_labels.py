@@ -1,0 +1,202 @@
+"""``node-classification``: the label of a node's next event, from embeddings that were learned without labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from schemas.events import Op
+from schemas.trainer_config import TrainerConfig
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from stream.store.log.event_columns import event_columns
+from trainer.data.examples import Examples
+from trainer.data.history import Encounter
+from trainer.models.interface import Model
+from trainer.models.label_head import NodeClassifier
+from trainer.ranks import Ranks
+from trainer.scoring.figures import Figures
+from trainer.scoring.predictions import Predictions, join
+from trainer.scoring.ranking import auroc
+from trainer.tasks.interface import TASKS, Answers
+from trainer.tasks.link_prediction import LinkPrediction
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+SCORERS = ("model", "random", "activity")
+"""``random``: a classifier over a model with random weights; ``activity``: the fewer events a source has had, the likelier."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScores:
+    """Scores of labelled events by scorer, beside what was predicted of links.
+
+    Attributes:
+        links: Of the links that the model learns from.
+        scores: float64 (n, len(SCORERS)).
+        label: int64 (n,), 0 or 1.
+    """
+
+    links: Predictions
+    scores: Float64
+    label: Int64
+
+    @property
+    def scored(self) -> int:
+        """See ``Judged.scored``: links, which every snapshot has."""
+        return self.links.scored
+
+    def figures(self) -> Figures:
+        """See ``Judged.figures``: those of links, and ``auroc`` of labels where both kinds are there."""
+        found = self.links.figures()
+        every = np.ones(len(self.label), np.bool_)
+        for column, scorer in enumerate(SCORERS):
+            value = auroc(self.scores[:, column], self.label, every)
+            if value is not None:
+                found["auroc", "all", scorer] = value
+        return found
+
+
+@TASKS.register
+class NodeLabels(LinkPrediction):
+    """A model learns links and never sees a label; a small perceptron learns the labels from its embeddings.
+
+    Each snapshot's labelled events are predicted by the perceptron as it was, and then learned by it. It lives on rank 0;
+    embeddings are made by all ranks. Offline, ``evaluate`` has TGN's protocol instead (docs/training.md).
+
+    Args:
+        config: Its ``classifier``.
+        lane: Has the labels.
+    """
+
+    sees_labels: ClassVar[bool] = False
+    name: ClassVar[str] = "node-classification"
+
+    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
+        super().__init__(config, lane)
+        self._lane = lane
+        self._settings = config.classifier
+        self._classifiers: dict[str, tuple[NodeClassifier, torch.optim.Optimizer]] = {}
+        self._resumed: dict[str, Any] = {}
+
+    def judge(
+        self, strategy: Answers, model: Model, floor: Model | None, lesson: Examples, ranks: Ranks
+    ) -> LabelScores | None:
+        """See ``Task.judge``; what was judged is learned by the perceptron afterwards."""
+        links = super().judge(strategy, model, floor, lesson, ranks)
+        label = labels_of(self._lane, lesson.tau)
+        on_time = lesson.positive.select(~lesson.inserts.late[lesson.positive.event])
+        asked = on_time.select(label[on_time.event] >= 0)
+        encounters = first_ranks(torch.from_numpy(asked.encounters), asked.event, ranks)
+        event = first_ranks(torch.from_numpy(asked.event), asked.event, ranks).numpy()
+        truth = label[event]
+        had = encounters[:, [Encounter.SRC_OUT_COUNT, Encounter.SRC_IN_COUNT]].sum(dim=1)
+        columns = {"activity": -had.numpy().astype(np.float64)}
+        for scorer, judged in (("model", model), ("random", floor)):
+            if judged is None:
+                continue
+            z = first_ranks(strategy.embed_sources(judged, asked), asked.event, ranks)
+            if ranks.rank == 0:
+                columns[scorer] = self._tested_then_learned(scorer, judged, z, encounters, truth)
+        if links is None:
+            return None
+        none = np.full(len(truth), np.nan)
+        return LabelScores(links, np.stack([columns.get(scorer, none) for scorer in SCORERS], axis=1), truth)
+
+    def join(self, parts: Sequence[LabelScores]) -> LabelScores:
+        """See ``Task.join``."""
+        return LabelScores(
+            join([part.links for part in parts]),
+            np.concatenate([part.scores for part in parts]),
+            np.concatenate([part.label for part in parts]),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """See ``Stateful.state``."""
+        kept = {
+            scorer: {"weights": classifier.state_dict(), "optimiser": optimiser.state_dict()}
+            for scorer, (classifier, optimiser) in self._classifiers.items()
+        }
+        return {**super().state(), "classifiers": {**self._resumed, **kept}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Stateful.restore``."""
+        super().restore(state)
+        self._resumed = dict(state.get("classifiers", {}))
+
+    def _tested_then_learned(
+        self, scorer: str, model: Model, z: Tensor, encounters: Tensor, truth: Int64
+    ) -> Float64:
+        """Logits of a snapshot's labelled events; then passes over them, in batches in the order of the log."""
+        with torch.random.fork_rng([]), torch.enable_grad():
+            torch.manual_seed(self._config.seed)
+            classifier, optimiser = self._classifier(scorer, model, z.shape[1])
+            classifier.eval()
+            with torch.no_grad():
+                scores = classifier(z, encounters).numpy().astype(np.float64)
+            classifier.train()
+            target = torch.from_numpy(truth).float()
+            for _ in range(self._settings.epochs if len(truth) else 0):
+                for here in torch.split(torch.arange(len(truth)), self._settings.batch_size):
+                    optimiser.zero_grad(set_to_none=True)
+                    loss = binary_cross_entropy_with_logits(
+                        classifier(z[here], encounters[here]), target[here]
+                    )
+                    loss.backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+                    optimiser.step()
+        return scores
+
+    def _classifier(
+        self, scorer: str, model: Model, width: int
+    ) -> tuple[NodeClassifier, torch.optim.Optimizer]:
+        if scorer not in self._classifiers:
+            classifier = NodeClassifier(width, history=sees_encounters(model))
+            optimiser = torch.optim.Adam(classifier.parameters(), lr=self._settings.learning_rate)
+            if scorer in self._resumed:
+                kept = self._resumed.pop(scorer)
+                classifier.load_state_dict(kept["weights"])
+                optimiser.load_state_dict(kept["optimiser"])
+            self._classifiers[scorer] = classifier, optimiser
+        return self._classifiers[scorer]
+
+
+def labels_of(lane: LaneReader, tau: int) -> Int64:
+    """Labels of a snapshot's insert events, −1 where an event has none.
+
+    Raises:
+        Failure: One is neither 0 nor 1.
+    """
+    events = event_columns(lane.log.events(tau), tau, lane.header.interval_us, 0)
+    wrong = events.label[events.has_label & ((events.label < 0) | (events.label > 1))]
+    if len(wrong):
+        raise Failure(f"task node-classification knows labels 0 and 1, found {wrong[0]} among the events")
+    labels = np.where(events.has_label, events.label, -1)[events.op == int(Op.INSERT)]
+    return labels.astype(np.int64)
+
+
+def sees_encounters(model: Model) -> bool:
+    """Whether a model's head for links sees encounters; the classifier beside it then does so, too."""
+    return getattr(model.decoder, "encounters", None) is not None
+
+
+def first_ranks(rows: Tensor, event: Int64, ranks: Ranks) -> Tensor:
+    """All ranks' rows on rank 0, in the order of their events, on the host; a collective. Elsewhere this rank's.
+
+    Args:
+        rows: (n, …), a row per event of this rank.
+        event: int64 (n,), place of each event in its snapshot.
+        ranks: All ranks.
+    """
+    if ranks.size == 1:
+        return rows.cpu()
+    sent = [len(rows), *[0] * (ranks.size - 1)]
+    received = ranks.exchange_sizes(sent)
+    places = ranks.exchange_array(event, sent, received, "labels")
+    found = ranks.exchange(rows.detach().contiguous(), sent, received, "labels").cpu()
+    return found[torch.from_numpy(np.argsort(places, kind="stable"))] if ranks.rank == 0 else rows.cpu()

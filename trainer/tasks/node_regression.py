@@ -1,0 +1,263 @@
+"""``node-regression``: one number per node in the next snapshot, such as its in-degree (DynaHB section 6.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from schemas.trainer_config import Target, TrainerConfig
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from stream.store.log.base import groups
+from stream.store.log.event_columns import EventColumns
+from trainer.data.node_targets import NodeTargets
+from trainer.data.views import EventsView
+from trainer.device import to_device
+from trainer.models.interface import Head, Model
+from trainer.models.node_head import NodeRegressor
+from trainer.ranks import Ranks
+from trainer.scoring.figures import Figures
+from trainer.tasks.interface import TASKS, Answers, Asks, Reduction
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+SCORERS = ("model", "random", "zero", "mean", "persistence", "age_persistence")
+"""``random`` has random weights; ``mean`` is that of all targets so far; ``persistence`` a node's last value;
+``age_persistence`` that value less what expires with the snapshot if it is not seen again."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeQueries:
+    """Nodes whose target is asked for.
+
+    Attributes:
+        node: int64 (Q,).
+        known: float32 (Q, KNOWN), of its target before.
+    """
+
+    node: Int64
+    known: Float32
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    @property
+    def ends(self) -> tuple[Int64]:
+        """See ``Asked.ends``."""
+        return (self.node,)
+
+    def read(self, head: nn.Module, rows: Sequence[Tensor]) -> Tensor:
+        """See ``Asked.read``."""
+        (z,) = rows
+        values: Tensor = head(z, to_device(self.known, z.device))
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLesson:
+    """A snapshot's targets.
+
+    Attributes:
+        tau: Snapshot.
+        end_us: Its last microsecond, when its targets are known.
+        node: int64 (n,), nodes of all ranks that had come before the snapshot.
+        known: float32 (n, KNOWN), of their targets before it.
+        target: float32 (n,), after it.
+        mean: Of all targets so far, those of this snapshot not included.
+        mine: bool (n,), those of this rank.
+        chosen: bool (n,), those that are asked about.
+        excluded: See ``Lesson``.
+    """
+
+    tau: int
+    end_us: int
+    node: Int64
+    known: Float32
+    target: Float32
+    mean: float
+    mine: Bool
+    chosen: Bool
+    excluded: dict[str, int] = field(default_factory=dict)
+    each: ClassVar[int] = 1
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self.mine & self.chosen))
+
+    @property
+    def items(self) -> int:
+        """See ``Lesson.items``."""
+        return len(self.node)
+
+    @property
+    def times(self) -> Int64:
+        """See ``Lesson.times``: the end, so that a snapshot on a border of splits belongs to the later one."""
+        return np.full(len(self.node), self.end_us)
+
+    def of_events(self, chosen: Bool) -> "NodeLesson":
+        """See ``Lesson.of_events``."""
+        return replace(self, chosen=self.chosen & chosen)
+
+    def part(self, chosen: Int64) -> tuple[NodeQueries, Float32]:
+        """See ``Lesson.part``."""
+        rows = np.flatnonzero(self.mine & self.chosen)[chosen]
+        return NodeQueries(self.node[rows], self.known[rows]), self.target[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeErrors:
+    """Squared errors of a model and of the floors.
+
+    Attributes:
+        sums: float64 (len(SCORERS),); NaN where a scorer did not predict.
+        count: Nodes.
+    """
+
+    sums: Float64
+    count: int
+
+    @property
+    def scored(self) -> int:
+        """See ``Judged.scored``."""
+        return self.count
+
+    def figures(self) -> Figures:
+        """See ``Judged.figures``: ``mse`` of each scorer."""
+        if not self.count:
+            return {}
+        means = (self.sums / self.count).tolist()
+        return {
+            ("mse", "all", scorer): mean
+            for scorer, mean in zip(SCORERS, means, strict=True)
+            if np.isfinite(mean)
+        }
+
+
+@TASKS.register
+class NodeRegression:
+    """The target of every node that has come, asked before each snapshot; the loss is the mean squared error.
+
+    Floors are zero, the mean of all targets so far, persistence and age-aware persistence. They stand in every report,
+    because on the published data persistence beats published models (docs/training.md).
+
+    Args:
+        config: Its ``target``.
+        lane: The lane; its ``edge_life`` says when pairs expire.
+    """
+
+    name: ClassVar[str] = "node-regression"
+    asks: ClassVar[Asks] = "nodes"
+    asked: ClassVar[type[Any]] = NodeQueries
+    sees_labels: ClassVar[bool] = True
+    picks: ClassVar[tuple[str, int]] = ("mse", -1)
+    head: Head = NodeRegressor
+
+    def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
+        self._target = config.target or Target()
+        self._lane = lane
+        of, wide = self._target.of, lane.header.node_features
+        if self._target.next == "feature" and of is not None and of >= wide:
+            raise Failure(
+                f"key target: lane {lane.header.lane} has {wide} node features, so there is no feature {of}. Name one "
+                f"below {wide}, or ask for in_degree"
+            )
+        self.rewind()
+
+    def rewind(self) -> None:
+        """See ``Task.rewind``."""
+        header = self._lane.header
+        self._targets = NodeTargets(
+            self._target, node_features=header.node_features, edge_life=header.edge_life
+        )
+        self._begun = False
+        self._sum, self._count = 0.0, 0
+
+    def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> NodeLesson:
+        """See ``Task.lesson``."""
+        tau = view.taus[-1]
+        self._begin()
+        before, ageing = self._targets.values, self._targets.without_ending(tau)
+        self._advance(tau)
+        node = np.arange(len(before))
+        target = self._targets.values[: len(before)].copy()
+        mean = self._sum / self._count if self._count else 0.0
+        self._sum += float(target.sum(dtype=np.float64))
+        self._count += len(target)
+        return NodeLesson(
+            tau=tau,
+            end_us=(tau + 1) * self._lane.header.interval_us - 1,
+            node=node,
+            known=np.stack([before, ageing], axis=1),
+            target=target,
+            mean=mean,
+            mine=strategy.owned(view.num_nodes)[: len(before)],
+            chosen=np.ones(len(before), np.bool_),
+        )
+
+    def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
+        """See ``Task.remember``."""
+        self._begin()
+        self._advance(tau)
+
+    def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:
+        """See ``Task.loss``: squared errors."""
+        return mse_loss(answers, truth, reduction=reduction)
+
+    def judge(
+        self, strategy: Answers, model: Model, floor: Model | None, lesson: NodeLesson, ranks: Ranks
+    ) -> NodeErrors | None:
+        """See ``Task.judge``."""
+        asked, truth = lesson.part(np.arange(len(lesson)))
+        (values,) = strategy.answer(model, [asked])
+        predicted: dict[str, NDArray[np.floating]] = {
+            "model": values,
+            "zero": np.zeros_like(truth),
+            "mean": np.full_like(truth, lesson.mean),
+            "persistence": asked.known[:, 0],
+            "age_persistence": asked.known[:, 1],
+        }
+        if floor is not None:
+            (predicted["random"],) = strategy.answer(floor, [asked])
+        none = np.full(len(truth), np.nan)
+        errors = [
+            float(((predicted.get(scorer, none).astype(np.float64) - truth) ** 2).sum()) for scorer in SCORERS
+        ]
+        *sums, count = ranks.total([*errors, len(truth)])
+        return NodeErrors(np.array(sums), int(count)) if ranks.rank == 0 else None
+
+    def join(self, parts: Sequence[NodeErrors]) -> NodeErrors:
+        """See ``Task.join``."""
+        return NodeErrors(np.sum([part.sums for part in parts], axis=0), sum(part.count for part in parts))
+
+    def state(self) -> dict[str, Any]:
+        """See ``Stateful.state``."""
+        return {"targets": self._targets.state(), "mean": [self._sum, self._count]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Stateful.restore``."""
+        self._targets.restore(state["targets"])
+        self._begun = True
+        self._sum, self._count = float(state["mean"][0]), int(state["mean"][1])
+
+    @property
+    def memory_bytes(self) -> int:
+        """See ``Task.memory_bytes``."""
+        return self._targets.memory_bytes
+
+    def _begin(self) -> None:
+        """Begin with what stands in for snapshots that the log no longer keeps."""
+        if self._begun:
+            return
+        self._begun = True
+        base = self._lane.log.base()
+        for tau, events in groups(base, self._lane.header.edge_life) if base is not None else ():
+            self._targets.take_in(tau, events)
+
+    def _advance(self, tau: int) -> None:
+        self._targets.take_in(tau, self._lane.log.events(tau))
