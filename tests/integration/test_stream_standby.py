@@ -134,7 +134,7 @@ def test_a_standby_that_is_told_to_end_does_so_at_once(
     (tmp_path / "other").mkdir()
     for key, change in {
         "has snapshots.interval_s = 86400": {"snapshots": {"interval_s": 3600}},
-        "has parts = 2": {"lanes": [{"name": "hash", "algorithm": "hash", "parts": 3}]},
+        "has lanes.parts = 2": {"lanes": [{"name": "hash", "algorithm": "hash", "parts": 3}]},
         "topic no-such-topic doesn't exist": {"kafka": {"topics": [{"name": "no-such-topic"}]}},
     }.items():
         content = configuration(tmp_path / "shared" / "store", kafka, topic)
