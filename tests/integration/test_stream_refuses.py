@@ -56,11 +56,11 @@ def test_a_wrong_key_is_named(kafka: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_topic_is_named_with_those_that_exist(kafka: str, tmp_path: Path) -> None:
-    fresh_topic(kafka)
+    other = fresh_topic(kafka, stem="0-first")  # the sentence names the first ten
     done = command("run", "--config", written(tmp_path, configuration(tmp_path / "store", kafka, "nowhere")))
     assert done.returncode == 1
     assert "kafka.topics: topic nowhere doesn't exist" in error_of(done.stderr)
-    assert re.search(r"\(there: [\w.-]+", error_of(done.stderr))
+    assert other in error_of(done.stderr)
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

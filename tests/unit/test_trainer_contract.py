@@ -212,6 +212,29 @@ def test_a_second_pass_over_a_snapshot_sees_its_events_once(tmp_path: Path) -> N
     np.testing.assert_array_equal(once, again)
 
 
+def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_in(tmp_path, "vertex", "sage-linear")
+    lesson = [lesson_of(session, sequence) for sequence in range(2)][-1]
+    items, batch = len(lesson), 16
+    assert items > 0
+    # Another rank has twice as many queries.
+    monkeypatch.setattr(session.ranks, "exchange_sizes", lambda sizes: [items, 2 * items])
+    found: list[float] = []
+    step = session.strategy.learner.step
+
+    def told(loss: torch.Tensor, weight: float) -> None:
+        found.append(weight)
+        step(loss, weight)
+
+    monkeypatch.setattr(session.strategy.learner, "step", told)
+    learn(session, lesson)
+    rest = [(max(0, items - at), max(0, 2 * items - at)) for at in range(0, 2 * items, batch)]
+    both = [min(batch, ours) + min(batch, theirs) for ours, theirs in rest]
+    assert found == [1 / (lesson.each * total) for total in both]
+
+
 def test_vertex_refuses_an_edge_lane_and_more_ranks_than_parts(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"strategy vertex .* lane sep is made by sep, an edge partitioner"):
         session_in(tmp_path / "edge", "vertex", "sage-linear", algorithm="sep")
