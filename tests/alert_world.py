@@ -5,10 +5,12 @@ The stream is what writes a log on a cluster (``LogHost``), with a lane on its o
 
 import dataclasses
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,6 +114,8 @@ class World:
         learns: Snapshots learned a minute, at most.
         beats: Whether rank 1 lives.
         figures: Scores of every snapshot.
+        rss: Bytes that the trainer's process has.
+        free: Share of the disk's bytes that are free now.
         obstacle: What the job says at ``/readyz``.
         targets: Instead of a registry: ``DOWN`` or ``GONE``.
         every_minute: Called at the end of each.
@@ -131,6 +135,15 @@ class World:
         patch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
         patch.setattr(Predictions, "figures", lambda _: dict(self.figures))
         self.patch, self.speed, self.figures = patch, 1.0, dict(GOOD)
+        # The process that runs the tests, and the disk under them, are busy with other tests too.
+        self.rss: Callable[[], float] = lambda: 1e9
+        self.free: Callable[[], float] = lambda: 0.5
+        patch.setattr("trainer.metrics.psutil.Process", lambda: SimpleNamespace(memory_info=self._memory))
+        usage = shutil.disk_usage(folder)
+        patch.setattr(
+            "stream.metrics.shutil.disk_usage",
+            lambda _: usage._replace(free=round(self.free() * usage.total)),
+        )
         self.unread, self.silent = {0: 0, 1: 0}, set[int]()
         self.refused = self.late = self.skipped = 0
         self.reads = self.lane_works = self.beats = True
@@ -209,6 +222,9 @@ class World:
             self.scrapes.take(
                 {target: self.targets.get(target, metrics.registry) for target, metrics in registries}
             )
+
+    def _memory(self) -> SimpleNamespace:
+        return SimpleNamespace(rss=round(self.rss()))
 
     def _poll(self, partition: int) -> None:
         first, waiting = self._next[partition], self.unread[partition]

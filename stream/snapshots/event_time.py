@@ -120,14 +120,19 @@ class EventClock:
         return None if latest is None else latest - self._out_of_orderness_us
 
     def watermark_us(self) -> int | None:
-        """The watermark, microseconds; None before it first can be told."""
+        """Move the watermark on to where it may be now; microseconds, None before it first can be told."""
+        self._watermark_us = self.peek_us()
+        return self._watermark_us
+
+    def peek_us(self) -> int | None:
+        """What ``watermark_us`` would say, without moving anything: to look at event time must not change it."""
         busy = [p for p in self._partitions.values() if not self._idle(p)]
         times = [p.max_t_us for p in (busy or self._partitions.values())]
         seen = [t for t in times if t is not None]
-        if seen and (not busy or len(seen) == len(times)):
-            now = (min(seen) if busy else max(seen)) - self._out_of_orderness_us
-            self._watermark_us = now if self._watermark_us is None else max(now, self._watermark_us)
-        return self._watermark_us
+        if not seen or (busy and len(seen) < len(times)):
+            return self._watermark_us
+        now = (min(seen) if busy else max(seen)) - self._out_of_orderness_us
+        return now if self._watermark_us is None else max(now, self._watermark_us)
 
     def holder(self) -> tuple[Key, int | None] | None:
         """The partition that the watermark waits for, and its largest event time; None: all are idle."""

@@ -72,7 +72,7 @@ class HoldingWatch:
             self._holder = None
             return OpenEventTime(None, None)
         until_us = (min_tau + 1) * self._interval_us
-        watermark_us, ahead_us, holder = clock.watermark_us(), clock.ahead_us(), clock.holder()
+        watermark_us, ahead_us, holder = clock.peek_us(), clock.ahead_us(), clock.holder()
         closed = watermark_us is not None and closed_by(watermark_us, self._interval_us) >= min_tau
         if closed or holder is None or ahead_us is None or ahead_us < until_us:
             self._holder = None

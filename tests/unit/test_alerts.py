@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alert_world import DOWN, GONE, RANK_0, RANK_1, STREAM, T0, World, rules, rules_file
+from alert_world import DOWN, GONE, RANK_0, RANK_1, STREAM, World, rules, rules_file
 
+from stream.cluster.partition_readers import last_commit
 from stream.kafka.export_publisher import ExportPublisher
+from stream.kafka.present import Present
 from stream.service.failure import Failure
 
 MANY_YEARS_AGO = 1_100_000_100
@@ -128,12 +130,8 @@ def arrival_outruns_reading(world: World) -> None:
 
 
 def disk_fills(world: World) -> None:
-    usage, began_s = shutil.disk_usage(world.config.store), world.now_s
-
-    def less_and_less(_: object) -> Any:
-        return usage._replace(free=round(usage.free * (1 - (world.now_s - began_s) / 36_000)))
-
-    world.patch.setattr("stream.metrics.shutil.disk_usage", less_and_less)
+    began_s = world.now_s
+    world.free = lambda: 0.5 * (1 - (world.now_s - began_s) / 36_000)
 
 
 def offsets_are_gone(world: World) -> None:
@@ -171,6 +169,20 @@ def commits_are_tried_again(world: World) -> None:
 def brokers_are_gone(world: World) -> None:
     world.silent = {0, 1}
     world.obstacle = "no broker of 127.0.0.1:1 has answered for 99 s"
+
+
+def clock_is_set_back(world: World) -> None:
+    """By an hour; the log's last commit knows better."""
+    present = Present(world.config, wall_us=lambda: round((world.now_s - 3_600) * 1e6))
+    present.ask_too(lambda: None, lambda: last_commit(world.config.store))
+
+    def checked() -> None:
+        world.obstacle = present.check()
+        world.stream.clock_error(present.error_s)
+
+    checked()
+    world.reads = False
+    world.every_minute.append(checked)
 
 
 def training_stops(world: World) -> None:
@@ -217,11 +229,8 @@ def model_is_not_scored(world: World) -> None:
 
 
 def rss_grows(world: World) -> None:
-    class Process:
-        def memory_info(self) -> Any:
-            return namedtuple("info", "rss")(round(1e9 + 2e5 * (world.now_s - T0)))
-
-    world.patch.setattr("trainer.metrics.psutil.Process", Process)
+    began_s = world.now_s
+    world.rss = lambda: 1e9 + 2e5 * (world.now_s - began_s)
 
 
 def exports_are_refused(world: World) -> None:
@@ -271,6 +280,7 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
     (one_part_is_too_large, {}, 35, {"FreshetUnbalanced"}),
     (commits_are_tried_again, {}, 10, {"FreshetRestartLoop"}),
     (brokers_are_gone, {}, 10, {"FreshetNotReady"}),
+    (clock_is_set_back, {}, 10, {"FreshetClockWrong", "FreshetNotReady"}),
     (training_stops, {}, 45, {"FreshetStale"}),
     (training_is_too_slow, {"lag": {"max_snapshots": 3}}, 80, {"FreshetStale", "FreshetTrainerLag"}),
     (no_checkpoint_is_due, {"checkpoint_every": 1_000}, 25, {"FreshetCheckpointOld"}),
@@ -281,7 +291,7 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
     (model_is_poor, {"exports": {"embeddings": True, "hold": {"below_recency": True}}}, 33,
      {"FreshetBelowRecency", "FreshetExportHeld"}),
     (model_is_not_scored, {}, 17, {"FreshetNotScored"}),
-    (rss_grows, {}, 130, {"FreshetMemoryGrows"}),
+    (rss_grows, {}, 150, {"FreshetMemoryGrows"}),
     (exports_are_refused, {"exports": {"embeddings": True}}, 40, {"FreshetNotPublished"}),
     (stream_is_down, {}, 10, {"FreshetTargetDown"}),
     (stream_is_gone, {}, 10, {"FreshetTargetGone"}),

@@ -122,3 +122,12 @@ def test_one_whose_messages_keep_coming_without_its_time_moving_is_told_with_ano
     metrics.open_event_time(OpenEventTime(INTERVAL, None))
     assert not_ready() is None
     assert metrics.registry.get_sample_value("freshet_stream_ready", {"graph": "g"}) == 1
+
+
+def test_looking_does_not_move_event_time() -> None:
+    here = Partitions(A)
+    here.hear(A, 0.0, 50)
+    here.look(0.0)
+    here.clock.assign([A, B])
+    here.hear(B, 0.0, 2)
+    assert here.clock.watermark_us() == 2 * SECOND
