@@ -12,6 +12,9 @@ are timed beside PyG's building blocks (``pip install torch_geometric``; without
 - *events/s*: of training, on the wall;
 - *MiB*: most memory that torch held on the GPU (of ranks, the largest).
 
+A second table has the ways to tell a snapshot of a timeline to the GPU, beside coordinates with values from page-locked
+memory: milliseconds until its compressed graph is there, and MB.
+
 Without CUDA it says so and ends with 0. ``--device cpu --small`` tries the script itself.
 """
 
@@ -37,6 +40,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from event_training import Interactions, Ours, Peer
+from timeline import table, transfers
 from torch import nn
 
 from schemas.config import Lane
@@ -317,6 +321,10 @@ def main() -> None:
     print(hardware(given.device), end="\n\n")
     titles = "what | ranks | scores differ | waits a step | ms a step | of it kernels | events/s | MiB"
     print(f"| {titles} |", "|" + "---|" * len(rows[0]), *(f"| {' | '.join(row)} |" for row in rows), sep="\n")
+    table(
+        "a snapshot of 10 intervals as | ms | MB | times faster than int64 COO",
+        list(transfers(torch.device(given.device), small=given.small)),
+    )
     if not _has_peer():
         print("\ntorch_geometric is not installed, so nothing is compared with it.")
     for place, count in places.most_common():

@@ -86,10 +86,10 @@ class Run(_Run):
         self.wall = self.cpu = 0.0
         self.learned.clear()
         self.nodes.clear()
-        self.ranks.sent_bytes.clear()
+        self.ranks.traffic.sent_bytes.clear()
 
     def _test(self) -> Figures:
-        self.sent = sum(self.ranks.sent_bytes.values())
+        self.sent = sum(self.ranks.traffic.sent_bytes.values())
         found = [
             self._judge(lesson.of_events(self.split.test(lesson.times)), floor=False)
             for lesson in self._rest()

@@ -30,9 +30,15 @@ class Optimisation(Section):
         2, ge=1, description="Passes over a new snapshot's events; evaluate: passes over the training split."
     )
     batch_size: int = Field(
-        256, ge=1, description="Events a step; vertex: of every rank; pac: of all, or as its batch says."
+        256,
+        ge=1,
+        description="Events a step; vertex: of every rank; pac: of all, or as its batch says; whole: at least so many.",
     )
-    learning_rate: float = Field(1e-3, gt=0, description="Of Adam.")
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Of Adam; null: 0.001, under whole, whose steps are few and large, 0.005.",
+    )
     rate: Literal["constant", "decay", "on-drift"] = Field(
         "constant",
         description="Learning rate after the warm-up: as it is; falling with the root of the steps; likewise, and anew "
@@ -73,8 +79,30 @@ class Target(Section):
 
     @model_validator(mode="after")
     def _names_a_feature(self) -> Self:
-        if (self.next == "feature") != (self.of is not None):
-            raise ValueError("of names the feature, and goes with next: feature only")
+        if self.next == "feature" and self.of is None:
+            raise ValueError("next: feature needs the feature's number. Give it in the key of")
+        if self.next != "feature" and self.of is not None:
+            raise ValueError("of is the number of a feature. Leave it out, or set next: feature")
+        return self
+
+
+class Smoothing(Section):
+    """What a snapshot shows beside its own interval's events; without smoothing it is the live graph."""
+
+    kind: Literal["none", "edge-life", "m-product"] = Field(
+        "none",
+        description="edge-life: the sum of the raw events of the last intervals, so that a pair has its number of events "
+        "(or the sum of their weights) as its value; m-product: the mean of the last raw snapshots and of their nodes' "
+        "inputs.",
+    )
+    length: int = Field(
+        1, ge=1, description="edge-life: intervals; m-product: snapshots, or all there were so far."
+    )
+
+    @model_validator(mode="after")
+    def _is_of_a_kind(self) -> Self:
+        if self.kind == "none" and self.length > 1:
+            raise ValueError("length goes with kind: edge-life or kind: m-product only")
         return self
 
 
@@ -88,14 +116,16 @@ class Hold(Section):
     """When exports are held back: what was touched meanwhile is exported with the next one that is let out."""
 
     below_recency: bool = Field(
-        False, description="While the model's AP on the newest snapshot is below that of Recency."
+        False,
+        description="While the model's AP on the newest snapshot is below that of Recency; node-regression: its MSE above "
+        "that of age-aware persistence.",
     )
     ap_drop: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="While the AP is lower by more than this than its mean over the last snapshots let out, such as "
-        "0.05; null: never.",
+        description="While the AP is lower (node-regression: the MSE higher) by more than this than its mean over the "
+        "last snapshots let out, such as 0.05; null: never.",
     )
     over: int = Field(
         10,
@@ -120,12 +150,15 @@ class Exports(Section):
 
 
 class Drift(Section):
-    """When the model's predictions are seen to have become worse: AP over a sliding window, against the one before."""
+    """When the model's predictions are seen to have become worse: over a sliding window, against the one before."""
 
     window_events: int = Field(2_000, ge=1, description="Predicted events of the window, whole snapshots.")
     reference_events: int = Field(10_000, ge=1, description="Predicted events before the window.")
     threshold: float = Field(
-        0.05, gt=0, lt=1, description="A drop of the mean AP by more than this is a drift."
+        0.05,
+        gt=0,
+        lt=1,
+        description="A drop of the mean AP (node-regression: a rise of the MSE) by more is a drift.",
     )
 
 
@@ -204,8 +237,18 @@ class TrainerConfig(Service):
         "as of the batch either way.",
     )
     window: int = Field(
-        4, ge=1, description="w: snapshots a snapshot model looks back; event models remember by themselves."
+        4,
+        ge=1,
+        le=1000,
+        description="w: snapshots a snapshot model looks back; event models remember by themselves.",
     )
+    horizon: int | None = Field(
+        None,
+        ge=1,
+        description="H: snapshots that a strategy which holds whole snapshots (whole) passes over, at least the window; "
+        "null: the window.",
+    )
+    smoothing: Smoothing = Field(default_factory=Smoothing)
     checkpoint: str = Field("./checkpoints", description="Folder of checkpoints.")
     checkpoint_every: int = Field(1, ge=1, description="Snapshots between checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
@@ -223,7 +266,9 @@ class TrainerConfig(Service):
         None, ge=1, description="evaluate: intervals an edge lives; null: until deleted."
     )
     interval_s: float | None = Field(
-        None, gt=0, description="evaluate: snapshot length; null: a hundredth of the file's span."
+        None,
+        gt=0,
+        description="evaluate: snapshot length; null: a hundredth of the file's span, stray times left out.",
     )
     exports: Exports = Field(default_factory=Exports)
     seed: int = Field(0, ge=0, le=10**18, description="Seed of weights, sampling and negatives.")
@@ -231,3 +276,12 @@ class TrainerConfig(Service):
         "auto", description="auto: CUDA where each rank has a device of its own, else the CPU."
     )
     metrics: TrainerMetrics = Field(default_factory=TrainerMetrics)
+
+    @model_validator(mode="after")
+    def _horizon_has_the_window(self) -> Self:
+        if self.horizon is not None and self.horizon < self.window:
+            raise ValueError(
+                f"key horizon: {self.horizon} snapshots are fewer than the window of {self.window}. Set horizon to at "
+                "least window, or leave it out"
+            )
+        return self

@@ -2,13 +2,32 @@
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from stream.nearest import did_you_mean
 from stream.plugins import Plugins, plugins
 
 T = TypeVar("T")
 C = TypeVar("C")
+
+
+def require_members(found: Any, protocol: type, kind: str, *, made: frozenset[str] = frozenset()) -> None:
+    """Check that a class has what a protocol asks for.
+
+    Args:
+        found: The class.
+        protocol: Its methods and annotations are asked for.
+        kind: For the sentence.
+        made: Attributes that only its objects have.
+
+    Raises:
+        TypeError: It lacks some of them.
+    """
+    parts = [part for part in protocol.__mro__ if part is not Protocol]
+    wanted = {name for part in parts for name in (*vars(part), *vars(part).get("__annotations__", ()))}
+    lacking = sorted(name for name in wanted - made if not name.startswith("_") and not hasattr(found, name))
+    if lacking:
+        raise TypeError(f"{found!r} has no {', '.join(lacking)}: it is not a {kind}")
 
 
 class Registry(Generic[T]):

@@ -17,7 +17,8 @@ def small_params(model: str) -> dict[str, Any]:
     """Parameters that make a built-in model small."""
     if MODELS.find(model).kind == "event":  # type: ignore[attr-defined]
         return {"memory": 16, "time_width": 8}
-    return {"hidden": 8, "signature": 8}
+    heads = {"dysat": {"heads": 2, "temporal_heads": 4}, "gatlstm": {"heads": 2}}
+    return {"hidden": 8, "signature": 8, **heads.get(model, {})}
 
 
 def session_on(

@@ -13,6 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from trainer.scoring.figures import Figures
+from trainer.wire.traffic import Traffic
 
 STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 FRESHNESS_BUCKETS = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21_600, 86_400, 604_800)
@@ -50,7 +51,7 @@ class TrainerMetrics:
         self._ranks, self._is_up = [rank] if ranks is None else list(range(ranks)), up
         self._restarts_before = restarts
         self._max_lag = config.lag.max_snapshots
-        self._sent_before: dict[str, int] = {}
+        self._traffic_before = Traffic()
         self._lag = self._make(Gauge, "trainer_lag_snapshots", "Lane snapshots not yet trained", "lane")
         self._freshness = self._make(
             Histogram,
@@ -79,7 +80,9 @@ class TrainerMetrics:
             Gauge, "trainer_unscored_snapshots", "Snapshots learned since the model was last scored"
         )
         self._below = self._make(
-            Gauge, "trainer_below_recency_snapshots", "Newest snapshots in a row with an AP below Recency's"
+            Gauge,
+            "trainer_below_recency_snapshots",
+            "Newest snapshots in a row that the floor predicted better",
         )
         self._weights_time = self._make(
             Gauge, "trainer_weights_event_timestamp_seconds", "Event time of the newest event in the weights"
@@ -96,9 +99,13 @@ class TrainerMetrics:
             Gauge, "trainer_sliding_score", "Prequential score over the sliding window", "metric", "scorer"
         )
         self._drop = self._make(
-            Gauge, "trainer_drift", "By how much the sliding AP is below that of the reference before it"
+            Gauge,
+            "trainer_drift",
+            "By how much the sliding score is worse than that of the reference before it",
         )
-        self._drifts = self._make(Counter, "trainer_drifts", "Drops of the sliding AP beyond the threshold")
+        self._drifts = self._make(
+            Counter, "trainer_drifts", "Drops of the sliding score beyond the threshold"
+        )
         self._share = self._make(
             Gauge, "trainer_trained_ratio", "Share of the last snapshot's inserts that were learned"
         )
@@ -111,6 +118,20 @@ class TrainerMetrics:
         self._evicted = self._make(Counter, "trainer_evicted", "Forgotten to stay within the budget", "kind")
         self._remembered = self._make(Gauge, "trainer_remembered", "What event models remember", "kind")
         self._comm = self._make(Counter, "trainer_comm_bytes", "Payload bytes sent to other ranks", "op")
+        self._transfer = self._make(
+            Counter,
+            "trainer_transfer_bytes",
+            "Bytes from the host to the device, graphs and inputs",
+            "kind",
+            "mode",
+        )
+        self._comm_seconds = self._make(
+            Histogram,
+            "trainer_comm_seconds",
+            "A snapshot's time in collectives: for the slowest rank, and for bytes",
+            "op",
+            buckets=STEP_BUCKETS,
+        )
         self._waits = self._make(
             Counter,
             "trainer_wait_seconds",
@@ -185,30 +206,32 @@ class TrainerMetrics:
         """Snapshots of the lane that are not yet trained."""
         self._lag.labels(self._graph, self._lane).set(snapshots)
 
-    def scored(self, figures: Figures, main: str = "ap") -> None:
+    def scored(self, figures: Figures, picks: tuple[str, int] = ("ap", 1), floor: str = "recency") -> None:
         """Scores of the last snapshot; a figure that could not be computed disappears.
 
         Args:
             figures: All of them.
-            main: The metric without which a snapshot counts as unscored.
+            picks: The metric without which a snapshot counts as unscored, and 1 if more of it is better, else −1.
+            floor: Scorer that the model has to beat.
         """
-        model, recency = (figures.get(("ap", "all", scorer)) for scorer in ("model", "recency"))
+        metric, sign = picks
+        model, least = (figures.get((metric, "all", scorer)) for scorer in ("model", floor))
         unscored, below = self._unscored.labels(self._graph), self._below.labels(self._graph)
-        if (main, "all", "model") not in figures:
+        if model is None:
             unscored.inc()
         else:
             unscored.set(0)
-        if model is not None and recency is not None:
-            below.inc() if model < recency else below.set(0)
+        if model is not None and least is not None:
+            below.inc() if sign * (model - least) < 0 else below.set(0)
         self._score.clear()
         for (metric, subset, scorer), value in figures.items():
             self._score.labels(self._graph, metric, subset, scorer).set(value)
 
-    def slid(self, ap: Mapping[str, float], drop: float | None, *, drifted: bool) -> None:
-        """AP of the sliding window by scorer, and its drop; without a reference there is no drop to tell."""
+    def slid(self, metric: str, means: Mapping[str, float], drop: float | None, *, drifted: bool) -> None:
+        """A metric over the sliding window by scorer, and its drop; without a reference there is no drop to tell."""
         self._sliding.clear()
-        for scorer, value in ap.items():
-            self._sliding.labels(self._graph, "ap", scorer).set(value)
+        for scorer, value in means.items():
+            self._sliding.labels(self._graph, metric, scorer).set(value)
         self._drop.clear()
         if drop is not None:
             self._drop.labels(self._graph).set(drop)
@@ -252,6 +275,11 @@ class TrainerMetrics:
         """Time that this rank spent in collectives while it learned a snapshot."""
         self._waits.labels(self._graph, self._rank).inc(seconds)
 
+    def transferred(self, sent: Mapping[tuple[str, str], int]) -> None:
+        """Bytes that this rank sent to its device for a snapshot, by kind and mode."""
+        for labels, count in sent.items():
+            self._transfer.labels(self._graph, *labels).inc(count)
+
     def checkpointed(self) -> None:
         """A checkpoint was written now."""
         self._checkpoint.labels(self._graph).set(time.time())
@@ -263,11 +291,13 @@ class TrainerMetrics:
         for kind, count in left.items():
             self._remembered.labels(self._graph, kind).set(count)
 
-    def resources(self, sent_bytes: Mapping[str, int], held: Mapping[str, int]) -> None:
-        """What the rank has sent since it started, and what it holds now."""
-        for op, total in sent_bytes.items():
-            self._comm.labels(self._graph, op).inc(total - self._sent_before.get(op, 0))
-        self._sent_before = dict(sent_bytes)
+    def resources(self, traffic: Traffic, held: Mapping[str, int]) -> None:
+        """What has crossed ranks since this one started, and what it holds now; once a snapshot."""
+        new, self._traffic_before = traffic.since(self._traffic_before), traffic.copy()
+        for op, sent in new.sent_bytes.items():
+            self._comm.labels(self._graph, op).inc(sent)
+        for op, seconds in new.seconds.items():
+            self._comm_seconds.labels(self._graph, op).observe(seconds)
         for kind, count in {**held, "rss": psutil.Process().memory_info().rss}.items():
             self._memory.labels(self._graph, self._rank, kind).set(count)
 

@@ -1,4 +1,4 @@
-"""The trainer's processes: who they are and the few collectives they use, every byte counted.
+"""The trainer's processes: who they are and the collectives they use, bytes and seconds counted by purpose.
 
 With one rank nothing is sent and torch.distributed is never touched. Every method is a collective: all ranks
 call it, in the same order. A tensor travels where it lives: what is on the host by gloo, what is on a GPU by NCCL. So
@@ -6,54 +6,62 @@ numbers that the host decides by never make it wait for the GPU.
 """
 
 import gc
-import os
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # its defaults keep the group that exists when it is first imported: none yet
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from stream.service.failure import Failure
-from trainer.lost_peer import peers_may_be_lost
+from trainer.wire.exchange import Handle, begin_exchange
+from trainer.wire.gradient_buffer import GradientBuffer
+from trainer.wire.joining import Device, join
+from trainer.wire.link import Link, Operation, Pending, ProcessLink
+from trainer.wire.traffic import Flight, Traffic
 
-Device = Literal["auto", "cpu", "cuda"]
 T = TypeVar("T", bound=np.generic)
 TIMEOUT_S = 600.0
 """A peer that doesn't answer for so long is taken for dead."""
+CONTROL = "control"
+"""The purpose of numbers that the host decides by."""
 
 
 class Ranks:
-    """This process among all ranks.
+    """This process among all ranks, or among those of a group.
 
-    Attributes:
+    Args:
         rank: This process, 0 … size − 1.
         size: How many there are.
         device: Where weights and memory live.
-        sent_bytes: Payload bytes this rank sent to others, by purpose.
-        wait_s: Seconds in collectives: until the slowest rank came, and for the bytes to arrive.
+        link: What joins them; None: the processes that torch.distributed knows.
+        traffic: Counts bytes and seconds; None: a count of its own.
+
+    Attributes:
+        traffic: Bytes and seconds of this rank, by purpose.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        device: str | torch.device = "cpu",
+        *,
+        link: Link | None = None,
+        traffic: Traffic | None = None,
+    ) -> None:
         self.rank = rank
         self.size = size
         self.device = torch.device(device)
-        self.sent_bytes: Counter[str] = Counter()
-        self.wait_s = 0.0
+        self.traffic = Traffic() if traffic is None else traffic
+        self._link = ProcessLink(rank, size) if link is None else link
+        self._gradients: GradientBuffer | None = None
+        self._averaging = False
 
     @classmethod
     def from_environment(cls, device: Device, timeout_s: float = TIMEOUT_S) -> "Ranks":
         """Join the ranks that torchrun started; alone without torchrun.
-
-        Each attempt has its own key space: after a killed rank torchrun starts all again on the same store, and
-        keys of the former attempt would let the new one meet dead peers.
 
         Args:
             device: ``auto``: CUDA where every rank of this machine has a device of its own, else the CPU.
@@ -62,34 +70,8 @@ class Ranks:
         Raises:
             Failure: ``cuda`` is asked for, and there are fewer devices than ranks on this machine.
         """
-        place = _place(device)
-        if place.type == "cuda":
-            torch.cuda.set_device(place)
-        if "RANK" not in os.environ:
-            if "OMP_NUM_THREADS" not in os.environ:  # else torch has as many threads as was said
-                _limit_threads(1)
-            return cls(device=place)
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        _limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", size)))
-        timeout = timedelta(seconds=timeout_s)
-        agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        with peers_may_be_lost(rank):
-            store = TCPStore(
-                os.environ["MASTER_ADDR"],
-                int(os.environ["MASTER_PORT"]),
-                world_size=None,
-                is_master=rank == 0 and not agent_store,
-                timeout=timeout,
-            )
-            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
-                store=PrefixStore(f"attempt{attempt}", store),
-                rank=rank,
-                world_size=size,
-                timeout=timeout,
-            )
-        return cls(rank, size, place)
+        link, place = join(device, timeout_s)
+        return cls(device=place) if link is None else cls(link.rank, link.size, place, link=link)
 
     def close(self) -> None:
         """Leave the group and wait for its threads.
@@ -102,16 +84,19 @@ class Ranks:
             dist.destroy_process_group()
             gc.collect()
 
-    def meet(self, collective: Callable[..., Any], *arguments: Any, **more: Any) -> None:
-        """Take part in a collective of torch.distributed.
+    def split(self, rows: int, columns: int) -> tuple["Ranks", "Ranks"]:
+        """This rank's row and its column, where all ranks stand in a mesh, row after row.
 
-        Raises:
-            PeerLost: Another rank is gone, or does not answer.
+        What crosses ranks in either is counted here, too.
+
+        Args:
+            rows: Of the mesh.
+            columns: Ranks in a row; rows · columns is the number of ranks.
         """
-        began = time.perf_counter()
-        with peers_may_be_lost(self.rank):
-            collective(*arguments, **more)
-        self.wait_s += time.perf_counter() - began
+        if rows * columns != self.size:
+            raise ValueError(f"{rows} × {columns} ranks are not {self.size}")
+        mesh = np.arange(self.size).reshape(rows, columns)
+        return self._within(mesh.tolist()), self._within(mesh.T.tolist())
 
     def any(self, *flags: bool) -> list[bool]:
         """For each flag: whether it holds on any rank (one MAX all-reduce)."""
@@ -119,19 +104,15 @@ class Ranks:
 
     def maximum(self, values: Sequence[int]) -> list[int]:
         """Element-wise maximum over ranks."""
-        return [int(value) for value in self._reduce(values, torch.int64, dist.ReduceOp.MAX)]
+        return [int(value) for value in self._reduce(values, torch.int64, "max")]
 
     def total(self, values: Sequence[float]) -> list[float]:
         """Element-wise sum over ranks."""
-        return [float(value) for value in self._reduce(values, torch.float64, dist.ReduceOp.SUM)]
+        return [float(value) for value in self._reduce(values, torch.float64, "sum")]
 
-    def from_first(self, value: int) -> int:
+    def from_first(self, value: int, purpose: str = CONTROL) -> int:
         """Rank 0's value, on every rank."""
-        if self.size == 1:
-            return value
-        box = torch.tensor([value], dtype=torch.int64)
-        self.meet(dist.broadcast, box, src=0)
-        return int(box.item())
+        return int(self._from_first(torch.tensor([value], dtype=torch.int64), purpose).item())
 
     def text_from_first(self, text: str) -> str:
         """Rank 0's text, on every rank."""
@@ -140,23 +121,18 @@ class Ranks:
         encoded = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
         length = self.from_first(len(encoded))
         box = encoded if self.rank == 0 else torch.empty(length, dtype=torch.uint8)
-        self.meet(dist.broadcast, box, src=0)
-        return bytes(box.numpy()).decode()
+        return bytes(self._from_first(box, CONTROL).numpy()).decode()
 
     def exchange_sizes(self, sizes: Sequence[int]) -> list[int]:
         """Tell each rank how many rows it will get from this one; returns how many each of them will send."""
-        if self.size == 1:
-            return list(sizes)
-        sent = torch.tensor(list(sizes), dtype=torch.int64)
-        received = torch.empty_like(sent)
-        self.meet(dist.all_to_all_single, received, sent)
-        return received.tolist()
+        one_each = [1] * self.size
+        return self.exchange_array(np.array(sizes, np.int64), one_each, one_each, CONTROL).tolist()
 
     def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], purpose: str) -> Tensor:
         """Send blocks of rows to every rank and receive theirs; the gradient travels back the same way.
 
         Args:
-            rows: (Σ sent, …), rank 0's rows first.
+            rows: (Σ sent, …), rank 0's rows first; on all ranks with a gradient or on none.
             sent: Rows for each rank.
             received: Rows from each rank, as ``exchange_sizes`` returned.
             purpose: Under which the bytes are counted; its gradient's as ``<purpose>_gradients``.
@@ -164,10 +140,19 @@ class Ranks:
         Returns:
             (Σ received, …), rank 0's rows first.
         """
+        return self.begin_exchange(rows, sent, received, purpose).wait()
+
+    def begin_exchange(
+        self, rows: Tensor, sent: Sequence[int], received: Sequence[int], purpose: str
+    ) -> Handle[Tensor]:
+        """As ``exchange``, but without waiting: what is computed before the handle's ``wait`` hides the way.
+
+        In the backward pass the gradient sets out where the rows were waited for and is waited for where they set out.
+        ``rows`` stay as they are until then.
+        """
         if self.size == 1:
-            return rows
-        exchanged: Tensor = _Exchange.apply(rows, list(sent), list(received), self, purpose)  # type: ignore[no-untyped-call]  # torch's apply is untyped
-        return exchanged
+            return Handle(lambda: rows)
+        return begin_exchange(rows, sent, received, purpose, self._launch)
 
     def exchange_array(
         self, rows: NDArray[T], sent: Sequence[int], received: Sequence[int], purpose: str
@@ -177,17 +162,76 @@ class Ranks:
             return rows
         return self.exchange(torch.from_numpy(rows), sent, received, purpose).numpy()
 
+    def gather_rows(self, rows: Tensor, sizes: Sequence[int], purpose: str) -> Tensor:
+        """Every rank's rows on every rank; gradients of all of them come back to whose rows they were, and are summed.
+
+        Args:
+            rows: (sizes[rank], …); on all ranks with a gradient or on none.
+            sizes: Rows of each rank, known to all.
+            purpose: Under which the bytes are counted; its gradient's as ``<purpose>_gradients``.
+
+        Returns:
+            (Σ sizes, …), rank 0's rows first.
+        """
+        if self.size == 1:
+            return rows
+        copies = rows.expand(self.size, *rows.shape).reshape(-1, *rows.shape[1:])
+        return self.exchange(copies, [len(rows)] * self.size, sizes, purpose)
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its sum over ranks, in one all-reduce; a missing one counts as zero."""
+        """Replace every gradient by its sum over ranks, in one all-reduce.
+
+        A gradient that some ranks miss counts as zero there; one that all miss stays missing, as on one rank. The sums
+        are views of one buffer, which the next call for the same parameters writes anew.
+        """
         if self.size == 1:
             return
         wanted = [parameter for parameter in parameters if parameter.requires_grad]
-        flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in wanted])
-        self.meet(dist.all_reduce, flat)
-        # a ring all-reduce sends every element about twice
-        self.sent_bytes["gradients"] += 2 * (self.size - 1) * flat.nbytes // self.size
-        for parameter, gradient in zip(wanted, torch.split(flat, [p.numel() for p in wanted]), strict=True):
-            parameter.grad = gradient.view_as(parameter).clone()
+        if self._gradients is None or not self._gradients.serves(wanted):
+            self._gradients = GradientBuffer(wanted)
+        there = self.any(*(parameter.grad is not None for parameter in wanted))
+        self.sum_rows(self._gradients.take(), "gradients")
+        self._gradients.give(there)
+
+    @torch.no_grad()
+    def sum_in_order(
+        self, blocks: Mapping[int, Sequence[Tensor]], like: Sequence[Tensor], purpose: str
+    ) -> list[Tensor]:
+        """Sum numbered contributions in the order of their numbers: bit-equal for any number of ranks, whoever has them.
+
+        Every rank adds up a share of the elements: it gets that share of all contributions, adds them one after the
+        other, and sends the sums to all. With c contributions here, C in all, of n elements, a rank of P sends about
+        (c + 1) · n · (P − 1) / P elements and holds C · n / P; an all-reduce, whose sums depend on P, sends
+        2 · n · (P − 1) / P.
+
+        Args:
+            blocks: This rank's contributions by number, of the shapes of ``like``; it may have none.
+            like: Tensors of the sums' shapes, type and device.
+            purpose: Under which the bytes are counted.
+
+        Returns:
+            The sums, views of one buffer; zeros where no rank has a contribution.
+
+        Raises:
+            ValueError: A number is on two ranks (raised on all of them).
+        """
+        own = sorted(blocks)
+        numbers, counts = self._everyones(np.array(own, np.int64), CONTROL)
+        if len(np.unique(numbers)) < len(numbers):
+            raise ValueError(f"a number is on two ranks: {numbers.tolist()}")
+        lengths = [each.numel() for each in like]
+        share = -(-sum(lengths) // self.size)
+        table = like[0].new_zeros(len(own), self.size * share)
+        for row, number in zip(table, own, strict=True):
+            torch.cat([each.flatten() for each in blocks[number]], out=row[: sum(lengths)])
+        apart = table.view(len(own), self.size, share).transpose(0, 1).reshape(-1, share)
+        arrived = self.exchange(apart, [len(own)] * self.size, counts, purpose)
+        order = np.argsort(numbers).tolist()
+        total = arrived[order[0]].clone() if order else table.new_zeros(share)
+        for at in order[1:]:
+            total += arrived[at]
+        summed = self.gather_rows(total.unsqueeze(0), [1] * self.size, purpose).flatten()[: sum(lengths)]
+        return [part.view_as(each) for part, each in zip(torch.split(summed, lengths), like, strict=True)]
 
     def sum_rows(self, rows: Tensor, purpose: str) -> Tensor:
         """Element-wise sum over ranks of a table that has one shape on all of them; not differentiable.
@@ -196,93 +240,99 @@ class Ranks:
             rows: Replaced by the sum.
             purpose: Under which the bytes are counted.
         """
-        if self.size > 1:
-            self.meet(dist.all_reduce, rows)
-            self.sent_bytes[purpose] += 2 * (self.size - 1) * rows.nbytes // self.size
-        return rows
+        return self._all_reduce(rows, "sum", purpose).wait() if self.size > 1 else rows
 
-    def average(self, tables: Sequence[Tensor]) -> None:
-        """Replace tensors, of one shape on all ranks, by their means over ranks, in one all-reduce."""
+    def average(self, tables: Sequence[Tensor], weight: float = 1.0) -> None:
+        """Replace tensors, of one shape on all ranks, by their means over ranks, in one all-reduce.
+
+        Args:
+            tables: Of one type.
+            weight: Of this rank's, in a weighted mean.
+        """
+        if self.size > 1:
+            for table, mean in zip(tables, self.begin_average(tables, weight).wait(), strict=True):
+                table.copy_(mean)
+
+    def begin_average(self, tables: Sequence[Tensor], weight: float = 1.0) -> Handle[list[Tensor]]:
+        """As ``average``, without waiting: the handle's ``wait`` returns the means of the tables as they are now.
+
+        Raises:
+            RuntimeError: The average that was begun before was not waited for.
+        """
+        if self._averaging:
+            raise RuntimeError("an average is under way: wait for it before the next one begins")
         if self.size == 1 or not tables:
-            return
-        flat = self.sum_rows(torch.cat([table.flatten() for table in tables]), "averages") / self.size
-        for table, mean in zip(tables, torch.split(flat, [table.numel() for table in tables]), strict=True):
-            table.copy_(mean.view_as(table))
+            means = [table.detach().clone() for table in tables]
+            return Handle(lambda: means)
+        own = [table.detach().flatten() for table in tables]
+        flat = torch.cat([*own, own[0].new_ones(1)]).mul_(weight)
+        flight = self._all_reduce(flat, "sum", "averages")
+        self._averaging = True
+
+        def arrive() -> list[Tensor]:
+            self._averaging = False
+            *sums, weights = torch.split(flight.wait(), [*(len(part) for part in own), 1])
+            return [(part / weights).view_as(table) for part, table in zip(sums, tables, strict=True)]
+
+        return Handle(arrive)
 
     def sum_array(self, rows: NDArray[T], purpose: str) -> NDArray[T]:
         """As ``sum_rows``, from host to host."""
         return rows if self.size == 1 else self.sum_rows(torch.from_numpy(rows), purpose).numpy()
 
-    def largest(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    def largest(self, values: NDArray[np.int64], purpose: str) -> NDArray[np.int64]:
         """Element-wise maximum over ranks of arrays of one shape."""
         if self.size == 1:
             return values
-        box = torch.from_numpy(values.copy())
-        self.meet(dist.all_reduce, box, op=dist.ReduceOp.MAX)
-        return box.numpy()
+        return self._all_reduce(torch.from_numpy(values.copy()), "max", purpose).wait().numpy()
 
     def union(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Distinct values of all ranks, ascending."""
-        if self.size == 1:
-            return np.unique(values)
-        sent = [len(values)] * self.size
-        rows = np.tile(values, self.size)
-        return np.unique(self.exchange_array(rows, sent, self.exchange_sizes(sent), "ids"))
+        return np.unique(self._everyones(values, "ids")[0])
 
-    def _reduce(self, values: Sequence[float], dtype: torch.dtype, op: Any) -> list[Any]:
+    def _everyones(self, values: NDArray[np.int64], purpose: str) -> tuple[NDArray[np.int64], list[int]]:
+        """All ranks' values, rank 0's first, and how many each has."""
+        sent = [len(values)] * self.size
+        counts = self.exchange_sizes(sent)
+        return self.exchange_array(np.tile(values, self.size), sent, counts, purpose), counts
+
+    def _reduce(self, values: Sequence[float], dtype: torch.dtype, operation: Operation) -> list[Any]:
         if self.size == 1:
             return list(values)
-        box = torch.tensor(list(values), dtype=dtype)
-        self.meet(dist.all_reduce, box, op=op)
-        return box.tolist()
+        return self._all_reduce(torch.tensor(list(values), dtype=dtype), operation, CONTROL).wait().tolist()
 
+    def _from_first(self, box: Tensor, purpose: str) -> Tensor:
+        if self.size == 1:
+            return box
+        sent_bytes = (self.size - 1) * box.nbytes if self.rank == 0 else 0
+        return self._begin(purpose, sent_bytes, lambda: self._link.broadcast(box), box).wait()
 
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, sent: list[int], received: list[int], ranks: Ranks, purpose: str
-    ) -> Tensor:
-        ctx.plan = (sent, received, ranks, purpose)
-        return _all_to_all(rows, sent, received, ranks, purpose)
+    def _all_reduce(self, box: Tensor, operation: Operation, purpose: str) -> Flight:
+        # a ring all-reduce sends every element about twice
+        sent_bytes = 2 * (self.size - 1) * box.nbytes // self.size
+        return self._begin(purpose, sent_bytes, lambda: self._link.all_reduce(box, operation), box)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        sent, received, ranks, purpose = ctx.plan
-        return (
-            _all_to_all(gradients[0], received, sent, ranks, f"{purpose}_gradients"),
-            None,
-            None,
-            None,
-            None,
+    def _launch(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], purpose: str) -> Flight:
+        rows = rows.contiguous()
+        out = rows.new_empty((sum(received), *rows.shape[1:]))
+        to_others = sum(sent) - sent[self.rank]
+        sent_bytes = rows.nbytes // len(rows) * to_others if to_others else 0
+        return self._begin(
+            purpose, sent_bytes, lambda: self._link.all_to_all(out, rows, received, sent), out, rows
         )
 
+    def _begin(
+        self,
+        purpose: str,
+        sent_bytes: int,
+        begin: Callable[[], Pending],
+        out: Tensor,
+        held: Tensor | None = None,
+    ) -> Flight:
+        return Flight(self.traffic, self._link, purpose, sent_bytes, begin, out, held)
 
-def _all_to_all(rows: Tensor, sent: list[int], received: list[int], ranks: Ranks, purpose: str) -> Tensor:
-    out = rows.new_empty((sum(received), *rows.shape[1:]))
-    ranks.meet(
-        dist.all_to_all_single, out, rows.contiguous(), output_split_sizes=received, input_split_sizes=sent
-    )
-    row_bytes = rows.element_size() * rows[:1].numel() if len(rows) else 0
-    ranks.sent_bytes[purpose] += row_bytes * (sum(sent) - sent[ranks.rank])
-    return out
-
-
-def _place(device: Device) -> torch.device:
-    """This rank's device: NCCL takes no two ranks on one, so each has its own, or all of a machine have none."""
-    found = 0 if device == "cpu" else torch.cuda.device_count()
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
-    if device == "cuda" and not found:
-        raise Failure("key device: cuda is asked for, but torch finds no CUDA device here. Say auto or cpu.")
-    if device == "cuda" and local_ranks > found:
-        raise Failure(
-            f"key device: cuda is asked for, but {local_ranks} ranks share {found} CUDA device(s) here. Start at most "
-            f"{found} on this machine, or say cpu."
-        )
-    if not found or local_ranks > found:
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-
-
-def _limit_threads(local_ranks: int) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores // max(1, local_ranks)))
+    def _within(self, groups: list[list[int]]) -> "Ranks":
+        if len(groups[0]) == 1:
+            return Ranks(device=self.device, traffic=self.traffic)
+        link = self._link.within(groups)
+        return Ranks(link.rank, link.size, self.device, link=link, traffic=self.traffic)

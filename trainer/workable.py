@@ -6,7 +6,7 @@ from schemas.trainer_config import Budget, TrainerConfig
 from stream.partition.interface import create
 from stream.service.failure import Failure
 from trainer.session.session import new_model
-from trainer.strategies.interface import require_together, strategy_options
+from trainer.strategies.interface import STRATEGIES, require_together, strategy_options
 from trainer.tasks.interface import TASKS
 from trainer.tasks.node_regression import NodeRegression
 
@@ -30,6 +30,7 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
         raise Failure(
             f"key target is of task {NodeRegression.name}, but the task is {config.task}. Leave it out"
         )
+    _require_timeline(config)
     if config.exports.scores and task.asks != "pairs":
         raise Failure(
             f"key exports.scores is about pairs, but task {config.task} asks about nodes. Leave it out"
@@ -39,6 +40,20 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
             f"key budget bounds what event models remember, but {config.model} is a snapshot model, whose window is "
             "its bound. Leave the key out"
         )
+
+
+def _require_timeline(config: TrainerConfig) -> None:
+    given = (
+        "horizon" if config.horizon is not None else "smoothing" if config.smoothing.kind != "none" else None
+    )
+    strategies = STRATEGIES.all()
+    if given is None or getattr(strategies[config.strategy], "reads_timeline", False):
+        return
+    others = sorted(name for name, found in strategies.items() if getattr(found, "reads_timeline", False))
+    raise Failure(
+        f"key {given} is of strategies that pass over whole snapshots, and {config.strategy} does not. Choose strategy "
+        f"{' or '.join(others)}, or leave the key out"
+    )
 
 
 def require_evaluable(config: TrainerConfig, ranks: int) -> None:

@@ -12,14 +12,13 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import VarIntCoder
-from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 import stream.cluster.coder  # noqa: F401  registers how micro-batches cross processes
 from stream.cluster.plan import Plan
 from stream.cluster.worker import Worker, acquire, release
 from stream.kafka.reader import Start
-from stream.kafka.source import UNENDING, PartitionTracker
+from stream.kafka.source import FROM_START
 from stream.microbatch import MicroBatch, RawBatch
 
 TURN_S = 0.5
@@ -49,25 +48,11 @@ class _Stage(beam.DoFn):  # type: ignore[misc]  # Beam has no types
         return self._worker
 
 
-class _FromStart(beam.transforms.core.RestrictionProvider):  # type: ignore[misc]  # Beam has no types
-    def initial_restriction(self, element: Start) -> OffsetRange:
-        return OffsetRange(element.offset, UNENDING)
-
-    def create_tracker(self, restriction: OffsetRange) -> PartitionTracker:
-        return PartitionTracker(restriction)
-
-    def restriction_size(self, element: Start, restriction: OffsetRange) -> float:
-        return 1.0
-
-
-_RESTRICTION = beam.DoFn.RestrictionParam(_FromStart())
-
-
 class ReadPartition(_Stage):
     """Reads the topic partition that an element names until its job is no longer the one that reads for the store."""
 
     @beam.DoFn.unbounded_per_element()
-    def process(self, element: Start, tracker: Any = _RESTRICTION) -> Iterator[RawBatch]:
+    def process(self, element: Start, tracker: Any = FROM_START) -> Iterator[RawBatch]:
         """Polls of one topic partition for a turn, empty ones included."""
         worker = self.worker()
         claimed = tracker.current_restriction().start

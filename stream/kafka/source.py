@@ -80,7 +80,8 @@ class _FromStart(beam.transforms.core.RestrictionProvider):  # type: ignore[misc
         return 1.0
 
 
-_RESTRICTION = beam.DoFn.RestrictionParam(_FromStart())
+FROM_START = beam.DoFn.RestrictionParam(_FromStart())
+"""Everything of a topic partition from its first offset on."""
 
 
 class ReadFromKafka(beam.DoFn):  # type: ignore[misc]  # Beam has no types
@@ -94,7 +95,7 @@ class ReadFromKafka(beam.DoFn):  # type: ignore[misc]  # Beam has no types
         self._reader = reader
 
     @beam.DoFn.unbounded_per_element()
-    def process(self, element: Start, tracker: Any = _RESTRICTION) -> Iterator[RawBatch]:
+    def process(self, element: Start, tracker: Any = FROM_START) -> Iterator[RawBatch]:
         """Polls of one topic partition for its share of a bundle, empty ones included."""
         reader = held(self._reader, PartitionReader)
         turn_ends = time.monotonic() + BUNDLE_S / reader.num_partitions

@@ -118,6 +118,8 @@ def _sentence(error: Any) -> str:
     if error["type"] == "missing":
         return f"key {key} is missing"
     message = error["msg"].removeprefix("Value error, ")
+    if error["type"].startswith(("model", "dict")):  # pydantic names our classes there
+        message = "this must be a section of keys and values"
     # Nothing is quoted that could be, or hold, a password: what stands in the place of a section may.
     shown = not error["type"].startswith(("model", "dict")) and isinstance(
         error["input"], str | int | float | None

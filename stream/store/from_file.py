@@ -5,15 +5,24 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import structlog
+from numpy.typing import NDArray
 
 from schemas.config import Lane
-from schemas.events import event_schema
+from schemas.events import US_PER_S, event_schema
 from schemas.store import LogHeader
 from stream.decode.event_file import EventFile, read_events
 from stream.store.errors import MismatchError
 from stream.store.lane.writer import LaneObserver, LaneWriter
 from stream.store.log.writer import LogWriter
 from stream.store.places.place import Place, place_of
+
+_log = structlog.get_logger()
+
+_STRAY = 0.001
+"""Share of the events at either end, and at least one, that cannot stretch the default interval."""
+_COLLAPSED = 10
+"""Snapshots; in fewer of them the other events would have no order worth the name."""
 
 SNAPSHOTS_A_COMMIT = 1024
 """Commit records stay small, whatever the number of snapshots."""
@@ -39,7 +48,7 @@ def build_store(
         source: Parquet or CSV file, what ``read_events`` made of one, or canonical events (``event_schema``).
         store: Folder to make the store in; it must not have a log yet.
         interval_us: Length of a snapshot, microseconds; snapshots are aligned to the epoch. None: a hundredth of
-            the events' span.
+            the events' span, of which stray times are no part (``default_interval``).
         lanes: Partitioners that follow the log.
         graph: Name of the graph.
         node_features: F; None: as the file has it, 0 for a table.
@@ -65,7 +74,7 @@ def build_store(
     else:
         ids = "string" if pa.types.is_string(source.schema.field("src").type) else "int"
         events = source.cast(event_schema(ids))
-    interval_us = interval_us or _hundredth(events)
+    interval_us = interval_us or default_interval(events["t"].to_numpy())
     header = LogHeader(
         graph=graph,
         interval_us=interval_us,
@@ -87,10 +96,42 @@ def build_store(
     return place_of(store)
 
 
-def _hundredth(events: pa.Table) -> int:
-    """A hundredth of the events' span, rounded up; 1 µs where all have one time."""
-    t = events["t"].to_numpy()
-    return max(1, -(-int(t.max() - t.min()) // 100)) if len(t) else 1
+def default_interval(t: NDArray[np.int64]) -> int:
+    """A hundredth of the span of some times, rounded up; 1 where there is one time only.
+
+    A few rows far from all others, such as one of 1970, would put everything else into a few snapshots. Where the times
+    without a thousandth at either end would come into fewer than ten, it is a hundredth of their span, with a warning.
+
+    Args:
+        t: Microseconds, in any order.
+
+    Returns:
+        Microseconds, at least 1.
+    """
+    if not len(t):
+        return 1
+    span, stray = int(t.max() - t.min()), max(1, int(len(t) * _STRAY))
+    interval = max(1, -(-span // 100))
+    if len(t) <= 2 * stray:
+        return interval
+    ordered = np.partition(t, [stray, len(t) - 1 - stray])
+    first, last = int(ordered[stray]), int(ordered[-1 - stray])
+    if first == last or last - first >= _COLLAPSED * interval:
+        return interval
+    narrow = -(-(last - first) // 100)
+    _log.warning(
+        "a few events lie far from all others in time, so snapshots are a hundredth of the span of the others; set "
+        "interval_s to choose their length",
+        interval_s=narrow / US_PER_S,
+        instead_of_s=interval / US_PER_S,
+        others_begin=_shown(first),
+        others_end=_shown(last),
+    )
+    return narrow
+
+
+def _shown(t: int) -> str:
+    return str(np.datetime64(t, "us"))
 
 
 def _commits(events: pa.Table, interval_us: int) -> Iterator[list[tuple[int, pa.Table]]]:

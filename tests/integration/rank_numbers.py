@@ -1,4 +1,4 @@
-"""One rank of test_trainer_ranks.py: numbers of a few steps of ``vertex``, written to a file by rank 0.
+"""One rank of test_trainer_ranks.py: what every model under every strategy with ranks computes, written to a file by rank 0.
 
 Usage: rank_numbers.py STORE LANE OUT; ranks by torchrun's environment variables.
 """
@@ -6,53 +6,48 @@ Usage: rank_numbers.py STORE LANE OUT; ranks by torchrun's environment variables
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
 sys.path.append(str(Path(__file__).parents[1]))  # as a rank
 
+from rank_equality import PRECISE, STILL, begun, learned, pairs, predicted
 from trainer_sessions import learn, lesson_of, session_on
 
 from schemas.trainer_config import Optimisation
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
-from trainer.tasks.link_prediction import predict
 
-HOPS = {"full": [None, None], "sampled": [3, 4]}
+FEW_AT_ONCE = {"inference_nodes": 7}
 
 
-def numbers(store: str, lane_name: str, ranks: Ranks) -> dict[str, torch.Tensor]:
-    """Predictions and gradients of every snapshot, with full and with sampled neighbourhoods."""
+def numbers(store: str, lane_name: str, ranks: Ranks) -> dict[str, dict[str, Any]]:
+    """By type, strategy and model."""
     lane = LaneReader(store, lane_name)
-    found: dict[str, torch.Tensor] = {}
-    for kind, fanouts in HOPS.items():
-        params = {"hidden": 8, "signature": 8, "fanouts": fanouts}
-        steps = Optimisation(batch_size=5, grad_clip=None)
-        options = {"window": 3, "model_params": params, "strategy_params": {"inference_nodes": 7}}
-        session = session_on(lane, "vertex", "sage-linear", ranks, steps, **options)
-        model, strategy = session.model, session.strategy
-        for manifest in lane.manifests:
-            examples = lesson_of(session, manifest.sequence)
-            events = len(examples)
-            total = 2 * sum(ranks.exchange_sizes([events] * ranks.size))
-            loss = strategy.loss(examples, np.arange(events), 5)
-            model.zero_grad()
-            (loss / max(total, 1)).backward()
-            ranks.sum_gradients(model.parameters())
-            key = f"{kind} {manifest.tau}"
-            found[f"{key} loss"] = torch.tensor(ranks.total([float(loss.detach())])[0])
-            for name, parameter in model.named_parameters():
-                found[f"{key} gradient {name}"] = parameter.grad.clone()
-            predictions = predict(strategy, model, model, examples, ranks)
-            if predictions is not None:
-                found[f"{key} positive"] = torch.from_numpy(predictions.positive)
-                found[f"{key} negative"] = torch.from_numpy(predictions.negative)
-                found[f"{key} ranks"] = torch.from_numpy(predictions.ranks)
-        report = learn(session, examples)  # batches of 5: ranks have unequally many, and one may have none
-        found[f"{kind} trained events"] = torch.tensor(report.events)
-        found[f"{kind} finite"] = torch.tensor(float(np.isfinite(report.loss or np.nan)))
+    found: dict[str, dict[str, Any]] = {}
+    for dtype in PRECISE:
+        for strategy, model in pairs("snapshot"):
+            options = {"strategy_params": FEW_AT_ONCE} if strategy == "vertex" else {}
+            rate = 0.01 if dtype == torch.float64 else STILL
+            session = begun(lane, strategy, model, ranks, dtype, rate, **options)
+            found[f"{dtype} {strategy} {model}"] = learned(session)
+        for strategy, model in pairs("event"):
+            session, asked = begun(lane, strategy, model, ranks, dtype, STILL), {}
+            for manifest in lane.manifests:
+                asked |= predicted(session, manifest.sequence, lesson_of(session, manifest.sequence))
+            found[f"{dtype} {strategy} {model}"] = asked
     return found
+
+
+def small_batches(store: str, lane_name: str, ranks: Ranks) -> dict[str, Any]:
+    """Batches of 5, of which ranks have unequally many, and one may have none."""
+    session = session_on(
+        LaneReader(store, lane_name), "vertex", "sage-linear", ranks, Optimisation(batch_size=5)
+    )
+    for manifest in session.lane.manifests:
+        report = learn(session, lesson_of(session, manifest.sequence))
+    return {"events": report.events, "finite": report.loss is not None and report.nonfinite == 0}
 
 
 def threads_of_the_group() -> list[str]:
@@ -69,10 +64,14 @@ def main() -> None:
     """As a rank."""
     ranks = Ranks.from_environment("cpu")
     found = numbers(sys.argv[1], sys.argv[2], ranks)
-    sent = [float(ranks.sent_bytes[purpose]) for purpose in ("features", "embeddings", "gradients")]
+    few = small_batches(sys.argv[1], sys.argv[2], ranks)
+    sent = [
+        float(ranks.traffic.sent_bytes[purpose])
+        for purpose in ("features", "embeddings", "gradients", "memory")
+    ]
     every = ranks.total(sent)
     if ranks.rank == 0:
-        torch.save({**found, "sent": torch.tensor(every)}, Path(sys.argv[3]))
+        torch.save({"numbers": found, "few": few, "sent": every}, Path(sys.argv[3]))
     ranks.close()
     # The kernel still lists a thread for a moment after it was joined.
     until_s = time.monotonic() + 20

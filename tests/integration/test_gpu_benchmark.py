@@ -28,7 +28,8 @@ def test_without_cuda_it_says_so_and_succeeds() -> None:
 def test_in_small_on_the_cpu_it_prints_a_table_of_all_strategies_and_event_models() -> None:
     ended = gpu("--device", "cpu", "--small", "--ranks", "2", CUDA_VISIBLE_DEVICES="")
     assert ended.returncode == 0, ended.stderr
-    rows = [line.strip("| ").split(" | ") for line in ended.stdout.splitlines() if line.startswith("|")]
+    lines, ways = ended.stdout.split("| a snapshot of 10 intervals as |")
+    rows = [line.strip("| ").split(" | ") for line in lines.splitlines() if line.startswith("|")]
     assert rows[0] == [
         "what", "ranks", "scores differ", "waits a step", "ms a step", "of it kernels", "events/s", "MiB",
     ]  # fmt: skip
@@ -38,3 +39,7 @@ def test_in_small_on_the_cpu_it_prints_a_table_of_all_strategies_and_event_model
     assert found[5:7] == [("tgn", "1"), ("tgn-history", "1")]
     assert all(float(row[2]) <= 1e-4 for row in rows[2:7])
     assert all(float(row[6]) > 0 for row in rows[2:])
+    told = dict(
+        line.strip("| ").split(" | ", 1) for line in ways.splitlines() if line.startswith(("| `", "| int"))
+    )
+    assert list(told) == ["`whole`", "`esdg`", "`derived`", "`counts`", "`auto`", "int64 COO", "int32 COO"]

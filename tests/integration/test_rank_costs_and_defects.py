@@ -63,6 +63,8 @@ def test_seconds_waits_and_bytes_reach_metrics_and_the_score_file(tmp_path: Path
         assert set(line["train_seconds"]) >= PHASES
         assert 0 < line["wait_s"] < line["seconds"]["train"]
         assert line["sent_bytes"]["gradients"] > 0
+        assert line["comm_seconds"].keys() == line["sent_bytes"].keys() >= {"gradients", "control", "ids"}
+        assert sum(line["comm_seconds"].values()) == pytest.approx(line["wait_s"])
         assert (
             sum(line["train_seconds"][phase] for phase in PHASES - {"train"})
             <= line["train_seconds"]["train"]
@@ -76,6 +78,10 @@ def test_seconds_waits_and_bytes_reach_metrics_and_the_score_file(tmp_path: Path
     assert waited == pytest.approx(sum(line["wait_s"] for line in lines))
     sent = value(texts[0], "freshet_trainer_comm_bytes_total", op="gradients")
     assert sent == sum(line["sent_bytes"]["gradients"] for line in lines)
+    seconds = value(texts[0], "freshet_trainer_comm_seconds_sum", op="gradients")
+    assert seconds == pytest.approx(sum(line["comm_seconds"]["gradients"] for line in lines))
+    assert value(texts[0], "freshet_trainer_comm_seconds_count", op="gradients") == len(lines)
+    assert value(texts[1], "freshet_trainer_comm_seconds_count", op="next_snapshot") == len(lines)
 
 
 def test_evaluate_tells_them_too(tmp_path: Path) -> None:
@@ -91,6 +97,8 @@ def test_evaluate_tells_them_too(tmp_path: Path) -> None:
     assert told["train_s"] > told["wait_s"] > 0
     assert told["sent_bytes"]["gradients"] > 0
     assert told["sent_bytes"].keys() >= {"gradients", "embeddings"}
+    assert told["comm_seconds"].keys() >= told["sent_bytes"].keys()
+    assert sum(told["comm_seconds"].values()) == pytest.approx(told["wait_s"])
 
 
 def test_a_shape_error_inside_a_rank_ends_the_run_and_is_not_tried_again(

@@ -1,14 +1,18 @@
 """Several ranks compute what one rank computes, whatever the partition."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import every_collective
 import pytest
 import torch
-from rank_numbers import numbers
+from rank_equality import require_equal
+from rank_numbers import numbers, small_batches
+from thread_ranks import FakeLink, side_by_side
 from trainer_streams import make_lane, meetings
 
 from trainer.ranks import Ranks
@@ -16,16 +20,16 @@ from trainer.ranks import Ranks
 SCRIPT = Path(__file__).with_name("rank_numbers.py")
 
 
-def run_ranks(size: int, *arguments: str) -> None:
+def run_ranks(size: int, script: Path, *arguments: str) -> None:
     """Start ``size`` processes with torchrun's environment and wait for all of them."""
     for _ in range(3):  # a free port may be taken between asking for it and binding it
-        codes, errors = tried(size, *arguments)
+        codes, errors = tried(size, script, *arguments)
         if "EADDRINUSE" not in errors:
             break
     assert codes == [0] * size, errors
 
 
-def tried(size: int, *arguments: str) -> tuple[list[int], str]:
+def tried(size: int, script: Path, *arguments: str) -> tuple[list[int], str]:
     """Exit codes, and what was written to standard error."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -36,7 +40,7 @@ def tried(size: int, *arguments: str) -> tuple[list[int], str]:
     }  # fmt: skip
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), *arguments],
+            [sys.executable, str(script), *arguments],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
@@ -52,20 +56,20 @@ def tried(size: int, *arguments: str) -> tuple[list[int], str]:
 
 
 @pytest.mark.parametrize(("size", "parts"), [(2, 2), (3, 4)])
-def test_predictions_loss_and_gradients_of_several_ranks_are_those_of_one(
-    size: int, parts: int, tmp_path: Path
-) -> None:
+def test_several_processes_compute_what_one_computes(size: int, parts: int, tmp_path: Path) -> None:
+    """Losses, gradients, weights, predictions and embeddings, in float64 to 1e-10 and in float32 to 1e-5."""
     make_lane(tmp_path / "store", events=meetings(snapshots=5, a_snapshot=40), parts=parts)
-    run_ranks(size, str(tmp_path / "store"), "hash", str(tmp_path / "out"))
+    run_ranks(size, SCRIPT, str(tmp_path / "store"), "hash", str(tmp_path / "out"))
     several = torch.load(tmp_path / "out", weights_only=True)
-    sent = several.pop("sent")
     one = numbers(str(tmp_path / "store"), "hash", Ranks())
-    assert several.keys() == one.keys()
-    for key, value in one.items():
-        torch.testing.assert_close(
-            several[key], value, rtol=2e-4, atol=2e-5, msg=lambda text, key=key: f"{key}: {text}"
-        )
-    assert (sent > 0).all(), "features, embeddings and gradients crossed ranks and were counted"
+    assert several["numbers"].keys() == one.keys()
+    for key, wanted in one.items():
+        dtype = torch.float64 if "float64" in key else torch.float32
+        require_equal(several["numbers"][key], wanted, dtype)
+    assert several["few"] == small_batches(str(tmp_path / "store"), "hash", Ranks())
+    assert min(several["sent"]) > 0, (
+        "features, embeddings, gradients and memory crossed ranks and were counted"
+    )
 
 
 def test_a_rank_without_any_node_takes_part_without_hanging(tmp_path: Path) -> None:
@@ -73,9 +77,15 @@ def test_a_rank_without_any_node_takes_part_without_hanging(tmp_path: Path) -> N
     make_lane(
         tmp_path / "store", events=meetings(snapshots=3, a_snapshot=30, nodes=2, features=False), parts=3
     )
-    run_ranks(3, str(tmp_path / "store"), "hash", str(tmp_path / "out"))
-    found = torch.load(tmp_path / "out", weights_only=True)
-    assert found["full finite"] == found["sampled finite"] == 1
+    run_ranks(3, SCRIPT, str(tmp_path / "store"), "hash", str(tmp_path / "out"))
+    assert torch.load(tmp_path / "out", weights_only=True)["few"]["finite"]
+
+
+def test_processes_compute_and_count_what_threads_do(tmp_path: Path) -> None:
+    """So what is tested on threads, of which only the link is another one, holds for processes."""
+    run_ranks(2, Path(every_collective.__file__), str(tmp_path / "found"))
+    found = [json.loads((tmp_path / f"found-{rank}").read_text()) for rank in range(2)]
+    assert found == json.loads(json.dumps(side_by_side(2, every_collective.told, FakeLink(1.0, 1.0))))
 
 
 def test_one_process_takes_as_many_threads_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:

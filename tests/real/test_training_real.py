@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from real_data import real_file
+from real_data import DATA, real_file
 from trainer_command import trainer
 
+from stream.store.from_file import default_interval
 from trainer.data.history import History, Inserts
 from trainer.scoring.floors import edgebank, edgebank_window, recency
 from trainer.scoring.ranking import average_precision, batched
@@ -50,6 +51,17 @@ def test_the_floors_are_those_that_are_known(name: str) -> None:
         pairs = scores.reshape(-1, 2)
         found = batched(average_precision, pairs[:, 0], pairs[:, 1])
         assert found == pytest.approx(expected, abs=tolerance)
+
+
+def test_only_the_file_with_a_row_of_1970_has_another_default_interval_than_a_hundredth_of_its_span() -> None:
+    real_file("slashdot_reply.parquet")
+    changed = {}
+    for file in DATA.glob("*.parquet"):
+        t = pq.read_table(file, columns=["t"])["t"].to_numpy().astype(np.int64) * 1_000_000
+        plain = max(1, -(-int(t.max() - t.min()) // 100))
+        if default_interval(t) != plain:
+            changed[file.stem] = [len(np.unique(t // each)) for each in (plain, default_interval(t))]
+    assert changed == {"slashdot_reply": [6, 108]}
 
 
 @pytest.mark.parametrize("name", ["collegemsg", "bitcoin_otc"])

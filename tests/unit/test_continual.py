@@ -4,12 +4,14 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from prometheus_client import generate_latest
 from test_trainer_daemon import EVENT_MODEL, KINDS, config_for, lines, run, trainer_for
-from trainer_streams import make_lane, meetings
+from trainer_streams import SECOND, make_lane, meetings
 
+from schemas.events import event_schema
 from schemas.trainer_config import Drift, Optimisation
 from stream.service.failure import Failure
 from stream.store.files.numbered import Numbered
@@ -19,6 +21,7 @@ from trainer.continual.overload import LoadPolicy
 from trainer.learning.rate import LearningRate
 from trainer.learning.soundness import is_sound
 from trainer.session.lessons import time_stratified
+from trainer.tasks.node_regression import NodeRegression
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.37, 0.5, 0.9, 1.0])
@@ -141,13 +144,38 @@ def test_the_sliding_ap_is_the_mean_of_the_newest_events_and_a_drop_is_a_drift()
     config = Drift(window_events=300, reference_events=500, threshold=0.1)
     watch = DriftWatch(config)
     seen = [watch.see(line(0.9)) for _ in range(8)]
-    assert seen[0].ap["model"] == seen[-1].ap["model"] == pytest.approx(0.9)
+    assert seen[0].means["model"] == seen[-1].means["model"] == pytest.approx(0.9)
     assert [sliding.drop is None for sliding in seen] == [True] * 7 + [False]
-    assert seen[-1].ap["recency"] == 0.5
-    assert watch.see(line(None)).ap["model"] == pytest.approx(0.9), "a snapshot without an AP says nothing"
+    assert seen[-1].means["recency"] == 0.5
+    assert watch.see(line(None)).means["model"] == pytest.approx(0.9), "a snapshot without an AP says nothing"
     falling = [watch.see(line(0.7)) for _ in range(3)]
     assert [sliding.drifted for sliding in falling] == [False, True, False], "told once"
     assert falling[1].drop == pytest.approx(0.9 - (0.9 + 0.7 + 0.7) / 3)
+
+
+def test_an_error_that_rises_is_a_drift_as_is_a_score_that_falls() -> None:
+    watch = DriftWatch(Drift(window_events=100, reference_events=100, threshold=0.1), NodeRegression.picks)
+    errors = [{"mse": mse, "age_persistence_mse": 0.4, "scored": 100} for mse in (0.5, 0.2, 0.35)]
+    seen = [watch.see(each) for each in errors]
+    assert [sliding.drifted for sliding in seen] == [False, False, True]
+    assert seen[1].drop == pytest.approx(-0.3)
+    assert seen[2].means == {"model": 0.35, "age_persistence": 0.4}
+
+
+def test_drift_of_node_regression_is_seen_by_the_daemon(tmp_path: Path) -> None:
+    """Targets that have stood still begin to change."""
+    rows = [row for row in meetings(seed=2, snapshots=12, features=False).to_pylist() if row["op"] == 1]
+    still = [{**rows[n], "t": tau * SECOND + n} for tau in range(5) for n in range(60)]
+    late = [row for row in rows if row["t"] >= 5 * SECOND]
+    make_lane(tmp_path / "store", events=pa.Table.from_pylist([*still, *late], event_schema("int")))
+    drift = {"window_events": 20, "reference_events": 20, "threshold": 0.01}
+    trainer = trainer_for(config_for(tmp_path, task="node-regression", drift=drift))
+    for manifest in trainer.lane.manifests:
+        trainer.step(manifest)
+    assert any(written.get("drifted") for written in lines(trainer.config))
+    exposed = generate_latest(trainer.metrics.registry).decode()
+    for scorer in ("model", "age_persistence"):
+        assert f'freshet_trainer_sliding_score{{graph="meetings",metric="mse",scorer="{scorer}"}}' in exposed
 
 
 def test_a_restart_sees_drift_as_if_it_had_never_stopped() -> None:
@@ -161,7 +189,7 @@ def test_a_restart_sees_drift_as_if_it_had_never_stopped() -> None:
         written.append({**now, **({"drifted": True} if sliding.drifted else {})})
     assert any(sliding.drifted for sliding in seen)
     for cut in (10, 30, 50):
-        resumed = DriftWatch(config, written[:cut])
+        resumed = DriftWatch(config, lines=written[:cut])
         assert [resumed.see(now) for now in written[cut:]] == seen[cut:]
 
 

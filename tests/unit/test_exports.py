@@ -16,7 +16,7 @@ from thread_ranks import side_by_side
 from trainer_streams import make_lane, meetings
 
 from schemas.exports import ExportCommit
-from schemas.trainer_config import Hold, Optimisation, TrainerConfig
+from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.service.failure import Failure
 from stream.store.errors import CorruptError, RetainedError
 from stream.store.exports.reader import ExportReader
@@ -132,6 +132,36 @@ def test_scores_have_event_ids_and_give_the_average_precision_that_the_run_tells
     assert [one.scores_version for one in found.commits][1:] == versions[:-1]  # weights before learning
 
 
+@KINDS
+def test_a_snapshot_that_touches_only_the_first_nodes_is_exported(kind: dict, tmp_path: Path) -> None:
+    events = meetings(snapshots=3, features=False)
+    newest = {
+        "op": 1,
+        "src": events["src"][0].as_py(),
+        "dst": events["dst"][0].as_py(),
+        "t": 3_500_000,
+        "weight": 1.0,
+    }
+    make_lane(
+        tmp_path / "store", events=pa.concat_tables([events, pa.Table.from_pylist([newest], events.schema)])
+    )
+    config = config_for(tmp_path, **kind)
+    run(config)
+    found = exports(config)
+    assert found.table(found.commits[-1], "embeddings")["id"].to_pylist() == sorted(
+        {newest["src"], newest["dst"]}
+    )
+
+
+def test_scores_of_events_are_exported_while_labels_are_asked_for(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store")
+    config = config_for(tmp_path, task="node-classification")
+    run(config)
+    lines, found = ScoreFile(config.checkpoint).lines(), exports(config)
+    assert [commit.num_scores for commit in found.commits] == [line["scored"] for line in lines]
+    assert sum(line["scored"] for line in lines)
+
+
 def test_a_run_that_goes_on_exports_each_snapshot_once(tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
     config = config_for(tmp_path, checkpoint_every=4)
@@ -154,36 +184,6 @@ def test_other_weights_for_an_old_snapshot_come_after_what_was_published(tmp_pat
         (7, 1),
     ]
     assert found[6].model_version != found[0].model_version
-
-
-def test_a_gate_holds_while_the_model_is_below_recency_and_after_a_drop() -> None:
-    gate = ExportGate(Hold(below_recency=True, ap_drop=0.05, over=2))
-    assert gate.judge(None, None, 10) == "no snapshot has an AP yet"
-    assert gate.judge(0.60, 0.70, 10) == "AP 0.6000 is below Recency's 0.7000"
-    assert gate.judge(None, 0.7, 0) == "AP 0.6000 is below Recency's 0.7000"  # nothing new is known
-    assert gate.judge(0.80, 0.70, 10) is None
-    assert gate.judge(0.90, 0.70, 10) is None
-    assert gate.judge(0.81, 0.70, 10) is None  # .04 below the mean .85
-    assert gate.judge(0.79, 0.70, 10) == "AP 0.7900 is more than 0.05 below 0.8550, its mean before"
-    assert gate.judge(0.80, 0.70, 10) is not None  # what is held back does not lower the mean
-    assert gate.judge(0.81, 0.70, 10) is None
-    lines = [
-        {"ap": 0.9, "scored": 10},
-        {"ap": 0.9, "scored": 10},
-        {"ap": 0.5, "held": "why", "scored": 10},
-        {},
-    ]
-    restarted = ExportGate(Hold(ap_drop=0.05, over=2), lines)
-    assert restarted.judge(None, None, 0) == "why"
-    assert restarted.judge(0.84, None, 10) is not None
-    assert ExportGate(Hold()).judge(0.1, 0.9, 10) is None
-
-
-def test_a_lucky_snapshot_of_one_event_holds_nothing_back() -> None:
-    gate = ExportGate(Hold(ap_drop=0.05, over=3))
-    for ap, scored in [(1.0, 1), (0.8, 200), (0.8, 200), (0.8, 200), (1.0, 1), (0.8, 200)]:
-        assert gate.judge(ap, None, scored) is None
-    assert gate.judge(0.7, None, 200) == "AP 0.7000 is more than 0.05 below 0.8005, its mean before"
 
 
 def test_what_was_held_back_is_exported_with_the_next_and_both_log_and_metric_say_so(
@@ -237,7 +237,6 @@ def test_two_ranks_export_what_one_does(tmp_path: Path) -> None:
     alone = threading.Lock()
 
     def work(ranks: Ranks) -> None:
-        ranks.from_first = lambda value: ranks.everyones(value)[0]  # type: ignore[attr-defined]
         with alone:  # weights are drawn from the process's generator, which the threads share
             trainer = trainer_for(replace_learning(two), ranks)
         for manifest in trainer.lane.manifests[:2]:

@@ -25,6 +25,7 @@ from trainer.continual.score_file import ScoreFile
 from trainer.evaluation.evaluate import _Run, evaluate
 from trainer.evaluation.split import split_by_time
 from trainer.metrics import TrainerMetrics
+from trainer.models.node_head import KNOWN, NodeRegressor
 from trainer.ranks import Ranks
 from trainer.service import result
 from trainer.session.session import Session
@@ -158,16 +159,42 @@ def moving(events: pa.Table) -> pa.Table:
 
 
 @SYSTEMS
-def test_a_model_begins_as_age_aware_persistence_and_learns(system: dict, tmp_path: Path) -> None:
+def test_a_model_learns_beyond_the_floors(system: dict, tmp_path: Path) -> None:
     store_of(tmp_path, meetings(snapshots=12, a_snapshot=80))
     config = config_for(
         tmp_path, **system, optimisation={"epochs": 8, "batch_size": 8, "learning_rate": 0.01}
     )
     run(config)
     lines = [line for line in ScoreFile(config.checkpoint).lines() if line["scored"]]
-    assert lines[0]["mse"] == pytest.approx(lines[0]["age_persistence_mse"], rel=1e-5)
     late = {key: np.mean([line[key] for line in lines[-5:]]) for key in KEYS}
     assert late["mse"] < 0.9 * min(value for key, value in late.items() if key != "mse")
+
+
+@SYSTEMS
+@pytest.mark.parametrize(
+    ("encounters", "floor"), [(True, "age_persistence_mse"), (False, "persistence_mse")], ids=["all", "paper"]
+)
+def test_a_model_begins_as_the_floor_that_knows_what_it_knows(
+    encounters: bool, floor: str, system: dict, tmp_path: Path
+) -> None:
+    store_of(tmp_path, meetings(snapshots=2, a_snapshot=80), edge_life=1)
+    model = {**system, "model_params": {**system["model_params"], "encounters": encounters}}
+    config = config_for(tmp_path, **model)
+    run(config)
+    line = ScoreFile(config.checkpoint).lines()[1]
+    assert line["mse"] == pytest.approx(line[floor], rel=1e-5)
+    assert line["persistence_mse"] < 0.5 * line["age_persistence_mse"]
+
+
+def test_the_paper_inputs_do_not_tell_what_expires() -> None:
+    head = NodeRegressor(3, 4, encounters=False)
+    with torch.no_grad():
+        for weights in head.parameters():
+            weights.fill_(0.5)
+    z, known = torch.rand(5, 3), torch.rand(5, KNOWN)
+    other = torch.stack([known[:, 0], torch.rand(5)], dim=1)
+    assert torch.equal(head(z, known), head(z, other))
+    assert not torch.equal(head(z, known), head(z, known + 1))
 
 
 @SYSTEMS
@@ -227,14 +254,13 @@ def evaluated(
 
 
 @SYSTEMS
-@pytest.mark.parametrize("shares", [(0.5, 0.2, 0.3), (0.67, 0.02, 0.31)], ids=["wide", "within a snapshot"])
+@pytest.mark.parametrize("shares", [(0.5, 0.15, 0.35), (0.55, 0.1, 0.35)], ids=["two", "one"])
 def test_targets_of_the_test_change_no_weight(
     system: dict, shares: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever snapshot the border of the test falls into: its targets are the test's, known at its end only."""
+    """Wherever the border falls into a snapshot, and however many validate: its targets are the test's, known at its end only."""
     events = meetings(snapshots=14, a_snapshot=40, features=False)
-    inserts = events.filter(pc.equal(events["op"], 1))["t"].to_numpy()
-    border = int(split_by_time(inserts, shares).validate_until_us)
+    border = int(split_by_time(np.arange(1, 15) * SECOND - 1, shares).validate_until_us)
     assert SECOND // 10 < border % SECOND < SECOND * 9 // 10, "it falls into a snapshot"
     optimisation = {"epochs": 6, "batch_size": 16, "learning_rate": 0.05}
     more = {**system, "optimisation": optimisation, "shares": shares}
@@ -256,6 +282,37 @@ def test_evaluate_tells_all_figures_and_their_spread(tmp_path: Path, monkeypatch
     assert told["persistence_mse"] == told["age_persistence_mse"] == 0, "features that never change"
     assert told["zero_mse"] > 0.5
     json.dumps(told, allow_nan=False)
+
+
+def test_a_graph_that_never_changes_is_split_by_its_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All its edges come at once, so quantiles of events would leave nothing to test."""
+    still = meetings(nodes=8, a_snapshot=20, snapshots=1)
+    rows = [row for row in still.to_pylist() if row["op"] == 1]
+    values = np.random.default_rng(5).normal(size=(10, 8)).astype(np.float32)
+    rows += [
+        {
+            **rows[0], "op": 0, "src": node, "dst": None, "t": tau * SECOND + 999_000,
+            "features": [float(values[tau, node])] * FEATURES,
+        }
+        for tau in range(10)
+        for node in range(8)
+    ]  # fmt: skip
+    rows.sort(key=lambda row: row["t"])
+    events = pa.Table.from_pylist(rows, schema=still.schema)
+    told, _ = evaluated(tmp_path, events, monkeypatch, (0.5, 0.2, 0.3), target={"next": "feature", "of": 0})
+    tested = values[7:]
+    assert told["snapshots"] == 10
+    assert told["zero_mse"] == pytest.approx(np.mean(tested**2))
+    assert told["persistence_mse"] == pytest.approx(np.mean((tested - values[6:9]) ** 2))
+
+
+def test_negatives_are_refused_where_nodes_are_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(
+        Failure, match="--negatives is about pairs, but task node-regression asks about nodes"
+    ):
+        evaluate(config_for(tmp_path), "x", Ranks(), shares=(0.5, 0.2, 0.3), seeds=1, negatives="n.parquet")
 
 
 def test_an_interrupted_run_goes_on_bit_by_bit(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A defect of our own ends a run with its sentence; only a lost peer is worth another attempt."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -64,12 +65,20 @@ def test_a_defect_of_ours_ends_the_run_with_its_sentence(work, told: str, logged
     [dist.DistBackendError("NCCL error"), dist.DistNetworkError("timed out"),
      RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")],
 )  # fmt: skip
-def test_a_lost_peer_is_worth_another_attempt(error: Exception, rank: Path) -> None:
-    def collective() -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_lost_peer_is_worth_another_attempt(
+    error: Exception, at_once: bool, rank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
         raise error
 
+    def collective(*_: object, **__: object) -> SimpleNamespace:
+        return fails() if at_once else SimpleNamespace(wait=fails)
+
+    monkeypatch.setattr(dist, "all_reduce", collective)
+
     def work() -> None:
-        Ranks(0, 2).meet(collective)
+        Ranks(0, 2).maximum([1])
 
     with pytest.raises(PeerLostError, match="rank 0 lost another rank"):
         in_ranks(None, work)

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from thread_ranks import ThreadRanks, side_by_side
+from thread_ranks import side_by_side
 
 from trainer.data.event_feed import EventFeed
 from trainer.data.walks import SCALES_S, STEPS, WIDTH
 from trainer.models.interface import ModelShape, create_model
+from trainer.ranks import Ranks
 from trainer.strategies.events.part_groups import PartGroups, combine
 from trainer.strategies.events.sharded_stream import ShardedStream
 from trainer.strategies.events.shared_copies import SharedCopies
@@ -30,7 +31,7 @@ def test_copies_become_one(how: str) -> None:
     times = {rank: [hour * HOUR_US if hour > 0 else -1 for hour in row] for rank, row in hours.items()}
     gain = np.random.default_rng(0).normal(size=(3, 4, len(SCALES_S), STEPS, WIDTH)).astype(np.float32)
 
-    def merged(ranks: ThreadRanks) -> dict[int, tuple[np.ndarray, int, int, np.ndarray]]:
+    def merged(ranks: Ranks) -> dict[int, tuple[np.ndarray, int, int, np.ndarray]]:
         groups = PartGroups(3, ranks.rank, 3, 0)
         groups.place(owner, np.ones(4, np.bool_), 0)
         model = create_model("tgn", ModelShape(0, 1, 0), {"memory": 2, "walks": True})

@@ -1,5 +1,6 @@
 """Stages of snapshot models beside plain NumPy, whole and block by block."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,13 @@ import torch
 from torch import Tensor
 
 from trainer.models.convolutions import LaplacianConvolution, Sage
-from trainer.models.recurrences import GatedConvolution, LastLinear
-from trainer.models.stages import GraphStage, Stage, TimeStage
+from trainer.models.recurrences import GatedConvolution, LastLinear, Lstm, MovingMean
+from trainer.models.stages import CellStage, GraphStage, Stage, TimeStage
 from trainer.models.unroll import unroll
+from trainer.nn import unrolled_units
 from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.directed_graph import DirectedGraph
+from trainer.nn.unrolled_units import units_fit
 
 NODES, STEPS, WIDTH = 7, 5, 3
 
@@ -47,15 +51,21 @@ class Grid:
         return self._x
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
-        return torch.stack(
-            [stage(g, row, row, w) for g, row, w in zip(self._graphs, x, weights, strict=True)]
-        )
+        first = self.steps - len(weights)
+        return stage.each(self._graphs[first:], x[len(x) - len(weights) :], weights)
 
-    def along_both(self, stage: Any, x: Tensor, carry: Any) -> tuple[Tensor, Any]:
-        raise AssertionError
+    def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
+        return [stage.summary(g, row) for g, row in zip(self._graphs, x, strict=True)]
+
+    def along_both(self, stage: CellStage, x: Tensor, carry: Any) -> tuple[Tensor, Any]:
+        state, found = carry, []
+        for graph, rows, there in zip(self._graphs, x, self._there, strict=True):
+            state = stage(DirectedGraph(graph, graph.transpose), rows, state) * there.unsqueeze(1)
+            found.append(state)
+        return torch.stack(found), state
 
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, self._there
+        return x, self._there[self.steps - len(x) :]
 
     def to_snapshots(self, rows: Tensor) -> Tensor:
         return rows
@@ -126,6 +136,63 @@ def test_gated_convolution_is_the_equations_of_tgcn(shared: bool) -> None:
     assert torch.equal(carry, found[-1])
 
 
+def test_an_lstm_is_that_of_torch_from_each_nodes_first_snapshot_on() -> None:
+    stage, reference = Lstm(WIDTH, 4), torch.nn.LSTM(WIDTH, 4)
+    with torch.no_grad():
+        reference.weight_ih_l0.copy_(stage.of_inputs.weight)
+        reference.weight_hh_l0.copy_(stage.of_state.weight)
+        reference.bias_ih_l0.copy_(stage.of_inputs.bias)
+        reference.bias_hh_l0.zero_()
+    rows, there = torch.randn(STEPS, NODES, WIDTH), torch.ones(STEPS, NODES, dtype=torch.bool)
+    born = [0] * (NODES - 1) + [2]
+    there[:2, -1] = False
+    expected = torch.zeros(STEPS, NODES, 4)
+    for node, first in enumerate(born):
+        expected[first:, node] = reference(rows[first:, node])[0]
+    found, (h, _) = stage(rows, there, None)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert torch.equal(h, found[-1])
+
+
+@pytest.mark.parametrize("past", [0, 1, 2])
+@pytest.mark.parametrize("bandwidth", [1, 3, 9])
+def test_a_moving_mean_has_the_gradient_of_its_means(bandwidth: int, past: int) -> None:
+    stage, there = MovingMean(bandwidth), torch.ones(STEPS, 2, dtype=torch.bool)
+    rows = torch.randn(STEPS, 2, WIDTH, requires_grad=True)
+    before = torch.randn(min(past, bandwidth - 1), 2, WIDTH, requires_grad=True)
+    every = np.concatenate([before.detach().numpy(), rows.detach().numpy()])
+    expected = [every[max(0, t - bandwidth) : t].mean(axis=0) for t in range(len(before) + 1, len(every) + 1)]
+    found, _ = stage(rows, there, before)
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=0, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda x, carry: stage(x, there, carry)[0], (rows, before))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("kind", ["lstm", "each", "shared"])
+def test_compiled_units_give_rows_and_gradients_of_plain_ones(
+    kind: str, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unrolled_units, "_BLOCK", 3)  # the nodes are three blocks
+    stage = Lstm(WIDTH, WIDTH) if kind == "lstm" else GatedConvolution(WIDTH, shared=kind == "shared")
+    single = copy.deepcopy(stage).float()
+    there = torch.ones(STEPS, NODES, dtype=torch.bool)
+    there[:2, 4] = False
+    x = torch.randn(STEPS, NODES, 3 * WIDTH if kind == "each" else WIDTH)
+    pull, state = torch.randn(STEPS + 1, NODES, WIDTH), torch.randn(2, NODES, WIDTH)
+    found = []
+    for unit, to in ((stage, torch.float64), (single, torch.float32)):
+        rows, before = (each.to(to, copy=True).requires_grad_() for each in (x, state))
+        assert units_fit(rows) == (to == torch.float32)
+        carry = None if not begun else tuple(before) if kind == "lstm" else before[0]
+        out, after = unit(rows, there, carry)
+        kept = after[1] if kind == "lstm" else after
+        ((out * pull[:-1].to(to)).sum() + (kept * pull[-1].to(to)).sum()).backward()
+        by_state = [before.grad] if begun else []
+        found.append([out, kept, rows.grad, *by_state, *(weights.grad for weights in unit.parameters())])
+    for plain, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled.double(), plain, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("window", [1, 3, 9])
 def test_a_linear_model_of_the_last_rows_sees_zeros_before_the_first(window: int) -> None:
     stage, rows = LastLinear(window, WIDTH), torch.randn(STEPS, NODES, WIDTH)
@@ -160,6 +227,8 @@ STACKS = {
     ],
     "graph, graph, time": lambda: [Sage(WIDTH, 4, 2), Sage(4, 4, 2), LastLinear(3, 4)],
     "graph": lambda: [Sage(WIDTH, 4, 2)],
+    "graph, mean": lambda: [LaplacianConvolution(WIDTH, 4), MovingMean(3)],
+    "graph, lstm": lambda: [LaplacianConvolution(WIDTH, 6), Lstm(6, 4)],
     "time, graph": lambda: [LastLinear(2, WIDTH), Sage(WIDTH, 4, None)],
     "time, time": lambda: [LastLinear(2, WIDTH), GatedConvolution(WIDTH, shared=True)],
 }
@@ -190,7 +259,7 @@ def test_the_future_never_changes_the_past() -> None:
 
 def test_time_stages_keep_nodes_apart() -> None:
     rows, there = torch.randn(STEPS, NODES, WIDTH), torch.ones(STEPS, NODES, dtype=torch.bool)
-    for stage in (LastLinear(3, WIDTH), GatedConvolution(WIDTH, shared=True)):
+    for stage in (LastLinear(3, WIDTH), GatedConvolution(WIDTH, shared=True), Lstm(WIDTH, WIDTH)):
         assert isinstance(stage, TimeStage)
         other = rows.clone()
         other[:, 0] += 1

@@ -176,7 +176,7 @@ def test_evaluate_refuses_in_a_sentence(keys: dict, extra: list[str], sentence: 
 
 EVENTS = {"model": "tgn", "strategy": "sequential"}
 UNWORKABLE = [
-    ({"model": "tgm"}, "unknown model 'tgm'; expected one of dyrep, jodie,", "Did you mean tgn?"),
+    ({"model": "tgm"}, "unknown model 'tgm'; expected one of cdgcn, dcrnn,", "Did you mean tgn?"),
     ({"strategy": "vertx"}, "unknown strategy 'vertx'; expected one of pac, sequential,", "Did you mean vertex?"),
     ({"strategy": "pac"}, "strategy pac trains event-based models, but model sage-linear is snapshot-based", ""),
     ({"model_params": {"hiden": 8}}, "model_params of sage-linear: unknown parameter", "Did you mean hidden?"),

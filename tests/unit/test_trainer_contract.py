@@ -89,6 +89,19 @@ def test_every_snapshot_model_takes_no_rows_at_all(name: str) -> None:
     assert logits.shape == (0,)
 
 
+@pytest.mark.parametrize("name", SNAPSHOT_MODELS)
+def test_every_snapshot_model_learns_with_all_its_weights(name: str, tmp_path: Path) -> None:
+    session = session_in(tmp_path, "whole", name, events=meetings(snapshots=4, a_snapshot=150))
+    before = {key: value.clone() for key, value in session.model.state_dict().items()}
+    losses = []
+    for sequence in range(4):
+        lesson = lesson_of(session, sequence)
+        losses.append([learn(session, lesson, epoch).loss for epoch in range(4)])
+    assert min(min(passes) for passes in losses) < losses[0][0]
+    after = session.model.state_dict()
+    assert [key for key, value in before.items() if torch.equal(value, after[key])] == []
+
+
 @pytest.mark.parametrize("name", EVENT_MODELS)
 def test_every_event_model_learns_with_all_its_weights(name: str, tmp_path: Path) -> None:
     session = session_in(tmp_path, "sequential", name, events=meetings(snapshots=3, a_snapshot=150))
@@ -187,6 +200,11 @@ def test_a_model_of_another_kind_is_refused_with_both_names(strategy: str, model
         refuse(strategy, model)
 
 
+def test_vertex_refuses_states_that_are_convolved() -> None:
+    with pytest.raises(Failure, match=r"strategy vertex .* stage DiffusionCell of dcrnn convolves states"):
+        refuse("vertex", "dcrnn")
+
+
 def test_sequential_refuses_several_ranks_and_groups_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="strategy sequential learns on one rank, found 2"):
         session_on(make_lane(tmp_path), "sequential", "tgn", Ranks(0, 2))
@@ -246,7 +264,8 @@ def test_vertex_refuses_an_edge_lane_and_more_ranks_than_parts(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"hidden": 0}, "hidden must be at least 1, found 0"),
+        ({"hidden": 0}, "hidden must be at least 1 and at most 4096, found 0"),
+        ({"hidden": 10**12}, "at most 4096, found 1000000000000"),
         ({"fanouts": []}, "fanouts must name at least one hop"),
         ({"fanouts": [5, 0]}, r"found \[5, 0\]"),
         ({"signature": 65}, "signature must be in 0 … 64, found 65"),

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.models.convolutions import Sage
-from trainer.nn.aggregate import aggregate_mean, aggregate_sum
+from trainer.models.convolutions import LaplacianConvolution, Sage
+from trainer.nn.aggregate import aggregate_mean, aggregate_normalised, aggregate_sum
 from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.mean_operator import MeanOperator
 
 
 def random_graph(targets: int, sources: int, edges: int, seed: int = 0) -> tuple[CSRGraph, torch.Tensor]:
@@ -28,6 +29,87 @@ def test_sums_and_their_gradients_equal_a_dense_product(edges: int) -> None:
     pull = torch.randn(7, 5, dtype=torch.float64)
     (aggregate_sum(graph, x) * pull).sum().backward()
     torch.testing.assert_close(x.grad, dense.t() @ pull)
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_edges_count_by_their_values_in_products_gradients_and_means(index: torch.dtype) -> None:
+    plain, ones = random_graph(7, 9, 40)
+    values = torch.rand(40, dtype=torch.float64) + 0.5
+    graph = CSRGraph(plain.indptr.to(index), plain.sources.to(index), 9, values=values)
+    dense = torch.zeros_like(ones).index_put_((plain.targets, plain.sources), values, accumulate=True)
+    x = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
+    pull = torch.randn(7, 5, dtype=torch.float64)
+    torch.testing.assert_close(aggregate_sum(graph, x), dense @ x)
+    (aggregate_sum(graph, x) * pull).sum().backward()
+    torch.testing.assert_close(x.grad, dense.t() @ pull)
+    torch.testing.assert_close(graph.strength, dense.sum(dim=1))
+    assert graph.degrees.tolist() == ones.sum(dim=1).tolist()
+    mean = dense @ x / dense.sum(dim=1, keepdim=True).clamp(min=1e-9)
+    torch.testing.assert_close(aggregate_mean(graph, x), mean)
+    back = graph.transpose
+    assert back.indptr.dtype == back.sources.dtype == index
+    torch.testing.assert_close(aggregate_sum(back.transpose, x), dense @ x)
+
+
+def symmetric(
+    nodes: int, *, weighted: bool, index: torch.dtype = torch.int64
+) -> tuple[CSRGraph, torch.Tensor]:
+    rng = np.random.default_rng(3)
+    upper = np.triu(rng.random((nodes, nodes)) < 0.3, 1) * rng.integers(1, 4, (nodes, nodes))
+    upper[:, -1] = 0
+    dense = torch.from_numpy((upper + upper.T).astype(np.float64))
+    dense = dense if weighted else (dense > 0).double()
+    row, col = dense.nonzero(as_tuple=True)
+    indptr = torch.searchsorted(row, torch.arange(nodes + 1)).to(index)
+    values = dense[row, col] if weighted else None
+    return CSRGraph(indptr, col.to(index), nodes, values=values, symmetric=True), dense
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_normalised_product_and_its_gradient_need_no_transpose(weighted: bool, index: torch.dtype) -> None:
+    graph, dense = symmetric(9, weighted=weighted, index=index)
+    scale = (1 + dense.sum(dim=1)).rsqrt()
+    operator = scale[:, None] * (dense + torch.eye(9)) * scale
+    x = torch.randn(2, 9, 4, dtype=torch.float64, requires_grad=True)
+    built = CSRGraph.transposes_built
+    found = aggregate_normalised([graph, graph], x)
+    tolerance = 1e-12 if weighted else 1e-6  # without values the scale is of torch's default type
+    torch.testing.assert_close(found, operator @ x, rtol=tolerance, atol=tolerance)
+    pull = torch.randn(2, 9, 4, dtype=torch.float64)
+    (found * pull).sum().backward()
+    torch.testing.assert_close(x.grad, operator @ pull, rtol=tolerance, atol=tolerance)
+    assert CSRGraph.transposes_built == built
+
+
+def test_the_mean_of_operators_is_over_normalised_ones() -> None:
+    parts = [symmetric(9, weighted=weighted) for weighted in (False, True)]
+    expected = torch.zeros(9, 9, dtype=torch.float64)
+    for _, dense in parts:
+        scale = (1 + dense.sum(dim=1)).rsqrt()
+        expected += scale[:, None] * (dense + torch.eye(9)) * scale / 2
+    mean = MeanOperator([graph for graph, _ in parts])
+    found = aggregate_normalised([mean], torch.eye(9, dtype=torch.float64).unsqueeze(0))[0]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert mean.transpose is mean
+
+
+@pytest.mark.parametrize("widths", [(6, 9), (9, 6)])
+def test_the_laplacian_convolution_equals_dgl(widths: tuple[int, int]) -> None:
+    dgl = pytest.importorskip("dgl", reason="dgl has no wheel beyond Python 3.11")
+    graph, _ = symmetric(30, weighted=False)
+    with_loops = dgl.add_self_loop(dgl.graph((graph.sources, graph.targets), num_nodes=30))
+    layer, oracle = LaplacianConvolution(*widths), dgl.nn.GraphConv(*widths, norm="both")
+    with torch.no_grad():
+        oracle.weight.copy_(layer.linear.weight.t())
+        oracle.bias.copy_(layer.linear.bias.normal_())
+    ours, theirs = (torch.randn(30, widths[0], generator=torch.Generator().manual_seed(0)) for _ in range(2))
+    ours.requires_grad_(), theirs.requires_grad_()
+    got, expected = layer(graph, ours, ours, None), oracle(with_loops, theirs)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    (got**2).sum().backward()
+    (expected**2).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-4, rtol=1e-4)
 
 
 def test_the_mean_of_no_neighbours_is_zero() -> None:

@@ -71,6 +71,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
+    for registry in KINDS.values():
+        registry.all()  # modules register once
     kept = {name: dict(registry._own) for name, registry in KINDS.items()}
     plugins_module.plugins.cache_clear()
     yield folder
@@ -141,9 +143,8 @@ def test_they_are_listed_and_train_as_those_of_the_tree_do(installed: Path, tmp_
     )
     del config["store"]
     file.write_text(yaml.safe_dump(config))
-    told = printed(
-        trainer(installed, "evaluate", "--config", str(file), "--data", str(tmp_path / "e.parquet"), "--json")
-    )
+    data = ["--data", str(tmp_path / "e.parquet"), "--split", "0.5,0.25,0.25"]
+    told = printed(trainer(installed, "evaluate", "--config", str(file), *data, "--json"))
     assert (told["model"], told["strategy"]) == ("theirs", "twice")
     assert told["mse"] > 0
 
@@ -157,6 +158,37 @@ def test_a_broken_one_is_named_when_asked_for_and_the_others_stay(kind: str, ins
         registry.find(bad)
     with pytest.raises(Failure, match=rf"expected one of .*\(and, not usable, {bad}\)"):
         registry.find("nobody")
+
+
+@pytest.mark.parametrize(
+    ("kind", "members", "lacking"),
+    [
+        ("strategies", "trains = answers = Options = refuses = learn = None", "answer, close, embed_sources"),
+        ("tasks", "asks = lesson = loss = judge = None", "asked, floor, head, join"),
+    ],
+)
+def test_a_class_with_half_of_the_interface_is_broken_and_told_what_it_lacks(
+    kind: str, members: str, lacking: str, site: Path
+) -> None:
+    install(
+        site,
+        f"bad-{kind}",
+        f"class Half:\n    {members}\n",
+        {"half": f"bad_{kind}:Half"},
+        group=f"freshet.{kind}",
+    )
+    told = KINDS[kind].broken()["half"]
+    assert f"has no {lacking}" in told
+    assert "learner" not in told
+
+
+def test_a_model_whose_stages_are_none_is_refused_in_a_sentence(site: Path) -> None:
+    source = MODEL.replace("name = ", "stages = property(lambda self: [self.decoder])\n    name = ")
+    install(site, "bad-models", source, {"theirs": "bad_models:Theirs"}, group="freshet.models")
+    with pytest.raises(
+        Failure, match=r"^model theirs has a LinkDecoder among its stages, which is not a Stage$"
+    ):
+        create_model("theirs", ModelShape(0, 2), {})
 
 
 def test_a_model_that_cannot_be_made_keeps_nobody_from_the_list(site: Path) -> None:

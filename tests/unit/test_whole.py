@@ -1,5 +1,6 @@
 """``whole`` beside a dense computation over all ids, beside ``vertex``, and beside itself after a restart."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 import torch
 from torch import Tensor
-from trainer_streams import FEATURES, SECOND, make_lane, meetings
+from trainer_streams import FEATURES, SECOND, meetings
 
 from schemas.config import Lane
 from schemas.trainer_config import TrainerConfig
@@ -21,6 +22,7 @@ from trainer.continual.score_file import ScoreFile
 from trainer.data.signatures import signatures
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
+from trainer.session.lesson_book import LessonBook, kept
 from trainer.session.lessons import Lessons
 from trainer.session.session import Session
 
@@ -33,6 +35,7 @@ def config_for(folder: Path, **more: object) -> TrainerConfig:
         "store": str(folder / "store"), "lane": "hash", "task": "node-regression", "window": WINDOW,
         "model": "tgcn", "strategy": "whole", "model_params": {"hidden": 6, "signature": SIGNATURE},
         "checkpoint": str(folder / "checkpoints"),
+        "strategy_params": {"steps": 1},
         "optimisation": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01, "grad_clip": None}, **more,
     }  # fmt: skip
     return TrainerConfig.model_validate(values)
@@ -40,7 +43,7 @@ def config_for(folder: Path, **more: object) -> TrainerConfig:
 
 def lane_of(folder: Path, events: pa.Table | None = None) -> LaneReader:
     """Nodes come in every snapshot, and most soon have no edge any more."""
-    table = meetings(nodes=60, a_snapshot=25, snapshots=7) if events is None else events
+    table = meetings(nodes=90, a_snapshot=25, snapshots=7) if events is None else events
     build_store(
         table, folder / "store", interval_us=SECOND, lanes=[Lane(name="hash", algorithm="hash", parts=2, edge_life=LIFE)],
         node_features=FEATURES, segments=2, graph="meetings",
@@ -130,7 +133,7 @@ def test_predictions_and_gradients_are_those_of_a_dense_computation_over_all_ids
     lane = lane_of(tmp_path)
     dense = Dense(lane)
     session = Session(
-        config_for(tmp_path, task=task, strategy_params={"supervise": supervise}), lane, Ranks()
+        config_for(tmp_path, task=task, strategy_params={"supervise": supervise, "steps": 1}), lane, Ranks()
     )
     shaken(session.model)
     lessons, former = Lessons(session), []
@@ -174,20 +177,54 @@ def test_predictions_and_gradients_are_those_of_a_dense_computation_over_all_ids
         if at == len(lane.manifests) - 1:
             assert any(gradient.abs().max() > 1e-3 for gradient in gradients)
             held = session.strategy._before(np.empty(0, np.int64))
-            assert 0 < len(held.nodes) < manifest.num_nodes, "numbers are compact"
+            assert 0 < np.count_nonzero(held.nodes >= 0) < manifest.num_nodes, "numbers are compact"
+
+
+def test_states_that_are_convolved_are_those_of_a_dense_computation(tmp_path: Path) -> None:
+    """A state is zero until its node has come, whatever the biases are."""
+    events = meetings(nodes=60, a_snapshot=12, snapshots=WINDOW)
+    lane = lane_of(tmp_path, events.filter(pc.equal(events["op"], 1)))  # nodes come with their first event
+    dense, params = Dense(lane), {"hidden": 6, "signature": SIGNATURE, "layers": 1}
+    session = Session(config_for(tmp_path, model="dcrnn", model_params=params), lane, Ranks())
+    shaken(session.model)
+    for manifest in lane.manifests:
+        session.advance(manifest)
+    (cell,), nodes = session.model.stages, len(dense.there[0])
+    h = torch.zeros(nodes, 6)
+
+    def diffused(walks: list[Tensor], x: Tensor) -> Tensor:
+        return torch.cat([x, *(walk @ x for walk in walks)], dim=1)
+
+    for at in range(WINDOW):
+        weights = np.zeros((nodes, nodes), np.float32)
+        src, dst, weight = session.view.pairs(dense.taus[at])
+        weights[src, dst] = weight
+        np.fill_diagonal(weights, 0)
+        totals = [np.maximum(each.sum(axis=1, keepdims=True), 1e-9) for each in (weights, weights.T)]
+        walks = [torch.from_numpy(w / total) for w, total in zip((weights, weights.T), totals, strict=True)]
+        gates, candidate = cell.of_inputs(diffused(walks, dense.rows[at])).tensor_split([12], dim=1)
+        u, r = torch.sigmoid(gates + cell.of_state(diffused(walks, h))).chunk(2, dim=1)
+        c = torch.tanh(candidate + cell.of_reset(diffused(walks, r * h)))
+        h = (u * h + (1 - u) * c) * dense.there[at][:, None]
+    found = session.strategy.embeddings(np.arange(nodes))
+    torch.testing.assert_close(found, h.detach(), rtol=1e-4, atol=1e-5)
+    assert 0 < dense.there[0].sum() < dense.there[WINDOW - 1].sum()
 
 
 @TASKS
-def test_whole_and_vertex_agree_where_all_neighbours_are_taken(task: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["sage-linear", "dysat"])
+def test_whole_and_vertex_agree_where_all_neighbours_are_taken(name: str, task: str, tmp_path: Path) -> None:
     """Nodes that come within the window have no row before, whatever the biases are.
 
-    Pairs last: of a node that has come and has no edge, ``vertex`` knows nothing, for it has no owner.
+    Some have come and have no edge yet, or no longer, and so no owner.
     """
-    events = meetings(nodes=60, a_snapshot=12, snapshots=7, features=False)
-    lane = make_lane(tmp_path / "store", events=events.filter(pc.equal(events["op"], 1)))
-    model = {"model": "sage-linear", "model_params": {"hidden": 6, "signature": 4, "fanouts": [None, None]}}
+    lane = lane_of(tmp_path, meetings(nodes=60, a_snapshot=12, snapshots=7))
+    assert (lane.manifests[-1].num_nodes, WINDOW) == (60, 3)
+    params = {"hidden": 6, "signature": 4, "fanouts": [None, None]}
+    params |= {"heads": 2, "temporal_heads": 3} if name == "dysat" else {}
+    model: dict[str, Any] = {"model": name, "model_params": params, "task": task, "strategy_params": {}}
     sessions = [
-        Session(config_for(tmp_path, task=task, strategy=strategy, **model), lane, Ranks())
+        Session(config_for(tmp_path, strategy=strategy, **model), lane, Ranks())
         for strategy in ("whole", "vertex")
     ]
     for session in sessions:
@@ -202,10 +239,7 @@ def test_whole_and_vertex_agree_where_all_neighbours_are_taken(task: str, tmp_pa
                 session.strategy.answer(session.model, [lesson.part(np.arange(len(lesson)))[0]])[0]
             )
             tables.append(session.strategy.embeddings(np.arange(manifest.num_nodes)))
-        if (
-            manifest.sequence
-        ):  # before anything has come, vertex has the bias of the last stage, whole has zeros
-            np.testing.assert_allclose(*answers, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(*answers, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(*tables, rtol=1e-5, atol=1e-5)
         compared += len(answers[0])
     assert compared > 100
@@ -253,16 +287,91 @@ def test_a_run_that_was_interrupted_goes_on_bit_by_bit(supervise: str, task: str
         for stop in stops:
             trainer = run(config, stop)
         weights.append(trainer.session.model.state_dict())
-        clock = {"seconds", "train_seconds", "wall_time", "lag"}
+        # A run that begins again sends the device everything anew.
+        others = {"seconds", "train_seconds", "wall_time", "lag", "transfer_bytes"}
         lines.append(
             [
-                {k: v for k, v in line.items() if k not in clock}
+                {k: v for k, v in line.items() if k not in others}
                 for line in ScoreFile(config.checkpoint).lines()
             ]
         )
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert lines[0] == lines[1]
     assert len(lines[0]) == 7
+
+
+@TASKS
+@pytest.mark.parametrize("supervise", ["newest", "horizon"])
+@pytest.mark.parametrize("batch", [4, 40, 100])
+def test_steps_divide_the_items_of_every_snapshot_anew_in_each_epoch(
+    batch: int, supervise: str, task: str, tmp_path: Path
+) -> None:
+    """Every question is learned once in a pass, and a step has about a batch of the items, or more."""
+    lane = lane_of(tmp_path)
+    config = config_for(
+        tmp_path, task=task, strategy_params={"supervise": supervise, "steps": 3}, optimisation={"batch_size": batch}
+    )  # fmt: skip
+    session = Session(config, lane, Ranks())
+    strategy, book = session.strategy, LessonBook(session.task, session.strategy.needs.lessons)
+    learned: list[np.ndarray] = []
+
+    def loss(answers: Tensor, truth: Tensor, reduction: str = "sum") -> Tensor:
+        learned.append(truth.numpy())
+        return answers.sum() * 0 + len(truth)
+
+    session.task.loss = loss
+    for manifest in lane.manifests:
+        session.advance(manifest)
+        lesson = session.task.lesson(session.view, strategy)
+        book.open(lesson)
+        lessons = book.with_newest(lesson)
+        if not len(lesson):
+            assert strategy.learn(lessons, 0).steps == 0
+            continue
+        passes, steps = [], min(3, -(-max(map(len, lessons)) // batch))
+        for epoch in range(2):
+            learned.clear()
+            report = strategy.learn(lessons, epoch)
+            assert (report.steps, report.events, report.loss) == (steps, len(lesson), 1.0)
+            by_step = [learned[at : at + len(lessons)] for at in range(0, len(learned), len(lessons))]
+            assert len(by_step) == steps
+            for each, parts in zip(lessons, zip(*by_step, strict=True), strict=True):
+                sizes = [len(part) for part in parts]
+                assert max(sizes) - min(sizes) <= each.each
+                _, truth = each.part(np.arange(len(each)))
+                np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(truth))
+            passes.append([truth.tolist() for truth in learned])
+        if (
+            steps > 1 and task == "node-regression"
+        ):  # the truth of links is ones and zeros, whoever they are of
+            assert passes[0] != passes[1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "configured", "expected"),
+    [("whole", {}, 0.005), ("vertex", {}, 0.001), ("whole", {"learning_rate": 0.001}, 0.001)],
+)
+def test_steps_are_longer_than_those_of_others_unless_a_rate_is_configured(
+    strategy: str, configured: dict, expected: float, tmp_path: Path
+) -> None:
+    more = {"model": "sage-linear", "strategy": strategy, "strategy_params": {}, "optimisation": configured}
+    session = Session(config_for(tmp_path, **more), lane_of(tmp_path), Ranks())
+    rate = session.strategy.learner.rate
+    assert rate.now() == rate.optimiser.param_groups[0]["lr"] == expected
+
+
+@TASKS
+def test_a_kept_lesson_has_the_parts_of_the_lesson(task: str, tmp_path: Path) -> None:
+    lane = lane_of(tmp_path)
+    session = Session(config_for(tmp_path, task=task), lane, Ranks())
+    for manifest in lane.manifests[:4]:
+        session.advance(manifest)
+        lesson = session.task.lesson(session.view, session.strategy)
+    chosen = np.array([0, 3, 4, 11])
+    (asked, truth), (again, same) = (each.part(chosen) for each in (lesson, kept(lesson)))
+    np.testing.assert_array_equal(truth, same)
+    for column in fields(asked):
+        np.testing.assert_array_equal(getattr(asked, column.name), getattr(again, column.name))
 
 
 def test_the_horizon_is_learned_otherwise_than_the_newest(tmp_path: Path) -> None:

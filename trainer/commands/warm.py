@@ -64,8 +64,10 @@ def _train(store: Path, checkpoint: Path, model: str, strategy: str, event: bool
     from schemas.trainer_config import TrainerConfig
     from stream.store.as_of import AsOf
     from trainer.service import train
+    from trainer.strategies.interface import STRATEGIES
 
-    again: dict[str, Any] = {"replay": {"ratio": 0.5, "batches": 4}} if strategy == "sequential" else {}
+    replays = STRATEGIES.find(strategy).replays
+    again: dict[str, Any] = {"replay": {"ratio": 0.5, "batches": 4}} if replays else {}
     config = TrainerConfig.model_validate(
         {
             "store": str(store),

@@ -68,8 +68,9 @@ class Trainer:
         exported = config.exports.embeddings or config.exports.scores
         self._exporter = Exporter(config, lane, ranks) if exported else None
         lines = self.scores.lines() if ranks.rank == 0 else ()
-        self._gate = ExportGate(config.exports.hold, lines)
-        self._drift = DriftWatch(config.drift, lines)
+        task = self.session.task
+        self._gate = ExportGate(config.exports.hold, task.picks, task.floor, lines)
+        self._drift = DriftWatch(config.drift, task.picks, lines)
         self._held: str | None = None
 
     def step(self, manifest: LaneManifest) -> None:
@@ -205,11 +206,10 @@ class Trainer:
             self.session.strategy.learner.rate.drifted()
 
     def _export(self, exporter: Exporter, step: Step, scores_version: str) -> None:
-        """Export the snapshot, unless its AP holds that back; rank 0 judges."""
+        """Export the snapshot, unless its figures hold that back; rank 0 judges."""
         was, tau = self._held, step.manifest.tau
-        ap, floor = (step.figures.get(("ap", "all", scorer)) for scorer in ("model", "recency"))
         scored = 0 if step.judged is None else step.judged.scored
-        self._held = self._gate.judge(ap, floor, scored) if self.ranks.rank == 0 else None
+        self._held = self._gate.judge(step.figures, scored) if self.ranks.rank == 0 else None
         (held,) = self.ranks.any(self._held is not None)
         if not held:
             self._held = exporter.export(self.session, step.manifest, step.judged, scores_version)
@@ -228,9 +228,10 @@ class Trainer:
 
     def _observe(self, step: Step) -> None:
         self.metrics.seconds(step.phases.seconds | step.report.phases())
-        self.metrics.waited(step.report.wait_s)
+        self.metrics.waited(step.report.traffic.wait_s)
+        self.metrics.transferred(step.report.transfer_bytes)
         self.metrics.resources(
-            self.ranks.sent_bytes,
+            self.ranks.traffic,
             {
                 "window": self.session.view.memory_bytes,
                 "history": self.session.task.memory_bytes,
@@ -239,8 +240,7 @@ class Trainer:
         )
         self.metrics.lag(self._lag(self.sequence))
         if self.ranks.rank == 0:
-            main, _ = self.session.task.picks
-            observe(self.metrics, step, main=main, **self._event_span(step.manifest))
+            observe(self.metrics, step, self.session.task, **self._event_span(step.manifest))
 
     def _event_span(self, manifest: LaneManifest) -> dict[str, int]:
         """Times of the snapshot's newest event, and of its oldest one that is not late, microseconds."""

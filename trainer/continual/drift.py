@@ -1,4 +1,4 @@
-"""Whether the model predicts worse than it did: test-then-train AP over a sliding window, against the one before."""
+"""Whether the model predicts worse than it did: the task's figure over a sliding window, against the one before."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,8 @@ from trainer.continual.score_file import weighted_mean
 DRIFTED = "drifted"
 """Key of a line of the score file: a drift was seen in the snapshot's predictions."""
 
-_SCORERS = {"model": "ap", "recency": "recency_ap", "edgebank": "edgebank_ap", "random": "random_ap"}
+_FLOORS = ("random", "recency", "edgebank", "zero", "mean", "persistence", "age_persistence")
+"""Of all tasks; those that a task does not have are absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,26 +20,34 @@ class Sliding:
     """The newest window.
 
     Attributes:
-        ap: Mean AP by scorer, over the window's snapshots, each weighted by its events.
-        drop: By how much the model's is below its mean over the reference before the window; None without one.
+        means: Mean of the task's figure by scorer, over the window's snapshots, each weighted by its events.
+        drop: By how much the model's is worse than its mean over the reference before the window; None without one.
         drifted: Whether this is seen as a drift; what was before is then no reference any more.
     """
 
-    ap: dict[str, float]
+    means: dict[str, float]
     drop: float | None = None
     drifted: bool = False
 
 
 class DriftWatch:
-    """Sees every snapshot's AP; snapshots without one say nothing.
+    """Sees the figures of every snapshot; snapshots without the task's say nothing.
 
     Args:
         config: Lengths of window and reference, and the drop that is a drift.
+        picks: See ``Task.picks``.
         lines: Those of the score file so far, so that a restart sees what an uninterrupted run would.
     """
 
-    def __init__(self, config: Drift, lines: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        config: Drift,
+        picks: tuple[str, int] = ("ap", 1),
+        lines: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
         self._config = config
+        self._metric, self._sign = picks
+        self._keys = {"model": self._metric, **{floor: f"{floor}_{self._metric}" for floor in _FLOORS}}
         self._window: deque[dict[str, Any]] = deque()
         self._before: deque[dict[str, Any]] = deque()
         for line in lines:
@@ -50,25 +59,25 @@ class DriftWatch:
         """Take a snapshot's figures in.
 
         Args:
-            line: ``scored`` events, and ``ap``, ``recency_ap``, … as in the score file.
+            line: ``scored`` items, and ``ap``, ``recency_ap``, … as in the score file.
         """
         self._take(line)
         window, before = list(self._window), list(self._before)
-        means = {scorer: weighted_mean(window, key, "scored") for scorer, key in _SCORERS.items()}
-        ap = {scorer: mean for scorer, mean in means.items() if mean is not None}
-        was = weighted_mean(before, "ap", "scored")
-        if was is None or "model" not in ap or _events(self._before) < self._config.reference_events:
-            return Sliding(ap)
-        drop = was - ap["model"]
+        found = {scorer: weighted_mean(window, key, "scored") for scorer, key in self._keys.items()}
+        means = {scorer: mean for scorer, mean in found.items() if mean is not None}
+        was = weighted_mean(before, self._metric, "scored")
+        if was is None or "model" not in means or _events(self._before) < self._config.reference_events:
+            return Sliding(means)
+        drop = self._sign * (was - means["model"])
         drifted = drop > self._config.threshold
         if drifted:
             self._before.clear()
-        return Sliding(ap, drop, drifted)
+        return Sliding(means, drop, drifted)
 
     def _take(self, line: Mapping[str, Any]) -> None:
-        if line.get("ap") is None or not line.get("scored"):
+        if line.get(self._metric) is None or not line.get("scored"):
             return
-        self._window.append({key: line.get(key) for key in ("scored", *_SCORERS.values())})
+        self._window.append({key: line.get(key) for key in ("scored", *self._keys.values())})
         while _events(self._window) - self._window[0]["scored"] >= self._config.window_events:
             self._before.append(self._window.popleft())
         while (

@@ -17,6 +17,8 @@ from trainer.ranks import Ranks
 
 TICK_S = 0.5
 """How often waiting ranks agree on whether to go on waiting."""
+NEXT_SNAPSHOT = "next_snapshot"
+"""The purpose for which other ranks wait while rank 0 looks for a snapshot."""
 
 log = structlog.get_logger()
 
@@ -97,7 +99,7 @@ class Follower:
     def _awaited(self, lane: LaneReader, after: int, load: LoadPolicy) -> LaneManifest | None:
         while True:
             beat()
-            sequence = self._ranks.from_first(self._look(lane, after, load))
+            sequence = self._ranks.from_first(self._look(lane, after, load), NEXT_SNAPSHOT)
             stopped, ended = self._ranks.any(self._stop(), sequence < 0 and self._ended())
             if ended and not stopped:
                 self._require_answer()

@@ -15,7 +15,7 @@ from trainer.exports.gate import HELD
 from trainer.metrics import TrainerMetrics
 from trainer.scoring.figures import Figures, flat_figures
 from trainer.strategies.interface import StepReport
-from trainer.tasks.interface import Judged, Lesson
+from trainer.tasks.interface import Judged, Lesson, Task
 
 log = structlog.get_logger()
 
@@ -92,14 +92,19 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
         "steps": step.report.steps,
         "seconds": dict(step.phases.seconds),
         "train_seconds": dict(step.report.seconds),
-        "wait_s": step.report.wait_s,
-        "sent_bytes": dict(step.report.sent_bytes),
+        "wait_s": step.report.traffic.wait_s,
+        "comm_seconds": dict(step.report.traffic.seconds),
+        "sent_bytes": dict(step.report.traffic.sent_bytes),
         "t_max": newest_us / 1e6,
         "t_min": oldest_us / 1e6,
         "lag": lag,
         "wall_time": time.time(),
         **flat_figures(step.figures),
     }
+    if step.report.transfer_bytes:
+        line["transfer_bytes"] = {
+            f"{kind} {mode}": count for (kind, mode), count in sorted(step.report.transfer_bytes.items())
+        }
     if step.report.loss is not None:
         line["loss"] = step.report.loss
     if step.report.replayed:
@@ -121,20 +126,20 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
     )
 
 
-def observe(metrics: TrainerMetrics, step: Step, *, main: str, newest_us: int, oldest_us: int) -> None:
+def observe(metrics: TrainerMetrics, step: Step, task: Task, *, newest_us: int, oldest_us: int) -> None:
     """On rank 0, whose counts are those of all ranks, so that sums over ranks are right.
 
     Args:
         metrics: Rank 0's.
         step: The snapshot.
-        main: The task's metric, without which the snapshot is unscored.
+        task: Names the figure that counts, and the floor.
         newest_us: Time of its newest event.
         oldest_us: Of its oldest one that is not late.
     """
     assert step.lesson is not None
     inserts, report = step.lesson.items, step.report
-    metrics.scored(step.figures, main)
-    metrics.slid(step.sliding.ap, step.sliding.drop, drifted=step.sliding.drifted)
+    metrics.scored(step.figures, task.picks, task.floor)
+    metrics.slid(task.picks[0], step.sliding.means, step.sliding.drop, drifted=step.sliding.drifted)
     metrics.excluded(step.lesson.excluded)
     metrics.used("trained", report.events)
     metrics.used("discarded", report.discarded)

@@ -40,6 +40,10 @@ class GraphView(EventsView, Protocol):
         """Undirected adjacency of the edges stored with this view's parts."""
         ...
 
+    def pairs(self, tau: int) -> tuple[Int64, Int64, NDArray[np.float32]]:
+        """Directed pairs stored with this view's parts: int64 src and dst (E,), self-loops included, and float32 weights (E,)."""
+        ...
+
     def features(self, ids: Int64, tau: int) -> NDArray[np.float32]:
         """float32 (n, F); zeros for nodes not stored with this view's parts."""
         ...

@@ -114,6 +114,13 @@ class NamedGraph(NamedEvents):
         graph = self._graphs.csr(tau)
         return graph if self._names.are_ids else _named_graph(graph, self._names)
 
+    def pairs(self, tau: int) -> tuple[Int64, Int64, NDArray[np.float32]]:
+        """See ``GraphView.pairs``; those of forgotten nodes are left out."""
+        src, dst, weight = self._graphs.pairs(tau)
+        src, dst = self._names.find(src), self._names.find(dst)
+        kept = (src >= 0) & (dst >= 0)
+        return src[kept], dst[kept], weight[kept]
+
     def features(self, ids: Int64, tau: int) -> NDArray[np.float32]:
         """See ``GraphView.features``."""
         return self._graphs.features(self._names.ids(ids), tau)

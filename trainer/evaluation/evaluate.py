@@ -1,10 +1,7 @@
 """Offline evaluation on a file or a store: train, pick by validation, test, as the TGN line of work does."""
 
 import copy
-import resource
-import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,8 +19,9 @@ from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples
 from trainer.data.history import Inserts
 from trainer.evaluation.classification import event_labels, node_figures, require_both_kinds
+from trainer.evaluation.costs import costs_of, peak_mib, work
 from trainer.evaluation.foreign_scores import ForeignScores, judge
-from trainer.evaluation.own_store import all_inserts, build_store_of
+from trainer.evaluation.own_store import all_inserts, build_store_of, snapshot_ends
 from trainer.evaluation.progress import Progress
 from trainer.evaluation.protocol import OfflineLinks, OfflineProtocol
 from trainer.evaluation.split import Split, split_by_time
@@ -67,7 +65,17 @@ TABLE = {
 METRICS = {metric for metric, _, _ in TABLE.values()}
 """Of tasks of ours; of a task from elsewhere every figure is told."""
 
-ABOUT_RUN = ("seed", "best_epoch", "discarded", "train_s", "wait_s", "sent_bytes", "epoch_s", "peak_mib")
+ABOUT_RUN = (
+    "seed",
+    "best_epoch",
+    "discarded",
+    "train_s",
+    "wait_s",
+    "comm_seconds",
+    "sent_bytes",
+    "epoch_s",
+    "peak_mib",
+)
 
 
 def evaluate(
@@ -94,7 +102,8 @@ def evaluate(
         data: Parquet, CSV or TSV; or a store's folder or address, whose events up to ``as_of`` are taken as a file's: late
             ones stand where their time is.
         ranks: All ranks, on one machine.
-        shares: Of training, validation and test in time quantiles.
+        shares: Of training, validation and test in quantiles of the events' times; where nodes are asked about, of the
+            snapshots'.
         seeds: Repetitions with seeds ``seed``, ``seed`` + 1 …
         as_of: A moment of the store; None: all that is sealed.
         negatives: A file of negatives to be judged by, in all repetitions; made, from ``seed``, where it is missing.
@@ -113,6 +122,9 @@ def evaluate(
             if negatives is None
             else "--scores trains nothing: leave --ranks out"
         )
+    task = TASKS.find(config.task)
+    if negatives is not None and task.asks != "pairs":
+        raise Failure(f"--negatives is about pairs, but task {config.task} asks about nodes. Leave it out")
     parts = config.parts or ranks.size
     with ExitStack() as stack:  # mapped files stay readable for ranks that are not yet done
         made = str(stack.enter_context(scratch_folder("evaluate"))) if ranks.rank == 0 else ""
@@ -120,9 +132,14 @@ def evaluate(
         if not build_store_of(config, data, as_of, folder, parts, ranks, columns):
             return None
         lane = LaneReader(folder, config.lane)
-        labels = event_labels(lane) if TASKS.find(config.task) is NodeLabels else None
+        labels = event_labels(lane) if issubclass(task, NodeLabels) else None
         inserts = all_inserts(lane)
-        split = split_by_time(inserts.visible_us, shares)
+        # nodes are asked about in every snapshot, however many events it has
+        split = (
+            split_by_time(snapshot_ends(lane), shares, "snapshots")
+            if task.asks == "nodes"
+            else split_by_time(inserts.visible_us, shares)
+        )
         if labels is not None:
             require_both_kinds(np.concatenate(list(labels.values())), inserts.visible_us, split)
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
@@ -135,8 +152,12 @@ def evaluate(
             return _foreign(scores, found, lane, inserts)
         runs = []
         for seed in range(config.seed, config.seed + seeds):
-            protocol = OfflineProtocol(lane, inserts, split, seed, stored, config.history_moment)
-            runs.append(_Run(config, lane, ranks, protocol, seed, labels).figures())
+            links = (
+                OfflineProtocol(lane, inserts, split, seed, stored, config.history_moment)
+                if issubclass(task, LinkPrediction)
+                else None
+            )
+            runs.append(_Run(config, lane, ranks, split, seed, links, labels).figures())
     if ranks.rank != 0:
         return None
     if not any(key in run for run in runs for key in ("random_ap", "random_mse", "random_auroc")):
@@ -166,16 +187,16 @@ class _Run:
         config: TrainerConfig,
         lane: LaneReader,
         ranks: Ranks,
-        protocol: OfflineProtocol,
+        split: Split,
         seed: int,
+        links: OfflineProtocol | None,
         labels: dict[int, NDArray[np.int64]] | None,
     ) -> None:
         self.labels = labels
         self.config, self.lane, self.ranks = config, lane, ranks
-        self.split, self.seed = protocol.split, seed
+        self.split, self.seed = split, seed
         make = TASKS.find(config.task)
-        by_protocol = issubclass(make, LinkPrediction)
-        task = OfflineLinks(config, lane, protocol, make) if by_protocol else None
+        task = OfflineLinks(config, lane, links, make) if links is not None else None
         self.session = Session(config, lane, ranks, seed=seed, task=task)
         self.metric, self.sign = self.session.task.picks
         self.reports: list[StepReport] = []
@@ -210,9 +231,9 @@ class _Run:
             **self._validated(best),
             "best_epoch": chosen,
             "discarded": sum(report.discarded for report in self.reports) / len(seconds),
-            **self._work(),
+            **work(self.reports, self.ranks),
             "epoch_s": sum(seconds) / len(seconds),
-            "peak_mib": _peak_mib(),
+            "peak_mib": peak_mib(),
         }
 
     def _judged(self) -> dict[str, float]:
@@ -228,21 +249,6 @@ class _Run:
     def _validated(self, score: float) -> dict[str, float]:
         """The figure that validation picks by, by its name; nothing without one."""
         return {} if score == NONE else {f"validation_{self.metric}": self.sign * score}
-
-    def _work(self) -> dict[str, Any]:
-        """What training took, over all ranks and epochs; a collective."""
-        purposes = sorted({purpose for report in self.reports for purpose in report.sent_bytes})
-        own = [
-            sum(report.seconds["train"] for report in self.reports),
-            sum(report.wait_s for report in self.reports),
-            *(float(sum(report.sent_bytes[purpose] for report in self.reports)) for purpose in purposes),
-        ]
-        train_s, wait_s, *sent = self.ranks.total(own)
-        return {
-            "train_s": train_s,
-            "wait_s": wait_s,
-            "sent_bytes": {purpose: int(count) for purpose, count in zip(purposes, sent, strict=True)},
-        }
 
     def _rest(self) -> Iterator[Lesson]:
         """Every snapshot once more, when all epochs are over."""
@@ -369,13 +375,4 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
             summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))
         if len(values) > 1 and key in told:
             summary[f"{key}_spread"] = float(np.std(values, ddof=1))
-    sent = sum((Counter(run["sent_bytes"]) for run in runs), Counter())
-    return {**summary, **({"sent_bytes": dict(sent)} if sent else {})}
-
-
-def _peak_mib() -> float:
-    """Peak resident memory of this rank, on CUDA the peak of its device memory, in MiB."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated() / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    return {**summary, **costs_of(runs)}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.config import Lane
 from schemas.events import US_PER_S
@@ -78,3 +79,9 @@ def all_inserts(lane: LaneReader) -> Inserts:
         np.concatenate([*(part.visible_us for part in parts), empty]),
         np.concatenate([*(part.late for part in parts), empty.astype(np.bool_)]),
     )
+
+
+def snapshot_ends(lane: LaneReader) -> NDArray[np.int64]:
+    """The last microsecond of every snapshot that has events, int64."""
+    taus = np.array([manifest.tau for manifest in lane.manifests], np.int64)
+    return (taus + 1) * lane.header.interval_us - 1

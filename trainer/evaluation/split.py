@@ -50,21 +50,22 @@ def parse_shares(text: str) -> tuple[float, float, float]:
     return train, validate, test
 
 
-def split_by_time(t: Int64, shares: tuple[float, float, float]) -> Split:
+def split_by_time(t: Int64, shares: tuple[float, float, float], what: str = "insert events") -> Split:
     """Borders at the time quantiles of the shares; equal times are never parted.
 
     Args:
-        t: int64 (n,) event times, microseconds.
+        t: int64 (n,) times, microseconds.
         shares: Of training, validation and test.
+        what: The times' owners, for messages.
 
     Raises:
         Failure: A part would be empty.
     """
     if not len(t):
-        raise Failure("the file has no insert events to evaluate on")
+        raise Failure(f"the file has no {what} to evaluate on")
     if t.min() == t.max():
         raise Failure(
-            f"all {len(t)} insert events have one time: what comes first and what is predicted cannot be told apart; "
+            f"all {len(t)} {what} have one time: what comes first and what is predicted cannot be told apart; "
             "evaluate needs events of at least three times"
         )
     borders = np.quantile(t, [shares[0], shares[0] + shares[1]])
@@ -72,7 +73,7 @@ def split_by_time(t: Int64, shares: tuple[float, float, float]) -> Split:
     counts = [int(part(t).sum()) for part in (split.train, split.validate, split.test)]
     if min(counts) == 0:
         raise Failure(
-            f"the split gives {counts[0]} training, {counts[1]} validation and {counts[2]} test events (equal times "
+            f"the split gives {counts[0]} training, {counts[1]} validation and {counts[2]} test {what} (equal times "
             "stay together); choose other shares with --split"
         )
     return split

@@ -109,8 +109,8 @@ class Exporter:
                     return NO_NUMBERS
                 files["num_embeddings"] = written.rows
             if wanted.scores:
-                assert judged is None or isinstance(judged, Predictions), "other tasks have no scores"
-                table = score_table(self._lane.log, manifest.tau, judged, scores_version)
+                links = None if judged is None else judged.links
+                table = score_table(self._lane.log, manifest.tau, links, scores_version)
                 files["scores"] = export.add(
                     "scores", lambda sink: _Written().write(sink, table.to_batches(NODES_AT_ONCE) or [table])
                 )
@@ -208,11 +208,11 @@ def embedded(
     every = names.find(touched.nodes)
     remembered = every >= 0
     every, ids, times = every[remembered], touched.nodes[remembered], touched.time_us[remembered]
-    total = len(every)
+    total, mine = len(every), strategy.owned(len(names))
     for begin in range(0, max(total, 1), NODES_AT_ONCE):
         here = slice(begin, min(begin + NODES_AT_ONCE, total))
         nodes = every[here]
-        owned = strategy.owned(int(nodes.max(initial=-1)) + 1)[nodes] if len(nodes) else np.zeros(0, np.bool_)
+        owned = mine[nodes]
         rows = _on_first(strategy.embeddings(nodes[owned]).float(), np.flatnonzero(owned), ranks)
         flat = pa.array(rows.ravel())
         count = len(rows)

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from schemas.trainer_config import Optimisation
 
+USUAL = 1e-3
+"""The rate of Adam unless told otherwise."""
+
 
 class LearningRate:
     """Adam, whose rate is set before every step.
@@ -20,13 +23,17 @@ class LearningRate:
     Args:
         optimisation: The policy.
         weights: What the optimiser changes.
+        usual: The rate where the policy names none.
     """
 
-    def __init__(self, optimisation: Optimisation, weights: Iterable[nn.Parameter]) -> None:
+    def __init__(
+        self, optimisation: Optimisation, weights: Iterable[nn.Parameter], usual: float = USUAL
+    ) -> None:
         self._policy = optimisation
+        self._highest = usual if optimisation.learning_rate is None else optimisation.learning_rate
         self.optimiser = torch.optim.Adam(
             weights,
-            lr=optimisation.learning_rate,
+            lr=self._highest,
             weight_decay=optimisation.weight_decay,
             fused=True,  # one kernel over all weights, which leaves itself out where something is not finite
         )
@@ -53,7 +60,7 @@ class LearningRate:
     def now(self) -> float:
         """The rate of the next step."""
         policy = self._policy
-        rate = policy.learning_rate
+        rate = self._highest
         if self._steps < policy.warm_up_steps:
             return rate * (self._steps + 1) / (policy.warm_up_steps + 1)
         if policy.rate == "constant":

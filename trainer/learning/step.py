@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from schemas.trainer_config import Optimisation
-from trainer.learning.rate import LearningRate
+from trainer.learning.rate import USUAL, LearningRate
 from trainer.learning.soundness import outcome, spoil, told
 from trainer.ranks import Ranks
 
@@ -27,6 +27,7 @@ class Learner:
         optimisation: Rate, weight decay, clipping.
         ranks: All ranks.
         averages_every: Steps between averages; None: gradients are summed.
+        usual_rate: Where ``optimisation`` names none.
 
     Attributes:
         rate: The optimiser and its rate.
@@ -40,6 +41,7 @@ class Learner:
         ranks: Ranks,
         *,
         averages_every: int | None = None,
+        usual_rate: float = USUAL,
     ) -> None:
         # Listed once: to walk all modules takes as long as to look at their gradients.
         self._weights = list(model.parameters())
@@ -49,7 +51,7 @@ class Learner:
         self._since_average = 0
         self._outcomes: list[Tensor] = []
         self._seconds: dict[str, float] = defaultdict(float)
-        self.rate = LearningRate(optimisation, self._weights)
+        self.rate = LearningRate(optimisation, self._weights, usual_rate)
         self.steps = 0
 
     def step(self, loss: Tensor | None, weight: float = 1.0) -> None:

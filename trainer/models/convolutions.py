@@ -1,5 +1,6 @@
 """Graph stages: what a node's row becomes from its neighbours' rows in the same snapshot."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -41,27 +42,78 @@ class Sage(GraphStage):
 
 
 class LaplacianConvolution(GraphStage):
-    """D^−½(A + I)D^−½ X W + b, without a non-linearity (Kipf and Welling 2017).
+    """f(D^−½(A + I)D^−½ X W + b) (Kipf and Welling 2017).
 
     Args:
         inputs: Width of X.
         outputs: Width of the result.
+        bias: Whether there is b.
+        activation: f, which may change its argument in place; None: the identity.
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool = True,
+        activation: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
-        self.linear = nn.Linear(inputs, outputs)
+        self.linear = nn.Linear(inputs, outputs, bias=bias)
+        self._activation = activation
         nn.init.xavier_uniform_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        if bias:
+            nn.init.zeros_(self.linear.bias)
 
     def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.forward``; the graph is symmetric."""
+        return self.each([graph], x.unsqueeze(0), [weights])[0]
+
+    def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
+        """See ``GraphStage.each``: one product with W for all snapshots."""
         if self.linear.in_features <= self.linear.out_features:  # the narrower side is aggregated
-            wide: Tensor = self.linear(aggregate_normalised(graph, x))
-            return wide
-        return aggregate_normalised(graph, x @ self.linear.weight.t()) + self.linear.bias
+            return self._activated(self.linear(aggregate_normalised(graphs, x)))
+        found = aggregate_normalised(graphs, nn.functional.linear(x, self.linear.weight))
+        return self._activated(found if self.linear.bias is None else found + self.linear.bias)
 
     def alone(self, own: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``: without neighbours the operator is the identity."""
-        rows: Tensor = self.linear(own)
-        return rows
+        return self._activated(self.linear(own))
+
+    def _activated(self, rows: Tensor) -> Tensor:
+        return rows if self._activation is None else self._activation(rows)
+
+
+class ConcatenatedConvolution(GraphStage):
+    """A convolution beside what it was made from: CD-GCN's skip connection.
+
+    Args:
+        inputs: Width of X.
+        outputs: Width of the convolution; rows have both widths.
+        skip: ``aggregated``: relu(ÃX ‖ ÃXW), as ESDG has it; ``inputs``: X ‖ relu(ÃXW), as Manessi et al. (2020) have it.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, skip: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs, bias=False)
+        self._skip = skip
+        nn.init.xavier_uniform_(self.linear.weight)
+
+    def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
+        """See ``GraphStage.forward``; the graph is symmetric."""
+        return self.each([graph], x.unsqueeze(0), [weights])[0]
+
+    def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
+        """See ``GraphStage.each``."""
+        return self._beside(x, aggregate_normalised(graphs, x))
+
+    def alone(self, own: Tensor, weights: Any) -> Tensor:
+        """See ``GraphStage.alone``."""
+        return self._beside(own, own)
+
+    def _beside(self, x: Tensor, aggregated: Tensor) -> Tensor:
+        convolved = self.linear(aggregated)
+        if self._skip == "inputs":
+            return torch.cat([x, torch.relu_(convolved)], dim=-1)
+        return torch.relu_(torch.cat([aggregated, convolved], dim=-1))

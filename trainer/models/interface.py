@@ -13,9 +13,13 @@ from trainer.data.signatures import MAX_WIDTH, signatures
 from trainer.device import to_device
 from trainer.models.link_decoder import LinkDecoder
 from trainer.models.stages import Stage
+from trainer.nn.csr_graph import CSRGraph
 from trainer.parameters import check_parameters
 
 Kind = Literal["snapshot", "event"]
+
+WIDEST = 4096
+"""Largest width of a snapshot model's embeddings."""
 
 STRUCTURE = 3
 """Width of the structural inputs: log(1 + degree), and log(1 + events as source, as destination) of the snapshot."""
@@ -99,8 +103,8 @@ class SnapshotModel(Model):
 
     def __init__(self, shape: ModelShape, width: int, signature: int) -> None:
         super().__init__()
-        if width < 1:
-            raise ValueError(f"hidden must be at least 1, found {width}")
+        if not 1 <= width <= WIDEST:
+            raise ValueError(f"hidden must be at least 1 and at most {WIDEST}, found {width}")
         if not 0 <= signature <= MAX_WIDTH:
             raise ValueError(f"signature must be in 0 … {MAX_WIDTH}, found {signature}")
         self.window = shape.window
@@ -112,6 +116,10 @@ class SnapshotModel(Model):
     def stages(self) -> list[Stage]:
         """The stages in order; the last one's rows are embeddings."""
         return [cast(Stage, layer) for layer in self.layers]
+
+    def operators(self, graphs: list[CSRGraph]) -> list[CSRGraph]:
+        """The graphs that the stages look along, made from the adjacencies of consecutive snapshots; usually those."""
+        return graphs
 
     def encode(self, inputs: NodeInputs) -> Tensor:
         """Rows (n, inputs) that the first stage takes. Without learned parameters, so that no rank needs their gradient."""
@@ -129,7 +137,17 @@ def _require_model(found: Any) -> None:
 MODELS: Registry[Callable[..., Model]] = Registry(
     "model",
     "freshet.models",
-    ("trainer.models.sage_linear", "trainer.models.tgcn", "trainer.models.memory.presets"),
+    (
+        "trainer.models.sage_linear",
+        "trainer.models.tmgcn",
+        "trainer.models.gcn_lstm",
+        "trainer.models.evolvegcn",
+        "trainer.models.tgcn",
+        "trainer.models.gatlstm",
+        "trainer.models.dysat",
+        "trainer.models.dcrnn",
+        "trainer.models.memory.presets",
+    ),
     error=Failure,
     check=_require_model,
 )
@@ -144,6 +162,16 @@ def create_model(name: str, shape: ModelShape, params: dict[str, Any]) -> Model:
     make = MODELS.find(name)
     check_parameters(make, params, f"model_params of {name}")
     try:
-        return make(shape, **params)
+        made = make(shape, **params)
     except (TypeError, ValueError) as error:
         raise Failure(f"model_params of {name}: {error}") from error
+    except RuntimeError as error:
+        if "allocate" not in str(error):  # torch has no class of its own for it on the host
+            raise
+        raise Failure(f"model {name} does not fit into memory. Lower its model_params, or window") from error
+    strange = [stage for stage in getattr(made, "stages", []) if not isinstance(stage, Stage)]
+    if strange:
+        raise Failure(
+            f"model {name} has a {type(strange[0]).__name__} among its stages, which is not a Stage"
+        )
+    return made

@@ -8,31 +8,29 @@ KNOWN = 2
 
 
 class NodeRegressor(nn.Module):
-    """A two-layer perceptron over z(u) and, if wanted, what was known of its target, added to age-aware persistence.
+    """A two-layer perceptron over z(u) and what was known of its target, added to a floor's prediction.
 
-    With what is known it begins as age-aware persistence: the last layer's weights are zero, so all that is learned is
-    what the embedding says beyond it.
+    The last layer's weights begin at zero, so the head begins as that floor, and all that is learned is what the embedding
+    says beyond it: age-aware persistence or, without ``encounters``, persistence. A target's last value is one of the inputs
+    in the published models (an in-degree, or a feature), though not what is about to expire.
 
     Args:
         width: Of embeddings.
         hidden: Of the perceptron.
-        encounters: Whether to look at what is known; without, the head knows the window's graphs only.
+        encounters: Whether to look at what is about to expire, too.
     """
 
     def __init__(self, width: int, hidden: int, *, encounters: bool) -> None:
         super().__init__()
-        self._known = encounters
+        self._columns = KNOWN if encounters else 1
         self.perceptron = nn.Sequential(
-            nn.Linear(width + (KNOWN if encounters else 0), hidden), nn.ReLU(), nn.Linear(hidden, 1)
+            nn.Linear(width + self._columns, hidden), nn.ReLU(), nn.Linear(hidden, 1)
         )
-        if encounters:
-            for weights in self.perceptron[2].parameters():
-                nn.init.zeros_(weights)
+        for weights in self.perceptron[2].parameters():
+            nn.init.zeros_(weights)
 
     def forward(self, z: Tensor, known: Tensor) -> Tensor:
         """Values (n,) of embeddings (n, width) and what is known (n, KNOWN)."""
-        if not self._known:
-            values: Tensor = self.perceptron(z).squeeze(1)
-            return values
-        learned: Tensor = self.perceptron(torch.cat([z, known.to(z.dtype)], dim=1)).squeeze(1)
-        return known[:, 1].to(z.dtype) + learned
+        seen = known[:, : self._columns].to(z.dtype)
+        learned: Tensor = self.perceptron(torch.cat([z, seen], dim=1)).squeeze(1)
+        return seen[:, -1] + learned

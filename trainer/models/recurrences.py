@@ -1,9 +1,12 @@
 """Time stages: what a node's row becomes from its own rows in the snapshots before."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from trainer.models.stages import Carry, TimeStage
+from trainer.nn.unrolled_units import UnrolledGru, UnrolledLstm, units_fit
 
 
 class LastLinear(TimeStage, nn.Linear):
@@ -31,12 +34,67 @@ class LastLinear(TimeStage, nn.Linear):
             every = torch.cat([every[:1], every]) if len(every) else rows.new_zeros(1, *rows.shape[1:])
         return self._at(every[-self.window :]).unsqueeze(0), every[len(every) - self.window + 1 :]
 
+    def before_any(self, rows: Tensor) -> Tensor:
+        """See ``TimeStage.before_any``: the bias, as of a window whose rows are all zero."""
+        return rows + self.bias
+
     def _with_past(self, rows: Tensor, carry: Carry) -> Tensor:
         before = rows.new_zeros(self.window - 1, *rows.shape[1:]) if carry is None else carry
         return torch.cat([before, rows])
 
     def _at(self, rows: Tensor) -> Tensor:
         return nn.Linear.forward(self, rows.permute(1, 0, 2).flatten(1))
+
+
+class MovingMean(TimeStage):
+    """The M-product of TM-GCN: the mean of a node's last min(``bandwidth``, t) rows (Malik et al. 2021).
+
+    The carry is the rows that the next means need; without one t counts from the block's first snapshot.
+
+    Args:
+        bandwidth: Snapshots.
+    """
+
+    def __init__(self, bandwidth: int) -> None:
+        super().__init__()
+        self.bandwidth = bandwidth
+
+    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """See ``TimeStage.forward``."""
+        every, kept = self._with_past(rows, carry)
+        means: Tensor = _Means.apply(every, len(rows), self.bandwidth)  # type: ignore[no-untyped-call]
+        return means, kept
+
+    def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """See ``TimeStage.last``."""
+        every, kept = self._with_past(rows, carry)
+        return every[-self.bandwidth :].mean(dim=0, keepdim=True), kept
+
+    def _with_past(self, rows: Tensor, carry: Carry) -> tuple[Tensor, Tensor]:
+        every = rows if carry is None else torch.cat([carry, rows])
+        return every, every[max(0, len(every) - self.bandwidth + 1) :]
+
+
+class _Means(torch.autograd.Function):
+    """Means over the last ``bandwidth`` rows of the newest ``steps``; autograd's own slices would cost steps² copies."""
+
+    @staticmethod
+    def forward(ctx: Any, every: Tensor, steps: int, bandwidth: int) -> Tensor:
+        ctx.past, ctx.bandwidth = len(every) - steps, bandwidth
+        out = every.new_empty(steps, *every.shape[1:])
+        for at, result in enumerate(out, ctx.past + 1):
+            torch.mean(every[max(0, at - bandwidth) : at], dim=0, out=result)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,), past, b = gradients, ctx.past, ctx.bandwidth
+        counts = torch.arange(past + 1, past + len(gradient) + 1, device=gradient.device).clamp(max=b)
+        shares = gradient / counts.view(-1, 1, 1)
+        out = gradient.new_empty(past + len(gradient), *gradient.shape[1:])
+        for at, result in enumerate(out, -past):
+            torch.sum(shares[max(0, at) : max(0, at + b)], dim=0, out=result)
+        return out, None, None
 
 
 class GatedConvolution(TimeStage):
@@ -59,22 +117,66 @@ class GatedConvolution(TimeStage):
 
     def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.forward``; the carry is the state."""
-        d = self.width
+        d, gates = self.width, (self.update, self.reset, self.candidate)
+        state = rows.new_zeros(rows.shape[1], d) if carry is None else carry
+        if units_fit(rows):
+            weights, biases = (torch.cat([getattr(gate, of) for gate in gates]) for of in ("weight", "bias"))
+            states = UnrolledGru.apply(rows, weights, biases, there, state)  # type: ignore[no-untyped-call]
+            return states, states[-1]
         by_gate = [rows] * 3 if self._shared else torch.split(rows, d, dim=2)
         # what the gates take from their convolutions is one product over all snapshots
         inputs = [
             nn.functional.linear(convolved, gate.weight[:, :d], gate.bias)
-            for convolved, gate in zip(by_gate, (self.update, self.reset, self.candidate), strict=True)
+            for convolved, gate in zip(by_gate, gates, strict=True)
         ]
-        of_state = torch.cat([self.update.weight[:, d:], self.reset.weight[:, d:]]).t()
-        of_kept = self.candidate.weight[:, d:].t()
-        state = rows.new_zeros(rows.shape[1], d) if carry is None else carry
+        of_state = torch.cat([self.update.weight[:, d:], self.reset.weight[:, d:]])
+        of_kept = self.candidate.weight[:, d:]
         found = []
         for at in range(len(rows)):
-            for_update, for_reset = (state @ of_state).split(d, dim=1)
+            for_update, for_reset = (state @ of_state.t()).chunk(2, dim=1)
             update = torch.sigmoid(inputs[0][at] + for_update)
             reset = torch.sigmoid(inputs[1][at] + for_reset)
-            candidate = torch.tanh(torch.addmm(inputs[2][at], reset * state, of_kept))
+            candidate = torch.tanh(torch.addmm(inputs[2][at], reset * state, of_kept.t()))
             state = torch.where(there[at].unsqueeze(1), torch.lerp(candidate, state, update), state)
             found.append(state)
         return torch.stack(found), state
+
+
+class Lstm(TimeStage):
+    """One long short-term memory that all nodes share (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
+
+    i, f, o = σ(W x + U h + b), g = tanh(W x + U h + b), c' = f ∘ c + i ∘ g, h' = o ∘ tanh c'. The state of a node that
+    has not come yet is zero.
+
+    Args:
+        inputs: Width of x.
+        width: Of h and c.
+    """
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.of_inputs = nn.Linear(inputs, 4 * width)  # rows: i, f, g, o, as torch.nn.LSTM has them
+        self.of_state = nn.Linear(width, 4 * width, bias=False)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
+
+    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """See ``TimeStage.forward``; the carry is (h, c)."""
+        none = rows.new_zeros(rows.shape[1], self.width)
+        h, c = (none, none) if carry is None else carry
+        if units_fit(rows):
+            states, c = UnrolledLstm.apply(  # type: ignore[no-untyped-call]
+                rows, self.of_inputs.weight, self.of_inputs.bias, self.of_state.weight, there, h, c
+            )
+            return states, (states[-1], c)
+        pre = self.of_inputs(rows)  # one product over all snapshots
+        found = []
+        for of_inputs, come in zip(pre, there.unsqueeze(2), strict=True):
+            gates = torch.addmm(of_inputs, h, self.of_state.weight.t())
+            opened, forgotten, candidate, shown = gates.chunk(4, dim=1)
+            cell = torch.sigmoid(forgotten) * c + torch.sigmoid(opened) * torch.tanh(candidate)
+            h = torch.where(come, torch.sigmoid(shown) * torch.tanh(cell), h)
+            c = torch.where(come, cell, c)
+            found.append(h)
+        return torch.stack(found), (h, c)

@@ -5,12 +5,14 @@ snapshots of one node, a cell stage along both at once. So a strategy that holds
 home, one that holds nodes over time runs time stages at home, and ``unroll`` is the same for both.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.directed_graph import DirectedGraph
 
 Carry = Any
 """The state that a stage takes from the block of snapshots before: tensors, or tuples of them; None at the beginning."""
@@ -33,11 +35,13 @@ class GraphStage(Stage):
 
     Attributes:
         samples: Whether it is defined on a sample of a node's neighbours, as a mean is and a Laplacian is not.
+        summarises: Whether its weights evolve by a summary of each snapshot's rows, for which all of them are needed.
         fanout: Neighbours of a node that strategies which sample draw; None: all of them.
     """
 
     along = "graph"
     samples: ClassVar[bool] = False
+    summarises: ClassVar[bool] = False
     fanout: int | None = None
 
     def weights(
@@ -67,6 +71,33 @@ class GraphStage(Stage):
             (targets, d').
         """
         raise NotImplementedError
+
+    def summary(self, graph: CSRGraph, x: Tensor) -> Tensor:
+        """What ``weights`` is told of a snapshot, if the stage summarises.
+
+        Args:
+            graph: Square, over all nodes of the snapshot.
+            x: (n, d).
+
+        Returns:
+            (k, d).
+        """
+        raise NotImplementedError
+
+    def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
+        """``forward`` in several whole snapshots, for layouts that hold such.
+
+        Args:
+            graphs: Square, over the same nodes.
+            x: (t, n, d).
+            weights: Of each snapshot.
+
+        Returns:
+            (t, n, d').
+        """
+        return torch.stack(
+            [self(graph, rows, rows, own) for graph, rows, own in zip(graphs, x, weights, strict=True)]
+        )
 
     def alone(self, own: Tensor, weights: Any) -> Tensor:
         """Rows (n, d') of nodes without any edge, from their own rows alone: nobody else's are needed for them."""
@@ -100,8 +131,18 @@ class TimeStage(Stage):
 
     def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """As ``forward``, only the newest snapshot's rows: (1, n, d')."""
+        if not len(rows):  # as after a snapshot that nobody had come by
+            rows, there = rows.new_zeros(1, *rows.shape[1:]), there.new_zeros(1, *there.shape[1:])
         found, after = self(rows, there, carry)
         return found[-1:], after
+
+    def before_any(self, rows: Tensor) -> Tensor:
+        """Rows (n, d') before the first snapshot; zeros, unless a stage makes more of nothing.
+
+        Args:
+            rows: (n, d'), zeros.
+        """
+        return rows
 
 
 class CellStage(Stage):
@@ -114,11 +155,11 @@ class CellStage(Stage):
     along = "both"
     hops: int
 
-    def forward(self, graph: CSRGraph, x: Tensor, state: Tensor | None) -> Tensor:
+    def forward(self, graph: DirectedGraph, x: Tensor, state: Tensor | None) -> Tensor:
         """The state after a snapshot.
 
         Args:
-            graph: Square, over all nodes of the snapshot.
+            graph: Over all nodes of the snapshot.
             x: (n, d).
             state: (n, d') after the snapshot before; None: there was none.
 

@@ -2,15 +2,14 @@
 
 from typing import ClassVar
 
-from torch import nn
-
 from trainer.models.convolutions import LaplacianConvolution
-from trainer.models.interface import MODELS, ModelShape, SnapshotModel
+from trainer.models.interface import MODELS, ModelShape
+from trainer.models.layered import LayeredModel, one_of
 from trainer.models.recurrences import GatedConvolution
 
 
 @MODELS.register
-class Tgcn(SnapshotModel):
+class Tgcn(LayeredModel):
     """T-GCN: only inputs are convolved, never the state, so a layer is a graph stage and a time stage.
 
     Args:
@@ -36,18 +35,15 @@ class Tgcn(SnapshotModel):
         signature: int = 32,
         encounters: bool = True,
     ) -> None:
-        super().__init__(shape, hidden, signature)
-        if layers < 1:
-            raise ValueError(f"layers must be at least 1, found {layers}")
-        if gates not in ("each", "shared"):
-            raise ValueError(f"gates must be each or shared, found {gates!r}")
-        convolved = hidden if gates == "shared" else 3 * hidden
-        pairs = [
-            (
-                LaplacianConvolution(self.inputs if layer == 0 else hidden, convolved),
-                GatedConvolution(hidden, shared=gates == "shared"),
-            )
-            for layer in range(layers)
-        ]
-        self.layers = nn.ModuleList(stage for pair in pairs for stage in pair)
-        self.decoder = shape.head(hidden, hidden, encounters=encounters)
+        shared = one_of("gates", gates, "each", "shared") == "shared"
+        super().__init__(
+            shape,
+            lambda width: [
+                LaplacianConvolution(width, hidden if shared else 3 * hidden),
+                GatedConvolution(hidden, shared=shared),
+            ],
+            hidden=hidden,
+            layers=layers,
+            signature=signature,
+            encounters=encounters,
+        )

@@ -22,7 +22,15 @@ class Layout(Protocol):
         ...
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
-        """A graph stage in every snapshot."""
+        """A graph stage in every snapshot.
+
+        If there are weights of fewer snapshots, the rest of the model needs those newest ones only: a layout may leave
+        the others out.
+        """
+        ...
+
+    def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
+        """``stage.summary`` of every snapshot, for a stage that summarises; differentiable."""
         ...
 
     def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
@@ -53,6 +61,7 @@ def unroll(
         Rows (t, n, d') of the last stage by node (t = 1 for ``last``), and each stage's carry.
     """
     x, kept, by_node = layout.inputs(), [], False
+    newest_from = _newest_from(stages) if last else len(stages)
     rows = there = None
     for number, stage in enumerate(stages):
         before = None if carry is None else carry[number]
@@ -70,8 +79,9 @@ def unroll(
                 x = layout.to_snapshots(rows)
                 by_node = False
             if isinstance(stage, GraphStage):
-                weights, after = stage.weights(layout.steps, before)
-                x = layout.along_graph(stage, weights, x)
+                told = layout.summaries(stage, x) if stage.summarises else None
+                weights, after = stage.weights(layout.steps, before, told)
+                x = layout.along_graph(stage, weights[-1:] if number >= newest_from else weights, x)
             else:
                 assert isinstance(stage, CellStage)
                 x, after = layout.along_both(stage, x, before)
@@ -80,3 +90,13 @@ def unroll(
         rows, _ = layout.to_nodes(x)
     assert rows is not None
     return rows[-1:] if last else rows, kept
+
+
+def _newest_from(stages: Sequence[Stage]) -> int:
+    """The first stage of which the newest snapshot's rows are enough, if no others are wanted of the last stage."""
+    first = len(stages)
+    while first and isinstance(stage := stages[first - 1], GraphStage):
+        first -= 1
+        if stage.summarises:
+            break
+    return first

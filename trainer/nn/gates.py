@@ -14,7 +14,7 @@ _C2, _C3, _C4, _C5, _C6, _C7 = (_F(1 / float(np.prod(np.arange(1.0, i + 1)))) fo
 _BIAS, _MANTISSA = np.int32(127), np.int32(23)
 
 _FUSED = {"contract", "nsz"}
-_WIDE = {
+WIDE = {
     "cache": True,
     "nogil": True,
     "fastmath": _FUSED,
@@ -23,7 +23,7 @@ _WIDE = {
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _exp(x):  # type: ignore[no-untyped-def]  # compiled
+def exp(x):  # type: ignore[no-untyped-def]  # compiled
     """eˣ of a float32: powers of two, and Taylor's polynomial on half of ln 2 to either side; NaN stays NaN."""
     x = min(max(x, -_LARGEST), _LARGEST)
     twos = np.floor(x * _PER_LN2 + _HALF)
@@ -33,22 +33,22 @@ def _exp(x):  # type: ignore[no-untyped-def]  # compiled
     return near * np.int32((np.int32(twos) + _BIAS) << _MANTISSA).view(np.float32)
 
 
-@njit(**_WIDE)
+@njit(**WIDE)
 def _open(gate, bias):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(gate)):
-        gate[j] = _ONE / (_ONE + _exp(-(gate[j] + bias[j])))
+        gate[j] = _ONE / (_ONE + exp(-(gate[j] + bias[j])))
 
 
-@njit(**_WIDE)
+@njit(**WIDE)
 def _renew(reset, keep, new, told, bias, told_bias, state, out):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(new)):
         told[j] += told_bias[j]
         pre = new[j] + bias[j] + reset[j] * told[j]
-        new[j] = _ONE - _TWO / (_exp(_TWO * pre) + _ONE)  # tanh
+        new[j] = _ONE - _TWO / (exp(_TWO * pre) + _ONE)  # tanh
         out[j] = new[j] + keep[j] * (state[j] - new[j])
 
 
-@njit(**_WIDE)
+@njit(**WIDE)
 def gates_open(gates, told, bias, told_bias, state, out):  # type: ignore[no-untyped-def]  # compiled
     """From products to the next states.
 
@@ -69,26 +69,26 @@ def gates_open(gates, told, bias, told_bias, state, out):  # type: ignore[no-unt
         )
 
 
-@njit(**_WIDE)
+@njit(**WIDE)
 def _by_new(gradient, reset, keep, new, by_new, by_told):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(new)):
         by_new[j] = gradient[j] * (_ONE - keep[j]) * (_ONE - new[j] * new[j])
         by_told[j] = by_new[j] * reset[j]
 
 
-@njit(**_WIDE)
+@njit(**WIDE)
 def _by_keep(gradient, keep, new, state, by_keep):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(new)):
         by_keep[j] = gradient[j] * (state[j] - new[j]) * keep[j] * (_ONE - keep[j])
 
 
-@njit(**_WIDE)
+@njit(**WIDE)
 def _by_reset(by_told, told, reset, by_reset):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(reset)):
         by_reset[j] = by_told[j] * told[j] * (_ONE - reset[j])
 
 
-@njit(**_WIDE)
+@njit(**WIDE)
 def _add(to, what):  # type: ignore[no-untyped-def]  # compiled
     for j in range(len(to)):
         to[j] += what[j]

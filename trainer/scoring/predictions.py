@@ -49,6 +49,11 @@ class Predictions:
         """Events that were predicted."""
         return len(self.positive)
 
+    @property
+    def links(self) -> "Predictions":
+        """See ``Judged.links``."""
+        return self
+
     def figures(self) -> Figures:
         """All figures by (metric, subset, scorer)."""
         found: dict[tuple[str, str, str], float | None] = {}

@@ -32,9 +32,10 @@ class KeptLesson:
         return len(self.truth) // self.each
 
     def part(self, chosen: Int64) -> tuple[Asked, NDArray[np.float32]]:
-        """See ``Lesson.part``; of all items only."""
-        assert len(chosen) == len(self)
-        return self.asked, self.truth
+        """See ``Lesson.part``."""
+        rows = np.concatenate([chosen + len(self) * turn for turn in range(self.each)])
+        asked = type(self.asked)(**{name: column[rows] for name, column in _columns(self.asked).items()})
+        return asked, self.truth[rows]
 
 
 class LessonBook:

@@ -16,6 +16,7 @@ from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.interface import StepReport
 from trainer.tasks.interface import Lesson
+from trainer.wire.traffic import Traffic
 
 log = structlog.get_logger()
 
@@ -81,13 +82,9 @@ class Lessons:
         return self._pass(lesson, epoch)
 
     def _pass(self, lesson: Lesson, epoch: int) -> StepReport:
-        waited, sent = self._ranks.wait_s, Counter(self._ranks.sent_bytes)
+        before = self._ranks.traffic.copy()
         report = self._session.strategy.learn(self.book.with_newest(lesson), epoch)
-        return replace(
-            report,
-            wait_s=self._ranks.wait_s - waited,
-            sent_bytes=Counter(self._ranks.sent_bytes) - sent,
-        )
+        return replace(report, traffic=self._ranks.traffic.since(before))
 
     def _sample(self, lesson: Lesson, share: float, epoch: int) -> Lesson:
         if share >= 1:
@@ -124,8 +121,8 @@ def _together(reports: list[StepReport]) -> StepReport:
             phase: sum(report.seconds.get(phase, 0.0) for report in reports)
             for phase in dict.fromkeys(phase for report in reports for phase in report.seconds)
         },
-        wait_s=sum(report.wait_s for report in reports),
-        sent_bytes=sum((report.sent_bytes for report in reports), Counter()),
+        transfer_bytes=sum((report.transfer_bytes for report in reports), Counter()),
+        traffic=Traffic.sum(report.traffic for report in reports),
     )
 
 

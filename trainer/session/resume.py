@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.store import LaneHeader
-from schemas.trainer_config import TrainerConfig
+from schemas.trainer_config import Target, TrainerConfig
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.session.checkpoint import Checkpoints
@@ -26,7 +26,7 @@ def identity(config: TrainerConfig, lane: LaneHeader) -> dict[str, Any]:
         "window": config.window,
         "history_moment": config.history_moment,
         "task": config.task,
-        "target": config.target.model_dump_json() if config.target is not None else None,
+        "target": None if config.target in (None, Target()) else config.target.model_dump_json(),
         "seed": config.seed,
     }
 

@@ -23,6 +23,7 @@ from trainer.strategies.interface import (
     strategy_options,
 )
 from trainer.tasks.interface import TASKS, Task
+from trainer.timeline.view import TimelineView
 
 
 class Session:
@@ -65,7 +66,10 @@ class Session:
         require_together(config.strategy, model, self.task, config.optimisation, lane.header, ranks.size)
         self.model: Model = model.to(ranks.device)
         self.floor: Model = copy.deepcopy(self.model)
-        setting = Setting(self.model, self.task, lane.header, ranks, config.optimisation, self.seed)
+        setting = Setting(
+            self.model, self.task, lane.header, ranks, config.optimisation, self.seed, config.horizon,
+            config.smoothing,
+        )  # fmt: skip
         self.strategy: Strategy = STRATEGIES.find(config.strategy)(setting, options)
         self.names = NodeNames()
         self.view = self._fresh_view()
@@ -129,6 +133,8 @@ class Session:
         needs, labels = self.strategy.needs, self.task.sees_labels
         if needs.view == "events":
             return NamedEvents(LogWindow(self.lane), self.names, labels=labels)
+        if needs.view == "timeline":
+            return TimelineView(self.lane, needs.snapshots, self.config.smoothing, self.names, labels=labels)
         view = WindowView(self.lane, needs.snapshots + 1, own_parts(needs, self.lane.header, self.ranks))
         return NamedGraph(view, self.names, labels=labels)
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
-from schemas.trainer_config import Optimisation
-from stream.registry import Registry
+from schemas.trainer_config import Optimisation, Smoothing
+from stream.registry import Registry, require_members
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Queries, Share
@@ -23,6 +23,7 @@ from trainer.models.interface import MODELS, Kind, Model, ModelShape
 from trainer.parameters import check_parameters
 from trainer.ranks import Ranks
 from trainer.tasks.interface import Asked, Asks, Lesson, Task
+from trainer.wire.traffic import Traffic
 
 Int64 = NDArray[np.int64]
 
@@ -40,6 +41,8 @@ class Setting:
         ranks: All ranks.
         optimisation: How a snapshot is learned.
         seed: The run's.
+        horizon: H, snapshots to pass over, for strategies that hold whole ones; None: the model's window.
+        smoothing: Of every snapshot, for the same strategies.
     """
 
     model: Any
@@ -48,6 +51,8 @@ class Setting:
     ranks: Ranks
     optimisation: Optimisation
     seed: int
+    horizon: int | None = None
+    smoothing: Smoothing = field(default_factory=Smoothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +61,13 @@ class Needs:
 
     Attributes:
         view: ``events``: of the newest snapshot only, so that nothing of the lane's graph is read; ``graph``: the last
-            snapshots with their edges.
+            snapshots with their edges; ``timeline``: the last snapshots whole, and what each changed.
         snapshots: How many it looks back over.
         parts: Of the graph: this rank's ``own``, or ``all``.
         lessons: Of how many snapshots, the newest included, it learns at once.
     """
 
-    view: Literal["events", "graph"]
+    view: Literal["events", "graph", "timeline"]
     snapshots: int = 0
     parts: Literal["own", "all"] = "own"
     lessons: int = 1
@@ -80,8 +85,8 @@ class StepReport:
         replayed: Old events learned again.
         nonfinite: Steps left out because loss or gradient was not finite.
         seconds: Wall time by phase, of this rank.
-        wait_s: Seconds of this rank in collectives: until the slowest rank came, and for the bytes to arrive.
-        sent_bytes: By purpose, of this rank.
+        traffic: Bytes that this rank sent and seconds that it waited in collectives, by purpose.
+        transfer_bytes: From the host to the device since the report before, by kind and mode, of this rank.
     """
 
     steps: int = 0
@@ -91,8 +96,8 @@ class StepReport:
     nonfinite: int = 0
     discarded: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    wait_s: float = 0.0
-    sent_bytes: Counter[str] = field(default_factory=Counter)
+    traffic: Traffic = field(default_factory=Traffic)
+    transfer_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def phases(self) -> dict[str, float]:
         """Seconds by the names that metrics have for phases inside of training."""
@@ -121,6 +126,8 @@ class Strategy(Stateful, Protocol):
         trains: Kind of models.
         answers: What may be asked.
         replays: Whether old events can be learned again beside the new ones.
+        reads_timeline: Whether it passes over whole snapshots, so that keys horizon and smoothing are about it; those from
+            elsewhere need not say that they do not.
         Options: Its own parameters, a dataclass of keywords with defaults, which refuses values out of range.
         learner: Takes its steps.
     """
@@ -129,6 +136,7 @@ class Strategy(Stateful, Protocol):
     trains: ClassVar[Kind]
     answers: ClassVar[frozenset[Asks]]
     replays: ClassVar[bool]
+    reads_timeline: ClassVar[bool]
     Options: ClassVar[type]
     learner: Learner
 
@@ -248,9 +256,7 @@ class Forgets(Protocol):
 
 def _require_strategy(found: Any) -> None:
     """Check that an entry point leads to a strategy's class."""
-    for wanted in ("trains", "answers", "Options", "refuses", "learn"):
-        if not hasattr(found, wanted):
-            raise TypeError(f"{found!r} has no {wanted}: it is not a strategy")
+    require_members(found, Strategy, "strategy", made=frozenset({"learner"}))
 
 
 STRATEGIES: Registry[Any] = Registry(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from schemas.trainer_config import TrainerConfig
-from stream.registry import Registry
+from stream.registry import Registry, require_members
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
@@ -18,6 +18,7 @@ from trainer.data.views import EventsView
 from trainer.models.interface import Head, Model
 from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
+from trainer.scoring.predictions import Predictions
 
 Int64 = NDArray[np.int64]
 Asks = Literal["pairs", "nodes"]
@@ -117,6 +118,11 @@ class Judged(Protocol):
         """Items that were predicted."""
         ...
 
+    @property
+    def links(self) -> Predictions | None:
+        """Predictions of the snapshot's events, which can be exported; None: the task has none."""
+        ...
+
     def figures(self) -> Figures:
         """All figures."""
         ...
@@ -131,7 +137,8 @@ class Task(Protocol):
         asked: Class of its questions, a dataclass of arrays.
         head: Of snapshot models.
         sees_labels: Whether labels of events are inputs of models; not where the task asks for them.
-        picks: The metric by which validation picks an epoch, and 1 if more of it is better, −1 if less.
+        picks: The metric by which validation picks an epoch and drift is watched, and 1 if more of it is better, −1 if less.
+        floor: Scorer that learns nothing and that a model has to beat.
     """
 
     name: ClassVar[str]
@@ -140,6 +147,7 @@ class Task(Protocol):
     head: Head
     sees_labels: ClassVar[bool]
     picks: ClassVar[tuple[str, int]]
+    floor: ClassVar[str]
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None: ...
 
@@ -202,9 +210,7 @@ class Task(Protocol):
 
 def _require_task(found: Any) -> None:
     """Check that an entry point leads to a task's class."""
-    for wanted in ("asks", "lesson", "loss", "judge"):
-        if not hasattr(found, wanted):
-            raise TypeError(f"{found!r} has no {wanted}: it is not a task")
+    require_members(found, Task, "task")
 
 
 TASKS: Registry[Any] = Registry(

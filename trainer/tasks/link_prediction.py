@@ -41,6 +41,7 @@ class LinkPrediction:
     asked: ClassVar[type[Any]] = Queries
     sees_labels: ClassVar[bool] = True
     picks: ClassVar[tuple[str, int]] = ("ap", 1)
+    floor: ClassVar[str] = "recency"
     head: Head = LinkDecoder
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
@@ -69,7 +70,8 @@ class LinkPrediction:
 
     def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:
         """See ``Task.loss``: binary cross-entropy."""
-        return binary_cross_entropy_with_logits(answers, truth, reduction=reduction)
+        # of two types torch takes the truth's, and a loss in float64 would be one in float32
+        return binary_cross_entropy_with_logits(answers, truth.to(answers.dtype), reduction=reduction)
 
     def judge(
         self, strategy: Answers, model: Model, floor: Model | None, lesson: Examples, ranks: Ranks

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,6 +26,8 @@ from trainer.scoring.predictions import Predictions, join
 from trainer.scoring.ranking import auroc
 from trainer.tasks.interface import TASKS, Answers
 from trainer.tasks.link_prediction import LinkPrediction
+
+log = structlog.get_logger()
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -84,6 +87,7 @@ class NodeLabels(LinkPrediction):
         self._settings = config.classifier
         self._classifiers: dict[str, tuple[NodeClassifier, torch.optim.Optimizer]] = {}
         self._resumed: dict[str, Any] = {}
+        self._warned_or_seen = False  # a label, or that there is none yet
 
     def judge(
         self, strategy: Answers, model: Model, floor: Model | None, lesson: Examples, ranks: Ranks
@@ -96,6 +100,10 @@ class NodeLabels(LinkPrediction):
         encounters = first_ranks(torch.from_numpy(asked.encounters), asked.event, ranks)
         event = first_ranks(torch.from_numpy(asked.event), asked.event, ranks).numpy()
         truth = label[event]
+        if ranks.rank == 0 and not self._warned_or_seen:
+            self._warned_or_seen = True
+            if not len(truth):
+                log.warning("no event has a label yet, so only links are learned", tau=lesson.tau)
         had = encounters[:, [Encounter.SRC_OUT_COUNT, Encounter.SRC_IN_COUNT]].sum(dim=1)
         columns = {"activity": -had.numpy().astype(np.float64)}
         for scorer, judged in (("model", model), ("random", floor)):
@@ -103,7 +111,7 @@ class NodeLabels(LinkPrediction):
                 continue
             z = first_ranks(strategy.embed_sources(judged, asked), asked.event, ranks)
             if ranks.rank == 0:
-                columns[scorer] = self._tested_then_learned(scorer, judged, z, encounters, truth)
+                columns[scorer] = self._tested_then_learned(scorer, judged, z, encounters, truth, lesson.tau)
         if links is None:
             return None
         none = np.full(len(truth), np.nan)
@@ -131,12 +139,15 @@ class NodeLabels(LinkPrediction):
         self._resumed = dict(state.get("classifiers", {}))
 
     def _tested_then_learned(
-        self, scorer: str, model: Model, z: Tensor, encounters: Tensor, truth: Int64
+        self, scorer: str, model: Model, z: Tensor, encounters: Tensor, truth: Int64, tau: int
     ) -> Float64:
         """Logits of a snapshot's labelled events; then passes over them, in batches in the order of the log."""
         with torch.random.fork_rng([]), torch.enable_grad():
             torch.manual_seed(self._config.seed)
             classifier, optimiser = self._classifier(scorer, model, z.shape[1])
+            # Whether it was made just now or before decides nothing of what is dropped out.
+            draw = np.random.default_rng([self._config.seed, tau % (1 << 63)])
+            torch.manual_seed(int(draw.integers(1 << 63)))
             classifier.eval()
             with torch.no_grad():
                 scores = classifier(z, encounters).numpy().astype(np.float64)
@@ -175,7 +186,10 @@ def labels_of(lane: LaneReader, tau: int) -> Int64:
     events = event_columns(lane.log.events(tau), tau, lane.header.interval_us, 0)
     wrong = events.label[events.has_label & ((events.label < 0) | (events.label > 1))]
     if len(wrong):
-        raise Failure(f"task node-classification knows labels 0 and 1, found {wrong[0]} among the events")
+        raise Failure(
+            f"task node-classification knows labels 0 and 1, found {wrong[0]} among the events of snapshot {tau}. Mend the "
+            "labels at their source, or choose task link-prediction"
+        )
     labels = np.where(events.has_label, events.label, -1)[events.op == int(Op.INSERT)]
     return labels.astype(np.int64)
 

@@ -127,6 +127,11 @@ class NodeErrors:
         """See ``Judged.scored``."""
         return self.count
 
+    @property
+    def links(self) -> None:
+        """See ``Judged.links``."""
+        return None
+
     def figures(self) -> Figures:
         """See ``Judged.figures``: ``mse`` of each scorer."""
         if not self.count:
@@ -156,6 +161,7 @@ class NodeRegression:
     asked: ClassVar[type[Any]] = NodeQueries
     sees_labels: ClassVar[bool] = True
     picks: ClassVar[tuple[str, int]] = ("mse", -1)
+    floor: ClassVar[str] = "age_persistence"
     head: Head = NodeRegressor
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
@@ -163,9 +169,10 @@ class NodeRegression:
         self._lane = lane
         of, wide = self._target.of, lane.header.node_features
         if self._target.next == "feature" and of is not None and of >= wide:
+            remedy = f"Name one below {wide}, or ask" if wide else "Ask"
             raise Failure(
-                f"key target: lane {lane.header.lane} has {wide} node features, so there is no feature {of}. Name one "
-                f"below {wide}, or ask for in_degree"
+                f"key target: lane {lane.header.lane} has {wide or 'no'} node features, so there is no feature {of}. "
+                f"{remedy} for in_degree"
             )
         self.rewind()
 

@@ -1,6 +1,6 @@
 """The events so far, and the memory of every model that goes along them: what strategies for event models have."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,8 @@ from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Queries
 from trainer.models.memory.model import MemoryModel
-from trainer.ranks import Ranks
-from trainer.strategies.events.memory_cursor import MemoryCursor, logits, on_host
-from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
+from trainer.strategies.events.memory_cursor import MemoryCursor, logits
+from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.tasks.interface import Task
 
 Int64 = NDArray[np.int64]
@@ -119,30 +118,6 @@ class Memories:
         return MemoryCursor(model, self._make(model, self.feed))
 
 
-@torch.no_grad()
-def predicted(
-    memories: Memories, model: MemoryModel, queries: Sequence[Queries], ranks: Ranks
-) -> list[NDArray[np.float32]]:
-    """Logits of queries about the newest snapshot, moment after moment; a collective."""
-    stream = memories.restarted(model)
-    found: list[list[Tensor]] = [[] for _ in queries]
-    for number, here, before_us in _by_moment(queries, stream, model, ranks):
-        found[number].append(logits(stream, queries[number], here, before_us))
-    return [on_host(answer) for answer in found]
-
-
-@torch.no_grad()
-def sources(memories: Memories, model: MemoryModel, queries: Queries, ranks: Ranks) -> Tensor:
-    """Embeddings (Q, width) of the queries' sources, each just before its event; a collective."""
-    stream = memories.restarted(model)
-    found = [stream.mailbox.own.new_empty(0, model.width)]
-    for _, here, before_us in _by_moment([queries], stream, model, ranks):
-        asked = queries.part(here)
-        times = np.full(len(asked), before_us) if model.once_a_batch else asked.time_us
-        found.append(stream.embed_all(asked.src, times, before_us))
-    return torch.cat(found)
-
-
 def batch_loss(
     task: Task, stream: MemoryStream, examples: Examples, here: slice, *, batch: int, draw: int
 ) -> Tensor:
@@ -168,38 +143,3 @@ def batch_loss(
     truth = torch.zeros_like(answers)
     truth[: here.stop - here.start] = 1
     return task.loss(answers, truth, "mean")
-
-
-def _by_moment(
-    queries: Sequence[Queries], stream: MemoryStream, model: MemoryModel, ranks: Ranks
-) -> Iterator[tuple[int, slice, int]]:
-    """Deliver what is before each moment that any rank asks about, and then say who asks what there.
-
-    Yields:
-        Number of the set of queries, a few of its rows and the moment: as many on every rank, empty ones included.
-    """
-    asked = [np.unique(query.before_us) for query in queries]
-    moments = ranks.union(np.unique(np.concatenate([np.empty(0, np.int64), *asked])))
-    begins = np.stack([np.searchsorted(query.before_us, moments) for query in queries])
-    ends = np.stack([np.searchsorted(query.before_us, moments + 1) for query in queries])
-    most = ranks.largest(ends - begins)
-    for column, before_us in enumerate(moments.tolist()):
-        stream.deliver_before(before_us)
-        model.eval()
-        for number, longest in enumerate(most[:, column].tolist()):
-            begin, end = int(begins[number, column]), int(ends[number, column])
-            for first in range(begin, begin + longest, ROWS_AT_ONCE):
-                yield number, slice(min(first, end), min(first + ROWS_AT_ONCE, end)), before_us
-
-
-@torch.no_grad()
-def after_all(memories: Memories, nodes: Int64) -> Tensor:
-    """Embeddings (n, width) of nodes by the trained model, a microsecond after the newest event, all events seen."""
-    stream, feed = memories.trained.stream, memories.feed
-    after = int(feed.time_us[-1]) + 1 if len(feed) else 0
-    position = stream.mark()
-    stream.deliver_before(after)
-    stream.model.eval()
-    found = stream.embed_all(nodes, np.full(len(nodes), after), after)
-    stream.back(position)
-    return found

@@ -15,22 +15,20 @@ from schemas.events import Op
 from schemas.store import LaneHeader
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
-from trainer.data.examples import Examples, Queries, Share
+from trainer.data.examples import Examples, Share
 from trainer.data.history import Inserts
 from trainer.data.views import GraphView
-from trainer.learning.step import Learner
-from trainer.models.interface import Kind, Model
+from trainer.models.interface import Model
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
 from trainer.strategies.events.mailbox import Rows
-from trainer.strategies.events.memories import Memories, after_all, batch_loss, predicted, sources
+from trainer.strategies.events.memories import Memories, batch_loss
 from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.strategies.events.part_groups import PartGroups
-from trainer.strategies.events.sequential import EventOptions
+from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
 from trainer.strategies.events.sharded_stream import ShardedStream, carry
 from trainer.strategies.events.shared_copies import SYNCHRONISE, SharedCopies, Synchronise
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
-from trainer.tasks.interface import Asks
 
 Int64 = NDArray[np.int64]
 
@@ -67,7 +65,7 @@ class PacOptions(EventOptions):
 
 
 @STRATEGIES.register
-class PacStrategy:
+class PacStrategy(RememberingStrategy):
     """SPEED's PAC: parts of a lane are combined to sub-graphs, one per rank; shared nodes are in all of them.
 
     - Each rank has the memory of its nodes, and learns the events of its sub-graph batch after batch, alone. Gradients
@@ -80,21 +78,16 @@ class PacStrategy:
     """
 
     name: ClassVar[str] = "pac"
-    trains: ClassVar[Kind] = "event"
-    answers: ClassVar[frozenset[Asks]] = frozenset({"pairs"})
     replays: ClassVar[bool] = False
+    reads_timeline: ClassVar[bool] = False
     Options: ClassVar[type] = PacOptions
 
     def __init__(self, setting: Setting, options: PacOptions) -> None:
-        self._model: MemoryModel = setting.model
-        if options.precision == "bfloat16":
-            self._model.multiply_in(torch.bfloat16)
-        self._setting, self._options = setting, options
-        self._ranks, self._seed = setting.ranks, setting.seed
+        super().__init__(setting, options)
+        self._pac, self._seed = options, setting.seed
         self._synchronise: Synchronise = cast(Synchronise, options.synchronise)
         batch = setting.optimisation.batch_size
         self._batch = math.ceil(batch / self._ranks.size) if options.batch == "divided" else batch
-        self.learner = Learner(self._model, setting.optimisation, setting.ranks)
         self._passes = 0
         self.rewind()
 
@@ -129,7 +122,7 @@ class PacStrategy:
             return
         self.remember(tau, view.events(tau), view.num_nodes)
         before = self._groups.owner
-        round_number = self._passes * _ROUNDS + self._snapshots // self._options.shuffle_every
+        round_number = self._passes * _ROUNDS + self._snapshots // self._pac.shuffle_every
         self._groups.place(view.owner(tau), view.shared(), round_number)
         for cursor in self._memories.every:
             carry(cursor.stream.mailbox, before, self._groups.owner, self._ranks)
@@ -159,14 +152,6 @@ class PacStrategy:
             mine = np.zeros(len(inserts), np.bool_)  # it was before a checkpoint, and is not learned again
         return Share(mine, self._groups.weigh)
 
-    def answer(self, model: MemoryModel, asked: Sequence[Queries]) -> list[NDArray[np.float32]]:
-        """See ``Strategy.answer``: moment after moment on all ranks together."""
-        return predicted(self._memories, model, asked, self._ranks)
-
-    def embed_sources(self, model: MemoryModel, queries: Queries) -> Tensor:
-        """See ``Strategy.embed_sources``."""
-        return sources(self._memories, model, queries, self._ranks)
-
     def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
         """See ``Strategy.learn``: every rank its sub-graph, in the order of the log."""
         began = time.perf_counter()
@@ -178,7 +163,7 @@ class PacStrategy:
             return StepReport(discarded=len(lesson.every))
         latest = -np.iinfo(np.int64).max
         first_us = -ranks.maximum([-int(learned.time_us[0]) if len(learned) else latest])[0]
-        stream.deliver_before(first_us, batch)
+        stream.deliver_before(first_us, batch * ranks.size)  # together: in groups of a step of all ranks
         if ranks.rank > 0:  # rank 0's generator goes on, and is in the checkpoint
             draw = [self._seed, lesson.tau % (1 << 63), epoch, ranks.rank]
             torch.manual_seed(int(np.random.default_rng(draw).integers(1 << 63)))
@@ -226,14 +211,6 @@ class PacStrategy:
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
         )
 
-    def undo(self) -> None:
-        """See ``Strategy.undo``."""
-        self._memories.trained.restart()
-
-    def embeddings(self, nodes: Int64) -> Tensor:
-        """See ``Strategy.embeddings``."""
-        return after_all(self._memories, nodes)
-
     def state(self) -> dict[str, Any]:
         """See ``Strategy.state``: of the memory, this rank's rows."""
         return {
@@ -256,14 +233,6 @@ class PacStrategy:
         self._groups.restore(state["groups"])
         self._memories.restore(state, self._restore_stream)
         self._first = len(self._memories.feed)
-
-    def close(self) -> None:
-        """See ``Strategy.close``."""
-
-    @property
-    def event_times(self) -> Int64:
-        """See ``Forgets.event_times``."""
-        return self._memories.feed.time_us
 
     def forget(self, kept: Int64, first: int) -> int:
         """See ``Forgets.forget``."""
@@ -380,7 +349,7 @@ class _Cycle:
         mailbox = self._stream.mailbox
         mine = self._groups.owner[nodes] == self._ranks.rank
         times = np.stack([mailbox.event_us[nodes], mailbox.former_us[nodes]])
-        times = self._ranks.largest(np.where(mine, times, np.iinfo(np.int64).min))
+        times = self._ranks.largest(np.where(mine, times, np.iinfo(np.int64).min), "synchronise")
         mailbox.set_times(nodes[~mine], times[0, ~mine], times[1, ~mine])
 
 

@@ -3,58 +3,32 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
-from trainer.data.examples import Examples, Queries, Share
+from trainer.data.examples import Examples, Share
 from trainer.data.history import Inserts
 from trainer.data.views import EventsView
-from trainer.learning.step import Learner
-from trainer.models.interface import Kind, Model
+from trainer.models.interface import Model
 from trainer.models.memory.model import MemoryModel
 from trainer.strategies.events.looked_up import LookedUp
-from trainer.strategies.events.memories import Memories, after_all, batch_loss, predicted, sources
+from trainer.strategies.events.memories import Memories, batch_loss
 from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.strategies.events.rehearsal import PastBatch, Rehearsal
+from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
-from trainer.tasks.interface import Asks
 
 Int64 = NDArray[np.int64]
 
-PRECISIONS = ("float32", "bfloat16")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventOptions:
-    """Options of strategies for event models.
-
-    Attributes:
-        group: Events whose mails are delivered together in predictions and when catching up; training delivers its
-            batches.
-        precision: Of products with weights while training, ``float32`` or ``bfloat16``: half of a step.
-            Weights, memory and predictions are float32 anyway. It pays where the processor multiplies bfloat16 itself.
-    """
-
-    group: int = 200
-    precision: str = "float32"
-
-    def __post_init__(self) -> None:
-        if self.group < 1:
-            raise ValueError(f"group must be at least 1, found {self.group}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be {' or '.join(PRECISIONS)}, found {self.precision!r}")
-
 
 @STRATEGIES.register
-class SequentialStrategy:
+class SequentialStrategy(RememberingStrategy):
     """One rank, batches of consecutive events: deliver what is strictly earlier than the batch, predict, learn.
 
     Predicting and learning a snapshot both begin with the memory as it was before it, and the memory goes on from
@@ -62,19 +36,13 @@ class SequentialStrategy:
     """
 
     name: ClassVar[str] = "sequential"
-    trains: ClassVar[Kind] = "event"
-    answers: ClassVar[frozenset[Asks]] = frozenset({"pairs"})
     replays: ClassVar[bool] = True
+    reads_timeline: ClassVar[bool] = False
     Options: ClassVar[type] = EventOptions
 
     def __init__(self, setting: Setting, options: EventOptions) -> None:
-        self._model: MemoryModel = setting.model
-        if options.precision == "bfloat16":
-            self._model.multiply_in(torch.bfloat16)
-        self._setting, self._options = setting, options
-        self._ranks = setting.ranks
+        super().__init__(setting, options)
         self._batch = setting.optimisation.batch_size
-        self.learner = Learner(self._model, setting.optimisation, setting.ranks)
         self.rewind()
 
     @classmethod
@@ -112,14 +80,6 @@ class SequentialStrategy:
         """See ``Strategy.share``."""
         return None
 
-    def answer(self, model: MemoryModel, asked: Sequence[Queries]) -> list[NDArray[np.float32]]:
-        """See ``Strategy.answer``."""
-        return predicted(self._memories, model, asked, self._ranks)
-
-    def embed_sources(self, model: MemoryModel, queries: Queries) -> Tensor:
-        """See ``Strategy.embed_sources``."""
-        return sources(self._memories, model, queries, self._ranks)
-
     def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
         """See ``Strategy.learn``; the order is that of the log in every epoch."""
         began = time.perf_counter()
@@ -150,15 +110,6 @@ class SequentialStrategy:
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
         )
 
-    def undo(self) -> None:
-        """See ``Strategy.undo``."""
-        self._memories.trained.restart()
-
-    @torch.no_grad()
-    def embeddings(self, nodes: Int64) -> Tensor:
-        """See ``Strategy.embeddings``."""
-        return after_all(self._memories, nodes)
-
     def state(self) -> dict[str, Any]:
         """See ``Strategy.state``: the optimiser, the events with their graph, and every model's memory."""
         return {
@@ -177,14 +128,6 @@ class SequentialStrategy:
         self.rewind()
         self._memories.restore(state, MemoryStream.restore)
         self._rehearsal.restore(state["rehearsal"], self._ranks.device)
-
-    def close(self) -> None:
-        """See ``Strategy.close``."""
-
-    @property
-    def event_times(self) -> Int64:
-        """See ``Forgets.event_times``."""
-        return self._memories.feed.time_us
 
     def forget(self, kept: Int64, first: int) -> int:
         """See ``Forgets.forget``."""

@@ -69,7 +69,7 @@ class SharedCopies:
         times = np.full((2, ranks.size, len(nodes)), _ABSENT)
         times[0, ranks.rank, here] = mailbox.event_us[nodes[here]]
         times[1, ranks.rank, here] = mailbox.former_us[nodes[here]]
-        times = ranks.largest(times)
+        times = ranks.largest(times, "synchronise")
         winner = times[0].argmax(axis=0)  # of equal times the first, the lowest rank
         at = np.arange(len(nodes))
         event_us, former_us = times[0, winner, at], times[1, winner, at]
@@ -111,7 +111,7 @@ class SharedCopies:
         now_us = np.full(len(nodes), np.iinfo(np.int64).min)
         rows = self._stream.mailbox.rows(nodes[here])
         now[here], now_us[here] = rows.sketch, rows.sketch_us
-        latest = self._ranks.largest(now_us)
+        latest = self._ranks.largest(now_us, "synchronise")
         base = WalkSketches.decayed(before, np.where(known, latest - before_us, 0) / 1e6)
         gained = np.zeros_like(before)
         gained[here] = WalkSketches.decayed(now[here], (latest - now_us)[here] / 1e6) - base[here]

@@ -25,7 +25,7 @@ class PastSnapshot:
     Attributes:
         tau: Interval index.
         graph: Adjacency; complete for the nodes this rank owns.
-        home: int32 (dense ids of τ,): the rank that owns each node, −1 for none.
+        home: int32 (dense ids of τ,): the rank that computes each node's rows.
         activity: float32 (dense ids of τ, 2): log(1 + inserts of τ as source, as destination).
     """
 
@@ -121,5 +121,6 @@ class PastBuilder:
 
     def _snapshot(self, window: GraphView, tau: int) -> PastSnapshot:
         owner = window.owner(tau)
-        home = np.where(owner >= 0, owner % self._ranks, -1).astype(np.int32)
+        # A node without an edge has no owner; its row needs nobody else's.
+        home = (np.where(owner >= 0, owner, np.arange(len(owner))) % self._ranks).astype(np.int32)
         return PastSnapshot(tau, window.csr(tau), home, activity_of(window.events(tau), len(owner)))

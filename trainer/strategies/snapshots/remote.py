@@ -33,7 +33,7 @@ class InputRows:
         self._caches = {tau: cache for tau, cache in self._caches.items() if tau in alive}
 
     def rows(self, window: GraphView, past: Past, keys: Int64) -> Float32:
-        """Rows of sorted, distinct keys: float32 (n, F + 1); zeros for keys without an owner."""
+        """Rows of sorted, distinct keys: float32 (n, F + 1); zeros for nodes that had not come."""
         homes = past.homes(keys)
         out = np.zeros((len(keys), self._width), np.float32)
         own = homes == self._ranks.rank

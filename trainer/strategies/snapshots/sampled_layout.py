@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -73,6 +72,7 @@ class SampledLayout:
         self._nodes, self._encode = len(nodes), encode
         self._levels: list[_Level] = []
         wanted = past.keys(nodes).ravel()
+        self._there = to_device(past.homes(wanted) >= 0, ranks.device).view(self.steps, self._nodes)
         for layer in reversed(range(len(stages))):
             request = Request(wanted, past.homes(wanted), ranks)
             targets, place = np.unique(request.asked, return_inverse=True)
@@ -97,14 +97,17 @@ class SampledLayout:
         rows = stage(level.graph, x.index_select(0, level.own), x, weights[0] if weights else None)
         return level.request.answer(rows.index_select(0, level.answered), "embeddings")
 
+    def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
+        """Not possible: a snapshot's other rows are elsewhere."""
+        raise AssertionError(f"{type(stage).__name__} was not refused")
+
     def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """Not possible: the rows of a cell's neighbours are elsewhere."""
         raise AssertionError(f"{type(stage).__name__} was not refused")
 
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``Layout.to_nodes``: zero rows where a node had no owner yet."""
-        rows = x.view(self.steps, self._nodes, x.shape[1])
-        return rows, torch.ones(rows.shape[:2], dtype=torch.bool, device=x.device)
+        """See ``Layout.to_nodes``: rows are zero where a node had not come yet."""
+        return x.view(self.steps, self._nodes, x.shape[1]), self._there
 
     def to_snapshots(self, rows: Tensor) -> Tensor:
         """Not possible: the rows of neighbours are not there."""

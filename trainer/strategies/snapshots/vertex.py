@@ -17,7 +17,7 @@ from trainer.data.views import GraphView
 from trainer.device import to_device
 from trainer.learning.step import Learner
 from trainer.models.interface import Model, NodeInputs, SnapshotModel
-from trainer.models.stages import GraphStage
+from trainer.models.stages import CellStage, GraphStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
@@ -75,13 +75,24 @@ class VertexStrategy(WindowedStrategy):
     def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
         """See ``Strategy.refuses``."""
         assert isinstance(model, SnapshotModel)
+        for stage in model.stages:
+            if isinstance(stage, CellStage):
+                return (
+                    f"strategy {cls.name} knows neighbours of a few hops, but stage {type(stage).__name__} of {model.name} "
+                    "convolves states and so looks further with every snapshot. Choose strategy whole"
+                )
         along = [stage.along for stage in model.stages]
-        if "both" in along or along != sorted(along):  # graph before time
+        if along != sorted(along):  # graph before time
             return (
                 f"strategy {cls.name} needs all graph stages before the time stages, but {model.name} has "
                 f"{', '.join(along)}: rows that a later graph stage looks at are on other ranks. Choose strategy whole"
             )
         for stage in model.stages:
+            if isinstance(stage, GraphStage) and stage.summarises:
+                return (
+                    f"strategy {cls.name} has a part of each snapshot on every rank, but the weights of {model.name} "
+                    "evolve by the best of all its rows. Choose strategy whole"
+                )
             if isinstance(stage, GraphStage) and not stage.samples:
                 return (
                     f"strategy {cls.name} samples neighbours, which stage {type(stage).__name__} of {model.name} is not "

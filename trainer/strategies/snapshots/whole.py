@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -12,19 +12,26 @@ from torch import Tensor
 
 from schemas.store import LaneHeader
 from stream.service.heartbeat import beat
-from trainer.data.views import GraphView
 from trainer.device import to_device
 from trainer.learning.step import Learner
 from trainer.models.interface import Model, SnapshotModel
+from trainer.models.stages import TimeStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 from trainer.strategies.snapshots.windowed import WindowedStrategy
-from trainer.tasks.interface import Lesson
-from trainer.timeline.timeline import Horizon, Timeline
+from trainer.tasks.interface import Asked, Lesson
+from trainer.timeline.horizon import Horizon
+from trainer.timeline.timeline import Timeline
+from trainer.timeline.transfer import MODES, Mode
+from trainer.timeline.view import TimelineView
 
 Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+RATE = 5e-3
+"""Of Adam, where none is configured: one step a snapshot learns as much as four at the usual rate (decision 46)."""
 
 SUPERVISE = ("newest", "horizon")
 
@@ -36,35 +43,45 @@ class WholeOptions:
     Attributes:
         supervise: What a step learns from: the ``newest`` snapshot, or every snapshot of the ``horizon``, each from those
             before it.
-        steps: Optimiser steps per pass over a snapshot; each sees all of it.
+        steps: Optimiser steps per pass over a snapshot, at most. Each learns an equal part of its items, and no less than
+            about ``optimisation.batch_size`` of them; each costs a pass over the whole horizon.
+        transfer: How a snapshot is told to the device: ``whole``, ``esdg``, ``derived``, ``counts``, or by ``auto`` what is
+            least.
     """
 
     supervise: str = "newest"
     steps: int = 1
+    transfer: str = "auto"
 
     def __post_init__(self) -> None:
         if self.supervise not in SUPERVISE:
             raise ValueError(f"supervise must be {' or '.join(SUPERVISE)}, found {self.supervise!r}")
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, found {self.steps}")
+        if self.transfer not in MODES:
+            raise ValueError(f"transfer must be one of {', '.join(MODES)}, found {self.transfer!r}")
 
 
 @STRATEGIES.register
 class WholeStrategy(WindowedStrategy):
     """One rank holds the last snapshots whole, whatever the lane's partitioner, and passes over all of them at once.
 
-    Nothing is sampled and nothing is sent. A step follows the gradient of all queries of a snapshot, or of the horizon.
+    No neighbour is left out and nothing is sent. A step follows the gradient of a part of the queries of a snapshot, or of
+    the horizon, or of all of them.
     """
 
     name: ClassVar[str] = "whole"
+    reads_timeline: ClassVar[bool] = True
     Options: ClassVar[type] = WholeOptions
 
     def __init__(self, setting: Setting, options: WholeOptions) -> None:
         self._model: SnapshotModel = setting.model
         self._task, self._device = setting.task, setting.ranks.device
         self._options = options
-        self.learner = Learner(self._model, setting.optimisation, setting.ranks)
-        self._view: GraphView | None = None
+        self._batch, self._seed = setting.optimisation.batch_size, setting.seed
+        self.learner = Learner(self._model, setting.optimisation, setting.ranks, usual_rate=RATE)
+        self._horizon = setting.horizon or self._model.window
+        self._smoothing = setting.smoothing
         self.rewind()
 
     @classmethod
@@ -79,17 +96,15 @@ class WholeStrategy(WindowedStrategy):
     @property
     def needs(self) -> Needs:
         """See ``Strategy.needs``."""
-        window = self._model.window
-        lessons = window if self._options.supervise == "horizon" else 1
-        return Needs("graph", window, parts="all", lessons=lessons)
+        lessons = self._horizon if self._options.supervise == "horizon" else 1
+        return Needs("timeline", self._horizon, parts="all", lessons=lessons)
 
     def rewind(self) -> None:
         """See ``Strategy.rewind``."""
-        self._timeline = Timeline(self._model.window)
+        self._timeline = Timeline(self._device, cast(Mode, self._options.transfer))
 
-    def take_in(self, view: GraphView) -> None:
+    def take_in(self, view: TimelineView) -> None:
         """See ``Strategy.take_in``."""
-        self._view = view
         self._timeline.take_in(view)
 
     def owned(self, num_nodes: int) -> NDArray[np.bool_]:
@@ -102,46 +117,53 @@ class WholeStrategy(WindowedStrategy):
         return self._last(model, horizon)[self._places(horizon, nodes)]
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        """See ``Strategy.learn``: every query of the lessons in each step, so an epoch is as good as another."""
+        """See ``Strategy.learn``; the parts of a snapshot are drawn anew in each epoch."""
         began = time.perf_counter()
-        parts = [lesson.part(np.arange(len(lesson))) for lesson in lessons]
-        queries = sum(len(truth) for _, truth in parts)
-        if not queries:
+        if not any(len(lesson) for lesson in lessons):
             return StepReport()
-        wanted = np.unique(np.concatenate([ends for asked, _ in parts for ends in asked.ends]))
-        horizon = self._before(wanted)
+        parts = self._parts(lessons, epoch)
+        ends = [ends for part in parts for asked, _ in part for ends in asked.ends]
+        horizon = self._before(np.unique(np.concatenate(ends)))
         single = len(lessons) == 1
         at = [0 if single else sum(before < lesson.tau for before in horizon.taus) for lesson in lessons]
-        known = [
-            ([self._places(horizon, ends) for ends in asked.ends], to_device(truth, self._device))
-            for asked, truth in parts
-        ]
         self._model.train()
-        for _ in range(self._options.steps):
+        for part in parts:
             beat()
             z = self._last(self._model, horizon).unsqueeze(0) if single else self._every(horizon)
-            losses = [
-                self._task.loss(asked.read(self._model.decoder, [rows(z[t], ends) for ends in places]), truth)
-                for t, (asked, _), (places, truth) in zip(at, parts, known, strict=True)
-            ]
-            self.learner.step(torch.stack(losses).sum(), 1 / queries)
+            losses = [self._loss(z[t], horizon, *asked) for t, asked in zip(at, part, strict=True)]
+            self.learner.step(torch.stack(losses).sum(), 1 / sum(len(truth) for _, truth in part))
         self._model.eval()
-        ended = [loss for loss, left_out in self.learner.settled() if not left_out]
-        newest = lessons[-1]
+        # sums of losses, queries, and items of the newest snapshot, of the steps that were taken
+        taken = [
+            (loss, sum(len(truth) for _, truth in part), len(part[-1][1]) // lessons[-1].each)
+            for part, (loss, left_out) in zip(parts, self.learner.settled(), strict=True)
+            if not left_out
+        ]
+        loss, queries, events = (sum(column) for column in zip(*taken, strict=True)) if taken else (0.0, 0, 0)
         return StepReport(
-            steps=self._options.steps,
-            events=len(newest) if ended else 0,
-            loss=ended[-1] / queries if ended else None,
-            nonfinite=self._options.steps - len(ended),
+            steps=len(parts),
+            events=int(events),
+            loss=loss / queries if queries else None,
+            nonfinite=len(parts) - len(taken),
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
+            transfer_bytes=self._timeline.transfer.since_last(),
         )
 
     @torch.no_grad()
     def embeddings(self, nodes: Int64) -> Tensor:
         """See ``Strategy.embeddings``."""
-        assert self._view is not None
-        horizon = self._timeline.through_newest(self._view, np.unique(nodes))
+        horizon = self._timeline.through_newest(np.unique(nodes))
         return self._last(self._model, horizon)[self._places(horizon, nodes)]
+
+    def state(self) -> dict[str, Any]:
+        """See ``Strategy.state``: the order of rows, in which sums are taken, depends on the nodes that there were."""
+        return {**super().state(), "nodes": self._timeline.nodes.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Strategy.restore``."""
+        super().restore({name: value for name, value in state.items() if name != "nodes"})
+        if "nodes" in state:
+            self._timeline.nodes.restore(state["nodes"])
 
     @property
     def step_events(self) -> int:
@@ -153,26 +175,47 @@ class WholeStrategy(WindowedStrategy):
         """See ``Strategy.held_bytes``."""
         return {"timeline": self._timeline.memory_bytes}
 
+    def _parts(self, lessons: Sequence[Lesson], epoch: int) -> list[list[tuple[Asked, Float32]]]:
+        """Questions and true answers of each step, lesson by lesson; no step is without any."""
+        largest = max(len(lesson) for lesson in lessons)
+        steps = min(self._options.steps, -(-largest // self._batch))
+        shares = []
+        for lesson in lessons:
+            draw = np.random.default_rng([self._seed, lesson.tau % (1 << 63), epoch])
+            shares.append(np.array_split(draw.permutation(len(lesson)), steps))
+        return [
+            [lesson.part(np.sort(share[step])) for lesson, share in zip(lessons, shares, strict=True)]
+            for step in range(steps)
+        ]
+
+    def _loss(self, z: Tensor, horizon: Horizon, asked: Asked, truth: Float32) -> Tensor:
+        ends = [rows(z, self._places(horizon, ends)) for ends in asked.ends]
+        return self._task.loss(asked.read(self._model.decoder, ends), to_device(truth, self._device))
+
     def _before(self, asked: Int64) -> Horizon:
-        assert self._view is not None
-        return self._timeline.before_newest(self._view, asked)
+        return self._timeline.before_newest(asked)
 
     def _last(self, model: SnapshotModel, horizon: Horizon) -> Tensor:
-        """Embeddings (n, width) after a horizon; zeros where it has no snapshot."""
+        """Embeddings (n, width) after a horizon."""
         if not torch.is_grad_enabled():
             model.eval()
         if not horizon.taus:
-            return torch.zeros(len(horizon.nodes), model.width, device=self._device)
-        found, _ = unroll(model.stages, WholeLayout(horizon, model, self._device), last=True)
+            return self._before_any(model, horizon)
+        found, _ = unroll(model.stages, WholeLayout(horizon, model), last=True)
         return found[0]
 
     def _every(self, horizon: Horizon) -> Tensor:
-        """Embeddings (t + 1, n, width): before the first snapshot (zeros), and after each."""
-        none = torch.zeros(1, len(horizon.nodes), self._model.width, device=self._device)
+        """Embeddings (t + 1, n, width): before the first snapshot, and after each."""
+        none = self._before_any(self._model, horizon).unsqueeze(0)
         if not horizon.taus:
             return none
-        found, _ = unroll(self._model.stages, WholeLayout(horizon, self._model, self._device))
+        found, _ = unroll(self._model.stages, WholeLayout(horizon, self._model))
         return torch.cat([none, found])
+
+    def _before_any(self, model: SnapshotModel, horizon: Horizon) -> Tensor:
+        """Embeddings (n, width) before the first snapshot."""
+        none, last = torch.zeros(len(horizon.nodes), model.width, device=self._device), model.stages[-1]
+        return last.before_any(none) if isinstance(last, TimeStage) else none
 
     def _places(self, horizon: Horizon, nodes: Int64) -> Tensor:
         return to_device(horizon.places(nodes), self._device)

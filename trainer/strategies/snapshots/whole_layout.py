@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trainer.models.interface import SnapshotModel
 from trainer.models.stages import Carry, CellStage, GraphStage
-from trainer.timeline.timeline import Horizon
+from trainer.timeline.horizon import Horizon
 
 
 class WholeLayout:
@@ -16,17 +16,17 @@ class WholeLayout:
     Args:
         horizon: The snapshots, at least one.
         model: Encodes their nodes.
-        device: Where rows live.
 
     Attributes:
         steps: Snapshots.
     """
 
-    def __init__(self, horizon: Horizon, model: SnapshotModel, device: torch.device) -> None:
+    def __init__(self, horizon: Horizon, model: SnapshotModel) -> None:
         self.steps = len(horizon.taus)
-        self._there = horizon.there(device)
-        self._graphs = horizon.graphs(device)
-        rows = torch.stack([model.encode(inputs) for inputs in horizon.inputs(device)])
+        self._horizon = horizon
+        self._there = horizon.there
+        self._graphs = model.operators(horizon.graphs)
+        rows = torch.stack([model.encode(inputs) for inputs in horizon.inputs])
         # A signature needs no store: without this a node would have one before it has come.
         self._rows = rows * self._there.unsqueeze(2)
 
@@ -35,22 +35,26 @@ class WholeLayout:
         return self._rows
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
-        """See ``Layout.along_graph``: snapshot by snapshot."""
-        return torch.stack(
-            [stage(graph, rows, rows, own) for graph, rows, own in zip(self._graphs, x, weights, strict=True)]
-        )
+        """See ``Layout.along_graph``."""
+        first = self.steps - len(weights)
+        return stage.each(self._graphs[first:], x[len(x) - len(weights) :], weights)
+
+    def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
+        """See ``Layout.summaries``."""
+        return [stage.summary(graph, rows) for graph, rows in zip(self._graphs, x, strict=True)]
 
     def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """See ``Layout.along_both``."""
+        """See ``Layout.along_both``; the state of a node that has not come yet is zero."""
         state, found = carry, []
-        for graph, rows in zip(self._graphs, x, strict=True):
-            state = stage(graph, rows, state)
+        for graph, rows, there in zip(self._horizon.directed, x, self._there, strict=True):
+            state = stage(graph, rows, state) * there.unsqueeze(1)
             found.append(state)
         return torch.stack(found), state
 
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """See ``Layout.to_nodes``: they are there; a stage's bias gives no row to a node that has not come."""
-        return x * self._there.unsqueeze(2), self._there
+        there = self._there[self.steps - len(x) :]
+        return x * there.unsqueeze(2), there
 
     def to_snapshots(self, rows: Tensor) -> Tensor:
         """See ``Layout.to_snapshots``: they are there."""

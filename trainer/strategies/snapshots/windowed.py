@@ -29,6 +29,7 @@ class WindowedStrategy:
     trains: ClassVar[Kind] = "snapshot"
     answers: ClassVar[frozenset[Asks]] = frozenset({"pairs", "nodes"})
     replays: ClassVar[bool] = False
+    reads_timeline: ClassVar[bool] = False
     learner: Learner
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:

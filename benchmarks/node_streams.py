@@ -1,0 +1,145 @@
+"""Streams for node regression, made of published data sets: python benchmarks/node_streams.py FOLDER [name …].
+
+Each becomes a Parquet file that ``freshet-trainer evaluate`` takes: rows with ``dst`` are edges, rows without set the features
+of ``src``, so that a node's newest value is its feature 0. What goes with a file (length of a snapshot, edge life, target) is
+in STREAMS, and printed as keys of a trainer's configuration.
+
+- slashdot: DynaHB's protocol (section 6.1). 200 intervals of the file, of which the last 80 have the replies; an edge lives for
+  30 of them; all nodes are known from the first one on, as the published code has it; the target is log(1 + in-degree).
+- england_covid, twitter_tennis, chickenpox: of PyTorch Geometric Temporal. The target is a node's next value, of twitter_tennis
+  log(1 + mentions). Edges of the first two live for one snapshot; those of the last never change.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from numpy.typing import NDArray
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+INTERVALS, WITH_REPLIES = 200, 80
+DAY_S = 86_400
+
+Edges = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A data set as a stream.
+
+    Attributes:
+        source: File in ../shared/data.
+        make: From the source to the table.
+        split: Shares of training, validation and test; the published ones, with some of training to pick the epoch by.
+        config: Keys of a trainer's configuration.
+    """
+
+    source: str
+    make: Callable[[Path], pa.Table]
+    split: str = "0.6,0.1,0.3"
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+def stream_table(edges: Edges, values: NDArray[np.floating], every_s: int) -> pa.Table:
+    """Edges (src, dst, snapshot) and a value of every node in each snapshot, as rows of a file.
+
+    Args:
+        edges: int64 each.
+        values: (snapshots, nodes).
+        every_s: Length of a snapshot, seconds.
+    """
+    src, dst, tau = edges
+    steps, nodes = values.shape
+    of_nodes = pa.ListArray.from_arrays(
+        np.arange(steps * nodes + 1, dtype=np.int32), pa.array(values.ravel(), pa.float32())
+    )
+    parts = {
+        "src": [pa.array(src), pa.array(np.tile(np.arange(nodes), steps))],
+        "dst": [pa.array(dst), pa.nulls(steps * nodes, pa.int64())],
+        "t": [pa.array(tau * every_s), pa.array(np.repeat(np.arange(steps), nodes) * every_s)],
+        "features": [pa.nulls(len(src), of_nodes.type), of_nodes],
+    }
+    table = pa.table({name: pa.chunked_array(columns) for name, columns in parts.items()})
+    return table.sort_by("t")
+
+
+def slashdot(path: Path) -> pa.Table:
+    """The replies of the last intervals, seconds from the first reply on; nodes come with the feature 0."""
+    table = pq.read_table(path, columns=["src", "dst", "t"])
+    src, dst, t = (table[name].to_numpy() for name in ("src", "dst", "t"))
+    since = t - t[t > 0].min()
+    begin = -(-since.max() * (INTERVALS - WITH_REPLIES) // INTERVALS)
+    kept = since >= begin
+    rows = stream_table(
+        (src[kept], dst[kept], since[kept]), np.zeros((1, int(max(src.max(), dst.max())) + 1)), 1
+    )
+    t_rows = np.maximum(rows["t"].to_numpy(), begin)
+    return rows.set_column(2, "t", pa.array(t_rows))
+
+
+def changing(path: Path, transform: Callable[[Any], Any] = lambda y: y) -> pa.Table:
+    """Other edges in every snapshot."""
+    data = np.load(path)
+    src, dst = data["edge_index"].astype(np.int64)
+    tau = np.repeat(np.arange(len(data["y"])), np.diff(data["snapshot_ptr"]))
+    return stream_table((src, dst, tau), transform(data["y"]), DAY_S)
+
+
+def chickenpox(path: Path) -> pa.Table:
+    """Edges that come once."""
+    data = np.load(path, allow_pickle=True)
+    src, dst = data["edge_index"].astype(np.int64)
+    return stream_table((src, dst, np.zeros_like(src)), data["fx"], DAY_S)
+
+
+_NEXT_VALUE = {"interval_s": DAY_S, "target": {"next": "feature", "of": 0}}
+STREAMS = {
+    "slashdot": Stream(
+        "slashdot_reply.parquet",
+        slashdot,
+        "0.35,0.05,0.6",
+        {"interval_s": 84_444_600 / INTERVALS, "edge_life": 30, "target": {"next": "in_degree"}},
+    ),
+    "england_covid": Stream("dtdg_england_covid.npz", changing, config={**_NEXT_VALUE, "edge_life": 1}),
+    "twitter_tennis": Stream(
+        "dtdg_twitter_tennis_rg17.npz",
+        lambda path: changing(path, np.log1p),
+        config={**_NEXT_VALUE, "edge_life": 1},
+    ),
+    "chickenpox": Stream("dtdg_chickenpox.npz", chickenpox, config=_NEXT_VALUE),
+}
+
+
+def written(name: str, folder: Path) -> Path:
+    """The file of a stream, made where it is missing."""
+    path = folder / f"{name}.parquet"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        pq.write_table(STREAMS[name].make(DATA / STREAMS[name].source), temporary)
+        temporary.replace(path)
+    return path
+
+
+def main() -> None:
+    """Write the files that are named, or all."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", help=f"Of {', '.join(STREAMS)}; default: all.")
+    given = parser.parse_args()
+    for name in given.names or STREAMS:
+        stream = STREAMS[name]
+        print(f"# {written(name, given.folder)}, --split {stream.split}")
+        print(yaml.safe_dump({"task": "node-regression", **stream.config}, sort_keys=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""A training step of snapshot models beside public codes' ways of computing it, and their products, on one thread.
+
+Anchors take turns with ours in one run; a figure is the median of the thread's processor time, which other load on the
+machine changes less than the clock. IBM's EvolveGCN and TM-GCN (with WD-GCN) are not packages, so their ways are written
+here from the equations: a torch.sparse product for each snapshot, one matrix for each gate, all in Python loops. T-GCN's
+anchor is PyTorch Geometric Temporal, if it can be imported:
+
+    pip install --no-deps --target anchors torch-geometric-temporal==0.56.0 torch-geometric
+    PYTHONPATH=anchors python benchmarks/snapshot_models.py
+"""
+
+import argparse
+import importlib.util
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainer.models.interface import ModelShape, SnapshotModel, create_model
+from trainer.models.stages import GraphStage
+from trainer.models.unroll import unroll
+from trainer.nn.aggregate import aggregate_normalised
+from trainer.nn.csr_graph import CSRGraph
+
+Step = Callable[[], Any]
+HIDDEN, SIGNATURE = 64, 32
+
+
+class Whole:
+    """All rows of a block, as strategy ``whole`` has them."""
+
+    def __init__(self, graphs: list[CSRGraph], rows: Tensor) -> None:
+        self.steps, self._graphs, self._rows = len(graphs), graphs, rows
+        self._there = torch.ones(rows.shape[:2], dtype=torch.bool)
+
+    def inputs(self) -> Tensor:
+        return self._rows
+
+    def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
+        return stage.each(self._graphs[self.steps - len(weights) :], x[len(x) - len(weights) :], weights)
+
+    def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
+        return [stage.summary(graph, rows) for graph, rows in zip(self._graphs, x, strict=True)]
+
+    def along_both(self, stage: Any, x: Tensor, carry: Any) -> tuple[Tensor, Any]:
+        raise NotImplementedError
+
+    def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self._there[self.steps - len(x) :]
+
+    def to_snapshots(self, rows: Tensor) -> Tensor:
+        return rows
+
+
+class IbmEvolveGcnO(nn.Module):
+    """IBM/EvolveGCN, egcn_o: a matrix GRU with six products, then Ã (X W) of every snapshot, layer by layer."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.sizes = [(inputs, HIDDEN), (HIDDEN, HIDDEN)]
+        self.first = nn.ParameterList(nn.Parameter(torch.randn(size) * 0.1) for size in self.sizes)
+        self.gates = nn.ParameterList(
+            nn.Parameter(torch.randn(d, d) * 0.1) for d, _ in self.sizes for _ in range(6)
+        )
+        self.biases = nn.ParameterList(
+            nn.Parameter(torch.zeros(size)) for size in self.sizes for _ in range(3)
+        )
+        self.activation = nn.RReLU()
+
+    def forward(self, adjacency: list[Tensor], rows: list[Tensor]) -> list[Tensor]:
+        for layer, weight in enumerate(self.first):
+            u, b = self.gates[6 * layer : 6 * layer + 6], self.biases[3 * layer : 3 * layer + 3]
+            found, evolved = [], weight
+            for a, x in zip(adjacency, rows, strict=True):
+                update = torch.sigmoid(u[0] @ evolved + u[1] @ evolved + b[0])
+                reset = torch.sigmoid(u[2] @ evolved + u[3] @ evolved + b[1])
+                candidate = torch.tanh(u[4] @ evolved + u[5] @ (reset * evolved) + b[2])
+                evolved = (1 - update) * evolved + update * candidate
+                found.append(self.activation(a.matmul(x.matmul(evolved))))
+            rows = found
+        return rows
+
+
+class IbmTmGcn(nn.Module):
+    """IBM/TM-GCN: a sparse product for each snapshot, then the M-product by a dense matrix over time."""
+
+    def __init__(self, inputs: int, steps: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(d, HIDDEN) * 0.1) for d in (inputs, HIDDEN))
+        m = torch.ones(steps, steps).tril()
+        self.m = m / m.sum(dim=1, keepdim=True)
+
+    def forward(self, adjacency: list[Tensor], rows: list[Tensor]) -> list[Tensor]:
+        x = torch.stack(rows)
+        for weight in self.weights:
+            aggregated = torch.stack([torch.sparse.mm(a, each) for a, each in zip(adjacency, x, strict=True)])
+            y = torch.relu(torch.matmul(aggregated, weight))
+            x = torch.matmul(self.m, y.reshape(len(y), -1)).reshape(y.shape)
+        return list(x)
+
+
+class IbmWdGcn(nn.Module):
+    """IBM/TM-GCN's WD-GCN, with the candidate as in the paper: a sparse product, then eight products a snapshot."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(d, HIDDEN) * 0.1) for d in (inputs, HIDDEN))
+        self.gates = nn.ParameterList(nn.Parameter(torch.randn(HIDDEN, HIDDEN) * 0.1) for _ in range(16))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(HIDDEN)) for _ in range(8))
+
+    def forward(self, adjacency: list[Tensor], rows: list[Tensor]) -> list[Tensor]:
+        for layer, weight in enumerate(self.weights):
+            u, b = self.gates[8 * layer : 8 * layer + 8], self.biases[4 * layer : 4 * layer + 4]
+            h = c = rows[0].new_zeros(len(rows[0]), HIDDEN)
+            found = []
+            for a, x in zip(adjacency, rows, strict=True):
+                y = torch.relu(torch.sparse.mm(a, x).matmul(weight))
+                f, i, o = (torch.sigmoid(y @ u[2 * k] + h @ u[2 * k + 1] + b[k]) for k in range(3))
+                c = f * c + i * torch.tanh(y @ u[6] + h @ u[7] + b[3])
+                h = o * torch.tanh(c)
+                found.append(h)
+            rows = found
+        return rows
+
+
+def temporal_tgcn(edges: list[Tensor], rows: Tensor) -> Step | None:
+    """Two cells of PyTorch Geometric Temporal, one on the other."""
+    package = importlib.util.find_spec("torch_geometric_temporal")
+    if package is None or package.submodule_search_locations is None:
+        print("no PyTorch Geometric Temporal")
+        return None
+    # the package itself imports torch_sparse, which has no wheel; the cell does not
+    path = Path(package.submodule_search_locations[0]) / "nn/recurrent/temporalgcn.py"
+    spec = importlib.util.spec_from_file_location("temporalgcn", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    cells = [module.TGCN(rows.shape[2], HIDDEN), module.TGCN(HIDDEN, HIDDEN)]
+
+    def step() -> None:
+        states: list[Tensor | None] = [None, None]
+        for edge, x in zip(edges, rows, strict=True):
+            states[0] = cells[0](x, edge, None, states[0])
+            states[1] = cells[1](states[0], edge, None, states[1])
+        assert states[1] is not None
+        states[1].square().mean().backward()
+
+    return step
+
+
+def graphs_of(nodes: int, degree: int, steps: int) -> tuple[list[CSRGraph], list[Tensor], list[Tensor]]:
+    """Snapshots with hubs: as graphs, as lists of edges (2, edges), and as normalised torch.sparse matrices (COO)."""
+    rng, graphs, edges, sparse = np.random.default_rng(0), [], [], []
+    for _ in range(steps):
+        pairs = np.stack(
+            [
+                rng.integers(0, nodes, nodes * degree // 2),
+                (nodes * rng.random(nodes * degree // 2) ** 2).astype(np.int64),
+            ]
+        )
+        pairs = pairs[:, pairs[0] != pairs[1]]
+        keys = np.unique(np.concatenate([pairs[0] * nodes + pairs[1], pairs[1] * nodes + pairs[0]]))
+        target, source = keys // nodes, keys % nodes
+        indptr = torch.from_numpy(np.searchsorted(target, np.arange(nodes + 1)).astype(np.int32))
+        graph = CSRGraph(indptr, torch.from_numpy(source.astype(np.int32)), nodes, symmetric=True)
+        both = torch.from_numpy(np.stack([target, source]))
+        loops = torch.arange(nodes).expand(2, -1)
+        values = torch.cat([graph.operator.values, graph.diagonal.squeeze(1)])
+        graphs.append(graph)
+        edges.append(both)
+        sparse.append(torch.sparse_coo_tensor(torch.cat([both, loops], dim=1), values).coalesce())
+    return graphs, edges, sparse
+
+
+def in_turns(steps: dict[str, Step], repeat: int) -> dict[str, float]:
+    """Median milliseconds of processor time."""
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(repeat + 1):
+        for name, step in steps.items():
+            began = time.process_time()
+            step()
+            if number:  # the first compiles and fills caches
+                taken[name].append(1000 * (time.process_time() - began))
+    return {name: float(np.median(each)) for name, each in taken.items()}
+
+
+def row(title: str, steps: dict[str, Step], repeat: int) -> None:
+    """Print ours, and how many times as long the others take."""
+    found = in_turns(steps, repeat)
+    ours = found.pop("ours")
+    others = ", ".join(f"{name} {taken:.1f} ms = {taken / ours:.2f}x" for name, taken in found.items())
+    print(f"{title:34s} ours {ours:8.1f} ms; {others}", flush=True)
+
+
+def products(graph: CSRGraph, sparse: Tensor, edge: Tensor, width: int, repeat: int) -> None:
+    """The normalised product, forwards and with its gradient."""
+    x = torch.randn(graph.num_sources, width, requires_grad=True)
+    single = x.detach().unsqueeze(0).requires_grad_()
+    pull, csr = torch.randn_like(x), sparse.to_sparse_csr()
+    ways: dict[str, Callable[[], Tensor]] = {
+        "ours": lambda: aggregate_normalised([graph], single),
+        "torch CSR": lambda: csr @ x,
+        "torch COO": lambda: torch.sparse.mm(sparse, x),
+    }
+    try:
+        import dgl
+
+        looped = dgl.add_self_loop(dgl.graph((edge[1], edge[0]), num_nodes=len(x))).int()
+        layer = dgl.nn.GraphConv(width, width, norm="both", weight=False, bias=False)
+        ways["dgl"] = lambda: layer(looped, x)
+    except ImportError as error:
+        print(f"no dgl: {error}")
+    expected = ways["ours"]()[0]
+    for name, way in ways.items():
+        torch.testing.assert_close(way().view(len(x), -1), expected, rtol=1e-4, atol=1e-4, msg=name)
+    with torch.no_grad():
+        row(f"product, width {width}", ways, 2 * repeat)  # type: ignore[arg-type]
+    both = {
+        name: lambda way=way: torch.autograd.grad(
+            found := way(), single if way is ways["ours"] else x, pull.view_as(found)
+        )
+        for name, way in ways.items()
+    }
+    row(f"product and gradient, width {width}", both, 2 * repeat)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=20_000)
+    parser.add_argument("--degree", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=6, help="snapshots of the window")
+    parser.add_argument("--repeat", type=int, default=5)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    graphs, edges, sparse = graphs_of(args.nodes, args.degree, args.steps)
+    print(
+        f"{args.nodes} nodes, {len(graphs[0].sources)} edges, {args.steps} snapshots, 2 layers, hidden {HIDDEN}"
+    )
+    for width in (SIGNATURE + 3, HIDDEN):
+        products(graphs[0], sparse[0], edges[0], width, args.repeat)
+    rows = torch.randn(args.steps, args.nodes, SIGNATURE + 3)
+
+    def ours(name: str, *, last: bool) -> Step:
+        model = create_model(name, ModelShape(0, args.steps), {"hidden": HIDDEN, "signature": SIGNATURE})
+        assert isinstance(model, SnapshotModel)
+        return lambda: unroll(model.stages, Whole(graphs, rows), last=last)[0][-1].square().mean().backward()
+
+    def ibm(model: nn.Module) -> Step:
+        return lambda: model(sparse, list(rows))[-1].square().mean().backward()
+
+    inputs = rows.shape[2]
+    for name, anchor in (
+        ("evolvegcn-o", IbmEvolveGcnO(inputs)),
+        ("tmgcn", IbmTmGcn(inputs, args.steps)),
+        ("wdgcn", IbmWdGcn(inputs)),
+    ):
+        for last in (False, True):
+            rest = "newest rows" if last else "all rows"
+            row(f"{name}, {rest}", {"ours": ours(name, last=last), "IBM's way": ibm(anchor)}, args.repeat)
+    anchor_step = temporal_tgcn(edges, rows)
+    alone = {"ours": ours("tgcn", last=True)}
+    row("tgcn", alone if anchor_step is None else {**alone, "PyG Temporal": anchor_step}, args.repeat)
+    for name in ("cdgcn", "evolvegcn-h", "sage-linear"):
+        row(name, {"ours": ours(name, last=True)}, args.repeat)
+
+
+if __name__ == "__main__":
+    main()

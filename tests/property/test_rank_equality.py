@@ -1,0 +1,115 @@
+"""Any number of ranks computes what one rank computes, over drawn streams: every model under every strategy that has ranks."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from rank_equality import STILL, begun, learned, pairs, predicted, require_equal
+from thread_ranks import side_by_side
+from trainer_sessions import lesson_of
+from trainer_streams import FEATURES, SECOND, make_lane
+
+from schemas.events import event_schema
+from stream.store.lane.reader import LaneReader
+from trainer.ranks import Ranks
+
+PARTS = 4
+DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+
+nodes = st.integers(0, 9)
+events = st.tuples(st.sampled_from([1, 1, 1, 1, -1, 0]), nodes, nodes)
+streams = st.lists(st.lists(events, min_size=1, max_size=12), min_size=2, max_size=5)
+TWO_NODES = [[(1, 0, 1), (1, 1, 0)], [(-1, 0, 1), (1, 0, 0)], [(1, 0, 1), (1, 0, 1), (0, 1, 0)]]
+"""Most ranks have nothing: a pair goes and comes again, and a node meets itself."""
+TURNOVER = [
+    [(1, first + at, first + at + 1) for at in range(3)] + ([(-1, first - 3, first - 2)] if first else [])
+    for first in (0, 3, 6)
+]
+"""New nodes in every snapshot, old ones never again."""
+
+
+def lane_of(folder: str, stream: list[list[tuple[int, int, int]]], algorithm: str) -> LaneReader:
+    """A snapshot a second; node events carry features that follow from their place."""
+    rows: list[dict[str, Any]] = []
+    for tau, drawn in enumerate(stream):
+        for at, (op, src, dst) in enumerate(drawn):
+            features = np.random.default_rng([tau, at]).normal(size=FEATURES).tolist() if op == 0 else None
+            rows.append(
+                {
+                    "op": op,
+                    "src": src,
+                    "dst": None if op == 0 else dst,
+                    "t": tau * SECOND + 1 + at,
+                    "features": features,
+                }
+            )
+    rows.append({"op": 0, "src": 0, "t": 0, "features": [0.5] * FEATURES})
+    columns = {
+        name: [row.get(name, 1.0 if name == "weight" else None) for row in rows]
+        for name in event_schema("int").names
+    }
+    return make_lane(
+        Path(folder), events=pa.table(columns, schema=event_schema("int")), algorithm=algorithm, parts=PARTS
+    )
+
+
+def on_ranks(size: int, work: Any) -> list[Any]:
+    return [work(Ranks())] if size == 1 else side_by_side(size, work)
+
+
+@DTYPES
+@pytest.mark.parametrize("task", ["link-prediction", "node-regression"])
+@pytest.mark.parametrize(("strategy", "model"), pairs("snapshot"))
+@settings(max_examples=3)
+@given(streams, st.sampled_from(["hash", "kl"]))
+@example(TWO_NODES, "hash")
+@example(TURNOVER, "hash")
+def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
+    strategy: str, model: str, task: str, dtype: torch.dtype, stream: Any, algorithm: str
+) -> None:
+    """Weights, too, in float64; in float32 Adam makes a step of its own of a gradient that is zero but for rounding."""
+    rate = 0.01 if dtype == torch.float64 else STILL
+    with tempfile.TemporaryDirectory() as folder:
+        lane = lane_of(folder, stream, algorithm)
+
+        def work(ranks: Ranks) -> Any:
+            return learned(begun(lane, strategy, model, ranks, dtype, rate, task=task))
+
+        one = work(Ranks())
+        assert any(" gradient " in key for key in one) or not any(
+            " events" in key and value for key, value in one.items()
+        )
+        for size in (2, 3, 4):
+            for found in side_by_side(size, work):
+                require_equal(found, one, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize(("strategy", "model"), pairs("event"))
+@settings(max_examples=3)
+@given(streams, st.sampled_from(["hash", "sep"]))
+@example(TWO_NODES, "hash")
+@example(TURNOVER, "sep")
+def test_event_models_predict_and_embed_alike_on_any_number_of_ranks(
+    strategy: str, model: str, dtype: torch.dtype, stream: Any, algorithm: str
+) -> None:
+    """With the same weights and memory; what ranks learn apart is theirs (``test_pac_union``)."""
+    with tempfile.TemporaryDirectory() as folder:
+        lane = lane_of(folder, stream, algorithm)
+
+        def work(ranks: Ranks) -> Any:
+            session, found = begun(lane, strategy, model, ranks, dtype, STILL), {}
+            for manifest in lane.manifests:
+                found |= predicted(session, manifest.sequence, lesson_of(session, manifest.sequence))
+            return found
+
+        one = work(Ranks())
+        for size in (2, 3, 4):
+            for found in side_by_side(size, work):
+                require_equal(found, one, dtype)

@@ -1,0 +1,104 @@
+"""What several ranks must have in common with one: losses, gradients, weights, predictions and embeddings."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from trainer_sessions import learn, lesson_of, session_on, small_params
+
+from schemas.trainer_config import Optimisation
+from stream.store.lane.reader import LaneReader
+from trainer.models.interface import MODELS, ModelShape, create_model
+from trainer.ranks import Ranks
+from trainer.session.session import Session
+from trainer.strategies.interface import STRATEGIES
+
+EVERYTHING = 1 << 20
+"""A batch that no snapshot fills: how many ranks there are does not decide then what a step learns from."""
+STILL = 1e-30
+"""A learning rate that leaves weights as they are."""
+PRECISE = {torch.float64: 1e-10, torch.float32: 1e-5}
+DRAWING = threading.Lock()
+"""Threads share torch's generator."""
+
+
+def pairs(kind: str) -> list[tuple[str, str]]:
+    """Strategies that run on several ranks, each with every model of the kind that it trains."""
+    found = []
+    for name, strategy in sorted(STRATEGIES.all().items()):
+        for model in sorted(MODELS.all()):
+            made = create_model(model, ModelShape(0, 2), small_params(model))
+            if made.kind == strategy.trains == kind and strategy.refuses(made, None, 4) is None:
+                found.append((name, model))
+    return found
+
+
+def begun(
+    lane: LaneReader, strategy: str, model: str, ranks: Ranks, dtype: torch.dtype, rate: float, **more: Any
+) -> Session:
+    """One rank's session, computing in a type, without dropout."""
+    optimisation = Optimisation(batch_size=EVERYTHING, learning_rate=rate)
+    with DRAWING:
+        session = session_on(lane, strategy, model, ranks, optimisation, **{"window": 3, **more})
+    for each in (session.model, session.floor):
+        each.to(dtype)
+        for module in each.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        if hasattr(each, "encode"):
+            each.encode = _in(dtype, each.encode)
+    session.strategy.rewind()  # memory is of the weights' precision
+    return session
+
+
+def _in(dtype: torch.dtype, encode: Any) -> Any:
+    return lambda inputs: encode(inputs).to(dtype)
+
+
+def learned(session: Session) -> dict[str, Any]:
+    """By snapshot what is predicted, then learned, and what comes of it; the same on any number of ranks."""
+    found: dict[str, Any] = {}
+    for manifest in session.lane.manifests:
+        found |= predicted(session, manifest.sequence, found_lesson := lesson_of(session, manifest.sequence))
+        report = learn(session, found_lesson)
+        found[f"{manifest.tau} events"] = torch.tensor(report.events)
+        found[f"{manifest.tau} loss"] = torch.tensor(np.nan if report.loss is None else report.loss).double()
+        for name, weight in session.model.named_parameters():
+            found[f"{manifest.tau} weight {name}"] = weight.detach().clone()
+            if weight.grad is not None:
+                found[f"{manifest.tau} gradient {name}"] = weight.grad.clone()
+    return found
+
+
+def predicted(session: Session, sequence: int, lesson: Any) -> dict[str, Tensor]:
+    """Rank 0's scores of a snapshot, and embeddings of all nodes after it."""
+    judged = session.task.judge(session.strategy, session.model, session.floor, lesson, session.ranks)
+    nodes = session.strategy.embeddings(np.arange(len(session.names)))
+    found = {f"{sequence} embeddings": nodes.detach().clone()}
+    if judged is not None and session.ranks.rank == 0:
+        # scores, for a rank of two nearly equal ones hangs by rounding, and figures where there are no scores
+        scored = [name for name in ("positive", "negative") if hasattr(judged, name)]
+        told = {name: getattr(judged, name) for name in scored} or judged.figures()
+        for key, value in told.items():
+            found[f"{sequence} figure {key}"] = torch.as_tensor(value).double()
+    return found
+
+
+def require_equal(ours: dict[str, Any], one: dict[str, Any], dtype: torch.dtype) -> None:
+    """Fail unless both have the same numbers, as precisely as the type allows, in units of the largest of each tensor.
+
+    Scores are told in float32 whatever the model computes in.
+    """
+    figures = {key for key in one if " figure " in key}
+    assert ours.keys() | figures == one.keys(), sorted(ours.keys() ^ one.keys())
+    for key, value in one.items():
+        if key in ours:
+            finite = value[torch.isfinite(value)].abs()
+            told = 1e-6 if key in figures else 0.0
+            scale = finite.max().item() if len(finite) else 1.0
+            torch.testing.assert_close(
+                ours[key], value, rtol=0, atol=max(PRECISE[dtype], told) * max(scale, 1e-3), equal_nan=True,
+                msg=lambda text, key=key: f"{key}: {text}",
+            )  # fmt: skip

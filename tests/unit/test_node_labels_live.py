@@ -1,0 +1,70 @@
+"""Node classification in the continual run: labels are learned after they were predicted, and a restart changes nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from structlog.testing import capture_logs
+from test_trainer_daemon import KINDS, config_for, lines, run
+from trainer_streams import SECOND, make_lane, meetings
+
+from schemas.trainer_config import TrainerConfig
+
+
+def labelled(*, flipped_from: int | None = None) -> pa.Table:
+    """Sources of one community have label 1, mostly; ``flipped_from``: from that snapshot on it is the other way round."""
+    events = meetings()
+    rng = np.random.default_rng(4)
+    label = (events["src"].to_numpy() < 15) ^ (rng.random(len(events)) < 0.1)
+    t = events["t"].to_numpy()
+    if flipped_from is not None:
+        label ^= t >= flipped_from * SECOND
+    column = pa.array(label.astype(np.int32), mask=events["op"].to_numpy() != 1)
+    return events.set_column(events.schema.get_field_index("label"), "label", column)
+
+
+def config_in(folder: Path, name: str, **more: object) -> TrainerConfig:
+    return config_for(folder, checkpoint=str(folder / name), task="node-classification", **more)
+
+
+@KINDS
+def test_an_interrupted_run_gives_the_numbers_of_an_uninterrupted_one(kind: dict, tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=labelled())
+    straight, broken = (config_in(tmp_path, name, **kind) for name in ("straight", "broken"))
+    run(straight)
+    run(broken, snapshots=2)
+    run(broken, snapshots=4)
+    run(broken)
+    ours, theirs = lines(straight), lines(broken)
+    assert sum("auroc" in line and "random_auroc" in line for line in ours) == 6
+    for line in (*ours, *theirs):
+        del line["lag"]
+    assert theirs == ours
+
+
+def test_labels_are_predicted_before_they_are_learned_and_reach_no_model(tmp_path: Path) -> None:
+    stores = {"as-they-were": labelled(), "flipped": labelled(flipped_from=5)}
+    found = {}
+    for name, events in stores.items():
+        make_lane(tmp_path / name, events=events)
+        config = config_in(tmp_path, f"{name}-checkpoints", store=str(tmp_path / name))
+        run(config)
+        found[name] = lines(config)
+    ours, theirs = found.values()
+    assert ours[:5] == theirs[:5]
+    assert theirs[5]["auroc"] == pytest.approx(1 - ours[5]["auroc"])
+    assert {key: value for key, value in theirs[5].items() if "auroc" not in key} == {
+        key: value for key, value in ours[5].items() if "auroc" not in key
+    }
+
+
+@pytest.mark.parametrize("none", [True, False])
+def test_a_stream_without_labels_is_told_once(none: bool, tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=meetings() if none else labelled())
+    with capture_logs() as logs:
+        run(config_in(tmp_path, "checkpoints"))
+    told = [entry for entry in logs if "label" in entry["event"]]
+    assert [entry["event"] for entry in told] == [
+        "no event has a label yet, so only links are learned"
+    ] * none

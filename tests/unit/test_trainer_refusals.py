@@ -1,0 +1,90 @@
+"""Wrong values in the trainer's keys, and streams with nothing to learn: a sentence or a result, never a traceback."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_trainer_commands import _no_logs, invoke, write  # noqa: F401  a fixture
+from trainer_streams import make_lane, meetings
+
+from stream.service.failure import Failure
+from trainer.models.interface import MODELS, ModelShape, create_model
+
+WHOLE = {"model": "tgcn", "strategy": "whole", "model_params": {"hidden": 4, "signature": 4}}
+VERTEX = {"model": "sage-linear", "strategy": "vertex", "model_params": {"hidden": 4, "signature": 4}}
+
+
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"model_params": {"hidden": 10**12}}, "hidden must be at least 1 and at most 4096, found 1000000000000"),
+        ({**WHOLE, "model_params": {"layers": 10**9}}, "layers must be at least 1 and at most 16, found 1000000000"),
+        ({"window": 10**20}, "window: input should be less than or equal to 1000, found 100000000000000000000"),
+        ({"task": "node-regression", "target": "in_degree"}, "target: this must be a section of keys and values"),
+        ({"strategy_params": [1]}, "strategy_params: this must be a section of keys and values"),
+        (
+            {"task": "node-regression", "target": {"next": "feature"}},
+            "target: next: feature needs the feature's number. Give it in the key of",
+        ),
+        (
+            {"task": "node-regression", "target": {"of": 0}},
+            "target: of is the number of a feature. Leave it out, or set next: feature",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_ends_in_one_sentence_that_names_it(
+    more: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    code, _, error = invoke("config", "--config", write(tmp_path, **more))
+    assert code == 1
+    assert sentence in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize("system", [WHOLE, VERTEX], ids=["whole", "vertex"])
+def test_a_file_with_one_destination_is_evaluated_and_has_no_score(
+    system: dict[str, Any], tmp_path: Path
+) -> None:
+    """There is no negative, and so no question."""
+    data = tmp_path / "events.parquet"
+    pq.write_table(pa.table({"src": [n % 7 for n in range(60)], "dst": [9] * 60, "t": list(range(60))}), data)
+    code, result, _ = invoke("evaluate", "--config", write(tmp_path, **system), "--data", str(data))
+    assert (code, "ap" in result, result["events"]) == (0, False, 60)
+
+
+def test_a_model_that_memory_has_no_room_for_is_refused_and_another_defect_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(told: str) -> None:
+        def made(shape: ModelShape) -> None:
+            raise RuntimeError(told)
+
+        MODELS.all()
+        monkeypatch.setitem(MODELS._own, "sage-linear", made)
+
+    failing("DefaultCPUAllocator: can't allocate memory: you tried to allocate 420000000000000 bytes.")
+    with pytest.raises(
+        Failure, match=r"^model sage-linear does not fit into memory\. Lower its model_params"
+    ):
+        create_model("sage-linear", ModelShape(0, 4), {})
+    failing("shapes differ")
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        create_model("sage-linear", ModelShape(0, 4), {})
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_checkpoint_goes_on_with_its_target_however_it_is_said_and_with_no_other(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=meetings(snapshots=3))
+    keys = {**WHOLE, "store": str(tmp_path / "store"), "task": "node-regression"}
+    assert invoke("run", "--config", write(tmp_path, **keys), "--as-of", "1")[0] == 0
+    said = write(tmp_path, **keys, target={"next": "in_degree"})
+    code, result, _ = invoke("run", "--config", said, "--until-idle", "0")
+    assert (code, result["snapshots"], result["total_snapshots"]) == (0, 1, 3)
+    other = write(tmp_path, **keys, target={"next": "feature", "of": 0})
+    code, _, error = invoke("run", "--config", other, "--until-idle", "0")
+    assert code == 1
+    assert 'was made with target = None, the configuration has {"next":"feature","of":0}' in error

@@ -1,0 +1,55 @@
+"""What training took: seconds, waiting and bytes over all ranks, and memory of this one."""
+
+import resource
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trainer.ranks import Ranks
+from trainer.strategies.interface import StepReport
+from trainer.wire.traffic import Traffic
+
+
+def work(reports: Sequence[StepReport], ranks: Ranks) -> dict[str, Any]:
+    """Seconds and bytes of all ranks together; a collective.
+
+    Args:
+        reports: Of what this rank learned.
+        ranks: All ranks, which learned the same snapshots.
+    """
+    traffic = Traffic.sum(report.traffic for report in reports)
+    purposes = sorted(traffic.begun)  # the same on all ranks, though some may have sent nothing
+    own = [
+        sum(report.seconds.get("train", 0.0) for report in reports),
+        *(traffic.seconds[purpose] for purpose in purposes),
+        *(float(traffic.sent_bytes[purpose]) for purpose in purposes),
+    ]
+    train_s, *costs = ranks.total(own)
+    seconds, sent = costs[: len(purposes)], costs[len(purposes) :]
+    return {
+        "train_s": train_s,
+        "wait_s": sum(seconds),
+        "comm_seconds": dict(zip(purposes, seconds, strict=True)),
+        "sent_bytes": {purpose: int(count) for purpose, count in zip(purposes, sent, strict=True)},
+    }
+
+
+def costs_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of runs with several seeds by purpose, if anything crossed ranks: bytes of all, mean seconds."""
+    sent = sum((Counter(run["sent_bytes"]) for run in runs), Counter())
+    waited: Counter[str] = Counter()
+    for run in runs:
+        waited.update(run["comm_seconds"])
+    mean_s = {purpose: seconds / len(runs) for purpose, seconds in waited.items()}
+    return {"comm_seconds": mean_s, "sent_bytes": dict(sent)} if sent else {}
+
+
+def peak_mib() -> float:
+    """Peak resident memory of this rank, on CUDA the peak of its device memory, in MiB."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated() / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

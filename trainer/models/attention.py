@@ -1,0 +1,134 @@
+"""Attention as stages: over a node's neighbours in one snapshot, and over a node's own rows in the snapshots before."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import elu
+
+from trainer.models.stages import Carry, GraphStage, TimeStage
+from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.edge_attention import edge_attention
+
+
+def check_heads(heads: int, width: int) -> None:
+    """Refuse a number of heads that does not divide a width.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if heads < 1 or width % heads:
+        raise ValueError(f"heads must divide hidden, {width}, found {heads}")
+
+
+class GraphAttention(GraphStage):
+    """‖_heads ELU(Σ α_ij W h_j + b), α_ij = softmax over N(i) ∪ {i} of LeakyReLU(aᵀ[W h_i ‖ W h_j]) (Veličković et al. 2018).
+
+    An edge of value w weighs as much as w edges do.
+
+    Args:
+        inputs: Width of h.
+        outputs: Width of the result; heads share it.
+        heads: Divides ``outputs``.
+        fanout: Neighbours that strategies which sample draw; None takes all.
+    """
+
+    samples: ClassVar[bool] = True
+
+    def __init__(self, inputs: int, outputs: int, heads: int, fanout: int | None = None) -> None:
+        super().__init__()
+        check_heads(heads, outputs)
+        self.fanout = fanout
+        self.linear = nn.Linear(inputs, outputs, bias=False)
+        self.of_target, self.of_source = (
+            nn.Parameter(torch.empty(heads, outputs // heads)) for _ in range(2)
+        )
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        for weights in (self.linear.weight, self.of_target, self.of_source):
+            nn.init.xavier_uniform_(weights, gain=nn.init.calculate_gain("relu"))
+
+    def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
+        """See ``GraphStage.forward``."""
+        if own is not x:  # targets stand before all sources, as themselves
+            graph = CSRGraph(
+                graph.indptr, graph.sources + len(own), len(own) + graph.num_sources, values=graph.values
+            )
+            x = torch.cat([own, x])
+        values = self.linear(x).unflatten(1, self.of_source.shape)
+        by_source = (values * self.of_source).sum(dim=2)
+        by_target = (values[: len(own)] * self.of_target).sum(dim=2)
+        return elu(edge_attention(graph, values, by_source, by_target).flatten(1) + self.bias)
+
+    def alone(self, own: Tensor, weights: Any) -> Tensor:
+        """See ``GraphStage.alone``: all attention is on the node itself."""
+        return elu(self.linear(own) + self.bias)
+
+
+class TemporalAttention(TimeStage):
+    """Self-attention of a node's row over its rows in the last ``window`` snapshots (DySAT, Sankar et al. 2020, section 4.2).
+
+    z = ‖_heads Σ β_j V(x_j + p_j), β_j = softmax of Q(x + p_0)ᵀ K(x_j + p_j) / √d', then z + ReLU(F z + b). A position p_j
+    is counted back from the row itself, so a row does not depend on where a horizon begins. Snapshots before a node
+    came are not attended to, and its rows there are zero.
+
+    Args:
+        window: Snapshots, the row's own included.
+        width: Of rows, in and out.
+        heads: Divides ``width``; d' is the width of one.
+    """
+
+    def __init__(self, window: int, width: int, heads: int) -> None:
+        super().__init__()
+        check_heads(heads, width)
+        self.window, self.heads = window, heads
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.position = nn.Parameter(torch.empty(window, width))
+        self.feed = nn.Linear(width, width)
+        for weights in (
+            self.query.weight,
+            self.key.weight,
+            self.value.weight,
+            self.feed.weight,
+            self.position,
+        ):
+            nn.init.xavier_uniform_(weights)
+        nn.init.zeros_(self.feed.bias)
+
+    def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """See ``TimeStage.forward``; the carry is the last ``window`` − 1 rows, and whether the node had come."""
+        return self._attend(rows, there, carry, 0)
+
+    def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """See ``TimeStage.last``."""
+        if not len(rows):
+            return super().last(rows, there, carry)
+        return self._attend(rows, there, carry, len(rows) - 1)
+
+    def _attend(self, rows: Tensor, there: Tensor, carry: Carry, first: int) -> tuple[Tensor, Carry]:
+        """Rows from number ``first`` on."""
+        past = self.window - 1
+        if carry is None:
+            carry = rows.new_zeros(past, *rows.shape[1:]), there.new_zeros(past, *there.shape[1:])
+        every, come = torch.cat([carry[0], rows]), torch.cat([carry[1], there])
+        after = every[len(every) - past :], come[len(come) - past :]
+        every, come = every[first:], come[first:]
+        # of x + p the two parts are projected apart: p is another for each row that looks
+        positions = self.position.flip(0).unsqueeze(1)  # the oldest first, as rows are
+        keys, values = self.key(every), self.value(every)
+        key_positions, value_positions = self.key(positions), self.value(positions)
+        queries = self.query(every[past:] + self.position[0])
+        scale = (rows.shape[2] // self.heads) ** -0.5
+        found = []
+        for at, query in enumerate(queries):
+            seen = slice(at, at + self.window)
+            scores = self._by_head(query * (keys[seen] + key_positions)).sum(dim=3) * scale
+            hidden = ~come[seen].unsqueeze(2)
+            weights = torch.softmax(scores.masked_fill(hidden, torch.finfo(scores.dtype).min), dim=0)
+            mixed = (
+                (weights.unsqueeze(3) * self._by_head(values[seen] + value_positions)).sum(dim=0).flatten(1)
+            )
+            found.append((mixed + torch.relu(self.feed(mixed))) * come[at + past].unsqueeze(1))
+        return torch.stack(found), after
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        return rows.view(*rows.shape[:2], self.heads, rows.shape[2] // self.heads)

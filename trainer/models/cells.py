@@ -1,0 +1,59 @@
+"""Cell stages: what a node's state becomes from inputs and states of its neighbours in the same snapshot."""
+
+import torch
+from torch import Tensor, nn
+
+from trainer.models.stages import CellStage
+from trainer.nn.aggregate import aggregate_mean
+from trainer.nn.directed_graph import DirectedGraph
+
+
+class DiffusionCell(CellStage):
+    """A gated recurrent unit whose products are diffusion convolutions (DCRNN, Li et al. 2018, equations 2 and 3).
+
+    X ⋆ Θ = X Θ₀ + Σ_{0<k<K} ((D_O⁻¹W)ᵏ X Θ_k + (D_I⁻¹Wᵀ)ᵏ X Θ'_k) + b, u = σ([X, h] ⋆ Θ_u), r = σ([X, h] ⋆ Θ_r),
+    c = tanh([X, r ∘ h] ⋆ Θ_c), h' = u ∘ h + (1 − u) ∘ c. Walks stop at a node that they cannot leave.
+
+    Args:
+        inputs: Width of X.
+        width: Of the state.
+        terms: K, of the sum over powers.
+    """
+
+    def __init__(self, inputs: int, width: int, terms: int) -> None:
+        super().__init__()
+        self.width, self.terms = width, terms
+        # A candidate looks at reset states, and the reset gates at states: each of them terms − 1 hops.
+        self.hops = 2 * (terms - 1)
+        matrices = 2 * terms - 1
+        self.of_inputs = nn.Linear(matrices * inputs, 3 * width)
+        self.of_state = nn.Linear(matrices * width, 2 * width, bias=False)
+        self.of_reset = nn.Linear(matrices * width, width, bias=False)
+        for linear in (self.of_inputs, self.of_state, self.of_reset):
+            for gate in linear.weight.chunk(len(linear.weight) // width):
+                nn.init.xavier_uniform_(gate)
+        nn.init.zeros_(self.of_inputs.bias)
+        nn.init.ones_(
+            self.of_inputs.bias[: 2 * width]
+        )  # much is kept in the beginning, as in the authors' code
+
+    def forward(self, graph: DirectedGraph, x: Tensor, state: Tensor | None) -> Tensor:
+        """See ``CellStage.forward``."""
+        inputs = self.of_inputs(self._diffused(graph, x))
+        if state is None:
+            state = x.new_zeros(len(x), self.width)
+        both = 2 * self.width
+        gates = torch.sigmoid(inputs[:, :both] + self.of_state(self._diffused(graph, state)))
+        update, reset = gates.chunk(2, dim=1)
+        candidate = torch.tanh(inputs[:, both:] + self.of_reset(self._diffused(graph, reset * state)))
+        return torch.lerp(candidate, state, update)
+
+    def _diffused(self, graph: DirectedGraph, x: Tensor) -> Tensor:
+        """X and its walks of each length, out along edges and against them, side by side."""
+        walks = [x]
+        for step in (graph.out_of, graph.into):
+            walked = x
+            for _ in range(1, self.terms):
+                walked = aggregate_mean(step, walked)
+                walks.append(walked)
+        return torch.cat(walks, dim=1)

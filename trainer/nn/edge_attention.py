@@ -1,0 +1,165 @@
+"""Attention over edges: a softmax among a node's neighbours and itself, and the sum that it weights, in one operation."""
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from trainer.nn.compiled import kernels_fit
+from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.edge_kernels import attend, attend_back
+
+SLOPE = 0.2
+"""Of LeakyReLU below zero (Veličković et al. 2018)."""
+
+_RANGE = 60.0
+"""Scores of sources farther apart than this are not made of products: e⁷² is a float32, e⁸⁹ is not."""
+
+
+def edge_attention(graph: CSRGraph, values: Tensor, by_source: Tensor, by_target: Tensor) -> Tensor:
+    """Σ_j α_ij v_j over j ∈ N(i) ∪ {i} with α_ij ∝ w_ij exp LeakyReLU(t_i + s_j), each head by itself.
+
+    An edge of value w weighs as much as w edges do; a node itself weighs once.
+
+    Args:
+        graph: Targets × sources, T ≤ S: target i is source i. Its values are positive.
+        values: float (S, H, d), v.
+        by_source: (S, H), s.
+        by_target: (T, H), t.
+
+    Returns:
+        (T, H, d); of a target without edges exactly its own v.
+
+    Note:
+        The gradient reads the transpose and stores nothing per edge. A symmetric graph is its own transpose.
+    """
+    found: Tensor = _Attention.apply(graph, values, by_source, by_target)  # type: ignore[no-untyped-call]  # torch's apply is untyped
+    return found
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, graph: CSRGraph, *tensors: Tensor) -> Tensor:
+        values, by_source, by_target = (tensor.contiguous() for tensor in tensors)
+        ctx.compiled = kernels_fit(values) and _near(by_source)
+        ctx.graph = graph
+        out = (_on_host if ctx.compiled else _anywhere)(graph, values, by_source, by_target)
+        ctx.save_for_backward(values, by_source, by_target, *out)
+        return out[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        values, by_source, by_target, sums, sloped, steep, logs = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        means = (gradient * sums).sum(dim=2)
+        back = _back_on_host if ctx.compiled else _back_anywhere
+        found = back(ctx.graph, values, by_source, by_target, logs, gradient, means)
+        return None, *found, (gradient * sloped).sum(dim=2) - means * steep
+
+
+def _near(by_source: Tensor) -> bool:
+    return len(by_source) > 0 and bool(torch.all(by_source.amax(0) - by_source.amin(0) <= _RANGE))
+
+
+def _bent(scores: Tensor) -> Tensor:
+    return torch.where(scores > 0, scores, SLOPE * scores)
+
+
+def _ends(by_source: Tensor, by_target: Tensor, logs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """What kernels make weights of, and what was taken from their logarithms; see ``attend``."""
+    largest = by_source.amax(dim=0)
+    s, t = by_source - largest, by_target + largest
+    taken = _bent(t) if logs is None else logs
+    ends = torch.cat([s, s.exp(), (SLOPE * s).exp()], dim=1)
+    return ends, torch.cat([t, (t - taken).exp(), (SLOPE * t - taken).exp()], dim=1), taken
+
+
+def _on_host(graph: CSRGraph, values: Tensor, by_source: Tensor, by_target: Tensor) -> tuple[Tensor, ...]:
+    ends, starts, taken = _ends(by_source, by_target, None)
+    sums = values.new_empty(len(by_target), *values.shape[1:])
+    out = (sums, torch.empty_like(sums), torch.empty_like(by_target), torch.empty_like(by_target))
+    attend(*_arrays(*_edges(graph, values), values, ends, starts), SLOPE, tuple(_arrays(*out)))
+    return *out[:3], taken + out[3].log()
+
+
+def _back_on_host(graph: CSRGraph, *tensors: Tensor) -> tuple[Tensor, ...]:
+    values, by_source, by_target, logs, gradient, means = tensors
+    ends, starts, _ = _ends(by_source, by_target, logs)
+    found = (torch.empty_like(values), torch.empty_like(by_source))
+    known = _arrays(*_edges(graph.transpose, values), values, ends, torch.cat([starts, means], dim=1))
+    attend_back(*known, SLOPE, *_arrays(gradient), tuple(_arrays(*found)))
+    return found
+
+
+def _edges(graph: CSRGraph, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    counts = like.new_empty(0) if graph.values is None else graph.values.to(like.dtype)
+    return graph.indptr, graph.sources, counts
+
+
+def _arrays(*tensors: Tensor) -> list[NDArray[Any]]:
+    """As kernels take them: heads side by side."""
+    return [each.detach().flatten(1).numpy() if each.dim() > 1 else each.numpy() for each in tensors]
+
+
+def _anywhere(graph: CSRGraph, values: Tensor, by_source: Tensor, by_target: Tensor) -> tuple[Tensor, ...]:
+    """The same in torch operations, each of which adds up in a fixed order on any device."""
+    to, targets = graph.targets, len(by_target)
+    scores, own_scores = by_target[to] + by_source[graph.sources], by_target + by_source[:targets]
+    largest = _bent(torch.maximum(_reduced(graph, scores, "max"), own_scores))  # LeakyReLU keeps order
+    weights, sloped = _weights(scores, largest[to], graph.values)
+    own, own_sloped = _weights(own_scores, largest, None)
+    total = own + _reduced(graph, weights, "sum")
+    found = [
+        (mine.unsqueeze(2) * values[:targets] + _weighted(graph, each, values)) / total.unsqueeze(2)
+        for mine, each in ((own, weights), (own_sloped, sloped))
+    ]
+    steep = (own_sloped + _reduced(graph, sloped, "sum")) / total
+    return *found, steep, largest + torch.log(total)
+
+
+def _back_anywhere(graph: CSRGraph, *tensors: Tensor) -> tuple[Tensor, ...]:
+    values, by_source, by_target, logs, gradient, means = tensors
+    back, targets = graph.transpose, len(by_target)
+    to = back.sources
+    weights, sloped = _weights(by_target[to] + by_source[back.targets], logs[to], back.values)
+    own, own_sloped = _weights(by_target + by_source[:targets], logs, None)
+    by_values = _weighted(back, weights, gradient)
+    by_values[:targets] += own.unsqueeze(2) * gradient
+    by_scores = (_weighted(back, sloped, gradient) * values).sum(dim=2) - _reduced(
+        back, sloped * means[to], "sum"
+    )
+    by_scores[:targets] += own_sloped * ((gradient * values[:targets]).sum(dim=2) - means)
+    return by_values, by_scores
+
+
+def _weights(scores: Tensor, logs: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Counts times exp(LeakyReLU(scores) − logs), and the same times LeakyReLU's slopes."""
+    weights = torch.exp(_bent(scores) - logs)
+    if counts is not None:
+        weights = weights * counts.to(weights.dtype).unsqueeze(1)
+    return weights, torch.where(scores > 0, weights, SLOPE * weights)
+
+
+def _reduced(graph: CSRGraph, of_edges: Tensor, how: str) -> Tensor:
+    initial = 0 if how == "sum" else -torch.inf
+    return torch.segment_reduce(of_edges, how, offsets=graph.indptr.long(), initial=initial)
+
+
+def _weighted(graph: CSRGraph, weights: Tensor, values: Tensor) -> Tensor:
+    """Sums (T, H, d) of the rows of (S, H, d) by weights (E, H)."""
+    if not len(weights):
+        return values.new_zeros(graph.num_targets, *values.shape[1:])
+    sums = [
+        embedding_bag(
+            graph.sources,
+            table,
+            graph.indptr,
+            mode="sum",
+            per_sample_weights=weight,
+            include_last_offset=True,
+        )
+        for table, weight in zip(values.unbind(1), weights.t().contiguous(), strict=True)
+    ]
+    return torch.stack(sums, dim=1)

@@ -1,0 +1,136 @@
+"""The base of strategies for event models: memories that go along the events, and how they answer."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainer.data.examples import Queries
+from trainer.learning.step import Learner
+from trainer.models.interface import Kind
+from trainer.models.memory.model import MemoryModel
+from trainer.ranks import CONTROL, Ranks
+from trainer.strategies.events.memories import Memories
+from trainer.strategies.events.memory_cursor import logits, on_host
+from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
+from trainer.strategies.interface import Setting
+from trainer.tasks.interface import Asks
+
+Int64 = NDArray[np.int64]
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventOptions:
+    """Options of strategies for event models.
+
+    Attributes:
+        group: Events whose mails are delivered together in predictions and when catching up; training delivers its
+            batches.
+        precision: Of products with weights while training, ``float32`` or ``bfloat16``: half of a step.
+            Weights, memory and predictions are float32 anyway. It pays where the processor multiplies bfloat16 itself.
+    """
+
+    group: int = 200
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.group < 1:
+            raise ValueError(f"group must be at least 1, found {self.group}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be {' or '.join(PRECISIONS)}, found {self.precision!r}")
+
+
+class RememberingStrategy:
+    """A strategy that has memories; a subclass makes them, and says how they learn.
+
+    Args:
+        setting: See ``Strategy``.
+        options: See ``Strategy``.
+
+    Attributes:
+        learner: See ``Strategy``.
+    """
+
+    trains: ClassVar[Kind] = "event"
+    answers: ClassVar[frozenset[Asks]] = frozenset({"pairs"})
+    _memories: Memories
+
+    def __init__(self, setting: Setting, options: EventOptions) -> None:
+        self._model: MemoryModel = setting.model
+        if options.precision == "bfloat16":
+            self._model.multiply_in(torch.bfloat16)
+        self._setting, self._options = setting, options
+        self._ranks = setting.ranks
+        self.learner = Learner(self._model, setting.optimisation, setting.ranks)
+
+    @torch.no_grad()
+    def answer(self, model: MemoryModel, asked: Sequence[Queries]) -> list[NDArray[np.float32]]:
+        """See ``Strategy.answer``: moment after moment on all ranks together."""
+        stream = self._memories.restarted(model)
+        found: list[list[Tensor]] = [[] for _ in asked]
+        for number, here, before_us in _by_moment(asked, stream, model, self._ranks):
+            found[number].append(logits(stream, asked[number], here, before_us))
+        return [on_host(answer) for answer in found]
+
+    @torch.no_grad()
+    def embed_sources(self, model: MemoryModel, queries: Queries) -> Tensor:
+        """See ``Strategy.embed_sources``."""
+        stream = self._memories.restarted(model)
+        found = [stream.mailbox.own.new_empty(0, model.width)]
+        for _, here, before_us in _by_moment([queries], stream, model, self._ranks):
+            asked = queries.part(here)
+            times = np.full(len(asked), before_us) if model.once_a_batch else asked.time_us
+            found.append(stream.embed_all(asked.src, times, before_us))
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def embeddings(self, nodes: Int64) -> Tensor:
+        """See ``Strategy.embeddings``: a microsecond after the newest event, all events seen."""
+        stream, feed = self._memories.trained.stream, self._memories.feed
+        after = int(feed.time_us[-1]) + 1 if len(feed) else 0
+        position = stream.mark()
+        stream.deliver_before(after)
+        stream.model.eval()
+        found = stream.embed_all(nodes, np.full(len(nodes), after), after)
+        stream.back(position)
+        return found
+
+    def undo(self) -> None:
+        """See ``Strategy.undo``."""
+        self._memories.trained.restart()
+
+    @property
+    def event_times(self) -> Int64:
+        """See ``Forgets.event_times``."""
+        return self._memories.feed.time_us
+
+    def close(self) -> None:
+        """See ``Strategy.close``."""
+
+
+def _by_moment(
+    queries: Sequence[Queries], stream: MemoryStream, model: MemoryModel, ranks: Ranks
+) -> Iterator[tuple[int, slice, int]]:
+    """Deliver what is before each moment that any rank asks about, and then say who asks what there.
+
+    Yields:
+        Number of the set of queries, a few of its rows and the moment: as many on every rank, empty ones included.
+    """
+    asked = [np.unique(query.before_us) for query in queries]
+    moments = ranks.union(np.unique(np.concatenate([np.empty(0, np.int64), *asked])))
+    begins = np.stack([np.searchsorted(query.before_us, moments) for query in queries])
+    ends = np.stack([np.searchsorted(query.before_us, moments + 1) for query in queries])
+    most = ranks.largest(ends - begins, CONTROL)
+    for column, before_us in enumerate(moments.tolist()):
+        stream.deliver_before(before_us)
+        model.eval()
+        for number, longest in enumerate(most[:, column].tolist()):
+            begin, end = int(begins[number, column]), int(ends[number, column])
+            for first in range(begin, begin + longest, ROWS_AT_ONCE):
+                yield number, slice(min(first, end), min(first + ROWS_AT_ONCE, end)), before_us

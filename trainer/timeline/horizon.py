@@ -1,0 +1,168 @@
+"""Consecutive snapshots of a timeline as tensors: graphs, inputs, and who had come."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainer.models.interface import STRUCTURE, NodeInputs
+from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.directed_graph import DirectedGraph
+from trainer.timeline.nodes import FREE, HorizonNodes
+from trainer.timeline.snapshot import Snapshot, raw
+from trainer.timeline.transfer import Transfer
+from trainer.timeline.view import TimelineView
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+
+class OnDevice(Protocol):
+    """What a horizon needs of a ``Timeline``."""
+
+    nodes: HorizonNodes
+    transfer: Transfer
+
+    def graph(self, tau: int, *, directed: bool = False) -> Any:
+        """See ``Timeline.graph``."""
+        ...
+
+    def rows(self, tau: int) -> Tensor:
+        """See ``Timeline.rows``."""
+        ...
+
+
+class Horizon:
+    """Consecutive snapshots over compact numbers: slots of nodes with an edge in one of them, then those asked for.
+
+    A node without any edge changes nobody else's row, so leaving it out changes no row. Memory follows the nodes that
+    live, however many ids the stream has had. It is good until the timeline takes in another snapshot.
+
+    Args:
+        timeline: Has the graphs.
+        view: Has the inputs of nodes.
+        taus: Interval indices, ascending.
+        asked: int64, ascending, dense ids that rows are wanted of.
+
+    Attributes:
+        taus: Interval indices.
+        nodes: int64 (n,), dense ids by compact number; ``FREE`` for slots of nobody.
+    """
+
+    def __init__(self, timeline: OnDevice, view: TimelineView, taus: Sequence[int], asked: Int64) -> None:
+        self.taus = list(taus)
+        self._others = asked[timeline.nodes.find(asked) < 0]
+        self.nodes: Int64 = np.concatenate([timeline.nodes.ids, self._others])
+        self._timeline, self._view = timeline, view
+
+    def places(self, nodes: Int64) -> Int64:
+        """Compact numbers int64 (n,) of nodes that are live or were asked for."""
+        places = self._timeline.nodes.find(nodes)
+        others = np.flatnonzero(places < 0)
+        places[others] = len(self._timeline.nodes) + np.searchsorted(self._others, nodes[others])
+        return places
+
+    @cached_property
+    def graphs(self) -> list[CSRGraph]:
+        """The adjacency of each snapshot, symmetric and square."""
+        return [_widened(self._timeline.graph(tau), len(self.nodes)) for tau in self.taus]
+
+    @cached_property
+    def directed(self) -> list[DirectedGraph]:
+        """The directed pairs of each snapshot with their weights, both ways; self-loops are left out."""
+        graphs = [self._timeline.graph(tau, directed=True) for tau in self.taus]
+        n = len(self.nodes)
+        return [DirectedGraph(_widened(graph.into, n), _widened(graph.out_of, n)) for graph in graphs]
+
+    @cached_property
+    def there(self) -> Tensor:
+        """Bool (t, n): the node had come by that snapshot."""
+        host = self._view.timeline
+        come = [self.nodes < host.snapshots[host.place(tau)].num_nodes for tau in self.taus]
+        return torch.from_numpy(np.stack(come) & (self.nodes != FREE)).to(self._timeline.transfer.device)
+
+    @cached_property
+    def inputs(self) -> list[NodeInputs]:
+        """The inputs of every node in each snapshot; zeros before a node has come."""
+        return [self._inputs(at) for at in range(len(self.taus))]
+
+    def _inputs(self, at: int) -> NodeInputs:
+        tau = self.taus[at]
+        rows = self._timeline.rows(tau)
+        if len(self._others):
+            others = self._timeline.transfer.features(node_rows(self._view, tau, self._others))
+            rows = torch.cat([rows, others])
+        features, structure = rows[:, : 1 - STRUCTURE], rows[:, 1 - STRUCTURE :]
+        if self._view.timeline.smoothing.kind == "m-product":
+            features, structure = rows[:, :-STRUCTURE], rows[:, -STRUCTURE:]
+        else:
+            degree = self.graphs[at].degrees.double().log1p().float().unsqueeze(1)
+            structure = torch.cat([degree, structure], dim=1)
+        return NodeInputs(torch.from_numpy(self.nodes), features, structure)
+
+
+def node_rows(view: TimelineView, tau: int, nodes: Int64) -> Float32:
+    """Inputs that a snapshot's graph does not tell: float32 (n, F + STRUCTURE − 1) features and activity.
+
+    Under the M-product they are means over the raw snapshots, and their degrees are inputs, too: (n, F + STRUCTURE), in order
+    of features, log(1 + degree) and activity.
+
+    Args:
+        view: Has the features.
+        tau: Snapshot.
+        nodes: int64 (n,) dense ids, or ``FREE``.
+    """
+    host = view.timeline
+    place = host.place(tau)
+    if host.smoothing.kind != "m-product":
+        return _own_rows(view, host.snapshots[place], nodes)
+    members = host.members(place)
+    total = np.zeros((len(nodes), 0), np.float32)
+    for member in members:
+        own = _own_rows(view, member, nodes)
+        split = own.shape[1] - STRUCTURE + 1
+        degree = _raw_degree(member, nodes)
+        rows = np.column_stack([own[:, :split], degree, own[:, split:]])
+        total = total + rows if total.shape[1] else rows
+    return total / np.float32(len(members))
+
+
+def _own_rows(view: TimelineView, snapshot: Snapshot, nodes: Int64) -> Float32:
+    there = np.flatnonzero((nodes != FREE) & (nodes < snapshot.num_nodes))
+    features = view.features(nodes[there], snapshot.tau)
+    rows = np.zeros((len(nodes), features.shape[1] + STRUCTURE - 1), np.float32)
+    rows[there, : features.shape[1]] = features
+    at, found = _found(snapshot.active, nodes)
+    rows[found, features.shape[1] :] = snapshot.activity[at]
+    return rows
+
+
+def _raw_degree(snapshot: Snapshot, nodes: Int64) -> Float32:
+    (entries,) = raw([snapshot], directed=False)
+    ends, degree = np.unique(entries.ends, return_counts=True)
+    at, found = _found(ends, nodes)
+    rows = np.zeros(len(nodes), np.float32)
+    rows[found] = np.log1p(degree[at])
+    return rows
+
+
+def _found(known: Int64, nodes: Int64) -> tuple[Int64, Int64]:
+    """Places in ascending ``known`` of the nodes that are there, and their places in ``nodes``."""
+    at = np.searchsorted(known, nodes)
+    found = at < len(known)
+    found[found] = known[at[found]] == nodes[found]
+    return at[found], np.flatnonzero(found)
+
+
+def _widened(graph: CSRGraph, rows: int) -> CSRGraph:
+    """The same graph with so many rows and columns; those more are empty."""
+    if graph.num_targets == rows:
+        return graph
+    more = graph.indptr[-1:].expand(rows - graph.num_targets)
+    return CSRGraph(
+        torch.cat([graph.indptr, more]), graph.sources, rows, values=graph.values, symmetric=graph.symmetric
+    )

@@ -1,0 +1,188 @@
+"""Compact numbers of the nodes that have an edge in a horizon: slots, which stay while the horizon slides."""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from stream.snapshots.growing import Growing
+from trainer.data.pair_table import find
+
+Int64 = NDArray[np.int64]
+
+FREE = -1
+_LIVES = np.iinfo(np.int64).max
+_EMPTY = -1
+FEW = 4096
+"""So many slots are not numbered anew: their rows cost less than a device that begins anew."""
+
+
+class HorizonNodes:
+    """The slot of every node that has an edge in the horizon; a slot is given again after its node has left.
+
+    Tensors are over slots, so memory follows the nodes that live, however many ids the stream has had, and what a device
+    knows of a node stays where it is. Once most slots are free, all nodes are numbered anew.
+
+    Attributes:
+        version: Grows whenever a slot gets another node.
+        generation: Grows whenever all are numbered anew.
+    """
+
+    def __init__(self) -> None:
+        self.version = self.generation = 0
+        self._size = self._num_free = self._entries = 0
+        self._leaving: dict[int, list[Int64]] = {}
+        self._table: NDArray[np.int32] = np.empty(0, np.int32)
+        self._begin(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        """Slots, free ones included."""
+        return self._size
+
+    @property
+    def ids(self) -> Int64:
+        """Dense ids by slot, int64 (slots,); ``FREE`` where there is none. A view."""
+        values: Int64 = self._ids.values[: self._size]
+        return values
+
+    def find(self, ids: Int64) -> Int64:
+        """Slots int64 (n,) of dense ids; −1 for those without."""
+        out = np.empty(len(ids), np.int64)
+        _find(self._table, _shift(self._table), self.ids, ids, out)
+        return out
+
+    def enter(self, ids: Int64) -> None:
+        """Nodes that have an edge from now on."""
+        self._reserve(len(ids))
+        slots, state = np.empty(len(ids), np.int64), np.array([self._num_free, self._size])
+        room = self._ids.grow(self._size + len(ids))
+        _enter(self._table, _shift(self._table), room, self._free.values, state, ids, slots)
+        given = int(state[1] - self._size + self._num_free - state[0])
+        self._num_free, self._size = state.tolist()
+        self._entries += given
+        self.version += given > 0
+        self._last.grow(self._size)[slots] = _LIVES
+
+    def leave(self, ids: Int64, last: int) -> None:
+        """Nodes whose newest edge is of snapshot ``last``; they keep their slot as long as the horizon has it."""
+        slots = self.find(ids)
+        slots = slots[slots >= 0]
+        self._last.values[slots] = last
+        self._leaving.setdefault(last, []).append(slots)
+
+    def forget(self, oldest: int) -> None:
+        """Free the slots of nodes without an edge since snapshot ``oldest``."""
+        gone = [number for number in self._leaving if number < oldest]
+        slots = [np.empty(0, np.int64), *(each for number in gone for each in self._leaving.pop(number))]
+        found = np.unique(np.concatenate(slots))
+        self._give_back(found[self._last.values[found] < oldest])
+
+    def begin(self) -> None:
+        """Nobody has an edge so far; who enters again before the next ``end_of_beginning`` keeps its slot."""
+        self._leaving = {}
+        self._last.values[:] = -1
+
+    def end_of_beginning(self, oldest: int) -> None:
+        """As ``forget``, after a ``begin``."""
+        self.forget(oldest)
+        self._give_back(np.flatnonzero((self.ids != FREE) & (self._last.values < oldest)))
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from: which slot a node gets depends on those before it."""
+        return {"ids": self.ids.copy(), "free": self._free.values[: self._num_free].copy()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``, with a ``begin``."""
+        self._begin(np.asarray(state["ids"], np.int64), np.asarray(state["free"], np.int64))
+        self.generation += 1
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        lists = sum(each.nbytes for lists in self._leaving.values() for each in lists)
+        return self._ids.nbytes + self._last.nbytes + self._free.nbytes + self._table.nbytes + lists
+
+    def _begin(self, ids: Int64, free: Int64) -> None:
+        self._ids, self._last, self._free = (Growing(fill, np.int64) for fill in (FREE, -1, FREE))
+        self._ids.replace(ids)
+        self._last.grow(len(ids))
+        self._free.replace(free)
+        self._size, self._num_free = len(ids), len(free)  # the last of the free ones is given first
+        self._leaving = {}
+        self._table = np.empty(0, np.int32)
+        self._entries = 0  # of the table, those of former nodes included
+        self._reserve(0)
+
+    def _give_back(self, slots: Int64) -> None:
+        self._ids.values[slots] = FREE
+        end = self._num_free + len(slots)
+        self._free.grow(end)[self._num_free : end] = slots[::-1]
+        self._num_free = end
+        if self._size > FEW and 4 * end > 3 * self._size:
+            self._number_anew()
+
+    def _number_anew(self) -> None:
+        kept = np.flatnonzero(self.ids != FREE)
+        kept = kept[np.argsort(self.ids[kept])]
+        place = np.full(self._size, -1, np.int64)
+        place[kept] = np.arange(len(kept))
+        last = self._last.values[kept]
+        leaving = {
+            number: [found[found >= 0] for found in (place[each] for each in lists)]
+            for number, lists in self._leaving.items()
+        }
+        self._begin(self.ids[kept], np.empty(0, np.int64))
+        self._last.values[:], self._leaving = last, leaving
+        self.version += 1
+        self.generation += 1
+
+    def _reserve(self, more: int) -> None:
+        """Room in the table for so many more nodes, at a load of at most one half."""
+        need = self._entries + more
+        if 2 * need < len(self._table):
+            return
+        slots = np.flatnonzero(self.ids != FREE)
+        need = len(slots) + more
+        self._table = np.full(1 << max(10, (2 * need).bit_length() + 1), _EMPTY, np.int32)
+        _fill(self._table, _shift(self._table), self.ids, slots)
+        self._entries = len(slots)
+
+
+def _shift(table: NDArray[np.int32]) -> int:
+    return 64 - (len(table).bit_length() - 1)
+
+
+# An entry whose slot was given to another node stays in the table: a search for the former node goes past it, one for
+# the new node may end there as well, since the slot is the same.
+
+
+@njit(cache=True, nogil=True)
+def _find(table, shift, ids, asked, out):  # type: ignore[no-untyped-def]  # compiled
+    for i in range(len(asked)):
+        out[i] = max(find(table, shift, ids, asked[i]), np.int64(-1))
+
+
+@njit(cache=True, nogil=True)
+def _fill(table, shift, ids, slots):  # type: ignore[no-untyped-def]  # compiled
+    for slot in slots:
+        table[-1 - find(table, shift, ids, ids[slot])] = slot
+
+
+@njit(cache=True, nogil=True)
+def _enter(table, shift, ids, free, state, asked, out):  # type: ignore[no-untyped-def]  # compiled
+    left, size = state
+    for i in range(len(asked)):
+        at = find(table, shift, ids, asked[i])
+        if at < 0:
+            slot = size
+            if left > 0:
+                left -= 1
+                slot = free[left]
+            else:
+                size += 1
+            table[-1 - at] = slot
+            ids[slot] = asked[i]
+            at = np.int64(slot)
+        out[i] = at
+    state[0], state[1] = left, size

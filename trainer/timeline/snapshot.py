@@ -1,0 +1,95 @@
+"""One snapshot of a timeline: what it changed, or its raw events, and who was active in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.events import Op
+from stream.store.log.event_columns import EventColumns
+from trainer.timeline.smoothing import Entries
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Pairs whose value another snapshot changes.
+
+    Attributes:
+        keys: int64 (n,), as ``pair_keys``, ascending and distinct.
+        before: float32 (n,), NaN where the pair was not there.
+        after: float32 (n,), NaN where it is not there any more.
+    """
+
+    keys: Int64
+    before: Float32
+    after: Float32
+
+    def reversed(self) -> "Changes":
+        """The way back."""
+        return Changes(self.keys, self.after, self.before)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.keys.nbytes + self.before.nbytes + self.after.nbytes
+
+
+Part = Changes | Entries
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One snapshot of a horizon.
+
+    Attributes:
+        number: In the lane; that of the snapshot before is one less.
+        tau: Interval index.
+        num_nodes: Dense ids in use.
+        entered: int64, nodes that have an edge since this snapshot (smoothed: in its raw events).
+        left: int64, nodes that had one in the snapshot before.
+        undirected: By pair, the lower id first: what it changed, or with smoothing its raw events; None: it is the oldest.
+        directed: Likewise by (source, destination).
+        pairs: How many undirected and directed ones of two nodes it has; 0 with smoothing.
+        active: int64, ascending ends of its inserts.
+        activity: float32 (active, 2): log(1 + inserts as source, as destination).
+    """
+
+    number: int
+    tau: int
+    num_nodes: int
+    entered: Int64
+    left: Int64
+    undirected: Part | None
+    directed: Part | None
+    pairs: tuple[int, int]
+    active: Int64
+    activity: Float32
+
+    def part(self, *, directed: bool) -> Part | None:
+        """``directed`` or ``undirected``."""
+        return self.directed if directed else self.undirected
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        columns = (self.entered, self.left, self.active, self.activity, self.undirected, self.directed)
+        return sum(column.nbytes for column in columns if column is not None)
+
+
+def raw(snapshots: Sequence[Snapshot], *, directed: bool) -> list[Entries]:
+    """The raw events of snapshots."""
+    parts = [snapshot.part(directed=directed) for snapshot in snapshots]
+    return [part for part in parts if isinstance(part, Entries)]
+
+
+def activity(events: EventColumns) -> tuple[Int64, Float32]:
+    """Ends of inserts, ascending, and log(1 + inserts as source, as destination) of each, float32 (n, 2)."""
+    inserts = events.op == int(Op.INSERT)
+    src, dst = events.src[inserts], events.dst[inserts]
+    nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
+    counts = [np.bincount(each, minlength=len(nodes)) for each in (place[: len(src)], place[len(src) :])]
+    return nodes, np.log1p(np.stack(counts, axis=1)).astype(np.float32)

@@ -1,0 +1,117 @@
+"""What goes from the host to the device, counted by kind and mode to the byte."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Mode = Literal["whole", "esdg", "derived", "counts", "auto"]
+MODES: tuple[Mode, ...] = ("whole", "esdg", "derived", "counts", "auto")
+Kind = Literal["indices", "values", "features", "counts"]
+
+_LARGEST_COUNT = 255
+
+
+class Message:
+    """Arrays that are sent together, in one copy.
+
+    Args:
+        mode: How the graph is told by them.
+    """
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self._parts: list[tuple[Kind, NDArray[Any]]] = []
+
+    def indices(self, *arrays: NDArray[Any]) -> None:
+        """Add int32 or int64 arrays (int64: two int32 each, as in a pair's key)."""
+        self._parts += [("indices", array) for array in arrays]
+
+    def values(self, values: NDArray[np.float32]) -> None:
+        """Add values in the fewest bytes: none where all are one, a byte each where all are small counts, or as they are."""
+        if (values == 1).all():
+            return
+        counts = values.astype(np.uint8) if ((values >= 0) & (values <= _LARGEST_COUNT)).all() else None
+        if counts is not None and (counts == values).all():
+            self._parts.append(("counts", counts))
+        else:
+            self._parts.append(("values", values))
+
+    def full_values(self, values: NDArray[np.float32]) -> None:
+        """Add values as they are."""
+        self._parts.append(("values", values))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the message."""
+        return sum(array.nbytes for _, array in self._parts)
+
+    @property
+    def parts(self) -> Sequence[tuple[Kind, NDArray[Any]]]:
+        """Arrays with their kinds, in order."""
+        return self._parts
+
+
+class Transfer:
+    """Sends arrays to a device and counts them; on the host the same lines run.
+
+    To a GPU they go from page-locked memory on one side stream, and what is launched afterwards waits for them there, so
+    the host waits for nothing.
+
+    Args:
+        device: Where they go.
+
+    Attributes:
+        bytes: By (kind, mode).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.bytes: Counter[tuple[str, str]] = Counter()
+        self._told: Counter[tuple[str, str]] = Counter()
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def send(self, message: Message) -> list[Tensor]:
+        """The arrays of a message on the device; float32 for counts."""
+        for kind, array in message.parts:
+            self.bytes[kind, message.mode] += array.nbytes
+        # the widest first, so that each begins where its type may
+        order = sorted(range(len(message.parts)), key=lambda at: -message.parts[at][1].itemsize)
+        arrays = [np.ascontiguousarray(message.parts[at][1]) for at in order]
+        flat = np.concatenate(
+            [np.empty(0, np.uint8), *(array.reshape(-1).view(np.uint8) for array in arrays)]
+        )
+        sent, begin = self._copied(torch.from_numpy(flat)), 0
+        found: dict[int, Tensor] = {}
+        for at, array in zip(order, arrays, strict=True):
+            dtype = torch.from_numpy(array[:0]).dtype
+            bytes_of = sent[begin : begin + array.nbytes]
+            part = bytes_of.view(dtype) if array.nbytes else bytes_of.to(dtype)  # no view of nothing
+            found[at] = part.float() if dtype == torch.uint8 else part
+            begin += array.nbytes
+        return [found[at] for at in range(len(arrays))]
+
+    def features(self, array: NDArray[np.float32]) -> Tensor:
+        """Inputs of nodes on the device."""
+        self.bytes["features", "whole"] += array.nbytes
+        return self._copied(torch.from_numpy(array))
+
+    def since_last(self) -> Counter[tuple[str, str]]:
+        """Bytes since the call before."""
+        found = self.bytes - self._told
+        self._told = Counter(self.bytes)
+        return found
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        if self._side is None:
+            return tensor.to(self.device)
+        pinned, now = tensor.pin_memory(), torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self._side):
+            copy = pinned.to(self.device, non_blocking=True)
+        now.wait_stream(self._side)
+        copy.record_stream(now)
+        return copy

@@ -1,0 +1,83 @@
+"""Joining the ranks that a launcher started, each with a device of its own or all on the host."""
+
+import os
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional  # its defaults keep the group that exists when it is first imported: none yet
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from stream.service.failure import Failure
+from trainer.lost_peer import peers_may_be_lost
+from trainer.wire.link import ProcessLink
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+def join(device: Device, timeout_s: float) -> tuple[ProcessLink | None, torch.device]:
+    """Join the ranks that torchrun started.
+
+    Each attempt has its own key space: after a killed rank torchrun starts all again on the same store, and
+    keys of the former attempt would let the new one meet dead peers.
+
+    Args:
+        device: ``auto``: CUDA where every rank of this machine has a device of its own, else the CPU.
+        timeout_s: After which a peer is taken for dead, seconds.
+
+    Returns:
+        What joins this rank to the others, None where it is alone; and its device.
+
+    Raises:
+        Failure: ``cuda`` is asked for, and there are fewer devices than ranks on this machine.
+    """
+    place = _place(device)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    if "RANK" not in os.environ:
+        if "OMP_NUM_THREADS" not in os.environ:  # else torch has as many threads as was said
+            _limit_threads(1)
+        return None, place
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    _limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+    timeout = timedelta(seconds=timeout_s)
+    agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    with peers_may_be_lost(rank):
+        store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            world_size=None,
+            is_master=rank == 0 and not agent_store,
+            timeout=timeout,
+        )
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
+            store=PrefixStore(f"attempt{attempt}", store),
+            rank=rank,
+            world_size=size,
+            timeout=timeout,
+        )
+    return ProcessLink(rank, size, timeout_s=timeout_s), place
+
+
+def _place(device: Device) -> torch.device:
+    """This rank's device: NCCL takes no two ranks on one, so each has its own, or all of a machine have none."""
+    found = 0 if device == "cpu" else torch.cuda.device_count()
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+    if device == "cuda" and not found:
+        raise Failure("key device: cuda is asked for, but torch finds no CUDA device here. Say auto or cpu.")
+    if device == "cuda" and local_ranks > found:
+        raise Failure(
+            f"key device: cuda is asked for, but {local_ranks} ranks share {found} CUDA device(s) here. Start at most "
+            f"{found} on this machine, or say cpu."
+        )
+    if not found or local_ranks > found:
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def _limit_threads(local_ranks: int) -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores // max(1, local_ranks)))

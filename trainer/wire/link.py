@@ -1,0 +1,129 @@
+"""What joins ranks: three collectives that begin at once and are waited for, and a clock."""
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Literal, Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+from trainer.lost_peer import peers_may_be_lost
+
+Operation = Literal["sum", "max"]
+
+_OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class Pending(Protocol):
+    """A collective that has begun."""
+
+    def wait(self) -> Any:
+        """Return when its result is there; on a GPU, when whatever the host asks for next sees the result."""
+        ...
+
+
+class Link(Protocol):
+    """What joins this rank to the others.
+
+    All ranks begin the same collectives in the same order. Tensors stay as they are until the collective was waited for.
+
+    Attributes:
+        rank: This one, 0 … size − 1.
+        size: How many there are.
+    """
+
+    rank: int
+    size: int
+
+    def all_reduce(self, box: Tensor, operation: Operation) -> Pending:
+        """Replace a tensor of one shape on all ranks by its element-wise sum or maximum."""
+        ...
+
+    def broadcast(self, box: Tensor) -> Pending:
+        """Replace a tensor by rank 0's."""
+        ...
+
+    def all_to_all(self, out: Tensor, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Pending:
+        """Send blocks of rows to every rank, and fill ``out`` with theirs, rank 0's first."""
+        ...
+
+    def within(self, groups: Sequence[Sequence[int]]) -> "Link":
+        """What joins the members of the group that this rank is in.
+
+        Args:
+            groups: Ranks of each group, the same on all ranks; every rank is in one of them.
+        """
+        ...
+
+    def now(self) -> float:
+        """Seconds by the clock that waiting is told by."""
+        ...
+
+
+class ProcessLink:
+    """A group of processes, by torch.distributed.
+
+    Args:
+        rank: This one, in the group.
+        size: Of the group.
+        group: None: all processes.
+        timeout_s: After which a peer is taken for dead; None: the library's default.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        group: dist.ProcessGroup | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.rank, self.size = rank, size
+        self._group, self._timeout_s = group, timeout_s
+
+    def all_reduce(self, box: Tensor, operation: Operation) -> Pending:
+        """See ``Link.all_reduce``."""
+        return self._begin(dist.all_reduce, box, op=_OPERATIONS[operation])
+
+    def broadcast(self, box: Tensor) -> Pending:
+        """See ``Link.broadcast``."""
+        return self._begin(dist.broadcast, box, group_src=0)
+
+    def all_to_all(self, out: Tensor, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Pending:
+        """See ``Link.all_to_all``."""
+        return self._begin(
+            dist.all_to_all_single,
+            out,
+            rows,
+            output_split_sizes=list(received),
+            input_split_sizes=list(sent),
+        )
+
+    def within(self, groups: Sequence[Sequence[int]]) -> "ProcessLink":
+        """See ``Link.within``; of all processes only."""
+        assert self._group is None, "every process takes part in making a group"
+        timeout = None if self._timeout_s is None else timedelta(seconds=self._timeout_s)
+        with peers_may_be_lost(self.rank):
+            made = [(list(members), dist.new_group(list(members), timeout=timeout)) for members in groups]
+        ((members, group),) = [each for each in made if self.rank in each[0]]
+        return ProcessLink(members.index(self.rank), len(members), group, self._timeout_s)
+
+    def now(self) -> float:
+        """See ``Link.now``."""
+        return time.perf_counter()
+
+    def _begin(self, collective: Callable[..., Any], *arguments: Any, **more: Any) -> Pending:
+        with peers_may_be_lost(self.rank):
+            work = collective(*arguments, group=self._group, async_op=True, **more)
+        return _Work(work, self.rank)
+
+
+class _Work:
+    """A collective under way in which another rank may be lost."""
+
+    def __init__(self, work: Any, rank: int) -> None:
+        self._work, self._rank = work, rank
+
+    def wait(self) -> None:
+        with peers_may_be_lost(self._rank):
+            self._work.wait()

@@ -1,0 +1,102 @@
+"""The cost of what crosses ranks, by purpose: bytes that were sent, seconds that were waited."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from trainer.wire.link import Link, Pending
+
+
+class Traffic:
+    """Bytes and seconds of one rank, by purpose.
+
+    Attributes:
+        begun: How many collectives. They are the same on all ranks, and so are their purposes.
+        sent_bytes: Payload sent to other ranks.
+        seconds: In collectives: until the slowest rank came and the bytes were there. Seconds in which a rank computes
+            while a collective is under way are not among them.
+    """
+
+    def __init__(self) -> None:
+        self.begun: Counter[str] = Counter()
+        self.sent_bytes: Counter[str] = Counter()
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds in collectives of all purposes."""
+        return sum(self.seconds.values())
+
+    def copy(self) -> "Traffic":
+        """The traffic so far, which does not grow."""
+        return Traffic.sum([self])
+
+    def since(self, before: "Traffic") -> "Traffic":
+        """The traffic since an earlier copy, of purposes that there was any for."""
+        found = Traffic()
+        found.begun = self.begun - before.begun
+        for purpose in found.begun:
+            found.sent_bytes[purpose] = self.sent_bytes[purpose] - before.sent_bytes[purpose]
+            found.seconds[purpose] = self.seconds[purpose] - before.seconds.get(purpose, 0.0)
+        return found
+
+    @staticmethod
+    def sum(parts: Iterable["Traffic"]) -> "Traffic":
+        """All of them together."""
+        found = Traffic()
+        for part in parts:
+            found.begun.update(part.begun)
+            found.sent_bytes.update(part.sent_bytes)
+            for purpose, seconds in part.seconds.items():
+                found.seconds[purpose] = found.seconds.get(purpose, 0.0) + seconds
+        return found
+
+    @contextmanager
+    def timed(self, purpose: str, now: Callable[[], float]) -> Iterator[None]:
+        """Count the seconds of the body."""
+        began = now()
+        try:
+            yield
+        finally:
+            self.seconds[purpose] = self.seconds.get(purpose, 0.0) + now() - began
+
+
+class Flight:
+    """A collective, from its beginning until it was waited for.
+
+    Args:
+        traffic: Counts its cost.
+        link: What it crosses.
+        purpose: Under which it is counted.
+        sent_bytes: Payload that this rank sends to others.
+        begin: Begins it.
+        out: What it fills.
+        held: What it reads.
+    """
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        link: Link,
+        purpose: str,
+        sent_bytes: int,
+        begin: Callable[[], Pending],
+        out: Tensor,
+        held: Any = None,
+    ) -> None:
+        self.out = out
+        self._traffic, self._link, self._purpose, self._held = traffic, link, purpose, held
+        traffic.begun[purpose] += 1
+        traffic.sent_bytes[purpose] += sent_bytes
+        with traffic.timed(purpose, link.now):
+            self._pending = begin()
+
+    def wait(self) -> Tensor:
+        """The tensor that it has filled."""
+        with self._traffic.timed(self._purpose, self._link.now):
+            self._pending.wait()
+        self._held = None
+        return self.out
