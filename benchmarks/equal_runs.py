@@ -203,7 +203,7 @@ def ran(case: Case, tree: Path, folder: Path, work: Path) -> dict[str, Any]:
 
 
 def freshet_trainer(tree: Path, arguments: list[str]) -> str:
-    """What a command of a tree prints."""
+    """The output of a tree's command."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "trainer.cli", *arguments],

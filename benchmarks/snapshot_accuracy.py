@@ -1,4 +1,4 @@
-"""How good snapshot models are: python benchmarks/snapshot_accuracy.py [--models NAME …] [--data NAME …] [--seeds 0 1 2].
+"""Accuracy of snapshot models: python benchmarks/snapshot_accuracy.py [--models NAME …] [--data NAME …] [--seeds 0 1 2].
 
 Every registered snapshot model under ``whole``, with and without what is known beside the graph (``encounters``), by the
 protocol of ``freshet-trainer evaluate``: the epoch is picked by validation. Printed is a Markdown table per data set, means ±

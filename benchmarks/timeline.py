@@ -1,4 +1,4 @@
-"""What a timeline costs: python benchmarks/timeline.py [--data DIR] [--only WORD] [--live 30000 3000000].
+"""Costs of a timeline: python benchmarks/timeline.py [--data DIR] [--only WORD] [--live 30000 3000000].
 
 First, how long the next snapshot takes at few and many live pairs, with 5,000 changes each: on the host, and on the device
 (here the CPU) until its graph is there. Then bytes to the device, over whole streams, as one factor less than int32

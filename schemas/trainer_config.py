@@ -87,7 +87,7 @@ class Target(Section):
 
 
 class Smoothing(Section):
-    """What a snapshot shows beside its own interval's events; without smoothing it is the live graph."""
+    """The past that a snapshot shows beside its own interval's events; without smoothing it is the live graph."""
 
     kind: Literal["none", "edge-life", "m-product"] = Field(
         "none",

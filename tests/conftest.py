@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from double_precision import double  # noqa: F401  a fixture for all tests
 from forked import commands, processes, warm  # noqa: F401  fixtures for all tests
 from hypothesis import HealthCheck, settings
 from kafka_broker import kafka  # noqa: F401  a fixture for all tests

@@ -1,4 +1,4 @@
-"""What several ranks must have in common with one: losses, gradients, weights, predictions and embeddings."""
+"""Several ranks beside one: losses, gradients, weights, predictions and embeddings must be equal."""
 
 import threading
 from typing import Any

@@ -32,7 +32,7 @@ class FakeLink:
     bytes_per_s: float
 
     def seconds(self, sent_bytes: int) -> float:
-        """How long a collective takes whose busiest rank sends so much."""
+        """Seconds of a collective whose busiest rank sends so many bytes."""
         return self.latency_s + sent_bytes / self.bytes_per_s
 
 
@@ -80,7 +80,7 @@ class Meeting:
             return number
 
     def take(self, number: int) -> tuple[list[Any], float]:
-        """What all ranks brought to a collective, and when it was over by the network's clock."""
+        """The contributions of all ranks to a collective, and its end by the network's clock."""
         with self._changed:
             gathering = self._gatherings[number]
             there = self._changed.wait_for(
@@ -119,7 +119,7 @@ class Meeting:
 
 
 class ThreadLink:
-    """What joins a thread to the others (``trainer.wire.link.Link``).
+    """A link between threads (``trainer.wire.link.Link``).
 
     Attributes:
         seconds: The virtual clock, one number, which groups share.

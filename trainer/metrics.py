@@ -292,7 +292,7 @@ class TrainerMetrics:
             self._remembered.labels(self._graph, kind).set(count)
 
     def resources(self, traffic: Traffic, held: Mapping[str, int]) -> None:
-        """What has crossed ranks since this one started, and what it holds now; once a snapshot."""
+        """Traffic since this rank started, and the bytes that it holds now; called once per snapshot."""
         new, self._traffic_before = traffic.since(self._traffic_before), traffic.copy()
         for op, sent in new.sent_bytes.items():
             self._comm.labels(self._graph, op).inc(sent)

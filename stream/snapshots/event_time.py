@@ -125,7 +125,7 @@ class EventClock:
         return self._watermark_us
 
     def peek_us(self) -> int | None:
-        """What ``watermark_us`` would say, without moving anything: to look at event time must not change it."""
+        """The watermark that ``watermark_us`` would return, without moving it: to look at event time must not change it."""
         busy = [p for p in self._partitions.values() if not self._idle(p)]
         times = [p.max_t_us for p in (busy or self._partitions.values())]
         seen = [t for t in times if t is not None]

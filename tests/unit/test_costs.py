@@ -1,4 +1,4 @@
-"""What training took: the same table on all ranks, whatever each of them did."""
+"""The costs of training: one table on all ranks, whatever each of them did."""
 
 from typing import Any
 

@@ -208,7 +208,7 @@ def test_a_crash_before_any_file_operation_leaves_one_header_or_the_other_whole(
         seal(writer, 1)
         disk.acknowledge()
     headers = set()
-    for number, (moment, tree) in enumerate(states(disk.moments, kind)):
+    for number, (moment, tree) in enumerate(states(disk.moments, kind, alone=True)):
         store = put(tree, scratch / str(number))
         where = f"{kind} before: {moment.operation}"
         assert verify(store).problems == [], where

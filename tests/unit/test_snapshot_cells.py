@@ -17,6 +17,7 @@ from trainer.models.unroll import unroll
 from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.directed_graph import DirectedGraph
 
+pytestmark = pytest.mark.usefixtures("double")
 NODES, STEPS, WINDOW, FEATURES = 8, 6, 4, 2
 COMES = np.array([0, 0, 0, 0, 0, 2, 3, 0])
 """The snapshot by which each node has come; the last one never has an edge."""
@@ -36,14 +37,6 @@ CASES = {
     "dcrnn, K = 3": {"hidden": 5, "signature": 0, "terms": 3, "layers": 1},
 }
 EVERY = pytest.mark.parametrize("case", CASES)
-
-
-@pytest.fixture(autouse=True)
-def double() -> Any:
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(3)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def model_of(case: str) -> SnapshotModel:

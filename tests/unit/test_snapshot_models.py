@@ -1,7 +1,6 @@
 """Every snapshot model beside the equations of its paper, and what all of them must keep."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.strategies.snapshots.vertex import VertexStrategy
 
+pytestmark = pytest.mark.usefixtures("double")
 SIGNATURE = 2
 INPUTS = SIGNATURE + 3
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
@@ -56,13 +56,6 @@ in_blocks = pytest.mark.parametrize(
     [each for each in OPTIONS if each[1].get("normalise") != "before"],
     ids=[name for name in NAMED if "before" not in name],
 )
-
-
-@pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def made(name: str, options: dict[str, Any], hidden: int = 3, window: int = 4) -> SnapshotModel:

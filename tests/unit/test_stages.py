@@ -17,15 +17,8 @@ from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.directed_graph import DirectedGraph
 from trainer.nn.unrolled_units import units_fit
 
+pytestmark = pytest.mark.usefixtures("double")
 NODES, STEPS, WIDTH = 7, 5, 3
-
-
-@pytest.fixture(autouse=True)
-def double() -> Any:
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(3)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def dense(seed: int) -> np.ndarray:

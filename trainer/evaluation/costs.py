@@ -1,4 +1,4 @@
-"""What training took: seconds, waiting and bytes over all ranks, and memory of this one."""
+"""The costs of training: seconds, waiting and bytes over all ranks, and memory of this one."""
 
 import resource
 import sys

@@ -7,6 +7,7 @@ from torch import nn
 
 from trainer.models.attention import GraphAttention, TemporalAttention
 from trainer.models.interface import MODELS, ModelShape, SnapshotModel
+from trainer.models.layered import require_fanouts
 
 
 @MODELS.register
@@ -39,8 +40,7 @@ class Dysat(SnapshotModel):
         encounters: bool = True,
     ) -> None:
         super().__init__(shape, hidden, signature)
-        if not fanouts or any(fanout is not None and fanout < 1 for fanout in fanouts):
-            raise ValueError(f"fanouts must name at least one hop of at least 1 each, found {list(fanouts)}")
+        require_fanouts(fanouts)
         hops = [
             GraphAttention(self.inputs if layer == 0 else hidden, hidden, heads, fanout)
             for layer, fanout in enumerate(reversed(fanouts))

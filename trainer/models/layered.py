@@ -1,4 +1,4 @@
-"""Models of several layers that are alike: what they have in common beside their stages."""
+"""Models of several like layers: their common options, checks and order of stages."""
 
 from collections.abc import Callable, Sequence
 
@@ -51,3 +51,13 @@ def one_of(option: str, value: str, *choices: str) -> str:
     if value not in choices:
         raise ValueError(f"{option} must be {' or '.join(choices)}, found {value!r}")
     return value
+
+
+def require_fanouts(fanouts: Sequence[int | None]) -> None:
+    """Check the fan-outs of a model.
+
+    Raises:
+        ValueError: There is none, or one is below 1.
+    """
+    if not fanouts or any(fanout is not None and fanout < 1 for fanout in fanouts):
+        raise ValueError(f"fanouts must name at least one hop of at least 1 each, found {list(fanouts)}")

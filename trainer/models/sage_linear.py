@@ -7,6 +7,7 @@ from torch import nn
 
 from trainer.models.convolutions import Sage
 from trainer.models.interface import MODELS, ModelShape, SnapshotModel
+from trainer.models.layered import require_fanouts
 from trainer.models.recurrences import LastLinear
 from trainer.models.stages import Stage
 
@@ -37,8 +38,7 @@ class SageLinear(SnapshotModel):
         encounters: bool = True,
     ) -> None:
         super().__init__(shape, hidden, signature)
-        if not fanouts or any(fanout is not None and fanout < 1 for fanout in fanouts):
-            raise ValueError(f"fanouts must name at least one hop of at least 1 each, found {list(fanouts)}")
+        require_fanouts(fanouts)
         self.layers = nn.ModuleList(
             Sage(self.inputs if layer == 0 else hidden, hidden, fanout)
             for layer, fanout in enumerate(reversed(fanouts))

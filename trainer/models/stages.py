@@ -73,7 +73,7 @@ class GraphStage(Stage):
         raise NotImplementedError
 
     def summary(self, graph: CSRGraph, x: Tensor) -> Tensor:
-        """What ``weights`` is told of a snapshot, if the stage summarises.
+        """The summary of a snapshot that ``weights`` gets, if the stage summarises.
 
         Args:
             graph: Square, over all nodes of the snapshot.

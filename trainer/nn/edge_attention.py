@@ -68,7 +68,7 @@ def _bent(scores: Tensor) -> Tensor:
 
 
 def _ends(by_source: Tensor, by_target: Tensor, logs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """What kernels make weights of, and what was taken from their logarithms; see ``attend``."""
+    """The factors that kernels make weights of, and the shifts of their logarithms; see ``attend``."""
     largest = by_source.amax(dim=0)
     s, t = by_source - largest, by_target + largest
     taken = _bent(t) if logs is None else logs

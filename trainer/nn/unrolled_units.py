@@ -164,7 +164,7 @@ def _blocks(h: Tensor) -> list[slice]:
 
 
 def _of_gate(x: Tensor, gate: int, d: int) -> Tensor:
-    """What a gate sees of rows that all share, or that have a part for each."""
+    """The part of a row that a gate sees: all of it, or a slice of its own."""
     return x if x.shape[1] == d else x[:, gate * d : (gate + 1) * d]
 
 

@@ -22,7 +22,7 @@ Float32 = NDArray[np.float32]
 
 
 class OnDevice(Protocol):
-    """What a horizon needs of a ``Timeline``."""
+    """The part of a ``Timeline`` that a horizon needs."""
 
     nodes: HorizonNodes
     transfer: Transfer

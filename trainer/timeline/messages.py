@@ -1,4 +1,4 @@
-"""How a snapshot is told to a device: whole, by what changed, as in ESDG, or by its raw events; in slots of a horizon."""
+"""Messages that tell a device a snapshot: whole, by changes, as in ESDG, or by raw events; in slots of a horizon."""
 
 import numpy as np
 import torch

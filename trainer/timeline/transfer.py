@@ -1,4 +1,4 @@
-"""What goes from the host to the device, counted by kind and mode to the byte."""
+"""Transfers from the host to the device, counted to the byte by kind and mode."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""How tensors cross ranks: what joins them, what it costs, and exchanges that gradients take back."""
+"""Tensors between ranks: the link, its costs, and exchanges that gradients take back."""

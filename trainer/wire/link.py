@@ -1,4 +1,4 @@
-"""What joins ranks: three collectives that begin at once and are waited for, and a clock."""
+"""The link between ranks: three collectives that begin at once and are waited for, and a clock."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ class Pending(Protocol):
 
 
 class Link(Protocol):
-    """What joins this rank to the others.
+    """The link of this rank to the others.
 
     All ranks begin the same collectives in the same order. Tensors stay as they are until the collective was waited for.
 
@@ -49,7 +49,7 @@ class Link(Protocol):
         ...
 
     def within(self, groups: Sequence[Sequence[int]]) -> "Link":
-        """What joins the members of the group that this rank is in.
+        """The link within the group that this rank is in.
 
         Args:
             groups: Ranks of each group, the same on all ranks; every rank is in one of them.

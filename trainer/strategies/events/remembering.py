@@ -117,7 +117,7 @@ class RememberingStrategy:
 def _by_moment(
     queries: Sequence[Queries], stream: MemoryStream, model: MemoryModel, ranks: Ranks
 ) -> Iterator[tuple[int, slice, int]]:
-    """Deliver what is before each moment that any rank asks about, and then say who asks what there.
+    """Deliver the events before each moment that any rank asks about, and then yield the questions there.
 
     Yields:
         Number of the set of queries, a few of its rows and the moment: as many on every rank, empty ones included.
