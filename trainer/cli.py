@@ -9,6 +9,8 @@ from trainer.commands.evaluate import evaluate
 from trainer.commands.export import export
 from trainer.commands.models import models
 from trainer.commands.run import run
+from trainer.commands.schedule import schedule
+from trainer.commands.simulate import simulate
 from trainer.commands.warm import warm
 
 LOGGING = ("run", "evaluate", "export")
@@ -23,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback()(version_option("freshet-trainer"))
-for command in (run, evaluate, export, models, config, warm):
+for command in (run, evaluate, export, models, schedule, simulate, config, warm):
     app.command()(command)
 
 

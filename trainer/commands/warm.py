@@ -14,7 +14,7 @@ SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
 
 
 def warm(json: Json = False, debug: Debug = False) -> None:
-    """Compile the kernels of all models and strategies and keep them, as a live run would use them.
+    """Compile the kernels of all models, strategies and schedules and keep them, as a live run would use them.
 
     A minute the first time, seconds when they are kept already; see freshet-stream warm, which compiles the stream's.
 
@@ -26,6 +26,7 @@ def warm(json: Json = False, debug: Debug = False) -> None:
         began = time.monotonic()
         with compiling() as compiled:
             _sessions()
+            _schedules()
         result = {"compiled": len(compiled), "seconds": time.monotonic() - began}
         print_json(result) if json else print_table("kernels of the trainer", result)
 
@@ -51,6 +52,17 @@ def _sessions() -> None:
             event = made.kind == "event"  # type: ignore[attr-defined]  # registered classes have one
             for strategy in strategies_for(model):
                 _train(store, folder / f"{model}-{strategy}", model, strategy, event)
+
+
+def _schedules() -> None:
+    """Schedule a few snapshot groups by every algorithm."""
+    import numpy as np
+
+    from trainer.scheduling.schedule import Problem
+    from trainer.scheduling.solve import ALGORITHMS, solve
+
+    for algorithm in ALGORITHMS:
+        solve(Problem(np.arange(1.0, 8.0), 2), algorithm)
 
 
 def _write(table: Any, file: Path) -> None:

@@ -1,0 +1,45 @@
+"""``ilp``: DyGNeX-L, integer linear programming to within a gap; CP-SAT (extra ``ilp``), without it SciPy's HiGHS.
+
+The model (eq. 6 to 8) has x[k, i, j], whether group k is trained in iteration i by GPU j, and z[i], how long iteration
+i takes. Minimising, z[i] ≥ Σ t[k] x[k, i, j] is enough: neither the running maximum nor the big M of the published
+linearisation is needed. The number of iterations is free, so α counts. Iterations are in order of length.
+"""
+
+import importlib.util
+
+from trainer.scheduling.bound import lower_bound_s
+from trainer.scheduling.greedy import greedy
+from trainer.scheduling.schedule import Limits, Problem, Schedule
+
+TO_THE_END = 12
+"""Groups up to which the gap is not used: the best schedule is found as fast."""
+LARGEST = 100_000
+"""Variables of a model up to which a solver gets anywhere within a time limit of some seconds."""
+
+
+def ilp(problem: Problem, limits: Limits, solver: str | None = None) -> tuple[Schedule, float]:
+    """The best schedule found within the limits, and a lower bound in seconds.
+
+    The greedy schedule is the start. If its gap is small enough, or the model is beyond any solver, it is the result.
+
+    Args:
+        problem: What is scheduled.
+        limits: When to stop.
+        solver: ``cp-sat`` or ``highs``; None: CP-SAT where it is installed.
+    """
+    first, bound_s = greedy(problem, limits.seed), lower_bound_s(problem)
+    groups = len(problem.times_s)
+    gap = limits.gap if groups > TO_THE_END else 0.0
+    variables = groups * problem.most * problem.gpus
+    if first.epoch_s <= (1 + max(gap, 1e-12)) * bound_s or variables > LARGEST:
+        return first, bound_s
+    limits = Limits(gap, limits.time_s, limits.seed)
+    if solver is None:
+        solver = "cp-sat" if importlib.util.find_spec("ortools") else "highs"
+    if solver == "cp-sat":
+        from trainer.scheduling.cp_sat import solve
+    else:
+        from trainer.scheduling.highs import solve
+    found, proven_s = solve(problem, limits, first, bound_s)
+    best = min(first, found, key=lambda schedule: schedule.epoch_s)
+    return best, min(max(bound_s, proven_s), best.epoch_s)

@@ -1,0 +1,133 @@
+"""A schedule of snapshot groups: which GPU trains which groups in which iteration, and what that costs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Groups to be scheduled (DyGNeX eq. 4 and 5).
+
+    Attributes:
+        times_s: float64 (n,), seconds that each group takes; not negative.
+        gpus: G.
+        per_gpu: L, groups that one GPU trains in one iteration at most.
+        alpha_s: α, seconds of the all-reduce that ends each iteration.
+    """
+
+    times_s: Float64
+    gpus: int
+    per_gpu: int = 2
+    alpha_s: float = 0.0
+
+    @property
+    def room(self) -> int:
+        """Groups that fit into one iteration."""
+        return self.gpus * self.per_gpu
+
+    @property
+    def fewest(self) -> int:
+        """Iterations that any schedule has at least."""
+        return -(-len(self.times_s) // self.room)
+
+    @property
+    def most(self) -> int:
+        """Iterations that some best schedule does not exceed.
+
+        The same bins, sorted by load and cut into chunks of G, cost no more in no more iterations, and no bin is empty.
+        """
+        return -(-len(self.times_s) // self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When an algorithm stops, and how it draws.
+
+    Attributes:
+        gap: Share of the lower bound above it that is good enough for ``ilp``.
+        time_s: Seconds that its solver may take.
+        seed: Of random exchanges, and of the solver.
+    """
+
+    gap: float = 0.02
+    time_s: float = 30.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """An assignment of all groups.
+
+    Attributes:
+        problem: What is scheduled.
+        slots: int64 (m, G, L), group numbers from 0; −1: empty.
+    """
+
+    problem: Problem
+    slots: Int64
+
+    @property
+    def loads_s(self) -> Float64:
+        """float64 (m, G), seconds that each GPU works in each iteration."""
+        return np.append(self.problem.times_s, 0.0)[self.slots].sum(axis=2)
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of an epoch: the busiest GPU of each iteration, and α for each."""
+        return float(self.loads_s.max(axis=1, initial=0.0).sum() + self.problem.alpha_s * len(self.slots))
+
+    @property
+    def efficiency(self) -> float:
+        """Share of all GPUs' time in which they train; NaN where an epoch takes no time."""
+        epoch_s = self.epoch_s
+        return float(self.problem.times_s.sum() / (self.problem.gpus * epoch_s)) if epoch_s else float("nan")
+
+    @property
+    def imbalance(self) -> float:
+        """Time of the busiest GPU over that of the least busy one in an epoch, without waiting (DyGNeX 5.2).
+
+        GPUs that never work are left out, therefore ``efficiency`` belongs beside it. NaN where none works.
+        """
+        busy_s = self.loads_s.sum(axis=0)
+        busy_s = busy_s[busy_s > 0]
+        return float(busy_s.max() / busy_s.min()) if len(busy_s) else float("nan")
+
+    def iterations(self) -> list[list[list[int]]]:
+        """The schedule as iterations of G lists of group numbers."""
+        return [
+            [[group for group in gpu if group >= 0] for gpu in iteration] for iteration in self.slots.tolist()
+        ]
+
+
+def from_bins(problem: Problem, bins: Int64) -> Schedule:
+    """The best schedule of given bins: sorted by load and cut into chunks of G.
+
+    In each iteration the fullest bin goes to the GPU that has worked least so far.
+
+    Args:
+        problem: What is scheduled.
+        bins: int64 (b, L), groups that one GPU trains in one iteration; −1: none.
+    """
+    times_s = np.append(problem.times_s, 0.0)
+    bins = bins[(bins >= 0).any(axis=1)]
+    order = np.argsort(-times_s[bins].sum(axis=1), kind="stable")
+    iterations = -(-len(bins) // problem.gpus)
+    slots = np.full((iterations * problem.gpus, problem.per_gpu), -1, np.int64)
+    slots[: len(bins)] = bins[order]
+    return spread(Schedule(problem, slots.reshape(iterations, problem.gpus, problem.per_gpu)))
+
+
+def spread(schedule: Schedule) -> Schedule:
+    """The same iterations with GPUs exchanged, so that all work about equally long in an epoch."""
+    slots, loads_s = schedule.slots.copy(), schedule.loads_s
+    busy_s = np.zeros(schedule.problem.gpus)
+    for i, load_s in enumerate(loads_s):
+        idlest, fullest = np.argsort(busy_s, kind="stable"), np.argsort(-load_s, kind="stable")
+        slots[i, idlest] = schedule.slots[i, fullest]
+        busy_s[idlest] += load_s[fullest]
+    return Schedule(schedule.problem, slots)

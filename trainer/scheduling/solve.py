@@ -1,0 +1,102 @@
+"""Every algorithm by its name, and what is reported of a schedule."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stream.nearest import did_you_mean
+from stream.service.failure import Failure
+from trainer.scheduling.baselines import psg, psg_sorted
+from trainer.scheduling.bound import lower_bound_s
+from trainer.scheduling.greedy import greedy
+from trainer.scheduling.ilp import ilp
+from trainer.scheduling.paper import paper
+from trainer.scheduling.schedule import Limits, Problem, Schedule
+
+Algorithm = Callable[[Problem, Limits], tuple[Schedule, float]]
+
+
+def _bounded(algorithm: Callable[[Problem, Limits], Schedule]) -> Algorithm:
+    return lambda problem, limits: (algorithm(problem, limits), lower_bound_s(problem))
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "greedy": _bounded(lambda problem, limits: greedy(problem, limits.seed)),
+    "paper": _bounded(lambda problem, _: paper(problem)),
+    "ilp": ilp,
+    "psg": _bounded(lambda problem, _: psg(problem)),
+    "psg-sorted": _bounded(lambda problem, _: psg_sorted(problem)),
+}
+
+
+_SMALL = Problem(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.5]), 2)
+"""Its best schedule lies above the lower bound, so that no part of a search is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A schedule and how it was found.
+
+    Attributes:
+        algorithm: Its name.
+        schedule: The assignment.
+        lower_bound_s: Seconds that any schedule of the same problem takes at least.
+        solve_s: Seconds that the algorithm took, without compilation.
+    """
+
+    algorithm: str
+    schedule: Schedule
+    lower_bound_s: float
+    solve_s: float
+
+    @property
+    def gap(self) -> float:
+        """Share of the lower bound by which an epoch is longer; NaN where the bound is zero."""
+        return self.schedule.epoch_s / self.lower_bound_s - 1 if self.lower_bound_s else float("nan")
+
+    def figures(self) -> dict[str, Any]:
+        """What is printed, by the keys of docs/cli.md."""
+        problem = self.schedule.problem
+        return {
+            "algorithm": self.algorithm,
+            "groups": len(problem.times_s),
+            "gpus": problem.gpus,
+            "iterations": len(self.schedule.slots),
+            "epoch_s": self.schedule.epoch_s,
+            "lower_bound_s": self.lower_bound_s,
+            "gap": self.gap,
+            "imbalance": self.schedule.imbalance,
+            "efficiency": self.schedule.efficiency,
+            "solve_s": self.solve_s,
+        }
+
+
+def require_algorithm(name: str) -> None:
+    """Check the name of an algorithm.
+
+    Raises:
+        Failure: There is none of this name; the sentence has those that there are.
+    """
+    if name not in ALGORITHMS:
+        raise Failure(f"--algorithm {name} does not exist{did_you_mean(name, list(ALGORITHMS))}")
+
+
+def solve(problem: Problem, algorithm: str, limits: Limits | None = None) -> Solved:
+    """Schedule groups by an algorithm of ``ALGORITHMS``.
+
+    Args:
+        problem: What is scheduled, one group at least.
+        algorithm: Its name.
+        limits: Seed, and when ``ilp`` stops.
+    """
+    limits = limits or Limits()
+    ready = "greedy" if algorithm == "ilp" else algorithm
+    ALGORITHMS[ready](
+        _SMALL, limits
+    )  # kernels are compiled, or read from where they are kept, before time is measured
+    began = time.perf_counter()
+    schedule, bound_s = ALGORITHMS[algorithm](problem, limits)
+    return Solved(algorithm, schedule, bound_s, time.perf_counter() - began)

@@ -1,0 +1,68 @@
+"""How long a snapshot takes: t = α₁ N + α₂ E + α₃ (DyGNeX eq. 31), fitted to measured groups and corrected online."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import nnls
+
+from trainer.scheduling.schedule import Float64, Int64
+
+SMOOTHING = 0.3
+"""Weight of a new measurement in the mean of measured over predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeModel:
+    """Seconds of a group from what its snapshots have.
+
+    Attributes:
+        per_node_s: α₁.
+        per_edge_s: α₂.
+        per_snapshot_s: α₃.
+        correction: Exponential mean of measured over predicted seconds; it follows a machine that gets slower.
+    """
+
+    per_node_s: float
+    per_edge_s: float
+    per_snapshot_s: float
+    correction: float = 1.0
+
+    @classmethod
+    def fit(cls, sizes: Float64, measured_s: Float64) -> "TimeModel":
+        """Fit to measured groups by non-negative least squares, relative errors counting the same.
+
+        Args:
+            sizes: float64 (n, 3), nodes, edges and snapshots of each group, as ``group_sizes`` gives them.
+            measured_s: float64 (n,), seconds of each; for a group that ran several times, the median.
+        """
+        ran = measured_s > 0
+        scale = np.maximum(sizes[ran].max(axis=0, initial=0.0), 1.0)
+        weights, _ = nnls(sizes[ran] / scale / measured_s[ran, None], np.ones(int(ran.sum())))
+        return cls(*(weights / scale).tolist())
+
+    def predict(self, sizes: Float64) -> Float64:
+        """float64 (n,), seconds of groups with sizes (n, 3)."""
+        each_s = np.array([self.per_node_s, self.per_edge_s, self.per_snapshot_s])
+        return self.correction * (sizes @ each_s)
+
+    def corrected(self, predicted_s: float, measured_s: float) -> "TimeModel":
+        """The model after one more group ran."""
+        if predicted_s <= 0:
+            return self
+        ratio = self.correction * measured_s / predicted_s
+        return replace(self, correction=(1 - SMOOTHING) * self.correction + SMOOTHING * ratio)
+
+
+def group_sizes(nodes: Int64 | Sequence[int], edges: Int64 | Sequence[int], window: int) -> Float64:
+    """What each group of ``window`` snapshots in a row has: float64 (T − window + 1, 3) of nodes, edges, snapshots.
+
+    Args:
+        nodes: (T,), live nodes of each snapshot.
+        edges: (T,), live edges of each snapshot.
+        window: w.
+    """
+    each = np.stack([nodes, edges, np.ones(len(nodes))], axis=1).astype(np.float64)
+    if len(each) < window:
+        return np.empty((0, 3))
+    return np.lib.stride_tricks.sliding_window_view(each, window, axis=0).sum(axis=2)
