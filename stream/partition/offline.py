@@ -24,7 +24,7 @@ from stream.partition.interface import (
 )
 from stream.partition.parameters import own_parameters
 from stream.partition.part_sets import in_several
-from stream.partition.quality import share, uncovered_share
+from stream.partition.quality import foreign_parts, share, uncovered_share
 from stream.snapshots.delta import Int32, Int64
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.slicing import densify, slice_events
@@ -125,7 +125,7 @@ def partition_events(
     masks = np.zeros((len(ids), -(-parts // 64)), np.uint64)
     event_parts: list[Int32] = []
     seconds: list[float] = []
-    done = 0
+    done = foreign = linked = 0
     for tau, snapshot in slice_events(ordered, interval_us=interval_us, num_slices=num_slices):
         delta = graph.apply(tau, snapshot)
         start = time.perf_counter()
@@ -137,6 +137,9 @@ def partition_events(
         if assignment.event_part is not None:
             _follow(masks, assignment)
             event_parts.append(assignment.event_part[delta.op > 0])
+        else:
+            foreign += int(foreign_parts(delta.rows, home, parts))
+            linked += int((delta.rows.end > delta.rows.start).sum())
         done += snapshot.num_rows
         progress(done)
 
@@ -163,6 +166,7 @@ def partition_events(
         "node_balance": quality.node_balance,
         "edge_balance": quality.edge_balance,
         "utility": quality.utility,
+        "lambda": share(foreign, linked),
         "moved_share": quality.moved_share,
     }
     if is_edge:

@@ -218,3 +218,27 @@ def sampled_share(rows: Rows, nodes: Int64, fanout: int) -> Float64:
         if degree > 0:
             out[i] = min(degree, fanout) / degree
     return out
+
+
+@njit(cache=True, nogil=True)
+def foreign_parts(rows: Rows, home: Int32, parts: int) -> int:
+    """Sum over nodes of λ, the parts other than a node's own that have a neighbour of it. O(pairs).
+
+    It is the number of rows that a vertex partition sends for one convolution of the snapshot, each row once to each
+    part that asks for it: km1 of the hypergraph whose nets are nodes with their neighbours (ESDG section 4.1).
+
+    Args:
+        rows: Neighbours of every node.
+        home: int32 (≥ nodes,) owners; −1 for nodes without a row only.
+        parts: K.
+    """
+    total = 0
+    seen_by = np.full(parts, -1, np.int64)
+    for v in range(len(rows.start)):
+        own = home[v]
+        for i in range(rows.start[v], rows.end[v]):
+            part = home[rows.indices[i]]
+            if part != own and seen_by[part] != v:
+                seen_by[part] = v
+                total += 1
+    return total

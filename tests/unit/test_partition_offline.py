@@ -34,6 +34,7 @@ KEYS = [
     "node_balance",
     "edge_balance",
     "utility",
+    "lambda",
     "moved_share",
 ]
 
@@ -148,9 +149,28 @@ def test_vertex_figures_equal_those_counted_from_the_owners():
     assert math.isclose(figures["cut"], cut)
     assert figures["cut_final"] == figures["cut"]
     assert math.isclose(figures["utility"], inside / sum(weight.values()))
+    parts_near = {v: {owner[u] for p in pairs if v in p for u in p if u != v} for v in chance}
+    assert math.isclose(
+        figures["lambda"], sum(len(near - {owner[v]}) for v, near in parts_near.items()) / len(chance)
+    )
     assert math.isclose(figures["node_balance"], max(nodes) * 3 / sum(nodes))
     assert math.isclose(figures["edge_balance"], max(stored) * 3 / sum(stored))
     assert (figures["replication_factor"], figures["shared_share"], figures["moved_share"]) == (1, 0, 0)
+
+
+def test_lambda_is_the_mean_over_all_snapshots_nodes_with_a_neighbour():
+    """A hub that gains two neighbours a snapshot, and a node that has only itself."""
+    rows = [(1, 99, 99, 0)] + [(1, 0, v, t) for t in range(4) for v in (2 * t + 1, 2 * t + 2)]
+    result = partition_events(canonical(rows), "hash", parts=4, interval_us=1_000_000)
+    owner = dict(zip(*result.placement.to_pydict().values(), strict=True))
+    foreign = nodes = 0
+    for t in range(4):
+        leaves = range(1, 2 * t + 3)
+        foreign += len({owner[v] for v in leaves} - {owner[0]}) + sum(owner[v] != owner[0] for v in leaves)
+        nodes += 1 + len(leaves)
+    assert foreign > 0
+    assert math.isclose(result.figures["lambda"], foreign / nodes)
+    assert math.isnan(partition_events(canonical(rows), "sep", parts=4).figures["lambda"])
 
 
 @pytest.mark.parametrize("mode", ["online", "two-pass"])
