@@ -1,8 +1,9 @@
 """Whether trainers run on a GPU as they do on the CPU, and how fast: python benchmarks/gpu.py.
 
-Within ten minutes on a machine with CUDA it prints one table with the hardware. Every strategy learns two snapshots of
-made-up events on one GPU and, where there are two, on two by NCCL, and predicts three; then ``tgn`` and ``tgn-history``
-are timed beside PyG's building blocks (``pip install torch_geometric``; without it their rows are left out). Columns:
+Within ten minutes on a machine with CUDA it prints three tables with the hardware. Every strategy learns two snapshots of
+made-up events on one GPU and, where there are two, on two by NCCL, and predicts three; ``whole`` does so with every
+snapshot model. Then ``tgn`` and ``tgn-history`` are timed beside PyG's building blocks (``pip install torch_geometric``;
+without it their rows are left out). Columns:
 
 - *scores differ*: the largest difference of a logit from that of the CPU, which learned and predicted the same; dropout
   is off. At most 0.0001, or the command ends with 1;
@@ -12,8 +13,9 @@ are timed beside PyG's building blocks (``pip install torch_geometric``; without
 - *events/s*: of training, on the wall;
 - *MiB*: most memory that torch held on the GPU (of ranks, the largest).
 
-A second table has the ways to tell a snapshot of a timeline to the GPU, beside coordinates with values from page-locked
-memory: milliseconds until its compressed graph is there, and MB.
+A second table has the epochs of every snapshot model under ``whole`` over a horizon of 800,000 events: seconds, and
+most memory that torch held. A third has the ways to tell a snapshot of a timeline to the GPU, beside coordinates with
+values from page-locked memory: milliseconds until its compressed graph is there, and MB.
 
 Without CUDA it says so and ends with 0. ``--device cpu --small`` tries the script itself.
 """
@@ -37,28 +39,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from event_training import Interactions, Ours, Peer
+from snapshot_epochs import TITLES, epochs, snapshot_models, store_of
 from timeline import table, transfers
 from torch import nn
 
 from schemas.config import Lane
-from schemas.events import event_schema
 from schemas.trainer_config import Optimisation, TrainerConfig
-from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
 from trainer.session.session import Session
 from trainer.tasks.link_prediction import predict
 
 AGREE = 1e-4
-KINDS = {
-    "vertex": ("sage-linear", "hash", (1, 2)),
-    "sequential": ("tgn-history", "sep", (1,)),
-    "pac": ("tgn-history", "sep", (1, 2)),
-}
-"""Of each strategy: a model, the lane it learns, and numbers of ranks."""
+KINDS = [
+    ("vertex", "sage-linear", "hash", (1, 2)),
+    ("sequential", "tgn-history", "sep", (1,)),
+    ("pac", "tgn-history", "sep", (1, 2)),
+    *(("whole", name, "hash", (1,)) for name in snapshot_models()),
+]
+"""Strategies, the models and lanes that they learn, and numbers of ranks."""
 SOURCES, DESTINATIONS = 1000, 200
 SNAPSHOTS, SNAPSHOT_S = 3, 3600
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,16 +76,8 @@ def interactions(events: int) -> Interactions:
 
 def make_store(folder: Path, events: int) -> None:
     src, dst, t, _ = interactions(events)
-    known = {"op": np.ones(events, np.int8), "src": src, "dst": dst, "t": t * 1_000_000}
-    schema = event_schema("int")
-    columns = [
-        pa.array(known[field.name]).cast(field.type) if field.name in known
-        else pa.array(np.ones(events)).cast(field.type) if field.name == "weight"
-        else pa.nulls(events, field.type)
-        for field in schema
-    ]  # fmt: skip
     lanes = [Lane(name=name, algorithm=name, parts=2) for name in ("hash", "sep")]
-    build_store(pa.table(columns, schema=schema), folder, interval_us=SNAPSHOT_S * 1_000_000, lanes=lanes)
+    store_of(folder, src, dst, t * 1_000_000, interval_us=SNAPSHOT_S * 1_000_000, lanes=lanes)
 
 
 @contextmanager
@@ -118,12 +111,15 @@ def settled(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def learn(store: Path, kind: str, ranks: Ranks, batch: int, watch: str) -> dict[str, Any]:
+def learn(spec: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     """Two snapshots learned, three predicted; of the second one's training what ``watch`` looks at."""
-    name, lane_name, _ = KINDS[kind]
-    lane = LaneReader(store, lane_name)
+    lane, watch = LaneReader(spec["store"], spec["lane"]), spec["watch"]
     config = TrainerConfig(
-        lane=lane_name, model=name, strategy=kind, window=2, optimisation=Optimisation(batch_size=batch)
+        lane=spec["lane"],
+        model=spec["model"],
+        strategy=spec["strategy"],
+        window=2,
+        optimisation=Optimisation(batch_size=spec["batch"]),
     )
     session = Session(config, lane, ranks)
     model, strategy = session.model, session.strategy
@@ -174,7 +170,7 @@ def _kernels_us(profile: Any) -> float:
 def started(spec: dict[str, Any]) -> dict[str, Any]:
     """What ``learn`` finds with so many ranks: one in this process, several in processes of their own."""
     if spec["ranks"] == 1:
-        return _learned(spec, Ranks.from_environment(spec["device"]))
+        return learn(spec, Ranks.from_environment(spec["device"]))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -196,13 +192,9 @@ def started(spec: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _learned(spec: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    return learn(Path(spec["store"]), spec["kind"], ranks, spec["batch"], spec["watch"])
-
-
 def as_rank(spec: dict[str, Any]) -> None:
     ranks = Ranks.from_environment(spec["device"])
-    found = _learned(spec, ranks)
+    found = learn(spec, ranks)
     if ranks.rank == 0:
         Path(spec["out"]).write_text(json.dumps(found))
     ranks.close()
@@ -219,9 +211,12 @@ def strategies(
     store: Path, device: str, most: int, batch: int
 ) -> Iterator[tuple[list[str], Counter[str], bool]]:
     """A row of the table for every strategy and number of ranks, where the host waits, and whether scores agree."""
-    for kind, (name, _, sizes) in KINDS.items():
+    for kind, name, lane, sizes in KINDS:
         for size in (size for size in sizes if size <= most):
-            spec = {"store": str(store), "kind": kind, "ranks": size, "batch": batch, "device": device}
+            spec = {
+                "store": str(store), "strategy": kind, "model": name, "lane": lane, "ranks": size, "batch": batch,
+                "device": device,
+            }  # fmt: skip
             on_gpu = device == "cuda"
             host = started({**spec, "device": "cpu", "watch": "clock"})
             seen = started({**spec, "watch": "waits"}) if on_gpu or size == 1 else host
@@ -321,6 +316,7 @@ def main() -> None:
     print(hardware(given.device), end="\n\n")
     titles = "what | ranks | scores differ | waits a step | ms a step | of it kernels | events/s | MiB"
     print(f"| {titles} |", "|" + "---|" * len(rows[0]), *(f"| {' | '.join(row)} |" for row in rows), sep="\n")
+    table(TITLES, list(epochs(given.device, small=given.small)))
     table(
         "a snapshot of 10 intervals as | ms | MB | times faster than int64 COO",
         list(transfers(torch.device(given.device), small=given.small)),

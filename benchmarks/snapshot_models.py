@@ -3,14 +3,18 @@
 Anchors take turns with ours in one run; a figure is the median of the thread's processor time, which other load on the
 machine changes less than the clock. IBM's EvolveGCN and TM-GCN (with WD-GCN) are not packages, so their ways are written
 here from the equations: a torch.sparse product for each snapshot, one matrix for each gate, all in Python loops. T-GCN's
-anchor is PyTorch Geometric Temporal, if it can be imported:
+and DCRNN's anchors are cells of PyTorch Geometric Temporal, if it can be imported:
 
     pip install --no-deps --target anchors torch-geometric-temporal==0.56.0 torch-geometric
     PYTHONPATH=anchors python benchmarks/snapshot_models.py
+
+Its DCRNN makes a dense matrix of the graph in each of its convolutions, 1.6 GB for 20,000 nodes. With --nodes 2000 that
+hardly counts. Every edge here has its reverse, for the cell gives inf where a source has no in-edge.
 """
 
 import argparse
 import importlib.util
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -22,10 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from trainer.models.interface import ModelShape, SnapshotModel, create_model
-from trainer.models.stages import GraphStage
+from trainer.models.stages import CellStage, GraphStage
 from trainer.models.unroll import unroll
 from trainer.nn.aggregate import aggregate_normalised
 from trainer.nn.csr_graph import CSRGraph
+from trainer.nn.directed_graph import DirectedGraph
 
 Step = Callable[[], Any]
 HIDDEN, SIGNATURE = 64, 32
@@ -47,8 +52,12 @@ class Whole:
     def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
         return [stage.summary(graph, rows) for graph, rows in zip(self._graphs, x, strict=True)]
 
-    def along_both(self, stage: Any, x: Tensor, carry: Any) -> tuple[Tensor, Any]:
-        raise NotImplementedError
+    def along_both(self, stage: CellStage, x: Tensor, carry: Any) -> tuple[Tensor, Any]:
+        found = []
+        for graph, rows in zip(self._graphs, x, strict=True):
+            carry = stage(DirectedGraph(graph, graph), rows, carry)
+            found.append(carry)
+        return torch.stack(found), carry
 
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, self._there[self.steps - len(x) :]
@@ -128,30 +137,36 @@ class IbmWdGcn(nn.Module):
         return rows
 
 
-def temporal_tgcn(edges: list[Tensor], rows: Tensor) -> Step | None:
-    """Two cells of PyTorch Geometric Temporal, one on the other."""
+def temporal(file: str, name: str, *terms: int) -> Callable[[list[Tensor], Tensor], Step] | None:
+    """Two cells of PyTorch Geometric Temporal, one on the other; None: it is not installed."""
     package = importlib.util.find_spec("torch_geometric_temporal")
     if package is None or package.submodule_search_locations is None:
         print("no PyTorch Geometric Temporal")
         return None
-    # the package itself imports torch_sparse, which has no wheel; the cell does not
-    path = Path(package.submodule_search_locations[0]) / "nn/recurrent/temporalgcn.py"
-    spec = importlib.util.spec_from_file_location("temporalgcn", path)
+    # the package itself imports torch_sparse, which has no wheel; the cells do not
+    path = Path(package.submodule_search_locations[0]) / f"nn/recurrent/{file}.py"
+    spec = importlib.util.spec_from_file_location(file, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[file] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    cells = [module.TGCN(rows.shape[2], HIDDEN), module.TGCN(HIDDEN, HIDDEN)]
+    cell = getattr(module, name)
 
-    def step() -> None:
-        states: list[Tensor | None] = [None, None]
-        for edge, x in zip(edges, rows, strict=True):
-            states[0] = cells[0](x, edge, None, states[0])
-            states[1] = cells[1](states[0], edge, None, states[1])
-        assert states[1] is not None
-        states[1].square().mean().backward()
+    def made(edges: list[Tensor], rows: Tensor) -> Step:
+        first, second = cell(rows.shape[2], HIDDEN, *terms), cell(HIDDEN, HIDDEN, *terms)
+        weights = [torch.ones(edge.shape[1]) if terms else None for edge in edges]
 
-    return step
+        def step() -> None:
+            low = high = None
+            for edge, weight, x in zip(edges, weights, rows, strict=True):
+                low = first(x, edge, weight, low)
+                high = second(low, edge, weight, high)
+            assert high is not None
+            high.square().mean().backward()
+
+        return step
+
+    return made
 
 
 def graphs_of(nodes: int, degree: int, steps: int) -> tuple[list[CSRGraph], list[Tensor], list[Tensor]]:
@@ -239,6 +254,7 @@ def main() -> None:
     parser.add_argument("--degree", type=int, default=10)
     parser.add_argument("--steps", type=int, default=6, help="snapshots of the window")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--only", default="", help="models whose name has this word, or product")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -247,7 +263,7 @@ def main() -> None:
     print(
         f"{args.nodes} nodes, {len(graphs[0].sources)} edges, {args.steps} snapshots, 2 layers, hidden {HIDDEN}"
     )
-    for width in (SIGNATURE + 3, HIDDEN):
+    for width in (SIGNATURE + 3, HIDDEN) if args.only in "product" else ():
         products(graphs[0], sparse[0], edges[0], width, args.repeat)
     rows = torch.randn(args.steps, args.nodes, SIGNATURE + 3)
 
@@ -260,19 +276,21 @@ def main() -> None:
         return lambda: model(sparse, list(rows))[-1].square().mean().backward()
 
     inputs = rows.shape[2]
-    for name, anchor in (
+    anchors = (
         ("evolvegcn-o", IbmEvolveGcnO(inputs)),
         ("tmgcn", IbmTmGcn(inputs, args.steps)),
         ("wdgcn", IbmWdGcn(inputs)),
-    ):
-        for last in (False, True):
+    )
+    for name, anchor in anchors:
+        for last in (False, True) if args.only in name else ():
             rest = "newest rows" if last else "all rows"
             row(f"{name}, {rest}", {"ours": ours(name, last=last), "IBM's way": ibm(anchor)}, args.repeat)
-    anchor_step = temporal_tgcn(edges, rows)
-    alone = {"ours": ours("tgcn", last=True)}
-    row("tgcn", alone if anchor_step is None else {**alone, "PyG Temporal": anchor_step}, args.repeat)
-    for name in ("cdgcn", "evolvegcn-h", "sage-linear"):
-        row(name, {"ours": ours(name, last=True)}, args.repeat)
+    peers = {"tgcn": ("temporalgcn", "TGCN"), "dcrnn": ("dcrnn", "DCRNN", 2)}
+    for name in (*peers, "cdgcn", "evolvegcn-h", "sage-linear"):
+        if args.only in name:
+            peer = temporal(*peers[name]) if name in peers else None  # type: ignore[arg-type]
+            theirs = {} if peer is None else {"PyG Temporal": peer(edges, rows)}
+            row(name, {"ours": ours(name, last=True), **theirs}, args.repeat)
 
 
 if __name__ == "__main__":

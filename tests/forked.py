@@ -11,7 +11,7 @@ import pytest
 from streaming import T0, configuration, edge, fresh_topic, send, written
 
 INTEGRATION = Path(__file__).parent / "integration"
-PRELOAD = ["lane_crash_job", "compaction_crash_job", "command_job"]
+PRELOAD = ["lane_crash_job", "compaction_crash_job", "command_job", "trainer_job"]
 
 
 @pytest.fixture(scope="session")
