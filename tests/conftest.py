@@ -1,10 +1,12 @@
 """Rules and fixtures of the whole test run."""
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import IO, Any
 
 import pytest
 from double_precision import double  # noqa: F401  a fixture for all tests
@@ -35,6 +37,27 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 _MEMORY = Path("/dev/shm")
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector does not walk all modules and tests again at the end of every job."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_power_failure() -> Iterator[None]:
+    """Nobody cuts this machine's power: this process does not wait for the disk, which would be most of many tests' time.
+
+    What a power failure leaves is tested on a disk of its own (crash_disk.py). Processes that tests start do sync.
+    """
+
+    def fsync(file: int | IO[Any]) -> None:
+        os.fstat(file if isinstance(file, int) else file.fileno())  # a closed file is an error as before
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        yield
 
 
 @pytest.fixture

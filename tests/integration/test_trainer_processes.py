@@ -19,6 +19,7 @@ from bad_connections import bad_connections
 from log_lines import error_of, log_lines
 from trainer_streams import held_back, make_lane, meetings
 
+IMPATIENT = Path(__file__).parent / "impatient"
 SNAPSHOTS = 30
 PATIENCE_S = 300  # a rank alone loads its libraries for tens of seconds on a machine that is busy enough
 
@@ -40,10 +41,10 @@ def configure(folder: Path, **keys: object) -> Path:
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen]:
-    """``freshet-trainer`` in a process of its own; it and its ranks are gone afterwards."""
+def started(*arguments: str, **more: str) -> Iterator[subprocess.Popen]:
+    """``freshet-trainer`` in a process of its own, with more in its environment; it and its ranks are gone afterwards."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FRESHET_")}
-    environment["OMP_NUM_THREADS"] = "1"
+    environment |= {"OMP_NUM_THREADS": "1", **more}
     process = subprocess.Popen(
         [sys.executable, "-m", "trainer.cli", *arguments],
         stdout=subprocess.PIPE,
@@ -173,7 +174,8 @@ def test_a_rank_that_stands_still_for_a_while_is_waited_for_and_told_by_the_othe
     shutil.copytree(store, tmp_path / "store")
     go_on = held_back(tmp_path / "store", "hash", 4)
     config = configure(tmp_path)
-    with started("run", "--config", str(config), "--ranks", "2", "--json") as process:
+    arguments = "run", "--config", str(config), "--ranks", "2", "--json"
+    with started(*arguments, PYTHONPATH=str(IMPATIENT)) as process:
         until(lambda: len(scored(tmp_path)) >= 3, "the third snapshot")
         rank_0 = served(process, 2)[0]
         (slow,) = (rank for rank in ranks_of(process) if rank.environ().get("RANK") == "1")

@@ -1,10 +1,8 @@
-"""Random scripts for tests of lanes: any events, any intervals, on a disk that is told nothing."""
+"""Random scripts for tests of lanes: any events, any intervals."""
 
-import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -61,6 +59,6 @@ def table_of(rows: list[Row]) -> pa.Table:
 
 @contextmanager
 def scratch_store():
-    """A folder, and a disk that is told nothing: what is durable is other tests' concern."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync"):
+    """A folder for one example."""
+    with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)

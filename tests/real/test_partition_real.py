@@ -1,5 +1,7 @@
 """Partitioners on real graphs: the figures that ``docs/partitioning.md`` states, and the bounds that always hold."""
 
+from functools import cache
+
 import pyarrow.parquet as pq
 import pytest
 from real_data import real_file
@@ -13,6 +15,7 @@ DAY_US = 86_400_000_000
 pytestmark = pytest.mark.real
 
 
+@cache
 def events(name):
     return read_events(real_file(f"{name}.parquet")).events
 

@@ -21,22 +21,29 @@ pytestmark = [pytest.mark.real, pytest.mark.integration]
 LANES = [{"name": name, "algorithm": name, "parts": 2} for name in ("distdy", "sep", "hash")]
 
 GRAPHS = {
-    # file: inserts, deletes
-    "collegemsg.parquet": (59_835, 0),
-    "as733_deltas.parquet": (122_605, 110_033),
+    # file: inserts, deletes, days of a snapshot, events of a step
+    "collegemsg.parquet": (59_835, 0, 1, 512),
+    "as733_deltas.parquet": (122_605, 110_033, 7, 128),
 }
 
 
 @pytest.mark.parametrize("message_format", ["json", "arrow"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane_and_is_learned(
-    kafka: str, tmp_path: Path, name: str, message_format: str
+    kafka: str, scratch: Path, name: str, message_format: str
 ) -> None:
-    path, (inserts, deletes) = real_file(name), GRAPHS[name]
-    topic, store = fresh_topic(kafka), tmp_path / "store"
+    path, (inserts, deletes, days, batch_size) = real_file(name), GRAPHS[name]
+    topic, store = fresh_topic(kafka), scratch / "store"
+    lanes = LANES if message_format == "json" else LANES[-1:]  # of the same log
     sent = result("replay", path, "--bootstrap", kafka, "--topic", topic, "--format", message_format)
-    content = configuration(store, kafka, {"name": topic, "format": message_format}, lanes=LANES)
-    ran = result("run", "--config", written(tmp_path, content), "--until-idle", "2")
+    content = configuration(
+        store,
+        kafka,
+        {"name": topic, "format": message_format},
+        lanes=lanes,
+        snapshots={"interval_s": days * 86_400},
+    )
+    ran = result("run", "--config", written(scratch, content), "--until-idle", "2")
     assert sent["sent"] == ran["events"] == inserts + deletes
     assert (ran["refused"], ran["late"]) == (0, 0)
 
@@ -49,7 +56,7 @@ def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane_and_is_learned(
     reader = LogReader(store)
     live = live_pairs_of(reader)
     assert live == live_pairs_by_hand(file)
-    for lane in LANES:
+    for lane in lanes:
         manifests = LaneReader(store, lane["name"]).manifests  # type: ignore[arg-type]
         assert [manifest.tau for manifest in manifests] == [snapshot.tau for snapshot in reader.snapshots]
         undirected = {(min(pair), max(pair)) for pair in live}
@@ -57,15 +64,17 @@ def test_a_real_stream_is_in_the_log_exactly_and_in_every_lane_and_is_learned(
         assert manifests[-1].live_nodes == len(nodes)
     assert result("verify", store)["problems"] == []
     if message_format == "json":  # the log is the same, whatever the format
-        learned_by_two_ranks(tmp_path, store, events=inserts + deletes, snapshots=len(reader.snapshots))
+        learned_by_two_ranks(
+            scratch, store, batch_size, events=inserts + deletes, snapshots=len(reader.snapshots)
+        )
 
 
-def learned_by_two_ranks(folder: Path, store: Path, *, events: int, snapshots: int) -> None:
+def learned_by_two_ranks(folder: Path, store: Path, batch_size: int, *, events: int, snapshots: int) -> None:
     """Train continually on the distdy lane of a store; the scores must deserve the name."""
     trained = trainer(
         folder, "run", "--ranks", "2", "--until-idle", "1",
         store=str(store), lane="distdy", model="sage-linear", strategy="vertex",
-        model_params={"hidden": 64}, checkpoint_every=50, optimisation={"epochs": 1, "batch_size": 512},
+        model_params={"hidden": 64}, checkpoint_every=50, optimisation={"epochs": 1, "batch_size": batch_size},
     )  # fmt: skip
     assert (trained["events"], trained["snapshots"]) == (events, snapshots)
     assert trained["ap"] > trained["random_ap"] + 0.1

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 from real_data import real_file
-from trainer_command import trainer
+
+from schemas.trainer_config import TrainerConfig
+from trainer.evaluation.evaluate import evaluate
+from trainer.evaluation.split import parse_shares
+from trainer.ranks import Ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -26,46 +30,65 @@ FLOORS = {
 """Mean squared errors of the test, computed from the sources by plain NumPy."""
 
 
-def accuracy(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "snapshot_accuracy.py"),
-        *arguments,
-        "--out",
-        str(out),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=550, check=True, env=environment)
-
-
 @pytest.mark.parametrize("name", FLOORS)
 def test_floors_of_the_node_streams_are_those_that_are_known(name: str, tmp_path: Path) -> None:
     stream = STREAMS[name]
     real_file(stream.source)
-    result = trainer(
-        tmp_path, "evaluate", "--data", str(written(name, tmp_path)), "--split", stream.split, lane="hash",
-        task="node-regression", model="tgcn", strategy="whole", window=1, optimisation={"epochs": 1},
-        model_params={"hidden": 2, "layers": 1, "signature": 0}, **stream.config,
-    )  # fmt: skip
+    keys = {
+        "lane": "hash", "task": "node-regression", "model": "tgcn", "strategy": "whole", "window": 1,
+        "model_params": {"hidden": 2, "layers": 1, "signature": 0}, "optimisation": {"epochs": 1},
+    }  # fmt: skip
+    config = TrainerConfig.model_validate(keys | stream.config)
+    file, shares = written(name, tmp_path), parse_shares(stream.split)
+    result = evaluate(config, file, Ranks(), shares=shares, seeds=1)
+    assert result is not None
     for floor, expected in FLOORS[name].items():
         assert result[f"{floor}_mse"] == pytest.approx(expected, rel=0.01), floor
     assert result["random_mse"] == pytest.approx(result["age_persistence_mse"], rel=1e-4)
 
 
-def test_the_table_is_printed_again_without_running_a_cell(tmp_path: Path) -> None:
+def test_the_table_is_printed_again_without_running_a_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     real_file(STREAMS["england_covid"].source)
-    given = ["--nodes", "--data", "england_covid", "--models", "tgcn", "--seeds", "0", "1", "--epochs", "2"]
-    first, again = (
-        accuracy(tmp_path / "results.parquet", *given, "--params", "{hidden: 8}") for _ in range(2)
+    out = tmp_path / "results.parquet"
+    script = str(ROOT / "benchmarks" / "snapshot_accuracy.py")
+    given = [
+        script,
+        "--nodes",
+        "--data",
+        "england_covid",
+        "--models",
+        "tgcn",
+        "--seeds",
+        "0",
+        "--epochs",
+        "2",
+    ]
+    given += ["--params", "{hidden: 8}", "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    first = subprocess.run(
+        [sys.executable, *given], capture_output=True, text=True, timeout=550, check=True, env=environment
     )
     rows = {
         line.split(" | ")[0].strip("| `"): line for line in first.stdout.splitlines() if line.startswith("|")
     }
-    assert float(rows["tgcn"].split(" | ")[1].split(" ± ")[0]) < 68
+    assert float(rows["tgcn"].split(" | ")[1]) < 68
     assert rows["persistence"].split(" | ")[1] == "67.8824"
-    assert [line for line in again.stdout.splitlines() if line.startswith("|")] == list(rows.values())
-    assert "number=4 of=4" in first.stdout + first.stderr
-    assert "number=" not in again.stdout + again.stderr
+    assert "number=2 of=2" in first.stdout + first.stderr
+    results = out.read_bytes()
+    monkeypatch.setattr(sys, "argv", given)
+    snapshot_accuracy.main()
+    again = capsys.readouterr().out
+    assert [line for line in again.splitlines() if line.startswith("|")] == list(rows.values())
+    assert out.read_bytes() == results  # with the seconds that each cell took
+
+
+def test_figures_are_means_over_seeds_with_their_standard_deviation() -> None:
+    rows = [{"mse": 1.0}, {"mse": 3.0}, {"mse": None}]
+    assert snapshot_accuracy.shown(rows, "mse") == "2.0000 ± 1.4142"
+    assert snapshot_accuracy.shown(rows, "mse", spread=False) == "2.0000"
+    assert snapshot_accuracy.shown(rows, "ap") == "–"
 
 
 def test_every_registered_snapshot_model_has_cells_that_can_work(

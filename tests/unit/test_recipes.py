@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,26 +85,33 @@ def test_a_toy_is_trained_by_the_daemon(kind: str, tmp_path: Path) -> None:
         **RECIPES[kind],
     }
     config.write_text(json.dumps(keys), encoding="utf-8")
-    result = run(tree, "run", "--config", str(config), "--until-idle", "0", "--json")
+    learn = ("run", "--config", str(config), "--until-idle", "0", "--json")
+    result, listed = run(tree, learn, ("models", "--json"))
     assert result["snapshots"] == 3
     assert result["steps"] > 0
     assert result["loss"] > 0
     name = RECIPES[kind][kind]
-    listed = {each["name"]: each for each in run(tree, "models", "--json")[_plural(kind)]}
-    assert listed[name]["summary"]
+    assert {each["name"]: each for each in listed[_plural(kind)]}[name]["summary"]
 
 
-def run(tree: Path, *words: str) -> dict[str, Any]:
-    """A command of the trainer with a tree's code; what it prints."""
-    program = (
-        f"import sys; sys.path.insert(0, {str(tree)!r}); import trainer.cli; "
-        f"assert trainer.cli.__file__.startswith({str(tree)!r}); trainer.cli.main()"
-    )
+def run(tree: Path, *commands: Sequence[str]) -> list[dict[str, Any]]:
+    """Commands of the trainer with a tree's code, one after the other in one process; what each prints."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(tree)!r})
+import trainer.cli
+assert trainer.cli.__file__.startswith({str(tree)!r})
+for sys.argv[1:] in {commands!r}:
+    try:
+        trainer.cli.main()
+    except SystemExit as ended:
+        assert not ended.code
+"""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program, *words], capture_output=True, text=True, check=False, cwd=tree
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False, cwd=tree
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def _plural(kind: str) -> str:

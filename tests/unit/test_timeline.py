@@ -1,6 +1,5 @@
 """A lane's timeline under ``whole``: where it starts, what it skips, what it smooths, what it holds and what it sends."""
 
-import gc
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -260,7 +259,6 @@ def test_an_advance_touches_what_changed_and_not_what_lives(
         view = TimelineView(lane, 3, Smoothing(**smoothing), NodeNames())
         taken = []
         for manifest in lane.manifests:
-            gc.collect()
             tracemalloc.start()
             view.advance(manifest)
             taken.append(tracemalloc.get_traced_memory()[1])
