@@ -1,6 +1,7 @@
-"""kill -9 of one rank, again and again, under torchrun: python benchmarks/rank_kills.py [--kills 20] [--ranks 2].
+"""kill -9 of one rank, again and again, under torchrun: python benchmarks/rank_kills.py [--kills 20] [--strategy pac].
 
-``freshet-trainer run`` with the strategy ``pac`` on a ``sep`` lane of invented meetings, started by torchrun. Whenever a
+``freshet-trainer run`` with the strategy ``pac`` on a ``sep`` lane of invented meetings, or with ``snapshot`` on a
+``hash`` lane, started by torchrun. Whenever a
 snapshot more has been scored, one rank drawn by chance is killed after a random part of a second; torchrun starts all of
 them again. A kill is *recovered* if another snapshot was scored afterwards within two minutes. Then the run goes on to
 its end, and every figure of its scores is compared with those of a run that nobody disturbed. Exit code 1 if a kill is
@@ -45,18 +46,31 @@ FIGURES = (
     "discarded",
 )
 
+KEYS: dict[str, dict[str, Any]] = {
+    "pac": {"lane": "sep", "model": "tgn-history", "strategy_params": {"shuffle_every": 4}},
+    "snapshot": {"lane": "hash", "model": "cdgcn", "strategy_params": {"blocks": 2}, "window": 6},
+}
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--model", default="tgn-history")
+    parser.add_argument("--strategy", choices=list(KEYS), default="pac")
+    parser.add_argument("--model", help="default: tgn-history, or cdgcn under snapshot")
+    parser.add_argument("--snapshots", type=int, help="default: 3 per kill, and 10")
     given = parser.parse_args()
-    snapshots = 3 * given.kills + 10
+    snapshots = given.snapshots or 3 * given.kills + 10
     with tempfile.TemporaryDirectory(prefix="freshet-kills-") as name:
         folder = Path(name)
-        lane = Lane(name="sep", algorithm="sep", parts=PARTS, params={"hubs": 0.1})
+        params = {"hubs": 0.1} if given.strategy == "pac" else {}
+        lane = Lane(
+            name=KEYS[given.strategy]["lane"],
+            algorithm=KEYS[given.strategy]["lane"],
+            parts=PARTS,
+            params=params,
+        )
         build_store(meetings(snapshots, given.seed), folder / "store", interval_us=US_PER_S, lanes=[lane])
         with trainer(folder, "straight", given) as process:
             ends(process, folder / "straight")
@@ -125,10 +139,9 @@ def trainer(folder: Path, name: str, given: argparse.Namespace) -> Iterator[subp
         yaml.safe_dump(
             {
                 "store": str(folder / "store"),
-                "lane": "sep",
-                "model": given.model,
-                "strategy": "pac",
-                "strategy_params": {"shuffle_every": 4},
+                "strategy": given.strategy,
+                **KEYS[given.strategy],
+                **({"model": given.model} if given.model else {}),
                 "checkpoint": str(folder / name / "checkpoints"),
                 "metrics": {"port": 0},
             }

@@ -43,6 +43,8 @@ def check_parameters(kind: Callable[..., Any], given: Mapping[str, Any], where: 
         for kind_of_default, fitting, words in _KINDS:
             if not isinstance(known[name], kind_of_default):
                 continue
+            if known[name] == "auto" and isinstance(value, int) and not isinstance(value, bool):
+                break  # what is chosen by itself may be a number; its owner says whether
             if not isinstance(value, fitting) or (isinstance(value, bool) and kind_of_default is not bool):
                 raise Failure(f"{where}: {name} must be {words}, found {value!r}")
             break

@@ -101,11 +101,11 @@ def test_directed_graphs_have_every_pair_both_ways_with_its_weight(tmp_path: Pat
 def told(horizon: Horizon) -> list[dict[Any, Any]]:
     """Each snapshot of a horizon by dense ids: values by pair, and inputs and presence by node."""
     found: list[dict[Any, Any]] = []
-    for at, graph in enumerate(horizon.graphs):
+    for at, graph in enumerate(horizon.graphs()):
         rows = np.repeat(np.arange(graph.num_targets), np.diff(graph.indptr.numpy()))
         pairs = zip(horizon.nodes[rows].tolist(), horizon.nodes[graph.sources.numpy()].tolist(), strict=True)
         values = [1.0] * len(graph.sources) if graph.values is None else graph.values.tolist()
-        inputs = torch.cat([horizon.inputs[at].features, horizon.inputs[at].structure], dim=1).tolist()
+        inputs = torch.cat([horizon.inputs(at).features, horizon.inputs(at).structure], dim=1).tolist()
         there = horizon.there[at].tolist()
         found.append({**dict(zip(pairs, values, strict=True)), "tau": horizon.taus[at]})
         found[-1] |= {
@@ -302,8 +302,11 @@ def test_memory_follows_the_nodes_that_live(tmp_path: Path) -> None:
         horizon = session.strategy._timeline.through_newest(NOBODY)
         held.append(
             session.strategy.held_bytes["timeline"]
-            + sum(each.features.nbytes + each.structure.nbytes for each in horizon.inputs)
-            + sum(graph.sources.nbytes + graph.indptr.nbytes for graph in horizon.graphs)
+            + sum(
+                each.features.nbytes + each.structure.nbytes
+                for each in map(horizon.inputs, range(len(horizon.taus)))
+            )
+            + sum(graph.sources.nbytes + graph.indptr.nbytes for graph in horizon.graphs())
             + sum(snapshot.nbytes for snapshot in session.view.timeline.snapshots)
         )
         rows.append(len(horizon.nodes))

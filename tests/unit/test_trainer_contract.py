@@ -32,7 +32,10 @@ from trainer.tasks.link_prediction import LinkPrediction, predict
 KINDS = {name: getattr(found, "kind", "") for name, found in sorted(MODELS.all().items())}
 SNAPSHOT_MODELS = [name for name, kind in KINDS.items() if kind == "snapshot"]
 EVENT_MODELS = [name for name, kind in KINDS.items() if kind == "event"]
-TRAINED = {"vertex": "sage-linear", "whole": "sage-linear", "sequential": "tgn-history", "pac": "tgn-history"}
+TRAINED = {
+    "vertex": "sage-linear", "whole": "sage-linear", "snapshot": "sage-linear",
+    "sequential": "tgn-history", "pac": "tgn-history",
+}  # fmt: skip
 NAMES = sorted(STRATEGIES.all())
 
 
@@ -44,7 +47,7 @@ def small(name: str, features: int, window: int = 2) -> Model:
 def session_in(folder: Path, strategy: str, model: str, **more: object) -> Session:
     """A strategy with one rank on a small lane."""
     # a pass of whole is a step over all events, where others take one per 16
-    params = {"steps": 4} if strategy == "whole" else {}
+    params = {"steps": 4} if strategy in ("whole", "snapshot") else {}
     return session_on(make_lane(folder, **more), strategy, model, strategy_params=params)
 
 

@@ -203,6 +203,7 @@ def prepare(
     epoch: int = 0,
     share: Share | None = None,
     stored: Judged | None = None,
+    learns_all: bool = False,
 ) -> Examples:
     """Draw a snapshot's negatives and look everything up, then let ``history`` remember the snapshot.
 
@@ -219,6 +220,7 @@ def prepare(
         epoch: Distinguishes the training negatives of repeated passes.
         share: What this rank learns from; None: its own events.
         stored: What the events are judged by; None: that is drawn.
+        learns_all: Whether this rank learns from the events of all ranks.
     """
     inserts = insert_events(events)
     src, dst = inserts.src, inserts.dst
@@ -228,7 +230,7 @@ def prepare(
     training_pool = seen if sampling.training_pool is None else sampling.training_pool
     possible = min(len(training_pool), len(judged_pool)) > 1
     mine = np.nonzero(owned[src])[0] if possible else np.empty(0, np.int64)
-    taught = mine
+    taught = np.arange(len(src)) if learns_all and possible else mine
     weights: Int64 | None = None
     if share is not None and possible:
         weights = share.weigh(training_pool)

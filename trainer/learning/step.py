@@ -2,6 +2,7 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,8 +64,28 @@ class Learner:
             loss: This rank's, a scalar; None: it has nothing to learn in this step.
             weight: Of this rank's loss in the sum.
         """
-        self._backward(loss, weight)
+
+        def backward() -> Tensor | None:
+            if loss is not None:
+                (loss if weight == 1.0 else loss * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+            return loss
+
+        self.follow(backward)
+
+    def follow(self, backward: Callable[[], Tensor | None]) -> None:
+        """As ``step``, with a gradient that is made piece by piece.
+
+        Args:
+            backward: Adds this rank's part to the gradients of the weights, which are empty before; returns its loss, a
+                scalar, or None if it has nothing to learn.
+        """
         began = time.perf_counter()
+        for each in self._weights:
+            each.grad = None
+        loss = backward()
+        if loss is not None:
+            spoil(self._weights, loss)
+        began = self._lap("backward", began)
         if self._averages_every is None:
             self._ranks.sum_gradients(self._weights)
         began = self._lap("synchronise", began)
@@ -117,15 +138,6 @@ class Learner:
         """Continue from a ``state()``."""
         self.rate.restore(state["rate"])
         self.steps = int(state.get("steps", 0))  # earlier checkpoints have none
-
-    def _backward(self, loss: Tensor | None, weight: float) -> None:
-        began = time.perf_counter()
-        for each in self._weights:
-            each.grad = None
-        if loss is not None:
-            (loss if weight == 1.0 else loss * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
-            spoil(self._weights, loss)
-        self._lap("backward", began)
 
     def _lap(self, phase: str, since: float) -> float:
         now = time.perf_counter()

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
 
+Rows = Any
+"""Rows between graph stages, as a layout holds them: a tensor, or whatever else it makes of its snapshots."""
+
 
 class Layout(Protocol):
     """The grid of snapshots × nodes, held by one rank or several, while a model passes over it.
@@ -17,11 +20,11 @@ class Layout(Protocol):
 
     steps: int
 
-    def inputs(self) -> Tensor:
+    def inputs(self) -> Rows:
         """Rows that the first stage takes, as this layout holds them between graph stages."""
         ...
 
-    def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
+    def along_graph(self, stage: GraphStage, weights: list[Any], x: Rows) -> Rows:
         """A graph stage in every snapshot.
 
         If there are weights of fewer snapshots, the rest of the model needs those newest ones only: a layout may leave
@@ -29,20 +32,24 @@ class Layout(Protocol):
         """
         ...
 
-    def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
+    def summaries(self, stage: GraphStage, x: Rows) -> list[Tensor]:
         """``stage.summary`` of every snapshot, for a stage that summarises; differentiable."""
         ...
 
-    def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+    def along_both(self, stage: CellStage, x: Rows, carry: Carry) -> tuple[Rows, Carry]:
         """A cell stage over all snapshots, one after the other."""
         ...
 
-    def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def to_nodes(self, x: Rows) -> tuple[Tensor, Tensor]:
         """Rows (t, n, d) of whole nodes over time, and which of them had come by then, bool (t, n)."""
         ...
 
-    def to_snapshots(self, rows: Tensor) -> Tensor:
+    def to_snapshots(self, rows: Tensor) -> Rows:
         """The reverse: rows as graph stages take them."""
+        ...
+
+    def embeddings(self, x: Rows) -> Tensor:
+        """Rows (t, n, d) of a last stage that looks along the graph; zero where a node had not come yet."""
         ...
 
 
@@ -87,7 +94,7 @@ def unroll(
                 x, after = layout.along_both(stage, x, before)
         kept.append(after)
     if not by_node:
-        rows, _ = layout.to_nodes(x)
+        rows = layout.embeddings(x)
     assert rows is not None
     return rows[-1:] if last else rows, kept
 

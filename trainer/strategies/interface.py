@@ -267,6 +267,7 @@ STRATEGIES: Registry[Any] = Registry(
         "trainer.strategies.events.pac",
         "trainer.strategies.snapshots.vertex",
         "trainer.strategies.snapshots.whole",
+        "trainer.strategies.snapshots.snapshot",
     ),
     error=Failure,
     check=_require_strategy,

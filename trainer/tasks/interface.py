@@ -110,6 +110,11 @@ class Answers(Shares, Protocol):
         ...
 
 
+def learns_all(strategy: Shares) -> bool:
+    """Whether every rank learns from the items of all ranks under a strategy, and not from those that it owns."""
+    return getattr(strategy, "learns_all", False)
+
+
 class Judged(Protocol):
     """Predictions of a model and of floors, side by side."""
 

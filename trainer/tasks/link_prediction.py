@@ -20,7 +20,7 @@ from trainer.models.interface import Head, Model
 from trainer.models.link_decoder import LinkDecoder
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
-from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, Shares
+from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, Shares, learns_all
 
 
 @TASKS.register
@@ -125,6 +125,7 @@ def examples_of(
         epoch=epoch,
         share=strategy.share(tau, insert_events(events)),
         stored=stored,
+        learns_all=learns_all(strategy),
     )
 
 

@@ -21,7 +21,7 @@ from trainer.models.interface import Head, Model
 from trainer.models.node_head import NodeRegressor
 from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
-from trainer.tasks.interface import TASKS, Answers, Asks, Reduction
+from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, learns_all
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -71,7 +71,8 @@ class NodeLesson:
         known: float32 (n, KNOWN), of their targets before it.
         target: float32 (n,), after it.
         mean: Of all targets so far, those of this snapshot not included.
-        mine: bool (n,), those of this rank.
+        owned: bool (n,), those that this rank predicts.
+        mine: bool (n,), those that it learns from.
         chosen: bool (n,), those that are asked about.
         excluded: See ``Lesson``.
     """
@@ -82,6 +83,7 @@ class NodeLesson:
     known: Float32
     target: Float32
     mean: float
+    owned: Bool
     mine: Bool
     chosen: Bool
     excluded: dict[str, int] = field(default_factory=dict)
@@ -106,7 +108,13 @@ class NodeLesson:
 
     def part(self, chosen: Int64) -> tuple[NodeQueries, Float32]:
         """See ``Lesson.part``."""
-        rows = np.flatnonzero(self.mine & self.chosen)[chosen]
+        return self._asked(np.flatnonzero(self.mine & self.chosen)[chosen])
+
+    def judged(self) -> tuple[NodeQueries, Float32]:
+        """Questions that this rank predicts, and their true answers."""
+        return self._asked(np.flatnonzero(self.owned & self.chosen))
+
+    def _asked(self, rows: Int64) -> tuple[NodeQueries, Float32]:
         return NodeQueries(self.node[rows], self.known[rows]), self.target[rows]
 
 
@@ -196,6 +204,7 @@ class NodeRegression:
         mean = self._sum / self._count if self._count else 0.0
         self._sum += float(target.sum(dtype=np.float64))
         self._count += len(target)
+        owned = strategy.owned(view.num_nodes)[: len(before)]
         return NodeLesson(
             tau=tau,
             end_us=(tau + 1) * self._lane.header.interval_us - 1,
@@ -203,7 +212,8 @@ class NodeRegression:
             known=np.stack([before, ageing], axis=1),
             target=target,
             mean=mean,
-            mine=strategy.owned(view.num_nodes)[: len(before)],
+            owned=owned,
+            mine=np.ones_like(owned) if learns_all(strategy) else owned,
             chosen=np.ones(len(before), np.bool_),
         )
 
@@ -220,7 +230,7 @@ class NodeRegression:
         self, strategy: Answers, model: Model, floor: Model | None, lesson: NodeLesson, ranks: Ranks
     ) -> NodeErrors | None:
         """See ``Task.judge``."""
-        asked, truth = lesson.part(np.arange(len(lesson)))
+        asked, truth = lesson.judged()
         (values,) = strategy.answer(model, [asked])
         predicted: dict[str, NDArray[np.floating]] = {
             "model": values,

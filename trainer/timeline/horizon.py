@@ -35,6 +35,14 @@ class OnDevice(Protocol):
         """See ``Timeline.rows``."""
         ...
 
+    def active(self, tau: int) -> Int64:
+        """See ``Timeline.active``."""
+        ...
+
+    def release(self, taus: Sequence[int]) -> None:
+        """See ``Timeline.release``."""
+        ...
+
 
 class Horizon:
     """Consecutive snapshots over compact numbers: slots of nodes with an edge in one of them, then those asked for.
@@ -58,6 +66,7 @@ class Horizon:
         self._others = asked[timeline.nodes.find(asked) < 0]
         self.nodes: Int64 = np.concatenate([timeline.nodes.ids, self._others])
         self._timeline, self._view = timeline, view
+        self._graphs: dict[int, CSRGraph] = {}
 
     def places(self, nodes: Int64) -> Int64:
         """Compact numbers int64 (n,) of nodes that are live or were asked for."""
@@ -66,10 +75,27 @@ class Horizon:
         places[others] = len(self._timeline.nodes) + np.searchsorted(self._others, nodes[others])
         return places
 
-    @cached_property
+    def graph(self, at: int) -> CSRGraph:
+        """The adjacency of the snapshot at a place, symmetric and square."""
+        if at not in self._graphs:
+            self._graphs[at] = _widened(self._timeline.graph(self.taus[at]), len(self.nodes))
+        return self._graphs[at]
+
     def graphs(self) -> list[CSRGraph]:
-        """The adjacency of each snapshot, symmetric and square."""
-        return [_widened(self._timeline.graph(tau), len(self.nodes)) for tau in self.taus]
+        """Those of all snapshots."""
+        return [self.graph(at) for at in range(len(self.taus))]
+
+    def active(self, at: int) -> NDArray[np.bool_]:
+        """Bool (n,): the nodes that have an edge in the snapshot at a place, by what the host knows."""
+        found = np.zeros(len(self.nodes), np.bool_)
+        found[self._timeline.nodes.find(self._timeline.active(self.taus[at]))] = True
+        return found
+
+    def release(self, places: Sequence[int]) -> None:
+        """Have the device no longer hold the graphs of snapshots; when they are asked for again, it moves back to them."""
+        for at in places:
+            self._graphs.pop(at, None)
+        self._timeline.release([self.taus[at] for at in places])
 
     @cached_property
     def directed(self) -> list[DirectedGraph]:
@@ -85,24 +111,31 @@ class Horizon:
         come = [self.nodes < host.snapshots[host.place(tau)].num_nodes for tau in self.taus]
         return torch.from_numpy(np.stack(come) & (self.nodes != FREE)).to(self._timeline.transfer.device)
 
-    @cached_property
-    def inputs(self) -> list[NodeInputs]:
-        """The inputs of every node in each snapshot; zeros before a node has come."""
-        return [self._inputs(at) for at in range(len(self.taus))]
-
-    def _inputs(self, at: int) -> NodeInputs:
+    def inputs(self, at: int) -> NodeInputs:
+        """The inputs of every node in the snapshot at a place; zeros before a node has come."""
         tau = self.taus[at]
         rows = self._timeline.rows(tau)
         if len(self._others):
             others = self._timeline.transfer.features(node_rows(self._view, tau, self._others))
             rows = torch.cat([rows, others])
-        features, structure = rows[:, : 1 - STRUCTURE], rows[:, 1 - STRUCTURE :]
-        if self._view.timeline.smoothing.kind == "m-product":
-            features, structure = rows[:, :-STRUCTURE], rows[:, -STRUCTURE:]
-        else:
-            degree = self.graphs[at].degrees.double().log1p().float().unsqueeze(1)
-            structure = torch.cat([degree, structure], dim=1)
-        return NodeInputs(torch.from_numpy(self.nodes), features, structure)
+        means = self._view.timeline.smoothing.kind == "m-product"
+        return _split(self.nodes, rows, None if means else self.graph(at).degrees)
+
+    def inputs_alone(self, at: int, chosen: Int64) -> NodeInputs:
+        """The inputs of nodes, by compact number, that have no edge in the snapshot at a place: its graph is not needed."""
+        nodes = self.nodes[chosen]
+        rows = self._timeline.transfer.features(node_rows(self._view, self.taus[at], nodes))
+        means = self._view.timeline.smoothing.kind == "m-product"
+        return _split(nodes, rows, None if means else rows.new_zeros(len(rows)))
+
+
+def _split(nodes: Int64, rows: Tensor, degrees: Tensor | None) -> NodeInputs:
+    """Inputs of nodes, from ``node_rows`` and, unless those have them, degrees."""
+    if degrees is None:
+        return NodeInputs(torch.from_numpy(nodes), rows[:, :-STRUCTURE], rows[:, -STRUCTURE:])
+    degree = degrees.double().log1p().float().unsqueeze(1)
+    structure = torch.cat([degree, rows[:, 1 - STRUCTURE :]], dim=1)
+    return NodeInputs(torch.from_numpy(nodes), rows[:, : 1 - STRUCTURE], structure)
 
 
 def node_rows(view: TimelineView, tau: int, nodes: Int64) -> Float32:

@@ -1,5 +1,6 @@
 """The timeline of one rank: the last snapshots of the graph on its device, over the nodes that live in them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,14 @@ class Timeline:
         self._moved: dict[bool, DeviceTimeline] = {}
         self._graphs: dict[tuple[int, bool], Any] = {}
         self._rows: dict[int, tuple[int, Tensor]] = {}
+        self._active: dict[int, Int64] = {}
 
     def take_in(self, view: TimelineView) -> None:
         """Take in the newest snapshots of a view."""
         host = view.timeline
         if view is not self._view or host.begun != self._begun:
             self._view, self._begun, self._seen = view, host.begun, -1
-            self._moved, self._graphs, self._rows = {}, {}, {}
+            self._moved, self._graphs, self._rows, self._active = {}, {}, {}, {}
             self.nodes.begin()
             if not host.smooths and host.snapshots[0].undirected is not None:  # taken up in the middle
                 self.nodes.enter(np.unique(host.whole(0, directed=False).ends))
@@ -59,6 +61,7 @@ class Timeline:
         fresh = generation == self.nodes.generation
         self._graphs = {key: graph for key, graph in self._graphs.items() if fresh and key[0] in taus}
         self._rows = {tau: rows for tau, rows in self._rows.items() if tau in taus}
+        self._active = {tau: nodes for tau, nodes in self._active.items() if tau in taus}
 
     def before_newest(self, asked: Int64) -> Horizon:
         """The snapshots before the newest, which its prediction may look at."""
@@ -88,6 +91,19 @@ class Timeline:
             found = self.transfer.features(node_rows(self._view, tau, self.nodes.ids))
             self._rows[tau] = self.nodes.version, found
         return found
+
+    def active(self, tau: int) -> Int64:
+        """Dense ids of the nodes that have an edge in a snapshot, ascending, by what the host knows."""
+        assert self._view is not None
+        if tau not in self._active:
+            host = self._view.timeline
+            self._active[tau] = np.unique(host.whole(host.place(tau), directed=False).ends)
+        return self._active[tau]
+
+    def release(self, taus: Sequence[int]) -> None:
+        """Give up graphs that were made; the device keeps their differences, so making them again sends nothing."""
+        for tau in taus:
+            self._graphs.pop((tau, False), None)
 
     @property
     def memory_bytes(self) -> int:

@@ -112,3 +112,7 @@ class SampledLayout:
     def to_snapshots(self, rows: Tensor) -> Tensor:
         """Not possible: the rows of neighbours are not there."""
         raise AssertionError("a graph stage after a time stage was not refused")
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        """See ``Layout.embeddings``."""
+        return self.to_nodes(x)[0]

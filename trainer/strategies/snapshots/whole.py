@@ -214,7 +214,8 @@ class WholeStrategy(WindowedStrategy):
 
     def _before_any(self, model: SnapshotModel, horizon: Horizon) -> Tensor:
         """Embeddings (n, width) before the first snapshot."""
-        none, last = torch.zeros(len(horizon.nodes), model.width, device=self._device), model.stages[-1]
+        like, last = next(model.parameters()), model.stages[-1]
+        none = like.new_zeros(len(horizon.nodes), model.width)
         return last.before_any(none) if isinstance(last, TimeStage) else none
 
     def _places(self, horizon: Horizon, nodes: Int64) -> Tensor:

@@ -25,8 +25,8 @@ class WholeLayout:
         self.steps = len(horizon.taus)
         self._horizon = horizon
         self._there = horizon.there
-        self._graphs = model.operators(horizon.graphs)
-        rows = torch.stack([model.encode(inputs) for inputs in horizon.inputs])
+        self._graphs = model.operators(horizon.graphs())
+        rows = torch.stack([model.encode(horizon.inputs(at)) for at in range(self.steps)])
         # A signature needs no store: without this a node would have one before it has come.
         self._rows = rows * self._there.unsqueeze(2)
 
@@ -59,3 +59,7 @@ class WholeLayout:
     def to_snapshots(self, rows: Tensor) -> Tensor:
         """See ``Layout.to_snapshots``: they are there."""
         return rows
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        """See ``Layout.embeddings``."""
+        return self.to_nodes(x)[0]

@@ -24,12 +24,14 @@ class WindowedStrategy:
 
     Attributes:
         learner: See ``Strategy``; made by the subclass.
+        learns_all: Whether every rank gets the items of all ranks to learn from, and not those that it owns.
     """
 
     trains: ClassVar[Kind] = "snapshot"
     answers: ClassVar[frozenset[Asks]] = frozenset({"pairs", "nodes"})
     replays: ClassVar[bool] = False
     reads_timeline: ClassVar[bool] = False
+    learns_all: ClassVar[bool] = False
     learner: Learner
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:

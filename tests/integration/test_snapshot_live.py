@@ -1,0 +1,54 @@
+"""Ranks that share snapshots, from a live topic: one of them is killed, all of them are, and fewer go on."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+from streaming import configuration, fresh_topic, send, written
+from streaming import started as stream_started
+from test_node_regression_live import DAYS, days
+from test_trainer_processes import PATIENCE_S, ranks_of, scored, started, until
+
+pytestmark = pytest.mark.integration
+
+
+def test_two_ranks_learn_a_live_stream_through_kills_and_one_goes_on(kafka: str, tmp_path: Path) -> None:
+    topic = fresh_topic(kafka)
+    lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
+    stream = written(tmp_path, configuration(tmp_path / "store", kafka, topic, lanes=lanes))
+    trainer = tmp_path / "trainer.yaml"
+    keys = {
+        "store": str(tmp_path / "store"), "lane": "hash", "model": "cdgcn", "strategy": "snapshot", "window": 3,
+        "strategy_params": {"blocks": 2}, "model_params": {"hidden": 8, "signature": 4},
+        "checkpoint": str(tmp_path / "checkpoints"), "metrics": {"port": 0}, "optimisation": {"epochs": 2},
+    }  # fmt: skip
+    trainer.write_text(yaml.safe_dump(keys), encoding="utf-8")
+    job = stream_started("run", "--config", stream, log=tmp_path / "stream.log")
+    try:
+        with started("run", "--config", str(trainer), "--ranks", "2", "--json") as process:
+            send(kafka, topic, days(0, 4))
+            until(lambda: len(scored(tmp_path)) >= 3, "three snapshots")
+            ranks_of(process)[-1].kill()
+            send(kafka, topic, days(4, 6))
+            until(lambda: len(scored(tmp_path)) >= 5, "two more after the kill")
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, err
+        send(kafka, topic, days(6, DAYS))
+        with started("run", "--config", str(trainer), "--ranks", "1", "--json") as process:
+            until(lambda: len(scored(tmp_path)) >= DAYS - 1, "all snapshots but the open one, on one rank")
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, err
+    finally:
+        job.terminate()
+        job.wait(60)
+    lines = scored(tmp_path)
+    assert [line["sequence"] for line in lines] == list(range(len(lines)))
+    assert json.loads(out)["total_snapshots"] == len(lines)
+    of_two = lines[4]  # with two snapshots or more before it
+    assert of_two["sent_bytes"]["rows_to_nodes"] > 0
+    assert all(line["lag"] == 0 for line in lines[-1:])
+    assert all(line["steps"] == 2 and line["loss"] > 0 for line in lines[1:])

@@ -1,0 +1,307 @@
+"""``snapshot`` beside ``whole``: blocks, ranks, and which rows cross change nothing of what is learned."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rank_equality import begun, predicted, require_equal
+from structlog.testing import capture_logs
+from thread_ranks import side_by_side
+from trainer_sessions import lesson_of, session_on
+from trainer_streams import make_lane, meetings
+
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from trainer.models.unroll import unroll
+from trainer.ranks import Ranks
+from trainer.session.lesson_book import LessonBook
+from trainer.session.session import Session
+from trainer.strategies.interface import strategy_options
+from trainer.strategies.snapshots.blocks import carried_bytes
+from trainer.strategies.snapshots.budget import MIB, Budget
+from trainer.strategies.snapshots.saved_bytes import SavedBytes
+from trainer.timeline.horizon import Horizon
+
+WINDOW = 5
+MODELS = ["sage-linear", "tmgcn", "cdgcn", "wdgcn", "evolvegcn-o", "evolvegcn-h", "tgcn", "gatlstm", "dysat"]
+
+
+@pytest.fixture(scope="module")
+def lane() -> Iterator[LaneReader]:
+    """Nodes come in every snapshot, pairs end, and some nodes have no edge any more."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield make_lane(Path(folder), events=meetings(nodes=40, a_snapshot=9, snapshots=7, features=False))
+
+
+def begun_with(
+    lane: LaneReader,
+    model: str,
+    ranks: Ranks,
+    strategy: str = "snapshot",
+    task: str = "link-prediction",
+    **params: Any,
+) -> Session:
+    more = {"window": WINDOW, "strategy_params": params, "task": task}
+    return begun(lane, strategy, model, ranks, torch.float64, 0.01, **more)
+
+
+def all_learned(session: Session) -> dict[str, Any]:
+    """What is predicted, learned and embedded, snapshot by snapshot, with the lessons that the strategy wants."""
+    found: dict[str, Any] = {}
+    book = LessonBook(session.task, session.strategy.needs.lessons)
+    for manifest in session.lane.manifests:
+        lesson = lesson_of(session, manifest.sequence)
+        found |= predicted(session, manifest.sequence, lesson)
+        book.open(lesson)
+        report = session.strategy.learn(book.with_newest(lesson), 0)
+        found[f"{manifest.tau} events"] = torch.tensor(report.events)
+        found[f"{manifest.tau} loss"] = torch.tensor(np.nan if report.loss is None else report.loss).double()
+        for name, weight in session.model.named_parameters():
+            found[f"{manifest.tau} weight {name}"] = weight.detach().clone()
+            if weight.grad is not None:
+                found[f"{manifest.tau} gradient {name}"] = weight.grad.clone()
+    return found
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("supervise", "task"), [("newest", "link-prediction"), ("horizon", "node-regression")]
+)
+def test_blocks_and_ranks_learn_what_whole_learns(
+    model: str, supervise: str, task: str, lane: LaneReader
+) -> None:
+    """Five snapshots on up to four ranks, in blocks of which some have fewer snapshots than ranks."""
+    one = all_learned(begun_with(lane, model, Ranks(), "whole", task, supervise=supervise))
+    assert any(" gradient " in key for key in one)
+    cases = [(1, 2, "active"), (2, 1, "all"), (2, 4, "active"), (3, 2, "active"), (4, 8, "all")]
+    for size, blocks, rows in cases:
+        params = {"supervise": supervise, "blocks": blocks, "rows": rows}
+        for found in side_by_side(
+            size,
+            lambda ranks, params=params: all_learned(begun_with(lane, model, ranks, task=task, **params)),
+        ):
+            require_equal(found, one, torch.float64)
+
+
+def test_pairs_of_every_snapshot_are_learned_alike_on_any_number_of_ranks(lane: LaneReader) -> None:
+    """Questions about snapshots that several ranks hold, whose ends several ranks hold."""
+    for model in ("cdgcn", "evolvegcn-h"):
+        one = all_learned(begun_with(lane, model, Ranks(), "whole", supervise="horizon"))
+        for size in (2, 3):
+            for found in side_by_side(
+                size,
+                lambda ranks, model=model: all_learned(
+                    begun_with(lane, model, ranks, supervise="horizon", blocks=2)
+                ),
+            ):
+                require_equal(found, one, torch.float64)
+
+
+def test_smoothed_snapshots_and_operators_of_several_are_shared_alike(lane: LaneReader) -> None:
+    for more in (
+        {"smoothing": {"kind": "m-product", "length": 3}},
+        {"model_params": {"normalise": "before"}},
+    ):
+
+        def session(ranks: Ranks, strategy: str, more: Any = more, **params: Any) -> Session:
+            return begun(
+                lane,
+                strategy,
+                "tmgcn",
+                ranks,
+                torch.float64,
+                0.01,
+                window=WINDOW,
+                strategy_params=params,
+                **more,
+            )
+
+        one = all_learned(session(Ranks(), "whole"))
+        for found in side_by_side(
+            3, lambda ranks, session=session: all_learned(session(ranks, "snapshot", blocks=2))
+        ):
+            require_equal(found, one, torch.float64)
+
+
+WIDTHS = {"cdgcn": [11 + 8, 8, 8 + 8], "tmgcn": [8, 8, 8]}
+"""Of the rows that cross: to nodes after each convolution, to snapshots between the layers (no features)."""
+
+
+@pytest.mark.parametrize("model", WIDTHS)
+@pytest.mark.parametrize("rows", ["all", "active"])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_bytes_that_cross_are_those_of_the_formula(
+    model: str, rows: str, blocks: int, lane: LaneReader
+) -> None:
+    """Every cell whose snapshot and node are on two ranks crosses once per redistribution and pass."""
+    size = 3
+
+    def work(ranks: Ranks) -> Any:
+        session = begun_with(lane, model, ranks, blocks=blocks, rows=rows)
+        for manifest in lane.manifests:
+            lesson = lesson_of(session, manifest.sequence)
+            before = ranks.traffic.copy()
+            session.strategy.learn([lesson], 0)
+        asked = np.unique(np.concatenate(lesson.part(np.arange(len(lesson)))[0].ends))
+        horizon = session.strategy._before(asked)
+        return (
+            ranks.traffic.since(before).sent_bytes,
+            horizon,
+            [session.view.pairs(tau) for tau in horizon.taus],
+        )
+
+    found = side_by_side(size, work)
+    (_, horizon, graphs), cells = found[0], [0] * blocks
+    assert (len(horizon.taus), len(horizon.nodes) % size != 0) == (WINDOW, True)
+    for block in range(blocks):
+        first, end = WINDOW * block // blocks, WINDOW * (block + 1) // blocks
+        for part in range(size):
+            for at in range(first + (end - first) * part // size, first + (end - first) * (part + 1) // size):
+                src, dst, _ = graphs[at]
+                linked = {
+                    int(u) for u, v in [*zip(src, dst, strict=True), *zip(dst, src, strict=True)] if u != v
+                }
+                cells[block] += sum(
+                    number % size != part and (rows == "all" or node in linked)
+                    for number, node in enumerate(horizon.nodes.tolist())
+                )
+    assert rows == "all" or 0 < sum(cells) < WINDOW * len(horizon.nodes) * (size - 1) / size
+    passes = 2 * sum(cells) - cells[-1]  # the last block needs no rerun
+    first_conv, back, last_conv = WIDTHS[model]
+    sent = {purpose: sum(each[0][purpose] for each in found) for purpose in found[0][0]}
+    assert sent["rows_to_nodes"] == 8 * passes * (first_conv + last_conv)
+    assert sent["rows_to_snapshots"] == 8 * passes * back
+    assert sent["rows_to_nodes_gradients"] == 8 * sum(cells) * (first_conv + last_conv)
+    assert sent["rows_to_snapshots_gradients"] == 8 * sum(cells) * back
+
+
+@pytest.mark.parametrize(
+    ("model", "purposes"),
+    [("evolvegcn-o", {"gradients"}), ("evolvegcn-h", {"gradients", "summaries", "summaries_gradients"})],
+)
+def test_evolving_weights_need_no_rows_of_others(model: str, purposes: set[str], lane: LaneReader) -> None:
+    def work(ranks: Ranks) -> Any:
+        session, begin = begun_with(lane, model, ranks, supervise="horizon", blocks=2), None
+        book = LessonBook(session.task, session.strategy.needs.lessons)
+        for manifest in lane.manifests:
+            lesson = lesson_of(session, manifest.sequence)
+            book.open(lesson)
+            begin = ranks.traffic.copy()
+            session.strategy.learn(book.with_newest(lesson), 0)
+        return {purpose for purpose, sent in ranks.traffic.since(begin).sent_bytes.items() if sent}
+
+    for found in side_by_side(2, work):
+        assert found - {"control"} == purposes
+
+
+@pytest.mark.parametrize("transfer", ["auto", "derived"])
+def test_the_rerun_sends_the_device_no_graph_again(transfer: str, lane: LaneReader) -> None:
+    """It goes back by differences that the device has (``derived``), or the device has the graphs."""
+
+    def sent(ranks: Ranks, blocks: int) -> list[int]:
+        session, found = begun_with(lane, "cdgcn", ranks, blocks=blocks, transfer=transfer), []
+        for manifest in lane.manifests:
+            lesson = lesson_of(session, manifest.sequence)
+            for epoch in range(2):
+                report = session.strategy.learn([lesson], epoch)
+                graphs = [number for (kind, _), number in report.transfer_bytes.items() if kind != "features"]
+                found.append(sum(graphs))
+        return found
+
+    one_pass = sent(Ranks(), 1)
+    assert sum(one_pass) > 0
+    assert sent(Ranks(), 5) == one_pass
+    for of_rank in side_by_side(2, lambda ranks: sent(ranks, 2)):
+        assert not any(of_rank[1::2]), "a second pass, with its rerun, sends nothing"
+
+
+def long_lane(folder: Path, snapshots: int) -> LaneReader:
+    return make_lane(folder, events=meetings(nodes=40, a_snapshot=25, snapshots=snapshots, features=False))
+
+
+def held_bytes(session: Session, horizon: Horizon, blocks: int) -> int:
+    """What is saved for backward of the largest block, and carries of all."""
+    strategy, model = session.strategy, session.model
+    strategy._chosen = replace(strategy._chosen, blocks=blocks)
+    passed = strategy._blocks(model, horizon, last=False)
+    carries, most = passed._carries(), 0
+    for block, before in zip(passed.ranges, carries, strict=True):
+        with SavedBytes(list(model.parameters())) as saved:
+            kept = unroll(model.stages, passed.layout(block), passed.begun(before))
+        most = max(most, saved.bytes)
+        del kept
+    return most + sum(carried_bytes(before) for before in carries)
+
+
+def test_blocks_hold_a_fraction_of_what_one_pass_saves(tmp_path: Path) -> None:
+    """ESDG section 3.1: 32 snapshots of CD-GCN."""
+    lane = long_lane(tmp_path, 33)
+    session = session_on(lane, "snapshot", "cdgcn", window=32)
+    for manifest in lane.manifests:
+        session.advance(manifest)
+    horizon = session.strategy._before(np.empty(0, np.int64))
+    assert len(horizon.taus) == 32
+    one = held_bytes(session, horizon, 1)
+    assert held_bytes(session, horizon, 4) <= 0.30 * one
+    assert held_bytes(session, horizon, 8) <= 0.20 * one
+
+
+def test_blocks_auto_are_the_fewest_that_fit_and_never_exceed_the_budget(tmp_path: Path) -> None:
+    """200 drawn cases: a model, a stage of a stream, a budget."""
+    lane = long_lane(tmp_path, 13)
+    draw, several, refused = np.random.default_rng(5), 0, 0
+    for model in MODELS:
+        session = session_on(lane, "snapshot", model, window=12)
+        for manifest in lane.manifests[:1]:
+            session.advance(manifest)
+        for manifest in list(lane.manifests)[1:]:
+            session.advance(manifest)
+            horizon = session.strategy._before(np.empty(0, np.int64))
+            most = held_bytes(session, horizon, 1)
+            for budget in most * draw.uniform(0.02, 1.2, 2):
+                options = replace(session.strategy._chosen, blocks="auto", device_budget_mib=budget / MIB)
+                session.strategy._chosen, session.strategy._budget = options, Budget(Ranks(), budget / MIB)
+                try:
+                    number = len(session.strategy._blocks(session.model, horizon, last=False).ranges)
+                except Failure as failure:
+                    assert "device_budget_mib is" in str(failure)
+                    refused += 1
+                    continue
+                several += number > 1
+                assert held_bytes(session, horizon, number) <= budget
+    assert several > 50
+    assert refused < 150
+
+
+def test_states_that_are_convolved_are_refused_with_the_remedy(lane: LaneReader) -> None:
+    with pytest.raises(
+        Failure, match=r"strategy snapshot .* stage DiffusionCell of dcrnn .* Choose strategy whole"
+    ):
+        begun_with(lane, "dcrnn", Ranks())
+
+
+def test_more_ranks_than_snapshots_are_told(lane: LaneReader) -> None:
+    with capture_logs() as lines:
+        begun_with(lane, "tgcn", Ranks(0, WINDOW + 2))
+    (told,) = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert "strategy snapshot has 7 ranks for a horizon of 5 snapshots, so 2 of them have none" in told
+    assert "start at most 5 ranks, or raise the key horizon" in told
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"blocks": 0}, "blocks must be auto or at least 1, found 0"),
+        ({"blocks": "few"}, "blocks must be auto or at least 1, found 'few'"),
+        ({"rows": "some"}, "rows must be active or all, found 'some'"),
+        ({"device_budget_mib": 0}, "device_budget_mib must be above 0, found 0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(Failure, match=f"strategy_params of snapshot: {message}"):
+        strategy_options("snapshot", params)

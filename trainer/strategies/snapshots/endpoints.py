@@ -1,0 +1,127 @@
+"""The loss of a block's lessons where its embeddings are: whose question is whose, and which rows of others it needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainer.device import to_device
+from trainer.nn.rows import rows
+from trainer.ranks import Ranks
+from trainer.tasks.interface import Asked, Task
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Questions about one snapshot, the same on all ranks.
+
+    Attributes:
+        at: Which embeddings answer them: those after so many snapshots of the horizon.
+        asked: The questions.
+        truth: float32 (Q,), their true answers.
+        ends: int64 (Q,) compact numbers of each of ``asked.ends``.
+    """
+
+    at: int
+    asked: Asked
+    truth: Float32
+    ends: tuple[Int64, ...]
+
+    def of(self, chosen: NDArray[np.bool_]) -> "Questions":
+        """Some of them; ``chosen`` is bool (Q,)."""
+        columns: dict[str, Any] = {
+            each.name: getattr(self.asked, each.name)[chosen]
+            for each in fields(self.asked)  # type: ignore[arg-type]
+        }
+        asked = type(self.asked)(**columns)
+        return Questions(self.at, asked, self.truth[chosen], tuple(end[chosen] for end in self.ends))
+
+
+class Loss:
+    """The loss of questions by rows of embeddings (t, n, d), whoever has them.
+
+    Args:
+        task: Has the loss.
+        head: Of the model.
+        ranks: All ranks.
+        nodes: How many have a compact number.
+    """
+
+    def __init__(self, task: Task, head: nn.Module, ranks: Ranks, nodes: int) -> None:
+        self._task, self._head, self._ranks, self._nodes = task, head, ranks, nodes
+
+    def by_snapshot(self, z: Tensor, first: int, questions: Sequence[Questions]) -> Tensor:
+        """The sum over questions about snapshots that this rank has whole.
+
+        Args:
+            z: (t, n, d).
+            first: ``at`` of the first of them.
+            questions: Of all ranks; the others' are left to them.
+        """
+        losses = [z[:0].sum()]
+        for each in questions:
+            if first <= each.at < first + len(z):
+                losses.append(
+                    self._of(each, [rows(z[each.at - first], self._on_device(e)) for e in each.ends])
+                )
+        return torch.stack(losses).sum()
+
+    def by_node(self, z: Tensor, first: int, questions: Sequence[Questions]) -> Tensor:
+        """The sum over questions whose first end this rank has, in all snapshots; rows of other ends come from theirs.
+
+        Which rows go where follows from the questions, so nobody asks for them.
+
+        Args:
+            z: (t, own nodes, d).
+            first: ``at`` of the first of them.
+            questions: Of all ranks, about these snapshots only.
+        """
+        ranks, n = self._ranks, self._nodes
+        flat = z.reshape(-1, z.shape[2])
+        of_rank = [
+            [each.of(each.ends[0] % ranks.size == rank) for each in questions] for rank in range(ranks.size)
+        ]
+        wanted = [self._others(theirs, first) for theirs in of_rank]
+        own = wanted[ranks.rank]
+        homes = own % n % ranks.size
+        order = np.argsort(homes, kind="stable")
+        leaving = [keys[keys % n % ranks.size == ranks.rank] for keys in wanted]
+        arrived = ranks.exchange(
+            flat.index_select(0, self._on_device(self._place(np.concatenate(leaving), z.shape[1]))),
+            [len(keys) for keys in leaving],
+            np.bincount(homes, minlength=ranks.size).tolist(),
+            "endpoints",
+        )
+        place_of = np.empty(len(own), np.int64)
+        place_of[order] = np.arange(len(own))
+        losses = [arrived[:0].sum()]
+        for each in of_rank[ranks.rank]:
+            base = (each.at - first) * n
+            found = [rows(flat, self._on_device(self._place(base + each.ends[0], z.shape[1])))]
+            for end in each.ends[1:]:
+                found.append(rows(arrived, self._on_device(place_of[np.searchsorted(own, base + end)])))
+            losses.append(self._of(each, found))
+        return torch.stack(losses).sum()
+
+    def _others(self, questions: Sequence[Questions], first: int) -> Int64:
+        """Keys, snapshot · n + node, of the ends but the first; ascending and distinct."""
+        found = [(each.at - first) * self._nodes + end for each in questions for end in each.ends[1:]]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+
+    def _place(self, keys: Int64, width: int) -> Int64:
+        """Places of keys in the (t, own nodes) table of whoever has them."""
+        at, node = np.divmod(keys, self._nodes)
+        return at * width + node // self._ranks.size
+
+    def _of(self, questions: Questions, ends: list[Tensor]) -> Tensor:
+        return self._task.loss(questions.asked.read(self._head, ends), self._on_device(questions.truth))
+
+    def _on_device(self, array: NDArray[Any]) -> Tensor:
+        return to_device(array, self._ranks.device)

@@ -1,0 +1,236 @@
+"""``snapshot``: every rank holds some of the snapshots whole, block by block of the horizon (ESDG, Chakaravarthy et al. 2021)."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+import structlog
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from schemas.store import LaneHeader
+from stream.service.heartbeat import beat
+from trainer.device import to_device
+from trainer.models.interface import Model, SnapshotModel
+from trainer.models.stages import CellStage
+from trainer.strategies.interface import STRATEGIES, Setting, StepReport
+from trainer.strategies.request import Request
+from trainer.strategies.snapshots.blocks import Blocks
+from trainer.strategies.snapshots.budget import Budget
+from trainer.strategies.snapshots.cells import divided
+from trainer.strategies.snapshots.endpoints import Loss, Questions
+from trainer.strategies.snapshots.shared_layout import Sent, SharedLayout
+from trainer.strategies.snapshots.whole import WholeOptions, WholeStrategy
+from trainer.tasks.interface import Lesson
+from trainer.timeline.horizon import Horizon
+
+Int64 = NDArray[np.int64]
+
+log = structlog.get_logger()
+
+SENT = ("active", "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotOptions(WholeOptions):
+    """Options of ``snapshot``, besides those of ``whole``.
+
+    Attributes:
+        blocks: Into how many blocks the horizon is divided; ``auto``: as few as ``device_budget_mib`` allows.
+        device_budget_mib: Of what a rank saves for the backward pass, and what blocks take over, MiB; for ``auto``.
+        rows: Which rows cross ranks: those of nodes with an edge in the snapshot (``active``), or ``all``.
+    """
+
+    blocks: int | str = "auto"
+    device_budget_mib: float = 1024.0
+    rows: str = "active"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.blocks != "auto" and (isinstance(self.blocks, str) or self.blocks < 1):
+            raise ValueError(f"blocks must be auto or at least 1, found {self.blocks!r}")
+        if not self.device_budget_mib > 0:
+            raise ValueError(f"device_budget_mib must be above 0, found {self.device_budget_mib}")
+        if self.rows not in SENT:
+            raise ValueError(f"rows must be {' or '.join(SENT)}, found {self.rows!r}")
+
+
+@STRATEGIES.register
+class SnapshotStrategy(WholeStrategy):
+    """Snapshots are divided among ranks for graph stages, nodes for time stages; what is learned is what ``whole`` learns.
+
+    Every rank follows the whole lane and knows all questions, so which rows go where is known on both sides. A question is
+    learned where its first end's embedding is.
+    """
+
+    name: ClassVar[str] = "snapshot"
+    learns_all: ClassVar[bool] = True
+    Options: ClassVar[type] = SnapshotOptions
+
+    def __init__(self, setting: Setting, options: SnapshotOptions) -> None:
+        super().__init__(setting, options)
+        self._ranks, self._chosen = setting.ranks, options
+        self._budget = Budget(setting.ranks, options.device_budget_mib)
+        idle = self._ranks.size - self._horizon
+        if idle > 0 and self._ranks.rank == 0:
+            log.warning(
+                f"strategy snapshot has {self._ranks.size} ranks for a horizon of {self._horizon} snapshots, so {idle} of "
+                f"them have none for the graph stages; start at most {self._horizon} ranks, or raise the key horizon"
+            )
+
+    @classmethod
+    def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
+        """See ``Strategy.refuses``."""
+        assert isinstance(model, SnapshotModel)
+        for stage in model.stages:
+            if isinstance(stage, CellStage):
+                return (
+                    f"strategy {cls.name} divides snapshots among ranks, but stage {type(stage).__name__} of {model.name} "
+                    "convolves states, so each snapshot waits for the one before. Choose strategy whole"
+                )
+        return None
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        """See ``Strategy.owned``."""
+        mine: NDArray[np.bool_] = np.arange(num_nodes) % self._ranks.size == self._ranks.rank
+        return mine
+
+    def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
+        """See ``WindowedStrategy.embed_before``."""
+        return self._embedded(model, self._before(self._ranks.union(nodes)), nodes)
+
+    @torch.no_grad()
+    def embeddings(self, nodes: Int64) -> Tensor:
+        """See ``Strategy.embeddings``."""
+        horizon = self._timeline.through_newest(self._ranks.union(nodes))
+        return self._embedded(self._model, horizon, nodes)
+
+    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
+        """See ``Strategy.learn``; all ranks have the same lessons."""
+        began = time.perf_counter()
+        if not any(len(lesson) for lesson in lessons):
+            return StepReport()
+        parts = self._parts(lessons, epoch)
+        ends = [ends for part in parts for asked, _ in part for ends in asked.ends]
+        horizon = self._before(np.unique(np.concatenate(ends)))
+        newest_only = len(lessons) == 1
+        at = [sum(before < lesson.tau for before in horizon.taus) for lesson in lessons]
+        self._model.train()
+        for part in parts:
+            beat()
+            questions = [
+                Questions(t, asked, truth, tuple(horizon.places(ends) for ends in asked.ends))
+                for t, (asked, truth) in zip(at, part, strict=True)
+            ]
+            self._step(horizon, questions, newest_only=newest_only)
+        self._model.eval()
+        ended = self.learner.settled()
+        taken = [part for part, (_, left_out) in zip(parts, ended, strict=True) if not left_out]
+        queries = sum(len(truth) for part in taken for _, truth in part)
+        (loss,) = self._ranks.total([sum(loss for loss, left_out in ended if not left_out)])
+        return StepReport(
+            steps=len(parts),
+            events=sum(len(part[-1][1]) for part in taken) // lessons[-1].each,
+            loss=loss / queries if queries else None,
+            nonfinite=len(parts) - len(taken),
+            seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
+            transfer_bytes=self._timeline.transfer.since_last(),
+        )
+
+    def _step(self, horizon: Horizon, questions: list[Questions], *, newest_only: bool) -> None:
+        """One optimiser step: the gradient block by block, then its sum over ranks."""
+        weight = 1 / sum(len(each.truth) for each in questions)
+        loss = Loss(self._task, self._model.decoder, self._ranks, len(horizon.nodes))
+        by_node = self._by_node(self._model)
+
+        def of_rows(first: int, rows: Tensor) -> Tensor:
+            """Of the questions that rows (t, …) answer, after so many snapshots."""
+            if not by_node:
+                return loss.by_snapshot(rows, first, questions)
+            here = [each for each in questions if first <= each.at < first + len(rows)]
+            return loss.by_node(rows, first, here)
+
+        def backward() -> Tensor:
+            none = self._shared(self._before_any(self._model, horizon), by_node)
+            if not horizon.taus:
+                found = of_rows(0, none)
+                if found.requires_grad:  # not where no question is this rank's
+                    (found * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
+                return found.detach()
+            blocks = self._blocks(self._model, horizon, last=newest_only)
+
+            def of_block(number: int, rows: Tensor) -> Tensor:
+                block = blocks.ranges[number]
+                if newest_only:
+                    done = number < len(blocks.ranges) - 1
+                    return rows[:0].sum() if done else of_rows(len(horizon.taus), rows) * weight
+                if by_node:
+                    first = 0 if number == 0 else block.start + 1
+                    return of_rows(first, torch.cat([none, rows]) if number == 0 else rows) * weight
+                mine = divided(len(block), self._ranks.size)[self._ranks.rank]
+                found = of_rows(block.start + mine.start + 1, rows)
+                if number == 0:
+                    found = found + of_rows(0, none)
+                return found * weight
+
+            found = blocks.backward(of_block) / weight
+            newest = blocks.ranges[-1]
+            for at in divided(len(newest), self._ranks.size)[self._ranks.rank][-1:]:
+                horizon.graph(newest[at])  # what the device stands at stays in the horizon when that moves on
+            return found
+
+        self.learner.follow(backward)
+
+    def _embedded(self, model: SnapshotModel, horizon: Horizon, nodes: Int64) -> Tensor:
+        """Embeddings (n, width) of this rank's nodes after a horizon that all ranks have."""
+        model.eval()
+        if not horizon.taus:
+            return self._before_any(model, horizon)[self._places(horizon, nodes)]
+        z = self._blocks(model, horizon, last=True).forward()
+        places, size = horizon.places(nodes), self._ranks.size
+        distinct, repeated = np.unique(places, return_inverse=True)
+        by_node = self._by_node(model)
+        homes = distinct % size if by_node else np.full(len(distinct), size - 1)
+        request = Request(distinct, homes.astype(np.int32), self._ranks)
+        asked = request.asked // size if by_node else request.asked
+        table = z[0] if len(z) else z.new_zeros(0, z.shape[2])
+        found = request.answer(table[to_device(asked, self._device)], "embeddings")
+        return found[to_device(repeated, self._device)]
+
+    def _blocks(self, model: SnapshotModel, horizon: Horizon, *, last: bool) -> Blocks:
+        def layout(block: range) -> SharedLayout:
+            return SharedLayout(horizon, model, block, self._ranks, cast(Sent, self._chosen.rows))
+
+        def pass_in(ranges: list[range]) -> Blocks:
+            # Differences that are on the device lead back to a graph; where some snapshots were told whole, graphs are kept.
+            moves_back = len(ranges) > 1 and self._chosen.transfer == "derived"
+            leave = horizon.release if moves_back else _nothing
+            return Blocks(model.stages, ranges, layout, leave, last)
+
+        steps, number = len(horizon.taus), self._chosen.blocks
+        if not isinstance(number, int):
+            learning = torch.is_grad_enabled()
+            number = (
+                self._budget.to_learn(model, horizon, pass_in)
+                if learning
+                else self._budget.to_predict(model, horizon)
+            )
+        return pass_in(divided(steps, min(number, steps)))
+
+    def _by_node(self, model: SnapshotModel) -> bool:
+        """Whether embeddings are held by node, and not by snapshot."""
+        return model.stages[-1].along == "time"
+
+    def _shared(self, rows: Tensor, by_node: bool) -> Tensor:
+        """Rows (n, d) that all ranks have, as this rank's (1, n', d): its nodes', or all of them on the last rank."""
+        rank, size = self._ranks.rank, self._ranks.size
+        if by_node:
+            return rows[rank::size].unsqueeze(0)
+        return rows.unsqueeze(0)[: 1 if rank == size - 1 else 0]
+
+
+def _nothing(block: range) -> None:
+    """Keep the graphs of a block."""
