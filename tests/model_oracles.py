@@ -123,6 +123,10 @@ class ArrayLayout:
         """See ``Layout.to_snapshots``."""
         return rows
 
+    def embeddings(self, x: Tensor) -> Tensor:
+        """See ``Layout.embeddings``."""
+        return self.to_nodes(x)[0]
+
 
 def embedded(model: SnapshotModel, timeline: Drawn, *cuts: int, last: bool = False) -> Array:
     """Rows (t, n, d') of a model, in blocks that begin at ``cuts`` and at 0."""

@@ -156,6 +156,7 @@ def trainer_configuration(folder: Path) -> dict[str, Any]:
     return {
         "store": str(folder / "store"),
         "lane": "distdy",
+        "strategy": "snapshot",
         "window": 2,
         "checkpoint": str(folder / "checkpoints"),
         "device": "cpu",
