@@ -89,16 +89,30 @@ def predicted(session: Session, sequence: int, lesson: Any) -> dict[str, Tensor]
 def require_equal(ours: dict[str, Any], one: dict[str, Any], dtype: torch.dtype) -> None:
     """Fail unless both have the same numbers, as precisely as the type allows, in units of the largest of each tensor.
 
+    Gradients are in units of the largest of a snapshot's: terms that cancel out leave the rounding of what they were.
     Scores are told in float32 whatever the model computes in.
     """
     figures = {key for key in one if " figure " in key}
     assert ours.keys() | figures == one.keys(), sorted(ours.keys() ^ one.keys())
+    largest: dict[str, float] = {}
+    for key, value in one.items():
+        unit = _unit(key)
+        largest[unit] = max(largest.get(unit, 0.0), _largest(value))
     for key, value in one.items():
         if key in ours:
-            finite = value[torch.isfinite(value)].abs()
             told = 1e-6 if key in figures else 0.0
-            scale = finite.max().item() if len(finite) else 1.0
+            scale = largest[_unit(key)]
             torch.testing.assert_close(
                 ours[key], value, rtol=0, atol=max(PRECISE[dtype], told) * max(scale, 1e-3), equal_nan=True,
                 msg=lambda text, key=key: f"{key}: {text}",
             )  # fmt: skip
+
+
+def _unit(key: str) -> str:
+    """What a number is measured with: all gradients of a snapshot, else its own tensor."""
+    return key.split(" gradient ", maxsplit=1)[0] if " gradient " in key else key
+
+
+def _largest(value: Tensor) -> float:
+    finite = value[torch.isfinite(value)].abs()
+    return finite.max().item() if len(finite) else 1.0

@@ -25,6 +25,8 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["
 nodes = st.integers(0, 9)
 events = st.tuples(st.sampled_from([1, 1, 1, 1, -1, 0]), nodes, nodes)
 streams = st.lists(st.lists(events, min_size=1, max_size=12), min_size=2, max_size=5)
+NOBODY = [[(-1, 0, 0)], [(-1, 0, 0)]]
+"""Deletes of what never was: snapshots without a node."""
 TWO_NODES = [[(1, 0, 1), (1, 1, 0)], [(-1, 0, 1), (1, 0, 0)], [(1, 0, 1), (1, 0, 1), (0, 1, 0)]]
 """Most ranks have nothing: a pair goes and comes again, and a node meets itself."""
 TURNOVER = [
@@ -70,6 +72,7 @@ def on_ranks(size: int, work: Any) -> list[Any]:
 @given(streams, st.sampled_from(["hash", "kl"]))
 @example(TWO_NODES, "hash")
 @example(TURNOVER, "hash")
+@example(NOBODY, "hash")
 def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
     strategy: str, model: str, task: str, dtype: torch.dtype, stream: Any, algorithm: str
 ) -> None:

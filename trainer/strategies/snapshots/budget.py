@@ -67,7 +67,7 @@ class Budget:
         steps = len(horizon.taus)
         each = next(model.parameters()).element_size() * len(horizon.nodes)
         rows = -(-steps // self._ranks.size) * 2 * (model.inputs + 4 * model.width)
-        return min(steps, -(-each * rows // self._bytes))
+        return max(1, min(steps, -(-each * rows // self._bytes)))  # no node, no bytes
 
     @torch.enable_grad()
     def _measured(
