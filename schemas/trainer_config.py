@@ -1,6 +1,6 @@
 """Configuration of the trainer service: one YAML file, checked key by key, environment variables over it."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -149,6 +149,17 @@ class Exports(Section):
     hold: Hold = Field(default_factory=Hold)
 
 
+class Scoring(Section):
+    """What of a new snapshot is predicted for the sake of figures alone; the model predicts every event anyway."""
+
+    sample: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        200,
+        description="Events of a snapshot, drawn evenly over its length, that random weights predict and that historical "
+        "negatives are drawn for; a twentieth of them are ranked among candidates. all: every event, 200 ranked; so is "
+        "evaluate.",
+    )
+
+
 class Drift(Section):
     """When the model's predictions are seen to have become worse: over a sliding window, against the one before."""
 
@@ -260,6 +271,7 @@ class TrainerConfig(Service):
         "the latest; or learn a sample of batches, fewer the further behind, so that nothing falls behind for ever. What "
         "is not learned reaches graph and memory all the same.",
     )
+    scoring: Scoring = Field(default_factory=Scoring)
     drift: Drift = Field(default_factory=Drift)
     budget: Budget = Field(default_factory=Budget)
     edge_life: int | None = Field(

@@ -95,6 +95,17 @@ class TrainerMetrics:
         self._score = self._make(
             Gauge, "trainer_score", "Prequential score of the last snapshot", "metric", "subset", "scorer"
         )
+        self._score_error = self._make(
+            Gauge,
+            "trainer_score_error",
+            "Standard error of a score that is made of a sample of the last snapshot",
+            "metric",
+            "subset",
+            "scorer",
+        )
+        self._score_events = self._make(
+            Gauge, "trainer_score_events", "Events of the last snapshot that scores are made of", "kind"
+        )
         self._sliding = self._make(
             Gauge, "trainer_sliding_score", "Prequential score over the sliding window", "metric", "scorer"
         )
@@ -226,6 +237,19 @@ class TrainerMetrics:
         self._score.clear()
         for (metric, subset, scorer), value in figures.items():
             self._score.labels(self._graph, metric, subset, scorer).set(value)
+
+    def sampled(self, errors: Figures, sizes: Mapping[str, int]) -> None:
+        """How sure the last snapshot's sampled scores are.
+
+        Args:
+            errors: Their standard errors.
+            sizes: Events by kind.
+        """
+        self._score_error.clear()
+        for key, error in errors.items():
+            self._score_error.labels(self._graph, *key).set(error)
+        for kind, count in sizes.items():
+            self._score_events.labels(self._graph, kind).set(count)
 
     def slid(self, metric: str, means: Mapping[str, float], drop: float | None, *, drifted: bool) -> None:
         """A metric over the sliding window by scorer, and its drop; without a reference there is no drop to tell."""

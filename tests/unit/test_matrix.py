@@ -220,7 +220,7 @@ def test_the_table_shows_failures_single_seeds_lanes_and_ranks(
     )
     found = run(matrix, tmp_path / "r.parquet")["results"]
     lines = render([Entry(**entry) for entry in found], "markdown").splitlines()
-    assert "| plain, hash, 1 ranks | failed |" in lines
+    assert "| plain, hash, 1 rank | failed |" in lines
     assert "| history, sep, 2 ranks | 0.9100 |" in lines
     assert len(lines) == 2 + 8
     with pytest.raises(Failure, match=r"--figure app: no cell has it\. Cells have ap, mrr"):

@@ -7,7 +7,9 @@ import pytest
 from trainer_sessions import lesson_of, session_on
 from trainer_streams import make_lane
 
+from trainer.data.examples import spread
 from trainer.data.history import Encounter
+from trainer.data.negatives import Draw
 from trainer.ranks import Ranks
 from trainer.scoring.floors import edgebank, edgebank_window, recency
 from trainer.scoring.predictions import SCORERS, Predictions, join, judged_queries, side_by_side
@@ -74,7 +76,8 @@ def test_recency_puts_seen_pairs_above_unseen_ones_and_recent_above_old() -> Non
 def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_order() -> None:
     rng = np.random.default_rng(0)
     table = rng.random((6, len(SCORERS)))
-    one = Predictions(table, 1 - table, np.zeros(6, np.bool_), table[:0], table[:0], table[:0], np.arange(6))
+    new, every = np.zeros(6, np.bool_), np.ones(6, np.bool_)
+    one = Predictions(table, 1 - table, new, table[:0], table[:0], table[:0], np.arange(6), every)
     figures = one.figures()
     assert ("ap", "all", "model") in figures
     assert ("ap", "transductive", "recency") in figures
@@ -86,9 +89,8 @@ def test_figures_that_cannot_be_computed_are_absent_and_joined_predictions_keep_
 def test_the_tenth_of_all_is_a_hit_and_what_ties_with_it_is_none() -> None:
     ranks = np.tile(np.array([[1.0], [10.0], [10.5], [11.0]]), (1, len(SCORERS)))
     some = np.ones((4, len(SCORERS)))
-    figures = Predictions(
-        some, some, np.zeros(4, np.bool_), some[:0], some[:0], ranks, np.arange(4)
-    ).figures()
+    new, every = np.zeros(4, np.bool_), np.ones(4, np.bool_)
+    figures = Predictions(some, some, new, some[:0], some[:0], ranks, np.arange(4), every).figures()
     assert figures["hits_at_10", "all", "model"] == 0.5
     assert figures["mrr", "all", "model"] == pytest.approx((1 + 1 / 10 + 1 / 10.5 + 1 / 11) / 4)
 
@@ -111,7 +113,14 @@ def test_scores_that_are_no_numbers_have_no_figure_and_the_others_keep_theirs() 
     broken, ranks = sound.copy(), np.ones((3, len(SCORERS)))
     broken[1, 0] = ranks[1, 0] = np.nan
     predictions = Predictions(
-        broken, sound - 1, np.array([True, False, False]), sound, broken - 1, ranks, np.arange(3)
+        broken,
+        sound - 1,
+        np.array([True, False, False]),
+        sound,
+        broken - 1,
+        ranks,
+        np.arange(3),
+        np.ones(3, np.bool_),
     )
     figures = predictions.figures()
     of_the_model = {key[:2] for key in figures if key[2] == "model"}
@@ -125,3 +134,73 @@ def test_scores_that_are_no_numbers_have_no_figure_and_the_others_keep_theirs() 
 
 def test_a_positive_that_is_no_number_has_no_rank() -> None:
     assert np.isnan(ranks_among(np.array([np.nan]), np.array([[1.0, 2.0]]))).all()
+
+
+def test_figures_of_samples_are_unbiased_and_their_errors_are_how_far_they_lie() -> None:
+    rng = np.random.default_rng(0)
+    events, columns = 1_000, len(SCORERS)
+    positive, negative = rng.normal(1, 1, (events, columns)), rng.normal(0, 1, (events, columns))
+    rank = rng.integers(1, 52, (events, columns)).astype(float)
+    fresh, every = rng.random(events) < 0.3, np.arange(events)
+
+    def judged(chosen: np.ndarray, ranked: np.ndarray) -> Predictions:
+        sampled = np.isin(every, chosen)
+        here = [
+            np.where((sampled | (np.arange(columns) != 1)[:, None]).T, table, np.nan)
+            for table in (positive, negative)
+        ]
+        return Predictions(*here, fresh, positive[chosen], negative[chosen], rank[ranked], every, sampled)
+
+    full, keys = (
+        judged(every, every),
+        [("ap", "all", "random"), ("auc", "historical", "model"), ("mrr", "all", "model")],
+    )
+    assert not full.errors()
+    drawn = [
+        judged(chosen, chosen) for seed in range(200) for chosen in [spread(events, 600, Draw(seed, 7, 4))]
+    ]
+    figures = [each.figures() for each in drawn]
+    for key in keys:
+        found = np.array([each[key] for each in figures])
+        assert found.mean() == pytest.approx(full.figures()[key], abs=0.002)
+        told = np.mean([each.errors()[key] for each in drawn])
+        assert 0.8 < told / found.std() < 1.5
+    for key in (("ap", "all", "model"), ("auc", "inductive", "recency")):
+        assert {each[key] for each in figures} == {full.figures()[key]}
+        assert key not in drawn[0].errors()
+    assert drawn[0].sizes == {"sampled": 600, "ranked": 600}
+
+
+def test_a_sample_is_spread_over_the_snapshot_and_no_event_is_likelier_than_another() -> None:
+    drawn = np.array([spread(7, 3, Draw(seed, 0, 4)) for seed in range(6_000)])
+    gaps = np.diff(np.column_stack([drawn, drawn[:, 0] + 7]))
+    assert gaps.min() >= 1
+    assert gaps.max() <= 5  # two stretches of at most three, less one
+    assert np.bincount(drawn.ravel(), minlength=7) / len(drawn) == pytest.approx(3 / 7, abs=0.03)
+    np.testing.assert_array_equal(spread(5, 5, Draw(0, 0, 4)), np.arange(5))
+    np.testing.assert_array_equal(spread(5, None, Draw(0, 0, 4)), np.arange(5))
+
+
+def test_a_smaller_sample_changes_sampled_figures_only_and_asks_less(tmp_path: Path) -> None:
+    lane = make_lane(tmp_path)
+    found = {}
+    for sample in ("all", 20):
+        session = session_on(lane, "sequential", "tgn-history", scoring={"sample": sample})
+        for sequence in range(3):
+            lesson = lesson_of(session, sequence)
+        judged = session.task.judge(session.strategy, session.model, session.floor, lesson, Ranks())
+        found[sample] = lesson, judged
+    lesson, judged = found[20]
+    assert len(lesson.sampled) == 20
+    assert len(lesson.candidates) == lesson.num_candidates
+    assert len(lesson.historical) <= 20 < len(found["all"][0].historical)
+    assert set(lesson.historical.event) <= set(lesson.sampled)
+    all_of_it, sampled = (found[sample][1].figures() for sample in ("all", 20))
+    exact = [
+        key for key in all_of_it if key[0] in ("ap", "auc") and key[1] != "historical" and key[2] != "random"
+    ]
+    assert len(exact) >= 16
+    for key in exact:
+        assert sampled[key] == pytest.approx(all_of_it[key], abs=1e-6)
+    assert sampled.keys() == all_of_it.keys()
+    assert {("ap", "all", "random"), ("ap", "historical", "recency")} <= judged.errors().keys()

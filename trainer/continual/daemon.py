@@ -197,6 +197,8 @@ class Trainer:
         """The figures of the predictions, and whether they have become worse."""
         if step.judged is not None:
             step.figures = step.judged.figures()
+            if (links := step.judged.links) is not None:
+                step.errors, step.sizes = links.errors(), links.sizes
             step.sliding = self._drift.see({"scored": step.judged.scored, **flat_figures(step.figures)})
             if step.sliding.drifted:
                 log.warning(

@@ -46,6 +46,8 @@ class Step:
         lesson: What it asked.
         judged: Predictions before it was learned, on rank 0.
         figures: Of the predictions.
+        errors: Standard errors of those that are made of a sample.
+        sizes: Events that they are made of, by kind.
         sliding: Of the newest snapshots, on rank 0.
         passes: Over its events.
         report: What was learned.
@@ -59,6 +61,8 @@ class Step:
     lesson: Lesson | None = None
     judged: Judged | None = None
     figures: Figures = field(default_factory=dict)
+    errors: Figures = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     sliding: Sliding = field(default_factory=lambda: Sliding({}))
     passes: float = 0.0
     report: StepReport = field(default_factory=StepReport)
@@ -101,6 +105,7 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
         "wall_time": time.time(),
         **flat_figures(step.figures),
     }
+    line |= step.sizes | flat_figures(step.errors, "_error")
     if step.report.transfer_bytes:
         line["transfer_bytes"] = {
             f"{kind} {mode}": count for (kind, mode), count in sorted(step.report.transfer_bytes.items())
@@ -139,6 +144,7 @@ def observe(metrics: TrainerMetrics, step: Step, task: Task, *, newest_us: int, 
     assert step.lesson is not None
     inserts, report = step.lesson.items, step.report
     metrics.scored(step.figures, task.picks, task.floor)
+    metrics.sampled(step.errors, step.sizes)
     metrics.slid(task.picks[0], step.sliding.means, step.sliding.drop, drifted=step.sliding.drifted)
     metrics.excluded(step.lesson.excluded)
     metrics.used("trained", report.events)

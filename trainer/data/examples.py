@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     HISTORICAL = 1
     CANDIDATES = 2
     RANKED_EVENTS = 3
+    SAMPLED_EVENTS = 4
     TRAINING = 16  # plus the epoch
 
 
@@ -63,9 +64,9 @@ class Queries:
         src, dst = rows
         return head(src, dst, to_device(self.encounters, src.device))
 
-    def select(self, mask: Bool) -> "Queries":
-        """Some of the queries."""
-        return Queries(*(getattr(self, name)[mask] for name in _COLUMNS))
+    def select(self, chosen: Bool | Int64) -> "Queries":
+        """Some of the queries, by a mask or by their places."""
+        return Queries(*(getattr(self, name)[chosen] for name in _COLUMNS))
 
     def part(self, here: slice) -> "Queries":
         """Consecutive ones, as views."""
@@ -106,7 +107,8 @@ class Examples:
         learned: One query an event to learn from: an own one, unless the strategy has it otherwise.
         training: Negatives to learn from, one each.
         random: Negatives to be judged by, one an own event.
-        historical: Likewise, where one could be drawn.
+        sampled: int64, ascending positions of the events, of all ranks, that costly figures are made of.
+        historical: Negatives of own sampled events, where one could be drawn.
         candidates: ``num_candidates`` an own event of the ranked sample.
         num_candidates: Candidates an event.
         excluded: Events that are not predicted, by reason, of all ranks.
@@ -120,6 +122,7 @@ class Examples:
     learned: Queries
     training: Queries
     random: Queries
+    sampled: Int64
     historical: Queries
     candidates: Queries
     num_candidates: int
@@ -157,7 +160,10 @@ class Examples:
             for name in ("positive", "learned", "training", "random", "historical", "candidates")
             for queries in [getattr(self, name)]
         }
-        return replace(self, every=self.every[chosen[self.every]], **parts)
+        positions = {
+            name: kept[chosen[kept]] for name in ("every", "sampled") for kept in [getattr(self, name)]
+        }
+        return replace(self, **positions, **parts)
 
     def only_random(self) -> "Examples":
         """The same without historical negatives and candidates: enough for AP and AUC."""
@@ -172,7 +178,8 @@ class Sampling:
     Attributes:
         seed: The run's seed.
         candidates: Negatives a ranked event has, for MRR and Hits@10.
-        ranked_events: Events of a snapshot that are ranked at most (a seeded sample).
+        events: Events of a snapshot, evenly over it, that costly figures are made of; None: all of them.
+        ranked_events: Events that are ranked at most, a sample of these.
         pool: Destinations that negatives to be judged by are drawn from; None: those seen up to and including the
             snapshot.
         training_pool: Likewise of negatives to learn from.
@@ -180,6 +187,7 @@ class Sampling:
 
     seed: int = 0
     candidates: int = 50
+    events: int | None = None
     ranked_events: int = 200
     pool: Int64 | None = None
     training_pool: Int64 | None = None
@@ -244,14 +252,17 @@ def prepare(
 
     every = np.arange(len(src), dtype=np.int64)
     training = others(every, 1, Purpose.TRAINING + epoch, training_pool, weights)
+    sampled = spread(len(src), sampling.events, Draw(sampling.seed, tau, Purpose.SAMPLED_EVENTS))
     if stored is None:
         old_src, old_dst, drawable = historical_pairs(
             history, inserts, Draw(sampling.seed, tau, Purpose.HISTORICAL)
         )
-        ranked = _sample(len(src), sampling.ranked_events, Draw(sampling.seed, tau, Purpose.RANKED_EVENTS))
+        ranked = sampled[
+            _sample(len(sampled), sampling.ranked_events, Draw(sampling.seed, tau, Purpose.RANKED_EVENTS))
+        ]
         stored = Judged(
             random=others(every, 1, Purpose.RANDOM, judged_pool)[:, 0],
-            historical_src=np.where(drawable, old_src, NONE),
+            historical_src=np.where(drawable & np.isin(every, sampled), old_src, NONE),
             historical_dst=old_dst,
             ranked=ranked,
             candidates=others(ranked, sampling.candidates, Purpose.CANDIDATES, judged_pool),
@@ -279,11 +290,25 @@ def prepare(
         learned=learned[0] if learned else positive,
         training=negative,
         random=random,
+        sampled=sampled,
         historical=historical,
         candidates=candidates,
         num_candidates=stored.candidates.shape[1],
         excluded={"late": int(inserts.late.sum()), "delete": len(events) - len(inserts)},
     )
+
+
+def spread(population: int, size: int | None, draw: Draw) -> Int64:
+    """Distinct ascending positions, int64, one from each of ``size`` stretches of a circle.
+
+    Stretches differ by one position at most. The circle is turned by chance, so that every position is equally likely.
+    """
+    if size is None or population <= size:
+        return np.arange(population, dtype=np.int64)
+    random = draw.generator()
+    begins = np.arange(size + 1, dtype=np.int64) * population // size
+    places = begins[:-1] + random.integers(0, np.diff(begins)) + random.integers(population)
+    return np.sort(places % population)
 
 
 def _sample(population: int, size: int, draw: Draw) -> Int64:

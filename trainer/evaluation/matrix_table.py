@@ -100,7 +100,9 @@ def render(found: Sequence[Entry], form: Format) -> str:
     several = [name for name in ("lane", "ranks") if len({getattr(entry, name) for entry in found}) > 1]
     rows: dict[str, dict[str, Entry]] = {}
     for entry in found:
-        more = [f"{getattr(entry, name)}" if name == "lane" else f"{entry.ranks} ranks" for name in several]
+        more = [
+            f"{getattr(entry, name)}" if name == "lane" else _counted(entry.ranks, "rank") for name in several
+        ]
         rows.setdefault(", ".join([entry.model, *more]), {})[entry.data] = entry
     header = ["model", *data.values()]
     lines = [
@@ -129,9 +131,14 @@ def render(found: Sequence[Entry], form: Format) -> str:
 
 def caption(found: Sequence[Entry]) -> str:
     """What the table shows."""
-    seeds = sorted({entry.seeds for entry in found if entry.seeds})
-    counted = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "0"
-    return f"{found[0].figure if found else ''}: mean ± standard deviation over {counted} seeds"
+    seeds = sorted({entry.seeds for entry in found if entry.seeds} or {0})
+    most = _counted(seeds[-1], "seed")
+    counted = most if len(seeds) == 1 else f"{seeds[0]} to {most}"
+    return f"{found[0].figure if found else ''}: mean ± standard deviation over {counted}"
+
+
+def _counted(number: int, of: str) -> str:
+    return f"{number} {of}{'' if number == 1 else 's'}"
 
 
 def _short(files: Sequence[str]) -> dict[str, str]:

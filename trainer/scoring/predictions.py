@@ -1,6 +1,6 @@
 """Predictions of a model and of the floors, side by side, and the figures made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,15 @@ from trainer.data.examples import Examples, Queries
 from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
 from trainer.scoring.floors import edgebank, edgebank_window, recency
-from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
+from trainer.scoring.ranking import area_under_roc, average_precision, batched, jackknife, ranks_among
 
 log = structlog.get_logger()
 
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
+
+RANKINGS = {"ap": average_precision, "auc": area_under_roc}
+"""Figures of scores of what happened and what did not."""
 
 SCORERS = ("model", "random", "edgebank", "edgebank_window", "recency")
 """Columns of scores; ``random`` is a model with random weights, never trained."""
@@ -34,6 +37,7 @@ class Predictions:
         historical_negative: float64 (h, 5).
         ranks: float64 (r, 5), ranks of ranked events among their candidates, 1 is best; NaN where a score is none.
         event: int64 (n,), each event's place among its snapshot's inserts.
+        sampled: bool (n,): random weights predicted the event, too; elsewhere their columns are NaN.
     """
 
     positive: Float64
@@ -43,6 +47,7 @@ class Predictions:
     historical_negative: Float64
     ranks: Float64
     event: NDArray[np.int64]
+    sampled: Bool
 
     @property
     def scored(self) -> int:
@@ -57,22 +62,52 @@ class Predictions:
     def figures(self) -> Figures:
         """All figures by (metric, subset, scorer)."""
         found: dict[tuple[str, str, str], float | None] = {}
-        subsets = {
-            "all": (self.positive, self.negative),
-            "inductive": (self.positive[self.fresh], self.negative[self.fresh]),
-            "transductive": (self.positive[~self.fresh], self.negative[~self.fresh]),
-            "historical": (self.historical_positive, self.historical_negative),
-        }
+        for key, (positive, negative) in self._pairs():
+            for metric, figure_of in RANKINGS.items():
+                found[metric, *key] = batched(figure_of, positive, negative)
+        for metric, scorer, values in self._of_ranks():
+            found[metric, "all", scorer] = float(values.mean())
+        return {key: value for key, value in found.items() if value is not None}
+
+    def errors(self) -> Figures:
+        """Standard errors of those ``figures`` that are made of a sample of the snapshot's events."""
+        found: Figures = {}
+        share = self.sampled.mean() if len(self.sampled) else 1.0
+        for (subset, scorer), (positive, negative) in self._pairs():
+            if share < 1 and (subset == "historical" or scorer == "random"):
+                for metric, figure_of in RANKINGS.items():
+                    error = jackknife(figure_of, positive, negative)
+                    if error is not None:
+                        found[metric, subset, scorer] = error * float(np.sqrt(1 - share))
+        ranked = len(self.ranks) / max(1, self.scored)
+        for metric, scorer, values in self._of_ranks():
+            if len(values) > 1 and ranked < 1:
+                found[metric, "all", scorer] = float(values.std(ddof=1) * np.sqrt((1 - ranked) / len(values)))
+        return found
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Events that figures are made of: ``sampled`` those of random weights, ``ranked`` MRR and Hits@10."""
+        return {"sampled": int(self.sampled.sum()), "ranked": len(self.ranks)}
+
+    def _pairs(self) -> Iterator[tuple[tuple[str, str], tuple[Float64, Float64]]]:
+        """By subset and scorer: scores of what happened, and of what did not."""
+        every = np.ones(self.scored, np.bool_)
         for column, scorer in enumerate(SCORERS):
-            for subset, (positive, negative) in subsets.items():
-                pair = positive[:, column], negative[:, column]
-                found["ap", subset, scorer] = batched(average_precision, *pair)
-                found["auc", subset, scorer] = batched(area_under_roc, *pair)
+            known = self.sampled if scorer == "random" else every
+            for subset, here in (("all", every), ("inductive", self.fresh), ("transductive", ~self.fresh)):
+                rows = here & known
+                yield (subset, scorer), (self.positive[rows, column], self.negative[rows, column])
+            historical = self.historical_positive[:, column], self.historical_negative[:, column]
+            yield ("historical", scorer), historical
+
+    def _of_ranks(self) -> Iterator[tuple[str, str, Float64]]:
+        """Metric, scorer and a value of each ranked event, where all of them have a rank."""
+        for column, scorer in enumerate(SCORERS):
             rank = self.ranks[:, column]
             if len(rank) and not np.isnan(rank).any():
-                found["mrr", "all", scorer] = float((1 / rank).mean())
-                found["hits_at_10", "all", scorer] = float((rank <= 10).mean())
-        return {key: value for key, value in found.items() if value is not None}
+                yield "mrr", scorer, 1 / rank
+                yield "hits_at_10", scorer, (rank <= 10).astype(np.float64)
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:
@@ -147,6 +182,7 @@ def side_by_side(
         historical_negative=historical,
         ranks=np.stack([ranks_among(true[:, s], candidates[:, :, s]) for s in range(len(SCORERS))], axis=1),
         event=event,
+        sampled=np.isin(event, examples.sampled),
     )
 
 

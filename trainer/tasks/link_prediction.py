@@ -22,6 +22,9 @@ from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
 from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, Shares, learns_all
 
+RANKED_OF = 20
+"""Of so many sampled events one is ranked: its candidates cost as much as fifty events."""
+
 
 @TASKS.register
 class LinkPrediction:
@@ -46,7 +49,7 @@ class LinkPrediction:
 
     def __init__(self, config: TrainerConfig, lane: LaneReader) -> None:
         self._config = config
-        self._sampling = Sampling(config.seed)
+        self._sampling = sampling_of(config)
         self.window_s = config.window * lane.header.interval_us / US_PER_S
         """How long the floor EdgeBank with a window remembers a pair."""
         self.rewind()
@@ -102,6 +105,14 @@ class LinkPrediction:
         return self.history.memory_bytes
 
 
+def sampling_of(config: TrainerConfig) -> Sampling:
+    """How a continual run draws."""
+    events = config.scoring.sample
+    if events == "all":
+        return Sampling(config.seed)
+    return Sampling(config.seed, events=events, ranked_events=-(-events // RANKED_OF))
+
+
 def examples_of(
     view: EventsView,
     strategy: Shares,
@@ -153,7 +164,10 @@ def predict(
     """
     asked = judged_queries(examples)
     logits = strategy.answer(model, asked)
-    untrained = (
-        strategy.answer(floor, asked) if floor is not None else [np.zeros_like(known) for known in logits]
-    )
+    untrained = [np.full_like(known, np.nan if floor else 0) for known in logits]
+    if floor is not None:
+        costly = [np.isin(queries.event, examples.sampled) for queries in asked]
+        few = [queries.select(here) for queries, here in zip(asked, costly, strict=True)]
+        for column, here, found in zip(untrained, costly, strategy.answer(floor, few), strict=True):
+            column[here] = found
     return side_by_side(examples, asked, logits, untrained, ranks, window_s)

@@ -71,19 +71,28 @@ class RememberingStrategy:
 
     @torch.no_grad()
     def answer(self, model: MemoryModel, asked: Sequence[Queries]) -> list[NDArray[np.float32]]:
-        """See ``Strategy.answer``: moment after moment on all ranks together."""
+        """See ``Strategy.answer``: moment after moment on all ranks together.
+
+        All sets of queries are answered at once, because most of them ask about the same ends at the same times.
+        """
         stream = self._memories.restarted(model)
-        found: list[list[Tensor]] = [[] for _ in asked]
-        for number, here, before_us in _by_moment(asked, stream, model, self._ranks):
-            found[number].append(logits(stream, asked[number], here, before_us))
-        return [on_host(answer) for answer in found]
+        every = Queries.join(list(asked))
+        order = np.argsort(every.before_us, kind="stable")
+        every = every.select(order)
+        found = [
+            logits(stream, every, here, before_us)
+            for here, before_us in _by_moment(every, stream, model, self._ranks)
+        ]
+        answers = np.empty(len(every), np.float32)
+        answers[order] = on_host(found)
+        return np.split(answers, np.cumsum([len(queries) for queries in asked])[:-1])
 
     @torch.no_grad()
     def embed_sources(self, model: MemoryModel, queries: Queries) -> Tensor:
         """See ``Strategy.embed_sources``."""
         stream = self._memories.restarted(model)
         found = [stream.mailbox.own.new_empty(0, model.width)]
-        for _, here, before_us in _by_moment([queries], stream, model, self._ranks):
+        for here, before_us in _by_moment(queries, stream, model, self._ranks):
             asked = queries.part(here)
             times = np.full(len(asked), before_us) if model.once_a_batch else asked.time_us
             found.append(stream.embed_all(asked.src, times, before_us))
@@ -115,22 +124,25 @@ class RememberingStrategy:
 
 
 def _by_moment(
-    queries: Sequence[Queries], stream: MemoryStream, model: MemoryModel, ranks: Ranks
-) -> Iterator[tuple[int, slice, int]]:
+    queries: Queries, stream: MemoryStream, model: MemoryModel, ranks: Ranks
+) -> Iterator[tuple[slice, int]]:
     """Deliver the events before each moment that any rank asks about, and then yield the questions there.
 
+    Args:
+        queries: Ordered by their moments.
+        stream: Delivers.
+        model: Its model.
+        ranks: All ranks.
+
     Yields:
-        Number of the set of queries, a few of its rows and the moment: as many on every rank, empty ones included.
+        A few rows and the moment: as many on every rank, empty ones included.
     """
-    asked = [np.unique(query.before_us) for query in queries]
-    moments = ranks.union(np.unique(np.concatenate([np.empty(0, np.int64), *asked])))
-    begins = np.stack([np.searchsorted(query.before_us, moments) for query in queries])
-    ends = np.stack([np.searchsorted(query.before_us, moments + 1) for query in queries])
+    moments = ranks.union(np.unique(queries.before_us))
+    begins = np.searchsorted(queries.before_us, moments)
+    ends = np.searchsorted(queries.before_us, moments + 1)
     most = ranks.largest(ends - begins, CONTROL)
-    for column, before_us in enumerate(moments.tolist()):
+    for begin, end, longest, before_us in np.stack([begins, ends, most, moments], axis=1).tolist():
         stream.deliver_before(before_us)
         model.eval()
-        for number, longest in enumerate(most[:, column].tolist()):
-            begin, end = int(begins[number, column]), int(ends[number, column])
-            for first in range(begin, begin + longest, ROWS_AT_ONCE):
-                yield number, slice(min(first, end), min(first + ROWS_AT_ONCE, end)), before_us
+        for first in range(begin, begin + longest, ROWS_AT_ONCE):
+            yield slice(min(first, end), min(first + ROWS_AT_ONCE, end)), before_us
