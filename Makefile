@@ -46,11 +46,14 @@ explore: $(STAMP) ## Draw new examples for the property tests, for a minute (SEE
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/property -m hypothesis --hypothesis-profile=exploring \
 		--hypothesis-seed=$(or $(SEED),$$RANDOM$$RANDOM) $(PYTEST_ARGS)
 
-lint: $(STAMP) ## Check style, types and import rules
+lint: $(STAMP) ## Check style, types, import rules, spelling, dead code and the links of the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/codespell
+	@$(BIN)/vulture
+	@$(BIN)/pytest -q tests/unit/test_documentation.py
 
 format: $(STAMP) ## Put code into form and mend what can be mended mechanically
 	@$(BIN)/ruff check --fix --quiet .

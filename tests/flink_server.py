@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 SERVER = Path(__file__).resolve().parents[1] / "deploy" / "flink" / "job_server.py"
-WORKER = "sdk_worker"
 
 
 def job_server(*arguments: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from stream.service.json_lines import json_line, lines_are_json
 
-DONE, FAILED, USAGE = 0, 1, 2
+DONE, FAILED = 0, 1
 
 
 class Failure(Exception):  # noqa: N818  a sentence for the user, not a defect
