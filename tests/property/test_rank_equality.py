@@ -1,8 +1,11 @@
 """Any number of ranks computes what one rank computes, over drawn streams: every model under every strategy that has ranks."""
 
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +21,7 @@ from trainer_streams import FEATURES, SECOND, make_lane
 from schemas.events import event_schema
 from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
+from trainer.strategies.snapshots import shared_layout
 
 PARTS = 4
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
@@ -90,6 +94,40 @@ def test_snapshot_models_learn_and_embed_alike_on_any_number_of_ranks(
         )
         for size in (2, 3, 4):
             for found in side_by_side(size, work):
+                require_equal(found, one, dtype)
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [
+        ("cdgcn", torch.float64),
+        ("wdgcn", torch.float32),
+        ("sage-linear", torch.float64),
+        ("gatlstm", torch.float32),
+        ("evolvegcn-h", torch.float64),
+    ],
+)
+@settings(max_examples=2)
+@given(streams)
+@example(TWO_NODES)
+@example(TURNOVER)
+@example(NOBODY)
+def test_groups_of_ranks_that_share_a_snapshot_learn_and_embed_alike(
+    model: str, dtype: torch.dtype, stream: Any
+) -> None:
+    """Meshes of 1 × 2 and 2 × 2 ranks, whose rows cross in pieces."""
+    rate = 0.01 if dtype == torch.float64 else STILL
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(shared_layout, "PIECE_CELLS", 1):
+        lane = lane_of(folder, stream, "hash")
+
+        def work(ranks: Ranks, mesh: Sequence[int] = ()) -> Any:
+            return learned(
+                begun(lane, "snapshot", model, ranks, dtype, rate, strategy_params={"mesh": list(mesh)})
+            )
+
+        one = work(Ranks())
+        for mesh in ((1, 2), (2, 2)):
+            for found in side_by_side(mesh[0] * mesh[1], partial(work, mesh=mesh)):
                 require_equal(found, one, dtype)
 
 

@@ -1,6 +1,7 @@
 """``snapshot`` beside ``whole``: blocks, ranks, and which rows cross change nothing of what is learned."""
 
 import tempfile
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,9 @@ from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.interface import strategy_options
+from trainer.strategies.snapshots import shared_layout
 from trainer.strategies.snapshots.blocks import carried_bytes
-from trainer.strategies.snapshots.budget import MIB, Budget
+from trainer.strategies.snapshots.budget import Budget
 from trainer.strategies.snapshots.saved_bytes import SavedBytes
 from trainer.timeline.horizon import Horizon
 
@@ -36,6 +38,12 @@ def lane() -> Iterator[LaneReader]:
     """Nodes come in every snapshot, pairs end, and some nodes have no edge any more."""
     with tempfile.TemporaryDirectory() as folder:
         yield make_lane(Path(folder), events=meetings(nodes=40, a_snapshot=9, snapshots=7, features=False))
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows cross, they cross in pieces."""
+    monkeypatch.setattr(shared_layout, "PIECE_CELLS", 1)
 
 
 def begun_with(
@@ -68,6 +76,41 @@ def all_learned(session: Session) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("model", ["cdgcn", "tmgcn", "dysat", "evolvegcn-h"])
+@pytest.mark.parametrize("supervise", ["newest", "horizon"])
+def test_one_rank_and_one_block_learn_what_whole_learns_to_the_bit(
+    model: str, supervise: str, lane: LaneReader
+) -> None:
+    one = all_learned(begun_with(lane, model, Ranks(), "whole", supervise=supervise))
+    found = all_learned(begun_with(lane, model, Ranks(), supervise=supervise))
+    assert found.keys() == one.keys()
+    assert all(torch.equal(found[key].nan_to_num(), one[key].nan_to_num()) for key in one)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_blocks_are_measured_anew_only_where_horizons_differ(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream of one kind: while its horizon grows, and then no more."""
+    lane, measured, measure = long_lane(tmp_path, 14), [], Budget._measured
+
+    def counted(*arguments: Any) -> tuple[int, int]:
+        measured.append(1)
+        return measure(*arguments)
+
+    monkeypatch.setattr(Budget, "_measured", counted)
+
+    def work(ranks: Ranks) -> None:
+        session = begun_with(lane, "tgcn", ranks)
+        for manifest in lane.manifests:
+            lesson = lesson_of(session, manifest.sequence)
+            for epoch in range(2):
+                session.strategy.learn([lesson], epoch)
+
+    side_by_side(size, work)
+    assert len(measured) <= size * (WINDOW + 1)
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     ("supervise", "task"), [("newest", "link-prediction"), ("horizon", "node-regression")]
@@ -75,12 +118,15 @@ def all_learned(session: Session) -> dict[str, Any]:
 def test_blocks_and_ranks_learn_what_whole_learns(
     model: str, supervise: str, task: str, lane: LaneReader
 ) -> None:
-    """Five snapshots on up to four ranks, in blocks of which some have fewer snapshots than ranks."""
+    """Five snapshots on up to four ranks, or in a mesh of them, in blocks of which some have fewer snapshots than ranks."""
     one = all_learned(begun_with(lane, model, Ranks(), "whole", task, supervise=supervise))
     assert any(" gradient " in key for key in one)
-    cases = [(1, 2, "active"), (2, 1, "all"), (2, 4, "active"), (3, 2, "active"), (4, 8, "all")]
-    for size, blocks, rows in cases:
-        params = {"supervise": supervise, "blocks": blocks, "rows": rows}
+    cases = {
+        "newest": [(1, 2, "active", []), (2, 4, "active", []), (4, 8, "all", []), (2, 1, "active", [1, 2])],
+        "horizon": [(2, 1, "all", []), (3, 2, "active", []), (4, 2, "active", [2, 2])],
+    }
+    for size, blocks, rows, mesh in cases[supervise]:
+        params = {"supervise": supervise, "blocks": blocks, "rows": rows, "mesh": mesh}
         for found in side_by_side(
             size,
             lambda ranks, params=params: all_learned(begun_with(lane, model, ranks, task=task, **params)),
@@ -88,15 +134,31 @@ def test_blocks_and_ranks_learn_what_whole_learns(
             require_equal(found, one, torch.float64)
 
 
+@pytest.mark.parametrize("model", ["cdgcn", "sage-linear"])
+def test_overlap_changes_no_bit(model: str, lane: LaneReader) -> None:
+    """Three ranks with up to two snapshots each, and half of the nodes in a mesh."""
+    for size, mesh in ((3, []), (4, [2, 2])):
+        on, off = (
+            side_by_side(
+                size,
+                lambda ranks, more=more: all_learned(begun_with(lane, model, ranks, blocks=1, **more)),
+            )
+            for more in ({"overlap": True, "mesh": mesh}, {"overlap": False, "mesh": mesh})
+        )
+        for ours, theirs in zip(on, off, strict=True):
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[key].nan_to_num(), theirs[key].nan_to_num()) for key in ours)
+
+
 def test_pairs_of_every_snapshot_are_learned_alike_on_any_number_of_ranks(lane: LaneReader) -> None:
     """Questions about snapshots that several ranks hold, whose ends several ranks hold."""
     for model in ("cdgcn", "evolvegcn-h"):
         one = all_learned(begun_with(lane, model, Ranks(), "whole", supervise="horizon"))
-        for size in (2, 3):
+        for size, mesh in ((2, []), (3, []), (4, [2, 2])):
             for found in side_by_side(
                 size,
-                lambda ranks, model=model: all_learned(
-                    begun_with(lane, model, ranks, supervise="horizon", blocks=2)
+                lambda ranks, model=model, mesh=mesh: all_learned(
+                    begun_with(lane, model, ranks, supervise="horizon", blocks=2, mesh=mesh)
                 ),
             ):
                 require_equal(found, one, torch.float64)
@@ -251,6 +313,53 @@ def test_blocks_hold_a_fraction_of_what_one_pass_saves(tmp_path: Path) -> None:
     assert held_bytes(session, horizon, 8) <= 0.20 * one
 
 
+def test_measuring_what_is_saved_keeps_none_of_it() -> None:
+    """An operation that saves what it made is not held by it."""
+    x = torch.ones(3, requires_grad=True)
+    with SavedBytes([]) as saved:
+        made = x.exp()
+    assert saved.bytes == made.nbytes
+    made_then = weakref.ref(made)
+    del made
+    assert made_then() is None
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_layout_is_gone_when_nobody_has_it(size: int, lane: LaneReader) -> None:
+    """Without waiting for the collector of cycles: it holds all that a block saves."""
+
+    def work(ranks: Ranks) -> bool:
+        session = begun_with(lane, "cdgcn", ranks, blocks=1)
+        for manifest in lane.manifests:
+            session.advance(manifest)
+        passed = session.strategy._blocks(
+            session.model, session.strategy._before(np.empty(0, np.int64)), last=False
+        )
+        layout = passed.layout(passed.ranges[0])
+        rows, carry = unroll(passed.stages, layout)
+        then = weakref.ref(layout)
+        del layout, rows, carry
+        return then() is None
+
+    assert all(side_by_side(size, work))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_carries_are_measured_as_large_as_they_become(model: str, tmp_path: Path) -> None:
+    """A window of three snapshots in a horizon of ten: what is taken over grows twice and then no more."""
+    lane = long_lane(tmp_path, 11)
+    session = session_on(lane, "snapshot", model, window=3, horizon=10, strategy_params={"blocks": 10})
+    for manifest in lane.manifests:
+        session.advance(manifest)
+    strategy: Any = session.strategy
+    horizon = strategy._before(np.empty(0, np.int64))
+    passed = strategy._blocks(session.model, horizon, last=False)
+    strategy._chosen = replace(strategy._chosen, blocks="auto")
+    strategy._blocks(session.model, horizon, last=False)
+    largest = max(carried_bytes(carry) for carry in passed._carries())
+    assert strategy._budget._found[10].carried == largest
+
+
 def test_blocks_auto_are_the_fewest_that_fit_and_never_exceed_the_budget(tmp_path: Path) -> None:
     """200 drawn cases: a model, a stage of a stream, a budget."""
     lane = long_lane(tmp_path, 13)
@@ -264,8 +373,8 @@ def test_blocks_auto_are_the_fewest_that_fit_and_never_exceed_the_budget(tmp_pat
             horizon = session.strategy._before(np.empty(0, np.int64))
             most = held_bytes(session, horizon, 1)
             for budget in most * draw.uniform(0.02, 1.2, 2):
-                options = replace(session.strategy._chosen, blocks="auto", device_budget_mib=budget / MIB)
-                session.strategy._chosen, session.strategy._budget = options, Budget(Ranks(), budget / MIB)
+                session.strategy._chosen = replace(session.strategy._chosen, blocks="auto")
+                session.strategy._budget._bytes = int(budget)  # what was measured earlier still serves
                 try:
                     number = len(session.strategy._blocks(session.model, horizon, last=False).ranges)
                 except Failure as failure:
@@ -293,12 +402,33 @@ def test_more_ranks_than_snapshots_are_told(lane: LaneReader) -> None:
     assert "start at most 5 ranks, or raise the key horizon" in told
 
 
+def test_a_mesh_that_cannot_be_is_refused(lane: LaneReader) -> None:
+    with pytest.raises(
+        Failure, match=r"mesh \[2, 2\] is of 4 ranks, found 3. Start as many, or leave mesh out"
+    ):
+        begun_with(lane, "tgcn", Ranks(0, 3), mesh=[2, 2])
+
+    def work(ranks: Ranks) -> None:
+        more = {
+            "window": WINDOW,
+            "model_params": {"normalise": "before"},
+            "strategy_params": {"mesh": [1, 2]},
+        }
+        begun(lane, "snapshot", "tmgcn", ranks, torch.float64, 0.01, **more)
+
+    with pytest.raises(Failure, match=r"operators of tmgcn are made of several snapshots. Leave mesh out"):
+        side_by_side(2, work)
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
         ({"blocks": 0}, "blocks must be auto or at least 1, found 0"),
         ({"blocks": "few"}, "blocks must be auto or at least 1, found 'few'"),
         ({"rows": "some"}, "rows must be active or all, found 'some'"),
+        ({"mesh": [2]}, "mesh must be two numbers of at least 1, found \\[2\\]"),
+        ({"mesh": [2, 0]}, "mesh must be two numbers of at least 1, found \\[2, 0\\]"),
+        ({"mesh": 4}, "mesh must be two numbers of at least 1, found 4"),
         ({"device_budget_mib": 0}, "device_budget_mib must be above 0, found 0"),
     ],
 )

@@ -8,6 +8,7 @@ from trainer.models.convolutions import LaplacianConvolution, Sage
 from trainer.nn.aggregate import aggregate_mean, aggregate_normalised, aggregate_sum
 from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.mean_operator import MeanOperator
+from trainer.nn.row_block import RowBlock
 
 
 def random_graph(targets: int, sources: int, edges: int, seed: int = 0) -> tuple[CSRGraph, torch.Tensor]:
@@ -80,6 +81,30 @@ def test_a_normalised_product_and_its_gradient_need_no_transpose(weighted: bool,
     (found * pull).sum().backward()
     torch.testing.assert_close(x.grad, operator @ pull, rtol=tolerance, atol=tolerance)
     assert CSRGraph.transposes_built == built
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_of_a_graph_among_several_ranks_are_those_of_the_dense_products(
+    weighted: bool, index: torch.dtype
+) -> None:
+    graph, dense = symmetric(9, weighted=weighted, index=index)
+    assert not dense[-1].any(), "a node without an edge is nobody's source"
+    scale = (1 + dense.sum(dim=1)).rsqrt()
+    operator = scale[:, None] * (dense + torch.eye(9)) * scale
+    tolerance = 1e-12 if weighted else 1e-6
+    linked = dense.any(dim=1)
+    for part in range(2):
+        rows = RowBlock(graph, part, 2)
+        x = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+        own, pull = x[part::2], torch.randn(len(range(part, 9, 2)), 4, dtype=torch.float64)
+        torch.testing.assert_close(aggregate_sum(rows, x[linked]), dense[part::2] @ x)
+        mean = (dense @ x / dense.sum(dim=1, keepdim=True).clamp(min=1e-9))[part::2]
+        torch.testing.assert_close(aggregate_mean(rows, x[linked]), mean)
+        found = aggregate_normalised([rows], x[linked].unsqueeze(0), own.unsqueeze(0))[0]
+        torch.testing.assert_close(found, (operator @ x)[part::2], rtol=tolerance, atol=tolerance)
+        (found * pull).sum().backward()
+        torch.testing.assert_close(x.grad, operator[:, part::2] @ pull, rtol=tolerance, atol=tolerance)
 
 
 def test_the_mean_of_operators_is_over_normalised_ones() -> None:

@@ -1,6 +1,7 @@
 """Graph stages: what a node's row becomes from its neighbours' rows in the same snapshot."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -67,14 +68,18 @@ class LaplacianConvolution(GraphStage):
             nn.init.zeros_(self.linear.bias)
 
     def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
-        """See ``GraphStage.forward``; the graph is symmetric."""
-        return self.each([graph], x.unsqueeze(0), [weights])[0]
+        """See ``GraphStage.forward``; the graph is symmetric, or some rows of such."""
+        return self._convolved([graph], x.unsqueeze(0), None if own is x else own.unsqueeze(0))[0]
 
     def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
         """See ``GraphStage.each``: one product with W for all snapshots."""
+        return self._convolved(graphs, x, None)
+
+    def _convolved(self, graphs: Sequence[CSRGraph], x: Tensor, own: Tensor | None) -> Tensor:
         if self.linear.in_features <= self.linear.out_features:  # the narrower side is aggregated
-            return self._activated(self.linear(aggregate_normalised(graphs, x)))
-        found = aggregate_normalised(graphs, nn.functional.linear(x, self.linear.weight))
+            return self._activated(self.linear(aggregate_normalised(graphs, x, own)))
+        narrow = partial(nn.functional.linear, weight=self.linear.weight)
+        found = aggregate_normalised(graphs, narrow(x), None if own is None else narrow(own))
         return self._activated(found if self.linear.bias is None else found + self.linear.bias)
 
     def alone(self, own: Tensor, weights: Any) -> Tensor:
@@ -101,8 +106,9 @@ class ConcatenatedConvolution(GraphStage):
         nn.init.xavier_uniform_(self.linear.weight)
 
     def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
-        """See ``GraphStage.forward``; the graph is symmetric."""
-        return self.each([graph], x.unsqueeze(0), [weights])[0]
+        """See ``GraphStage.forward``; the graph is symmetric, or some rows of such."""
+        table = None if own is x else own.unsqueeze(0)
+        return self._beside(own, aggregate_normalised([graph], x.unsqueeze(0), table)[0])
 
     def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
         """See ``GraphStage.each``."""

@@ -123,15 +123,22 @@ class EvolvingConvolution(GraphStage):
         return found, state
 
     def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
-        """See ``GraphStage.forward``; the graph is symmetric."""
-        return self.each([graph], x.unsqueeze(0), [weights])[0]
+        """See ``GraphStage.forward``; the graph is symmetric, or some rows of such."""
+        return self._convolved([graph], x.unsqueeze(0), [weights], None if own is x else own.unsqueeze(0))[0]
 
     def each(self, graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any]) -> Tensor:
         """See ``GraphStage.each``."""
+        return self._convolved(graphs, x, weights, None)
+
+    @staticmethod
+    def _convolved(
+        graphs: Sequence[CSRGraph], x: Tensor, weights: Sequence[Any], own: Tensor | None
+    ) -> Tensor:
         by_snapshot = torch.stack(list(weights))
         if by_snapshot.shape[1] <= by_snapshot.shape[2]:  # the narrower side is aggregated
-            return torch.relu_(torch.bmm(aggregate_normalised(graphs, x), by_snapshot))
-        return torch.relu_(aggregate_normalised(graphs, torch.bmm(x, by_snapshot)))
+            return torch.relu_(torch.bmm(aggregate_normalised(graphs, x, own), by_snapshot))
+        narrow = None if own is None else torch.bmm(own, by_snapshot)
+        return torch.relu_(aggregate_normalised(graphs, torch.bmm(x, by_snapshot), narrow))
 
     def alone(self, own: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``."""

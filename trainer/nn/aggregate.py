@@ -29,18 +29,24 @@ def aggregate_mean(graph: CSRGraph, x: Tensor) -> Tensor:
     return aggregate_sum(graph, x) / weight.to(x.dtype).unsqueeze(1)
 
 
-def aggregate_normalised(graphs: Sequence[CSRGraph], x: Tensor) -> Tensor:
+def aggregate_normalised(graphs: Sequence[CSRGraph], x: Tensor, own: Tensor | None = None) -> Tensor:
     """D^−½(A + I)D^−½·x in each of several snapshots, with D = I + diag(strength) (Kipf and Welling 2017).
 
     A node without edges keeps its row.
 
     Args:
-        graphs: A of each snapshot, square and without self-loops.
-        x: float (t, nodes, d).
+        graphs: A of each snapshot, without self-loops; square unless there is ``own``.
+        x: float (t, sources, d).
+        own: float (t, targets, d), the targets' own rows, of one snapshot; None: x has them.
 
     Returns:
-        (t, nodes, d).
+        (t, targets, d).
     """
+    if own is not None:
+        (graph,) = graphs
+        return torch.addcmul(
+            aggregate_sum(graph.operator, x[0]), graph.diagonal.to(x.dtype), own[0]
+        ).unsqueeze(0)
     product: Tensor = _Normalised.apply(x, graphs)  # type: ignore[no-untyped-call]  # torch's apply is untyped
     return product
 

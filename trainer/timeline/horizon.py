@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainer.device import to_device
 from trainer.models.interface import STRUCTURE, NodeInputs
 from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.directed_graph import DirectedGraph
@@ -31,7 +32,7 @@ class OnDevice(Protocol):
         """See ``Timeline.graph``."""
         ...
 
-    def rows(self, tau: int) -> Tensor:
+    def rows(self, tau: int, part: slice) -> Tensor:
         """See ``Timeline.rows``."""
         ...
 
@@ -67,6 +68,7 @@ class Horizon:
         self.nodes: Int64 = np.concatenate([timeline.nodes.ids, self._others])
         self._timeline, self._view = timeline, view
         self._graphs: dict[int, CSRGraph] = {}
+        self._active: dict[int, NDArray[np.bool_]] = {}
 
     def places(self, nodes: Int64) -> Int64:
         """Compact numbers int64 (n,) of nodes that are live or were asked for."""
@@ -87,9 +89,11 @@ class Horizon:
 
     def active(self, at: int) -> NDArray[np.bool_]:
         """Bool (n,): the nodes that have an edge in the snapshot at a place, by what the host knows."""
-        found = np.zeros(len(self.nodes), np.bool_)
-        found[self._timeline.nodes.find(self._timeline.active(self.taus[at]))] = True
-        return found
+        if at not in self._active:
+            found = np.zeros(len(self.nodes), np.bool_)
+            found[self._timeline.nodes.find(self._timeline.active(self.taus[at]))] = True
+            self._active[at] = found
+        return self._active[at]
 
     def release(self, places: Sequence[int]) -> None:
         """Have the device no longer hold the graphs of snapshots; when they are asked for again, it moves back to them."""
@@ -113,20 +117,31 @@ class Horizon:
 
     def inputs(self, at: int) -> NodeInputs:
         """The inputs of every node in the snapshot at a place; zeros before a node has come."""
-        tau = self.taus[at]
-        rows = self._timeline.rows(tau)
-        if len(self._others):
-            others = self._timeline.transfer.features(node_rows(self._view, tau, self._others))
-            rows = torch.cat([rows, others])
         means = self._view.timeline.smoothing.kind == "m-product"
+        rows = self._rows(at, slice(0, None, 1))
         return _split(self.nodes, rows, None if means else self.graph(at).degrees)
 
-    def inputs_alone(self, at: int, chosen: Int64) -> NodeInputs:
-        """The inputs of nodes, by compact number, that have no edge in the snapshot at a place: its graph is not needed."""
-        nodes = self.nodes[chosen]
-        rows = self._timeline.transfer.features(node_rows(self._view, self.taus[at], nodes))
+    def inputs_alone(self, at: int, part: slice, chosen: Int64) -> NodeInputs:
+        """The inputs of nodes that have no edge in the snapshot at a place: its graph is not needed.
+
+        Args:
+            at: Place of the snapshot.
+            part: First compact number and step, of this rank's nodes.
+            chosen: int64, which of those.
+        """
         means = self._view.timeline.smoothing.kind == "m-product"
-        return _split(nodes, rows, None if means else rows.new_zeros(len(rows)))
+        rows = self._rows(at, part)
+        rows = rows.index_select(0, to_device(chosen, rows.device))
+        return _split(self.nodes[part][chosen], rows, None if means else rows.new_zeros(len(rows)))
+
+    def _rows(self, at: int, part: slice) -> Tensor:
+        """``node_rows`` of every ``part.step``-th compact number from ``part.start`` on."""
+        tau = self.taus[at]
+        rows = self._timeline.rows(tau, part)
+        others = self._others[(part.start - len(self._timeline.nodes)) % part.step :: part.step]
+        if len(others):
+            rows = torch.cat([rows, self._timeline.transfer.features(node_rows(self._view, tau, others))])
+        return rows
 
 
 def _split(nodes: Int64, rows: Tensor, degrees: Tensor | None) -> NodeInputs:

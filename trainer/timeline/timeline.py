@@ -39,7 +39,7 @@ class Timeline:
         self._seen = -1  # number of the newest snapshot that was taken in
         self._moved: dict[bool, DeviceTimeline] = {}
         self._graphs: dict[tuple[int, bool], Any] = {}
-        self._rows: dict[int, tuple[int, Tensor]] = {}
+        self._rows: dict[tuple[int, int, int], tuple[int, Tensor]] = {}
         self._active: dict[int, Int64] = {}
 
     def take_in(self, view: TimelineView) -> None:
@@ -60,7 +60,7 @@ class Timeline:
         taus = set(host.taus)
         fresh = generation == self.nodes.generation
         self._graphs = {key: graph for key, graph in self._graphs.items() if fresh and key[0] in taus}
-        self._rows = {tau: rows for tau, rows in self._rows.items() if tau in taus}
+        self._rows = {key: rows for key, rows in self._rows.items() if key[0] in taus}
         self._active = {tau: nodes for tau, nodes in self._active.items() if tau in taus}
 
     def before_newest(self, asked: Int64) -> Horizon:
@@ -83,13 +83,14 @@ class Timeline:
             found = self._graphs[tau, directed] = self._moved[directed].at(tau)
         return found
 
-    def rows(self, tau: int) -> Tensor:
-        """``node_rows`` of all slots in a snapshot, on the device; sent again when a slot has another node."""
+    def rows(self, tau: int, part: slice) -> Tensor:
+        """``node_rows`` of a part of the slots in a snapshot, on the device; sent again when a slot has another node."""
         assert self._view is not None
-        version, found = self._rows.get(tau, (-1, None))
+        key = tau, part.start, part.step
+        version, found = self._rows.get(key, (-1, None))
         if found is None or version != self.nodes.version:
-            found = self.transfer.features(node_rows(self._view, tau, self.nodes.ids))
-            self._rows[tau] = self.nodes.version, found
+            found = self.transfer.features(node_rows(self._view, tau, self.nodes.ids[part]))
+            self._rows[key] = self.nodes.version, found
         return found
 
     def active(self, tau: int) -> Int64:

@@ -2,14 +2,21 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from trainer.models.stages import Carry, Stage
-from trainer.models.unroll import unroll
-from trainer.strategies.snapshots.shared_layout import SharedLayout
+from trainer.models.unroll import Layout, unroll
+
+
+class BlockLayout(Layout, Protocol):
+    """The layout of a block."""
+
+    def tie(self) -> Tensor:
+        """Zero, with a gradient of zero to whatever crossed ranks: its way back is taken on every rank or on none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,7 @@ class Blocks:
 
     stages: Sequence[Stage]
     ranges: Sequence[range]
-    layout: Callable[[range], SharedLayout]
+    layout: Callable[[range], BlockLayout]
     leave: Callable[[range], None]
     last: bool
 
@@ -74,11 +81,11 @@ class Blocks:
         carries: list[list[Carry] | None] = [None]
         for block in self.ranges[:-1]:
             _, after = self._unrolled(self.layout(block), carries[-1])
-            carries.append([_mapped(carry, _compact) for carry in after])
+            carries.append(compact(after))
             self.leave(block)
         return carries
 
-    def _unrolled(self, layout: SharedLayout, before: list[Carry] | None) -> tuple[Tensor, list[Carry]]:
+    def _unrolled(self, layout: BlockLayout, before: list[Carry] | None) -> tuple[Tensor, list[Carry]]:
         return unroll(self.stages, layout, before, last=self.last)
 
     def begun(self, before: list[Carry] | None) -> list[Carry] | None:
@@ -90,6 +97,11 @@ class Blocks:
             learned = learned or any(weight.requires_grad for weight in stage.parameters())
             begun.append(_mapped(carry, lambda each: _leaf(each, learned)))  # noqa: B023  called at once
         return begun
+
+
+def compact(carries: list[Carry]) -> list[Carry]:
+    """Carries without the rest of what they are views of."""
+    return [_mapped(carry, _compact) for carry in carries]
 
 
 def carried_bytes(carries: Any) -> int:

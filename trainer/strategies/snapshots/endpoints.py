@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainer.device import to_device
 from trainer.nn.rows import rows
-from trainer.ranks import Ranks
+from trainer.strategies.snapshots.mesh import Mesh
 from trainer.tasks.interface import Asked, Task
 
 Int64 = NDArray[np.int64]
@@ -50,15 +50,16 @@ class Loss:
     Args:
         task: Has the loss.
         head: Of the model.
-        ranks: All ranks.
+        mesh: All ranks.
         nodes: How many have a compact number.
     """
 
-    def __init__(self, task: Task, head: nn.Module, ranks: Ranks, nodes: int) -> None:
-        self._task, self._head, self._ranks, self._nodes = task, head, ranks, nodes
+    def __init__(self, task: Task, head: nn.Module, mesh: Mesh, nodes: int) -> None:
+        self._task, self._head, self._nodes = task, head, nodes
+        self._ranks, self._within = mesh.ranks, mesh.within
 
     def by_snapshot(self, z: Tensor, first: int, questions: Sequence[Questions]) -> Tensor:
-        """The sum over questions about snapshots that this rank has whole.
+        """The sum over questions about snapshots that this rank has whole; of a group each has those of some first ends.
 
         Args:
             z: (t, n, d).
@@ -66,8 +67,10 @@ class Loss:
             questions: Of all ranks; the others' are left to them.
         """
         losses = [z[:0].sum()]
-        for each in questions:
-            if first <= each.at < first + len(z):
+        for asked in questions:
+            if first <= asked.at < first + len(z):
+                shared = self._within.size > 1
+                each = asked.of(asked.ends[0] % self._within.size == self._within.rank) if shared else asked
                 losses.append(
                     self._of(each, [rows(z[each.at - first], self._on_device(e)) for e in each.ends])
                 )

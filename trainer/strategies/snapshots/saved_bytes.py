@@ -36,7 +36,8 @@ class SavedBytes:
             self._seen.add(storage.data_ptr())
             self.bytes += storage.nbytes()
             self._held.append(tensor.detach())
-        return tensor
+        # What an operation made would hold its own graph, and be held by it, for ever.
+        return tensor.detach()
 
 
 def _same(tensor: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
+from stream.service.failure import Failure
 from stream.service.heartbeat import beat
 from trainer.device import to_device
 from trainer.models.interface import Model, SnapshotModel
@@ -22,8 +23,10 @@ from trainer.strategies.snapshots.blocks import Blocks
 from trainer.strategies.snapshots.budget import Budget
 from trainer.strategies.snapshots.cells import divided
 from trainer.strategies.snapshots.endpoints import Loss, Questions
+from trainer.strategies.snapshots.mesh import Mesh
 from trainer.strategies.snapshots.shared_layout import Sent, SharedLayout
 from trainer.strategies.snapshots.whole import WholeOptions, WholeStrategy
+from trainer.strategies.snapshots.whole_layout import WholeLayout, combines
 from trainer.tasks.interface import Lesson
 from trainer.timeline.horizon import Horizon
 
@@ -42,11 +45,15 @@ class SnapshotOptions(WholeOptions):
         blocks: Into how many blocks the horizon is divided; ``auto``: as few as ``device_budget_mib`` allows.
         device_budget_mib: Of what a rank saves for the backward pass, and what blocks take over, MiB; for ``auto``.
         rows: Which rows cross ranks: those of nodes with an edge in the snapshot (``active``), or ``all``.
+        overlap: Whether stages along the graph compute one piece of a block while another crosses ranks.
+        mesh: [S, V]: snapshots are divided among S groups of V ranks, which share the nodes of a snapshot; [] is [ranks, 1].
     """
 
     blocks: int | str = "auto"
     device_budget_mib: float = 1024.0
     rows: str = "active"
+    overlap: bool = True
+    mesh: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,6 +63,11 @@ class SnapshotOptions(WholeOptions):
             raise ValueError(f"device_budget_mib must be above 0, found {self.device_budget_mib}")
         if self.rows not in SENT:
             raise ValueError(f"rows must be {' or '.join(SENT)}, found {self.rows!r}")
+        sides = list(self.mesh) if isinstance(self.mesh, list | tuple) else None
+        if sides is None or (
+            sides and not (len(sides) == 2 and all(type(n) is int and n > 0 for n in sides))
+        ):
+            raise ValueError(f"mesh must be two numbers of at least 1, found {self.mesh!r}")
 
 
 @STRATEGIES.register
@@ -73,12 +85,18 @@ class SnapshotStrategy(WholeStrategy):
     def __init__(self, setting: Setting, options: SnapshotOptions) -> None:
         super().__init__(setting, options)
         self._ranks, self._chosen = setting.ranks, options
-        self._budget = Budget(setting.ranks, options.device_budget_mib)
-        idle = self._ranks.size - self._horizon
+        self._mesh = Mesh.of(setting.ranks, options.mesh)
+        if self._mesh.within.size > 1 and combines(setting.model, next(setting.model.parameters())):
+            raise Failure(
+                f"strategy_params of snapshot: mesh divides a snapshot's nodes among {self._mesh.within.size} ranks, but the "
+                f"operators of {setting.model.name} are made of several snapshots. Leave mesh out"
+            )
+        self._budget = Budget(setting.ranks, self._mesh.across.size, options.device_budget_mib)
+        idle = (self._mesh.across.size - self._horizon) * self._mesh.within.size
         if idle > 0 and self._ranks.rank == 0:
             log.warning(
                 f"strategy snapshot has {self._ranks.size} ranks for a horizon of {self._horizon} snapshots, so {idle} of "
-                f"them have none for the graph stages; start at most {self._horizon} ranks, or raise the key horizon"
+                f"them have none for the graph stages; start at most {self._ranks.size - idle} ranks, or raise the key horizon"
             )
 
     @classmethod
@@ -143,7 +161,7 @@ class SnapshotStrategy(WholeStrategy):
     def _step(self, horizon: Horizon, questions: list[Questions], *, newest_only: bool) -> None:
         """One optimiser step: the gradient block by block, then its sum over ranks."""
         weight = 1 / sum(len(each.truth) for each in questions)
-        loss = Loss(self._task, self._model.decoder, self._ranks, len(horizon.nodes))
+        loss = Loss(self._task, self._model.decoder, self._mesh, len(horizon.nodes))
         by_node = self._by_node(self._model)
 
         def of_rows(first: int, rows: Tensor) -> Tensor:
@@ -167,10 +185,10 @@ class SnapshotStrategy(WholeStrategy):
                 if newest_only:
                     done = number < len(blocks.ranges) - 1
                     return rows[:0].sum() if done else of_rows(len(horizon.taus), rows) * weight
-                if by_node:
+                if by_node or self._ranks.size == 1:
                     first = 0 if number == 0 else block.start + 1
                     return of_rows(first, torch.cat([none, rows]) if number == 0 else rows) * weight
-                mine = divided(len(block), self._ranks.size)[self._ranks.rank]
+                mine = self._mine(block)
                 found = of_rows(block.start + mine.start + 1, rows)
                 if number == 0:
                     found = found + of_rows(0, none)
@@ -178,7 +196,7 @@ class SnapshotStrategy(WholeStrategy):
 
             found = blocks.backward(of_block) / weight
             newest = blocks.ranges[-1]
-            for at in divided(len(newest), self._ranks.size)[self._ranks.rank][-1:]:
+            for at in self._mine(newest)[-1:]:
                 horizon.graph(newest[at])  # what the device stands at stays in the horizon when that moves on
             return found
 
@@ -201,8 +219,12 @@ class SnapshotStrategy(WholeStrategy):
         return found[to_device(repeated, self._device)]
 
     def _blocks(self, model: SnapshotModel, horizon: Horizon, *, last: bool) -> Blocks:
-        def layout(block: range) -> SharedLayout:
-            return SharedLayout(horizon, model, block, self._ranks, cast(Sent, self._chosen.rows))
+        def layout(block: range) -> WholeLayout | SharedLayout:
+            if self._ranks.size == 1:  # nothing crosses
+                return WholeLayout(horizon, model, block)
+            return SharedLayout(
+                horizon, model, block, self._mesh, cast(Sent, self._chosen.rows), overlap=self._chosen.overlap
+            )
 
         def pass_in(ranges: list[range]) -> Blocks:
             # Differences that are on the device lead back to a graph; where some snapshots were told whole, graphs are kept.
@@ -221,15 +243,19 @@ class SnapshotStrategy(WholeStrategy):
         return pass_in(divided(steps, min(number, steps)))
 
     def _by_node(self, model: SnapshotModel) -> bool:
-        """Whether embeddings are held by node, and not by snapshot."""
-        return model.stages[-1].along == "time"
+        """Whether embeddings are held by node, and not by snapshot; one rank has them both ways."""
+        return self._ranks.size > 1 and model.stages[-1].along == "time"
+
+    def _mine(self, block: range) -> range:
+        """Places in a block of this rank's snapshots."""
+        return divided(len(block), self._mesh.across.size)[self._mesh.across.rank]
 
     def _shared(self, rows: Tensor, by_node: bool) -> Tensor:
-        """Rows (n, d) that all ranks have, as this rank's (1, n', d): its nodes', or all of them on the last rank."""
-        rank, size = self._ranks.rank, self._ranks.size
+        """Rows (n, d) that all ranks have, as this rank's (1, n', d): its nodes', or all of them in the last group."""
         if by_node:
-            return rows[rank::size].unsqueeze(0)
-        return rows.unsqueeze(0)[: 1 if rank == size - 1 else 0]
+            return rows[self._mesh.own].unsqueeze(0)
+        groups = self._mesh.across
+        return rows.unsqueeze(0)[: 1 if groups.rank == groups.size - 1 else 0]
 
 
 def _nothing(block: range) -> None:

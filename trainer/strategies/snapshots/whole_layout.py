@@ -7,6 +7,7 @@ from torch import Tensor
 
 from trainer.models.interface import SnapshotModel
 from trainer.models.stages import Carry, CellStage, GraphStage
+from trainer.nn.csr_graph import CSRGraph
 from trainer.timeline.horizon import Horizon
 
 
@@ -14,19 +15,21 @@ class WholeLayout:
     """The layout of one rank that holds every row; the reference of all others.
 
     Args:
-        horizon: The snapshots, at least one.
+        horizon: Snapshots.
         model: Encodes their nodes.
+        block: Places of the snapshots that are passed, at least one; None: all of them.
 
     Attributes:
-        steps: Snapshots.
+        steps: Snapshots that are passed.
     """
 
-    def __init__(self, horizon: Horizon, model: SnapshotModel) -> None:
-        self.steps = len(horizon.taus)
+    def __init__(self, horizon: Horizon, model: SnapshotModel, block: range | None = None) -> None:
+        block = range(len(horizon.taus)) if block is None else block
+        self.steps, self._block = len(block), block
         self._horizon = horizon
-        self._there = horizon.there
-        self._graphs = model.operators(horizon.graphs())
-        rows = torch.stack([model.encode(horizon.inputs(at)) for at in range(self.steps)])
+        self._there = horizon.there[block.start : block.stop]
+        self._graphs = operators(horizon, model, block)
+        rows = torch.stack([model.encode(horizon.inputs(at)) for at in block])
         # A signature needs no store: without this a node would have one before it has come.
         self._rows = rows * self._there.unsqueeze(2)
 
@@ -46,7 +49,8 @@ class WholeLayout:
     def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``Layout.along_both``; the state of a node that has not come yet is zero."""
         state, found = carry, []
-        for graph, rows, there in zip(self._horizon.directed, x, self._there, strict=True):
+        graphs = self._horizon.directed[self._block.start : self._block.stop]
+        for graph, rows, there in zip(graphs, x, self._there, strict=True):
             state = stage(graph, rows, state) * there.unsqueeze(1)
             found.append(state)
         return torch.stack(found), state
@@ -63,3 +67,26 @@ class WholeLayout:
     def embeddings(self, x: Tensor) -> Tensor:
         """See ``Layout.embeddings``."""
         return self.to_nodes(x)[0]
+
+    def tie(self) -> Tensor:
+        """Zero: nothing has crossed ranks."""
+        return self._rows.new_zeros(())
+
+
+def combines(model: SnapshotModel, like: Tensor) -> bool:
+    """Whether a model looks along operators that are made of the graphs of several snapshots."""
+    nothing = empty_graph(like)
+    return model.operators([nothing])[0] is not nothing
+
+
+def operators(horizon: Horizon, model: SnapshotModel, places: range) -> list[CSRGraph]:
+    """What a model's stages look along in some snapshots; graphs of earlier ones are made only if they are part of it."""
+    if not places or not combines(model, horizon.there):
+        return [horizon.graph(at) for at in places]
+    return model.operators([horizon.graph(at) for at in range(places.stop)])[places.start :]
+
+
+def empty_graph(like: Tensor) -> CSRGraph:
+    """A graph without nodes, on a tensor's device."""
+    indptr, sources = (torch.zeros(n, dtype=torch.int64, device=like.device) for n in (1, 0))
+    return CSRGraph(indptr, sources, 0, symmetric=True)
