@@ -6,6 +6,11 @@ streams, which have no features, get a vector of 32 values when they first appea
 Bytes are those of a training window (docs/partitioning.md, "Which vertex partitioner"): vectors fetched across parts
 in one epoch on its w snapshots (DistDy eq. 1, B = N), and what the lane stores of the snapshot that enters it,
 counted by the lane itself. Time is CPU time of the partitioner a snapshot after the first, METIS's process included.
+
+Rows are Σ_t Σ_v λ_t(v): what ranks send where each row goes to a part once, however many neighbours it has there, as
+trainers fetch inputs (docs/training.md, "Bytes by partitioner"). Once MB is their vectors and what the lane stores, over
+all snapshots; moved are nodes, over all snapshots. The row hypergraph minimises Σ λ over the whole file with Mt-KaHyPar, and
+needs `pip install mtkahypar`.
 """
 
 import argparse
@@ -21,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import snapshot_volume
 
 from schemas.events import US_PER_S, Op, event_schema
 from schemas.store import LaneHeader
@@ -28,6 +34,7 @@ from stream.decode.event_file import read_events
 from stream.partition import metis_library
 from stream.partition.distdy_base import REFERENCE_BYTES
 from stream.partition.interface import OnlinePartitioner, PartitionError
+from stream.partition.quality import foreign_parts
 from stream.snapshots.slicing import densify, slice_events
 from stream.store.lane.state import LaneState
 from stream.synthetic import PAPER_GRAPHS, paper_snapshots
@@ -57,6 +64,7 @@ ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
     ("byte-lp, fewest moves", "byte-lp", {"refresh": None, "steps": 0, "move_cost": 24.0}),
     ("anchor-metis", "anchor-metis", {}),
     ("kl", "kl", {}),
+    ("hypergraph", "metis", {}),
 ]
 
 
@@ -163,6 +171,7 @@ STREAMS: dict[str, tuple[str, Callable[[], Stream | None]]] = {
     "rmat": ("R-MAT, 2 M events, 10 slices", rmat(2_000_000, num_slices=10)),
     "uni50k": ("Uni50K: a tenth of Uni500K, 20 snapshots", paper("uni500k", 20, shrink=10)),
     "uni500k": ("Uni500K, 5 snapshots", paper("uni500k", 5)),
+    "ex50k": ("Ex50K: a tenth of Ex500K, 20 snapshots", paper("ex500k", 20, shrink=10)),
     "ex500k": ("Ex500K, 5 snapshots", paper("ex500k", 5)),
 }
 BY_DEFAULT = ("as733", "sx", "slashdot", "uni50k")
@@ -175,7 +184,10 @@ def cpu_s() -> float:
     return time.thread_time() + used
 
 
-def measure(stream: Stream, algorithm: str, params: dict[str, Any], parts: int) -> dict[str, float]:
+def measure(
+    stream: Stream, algorithm: str, params: dict[str, Any], parts: int, whole: Any = None
+) -> dict[str, float]:
+    """Figures of one row; ``whole`` is the owners of all nodes, where they are known beforehand."""
     header = LaneHeader(
         lane="bench",
         algorithm=algorithm,
@@ -191,17 +203,25 @@ def measure(stream: Stream, algorithm: str, params: dict[str, Any], parts: int) 
         segments=SEGMENTS,
     )
     state = LaneState(header)
-    seconds = timed(state.partitioner)
-    foresee(state.partitioner, stream.events)
+    seconds, rows = timed(state.partitioner, parts)
+    if whole is None:
+        foresee(state.partitioner, stream.events)
+    else:
+        state.partitioner._whole = whole  # type: ignore[attr-defined]
     vector_bytes = REFERENCE_BYTES + VALUE_BYTES * stream.width
     fetched: deque[float] = deque(maxlen=WINDOW)
-    fetches, stores = [], []
+    fetches, stores, moved, known = [], [], 0, np.empty(0, np.int32)
     for tau, snapshot in stream.snapshots():
         step = state.advance(tau, snapshot)
         totals = state.partitioner._totals  # type: ignore[attr-defined]
         fetched.append(vector_bytes * (totals.weight - totals.inside))
         fetches.append(sum(fetched))
         stores.append(sum(part.bytes for part in step.parts))
+        now = state.partitioner.home().copy()
+        before = np.full(len(now), -1, np.int32)
+        before[: len(known)] = known
+        moved += int(((now >= 0) & (before >= 0) & (now != before)).sum())
+        known = np.where(now >= 0, now, before)  # a node that comes back is known
     quality = state.partitioner.quality()
     fetch, store = statistics.fmean(fetches) / 1e6, statistics.fmean(stores) / 1e6
     return {
@@ -212,23 +232,38 @@ def measure(stream: Stream, algorithm: str, params: dict[str, Any], parts: int) 
         "fetch": fetch,
         "store": store,
         "total": fetch + store,
+        "rows": sum(rows) / 1e3,
+        "moves": moved / 1e3,
+        "stored": sum(stores) / 1e6,
+        "once": (vector_bytes * sum(rows) + sum(stores)) / 1e6,
         "median": 1e3 * statistics.median(seconds[1:]),
         "mean": 1e3 * statistics.fmean(seconds[1:]),
     }
 
 
-def timed(partitioner: OnlinePartitioner) -> list[float]:
-    """Note the CPU seconds of every update in the list that is returned."""
-    update, seconds = partitioner.update, []
+def timed(partitioner: OnlinePartitioner, parts: int) -> tuple[list[float], list[int]]:
+    """Note the CPU seconds of every update, and Σ λ after it, in the lists that are returned."""
+    update, seconds, rows = partitioner.update, [], []
 
     def noted(delta: Any) -> Any:
         start = cpu_s()
         assignment = update(delta)
         seconds.append(cpu_s() - start)
+        rows.append(int(foreign_parts(delta.rows, partitioner.home(), parts)))  # type: ignore[attr-defined]
         return assignment
 
     partitioner.update = noted  # type: ignore[method-assign]
-    return seconds
+    return seconds, rows
+
+
+def by_hypergraph(stream: Stream, parts: int) -> Any:
+    """Owners of all nodes by Mt-KaHyPar."""
+    if snapshot_volume.mtkahypar is None:
+        raise PartitionError("mtkahypar is not installed")
+    ends = max(int(stream.events[name].to_numpy().max()) for name in ("src_node", "dst_node"))
+    like = snapshot_volume.Stream(stream.events, ends + 1, stream.edge_life, stream.cut)
+    (owner,) = snapshot_volume.hypergraph(snapshot_volume.nets(like), like.nodes, [parts], 0)
+    return owner
 
 
 def foresee(partitioner: OnlinePartitioner, events: pa.Table) -> None:
@@ -241,13 +276,15 @@ def foresee(partitioner: OnlinePartitioner, events: pa.Table) -> None:
 def table(title: str, parts: int, rows: Iterable[tuple[str, dict[str, float]]]) -> None:
     print(f"\n{title}; K = {parts}, w = {WINDOW}\n", flush=True)
     print(
-        "| algorithm | cut % | moved % | nodes | edges | fetch MB | store MB | both MB | CPU ms, median | mean |"
+        "| algorithm | cut % | moved % | nodes | edges | fetch MB | store MB | both MB | CPU ms, median | mean "
+        "| 1,000 rows | 1,000 moved | stored MB | once MB |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("|---" * 14 + "|", flush=True)
     for name, x in rows:
         print(
             f"| {name} | {x['cut']:.1f} | {x['moved']:.1f} | {x['nodes']:.2f} | {x['edges']:.2f} | {x['fetch']:.3g} "
-            f"| {x['store']:.3g} | {x['total']:.3g} | {x['median']:.2g} | {x['mean']:.2g} |",
+            f"| {x['store']:.3g} | {x['total']:.3g} | {x['median']:.2g} | {x['mean']:.2g} "
+            f"| {x['rows']:.4g} | {x['moves']:.3g} | {x['stored']:.3g} | {x['once']:.4g} |",
             flush=True,
         )
 
@@ -258,7 +295,8 @@ def rows_of(
     """Figures of every row of the table that takes the stream."""
     for name, algorithm, params in chosen:
         try:
-            yield name, measure(stream, algorithm, params, parts)
+            whole = by_hypergraph(stream, parts) if name == "hypergraph" else None
+            yield name, measure(stream, algorithm, params, parts, whole)
         except PartitionError as error:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
 
@@ -275,8 +313,9 @@ def main() -> None:
         parser.error(f"unknown stream {unknown.pop()}; expected some of {', '.join(STREAMS)}")
     chosen = [row for row in ALGORITHMS if not args.only or row[0] in args.only]
     small = dataclasses.replace(PAPER_GRAPHS["10k-sparse"], nodes=300, edges=900)
-    for _, algorithm, params in chosen:  # compiles the kernels
-        measure(generated(small), algorithm, params, args.parts)
+    for name, algorithm, params in chosen:  # compiles the kernels
+        if name != "hypergraph":
+            measure(generated(small), algorithm, params, args.parts)
     for key in args.streams or BY_DEFAULT:
         title, load = STREAMS[key]
         stream = load()

@@ -274,7 +274,17 @@ class QualityRecord(BaseModel):
     edge_balance: float | None
     utility: float | None
     moved_share: float | None
+    foreign_parts: float | None = Field(
+        None, description="Mean λ of the snapshot; left out of the file where it has no meaning."
+    )
     seconds: float = Field(description="What the partitioner took for this snapshot.")
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        if self.foreign_parts is None:  # as in manifests of releases that did not know it: checksums stay
+            del content["foreign_parts"]
+        return content
 
 
 class LaneManifest(Record):

@@ -136,6 +136,15 @@ class TrainerMetrics:
             "kind",
             "mode",
         )
+        self._rows = self._make(
+            Counter, "trainer_cache_rows", "Rows of other ranks' nodes by what was done", "rank", "outcome"
+        )
+        self._halo_ratio = self._make(
+            Gauge, "trainer_halo_ratio", "Nodes of the halo to nodes of the rank", "rank"
+        )
+        self._halo_age = self._make(
+            Gauge, "trainer_halo_age_snapshots", "Largest age of what the halo has of other ranks", "rank"
+        )
         self._comm_seconds = self._make(
             Histogram,
             "trainer_comm_seconds",
@@ -303,6 +312,14 @@ class TrainerMetrics:
         """Bytes that this rank sent to its device for a snapshot, by kind and mode."""
         for labels, count in sent.items():
             self._transfer.labels(self._graph, *labels).inc(count)
+
+    def cached(self, rows: Mapping[str, int], halo: Mapping[str, float]) -> None:
+        """What became of rows of other ranks' nodes for a snapshot, by outcome; and the halo's ratio and age, if there is one."""
+        for outcome, count in rows.items():
+            self._rows.labels(self._graph, self._rank, outcome).inc(count)
+        for figure, gauge in (("ratio", self._halo_ratio), ("age", self._halo_age)):
+            if figure in halo:
+                gauge.labels(self._graph, self._rank).set(halo[figure])
 
     def checkpointed(self) -> None:
         """A checkpoint was written now."""

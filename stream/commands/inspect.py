@@ -12,7 +12,7 @@ from stream.store.errors import StoreError
 
 _LANE_COLUMNS = (
     "algorithm", "parts", "snapshots", "lag", "bytes", "full_bytes", "saving", "disk_bytes",
-    "cut", "replication_factor", "node_balance", "edge_balance", "moved_share",
+    "cut", "replication_factor", "node_balance", "edge_balance", "moved_share", "foreign_parts",
 )  # fmt: skip
 
 

@@ -131,7 +131,15 @@ def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
     first = lane.manifests.first
     totals = lane.totals if whole else LaneTotals().plus(manifest_rows(lane.manifests[:done]))
     quality = lane.manifests[done - 1].quality if done > first else None
-    figures = ("cut", "replication_factor", "node_balance", "edge_balance", "moved_share", "shared_share")
+    figures = (
+        "cut",
+        "replication_factor",
+        "node_balance",
+        "edge_balance",
+        "moved_share",
+        "shared_share",
+        "foreign_parts",
+    )
     return {
         "snapshots": max(0, done - first),
         "first": lane.manifests[first].tau if done > first else None,

@@ -34,7 +34,7 @@ KEYS = {
 }
 LANE_KEYS = {
     "snapshots", "algorithm", "parts", "bytes", "full_bytes", "saving", "cut", "replication_factor",
-    "node_balance", "edge_balance", "moved_share",
+    "node_balance", "edge_balance", "moved_share", "foreign_parts",
 }  # fmt: skip
 
 app = typer.Typer()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from stream.snapshots.delta import Csr
+from stream.snapshots.rows import Rows
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Sampling, prepare
 from trainer.data.history import History, Inserts
@@ -112,9 +113,9 @@ def test_one_destination_only_leaves_nothing_to_tell_apart() -> None:
     assert len(examples.positive) == len(examples.random) == len(examples.candidates) == 0
 
 
-def star(degree: int) -> Csr:
+def star(degree: int) -> Rows:
     indptr = np.concatenate([[0], np.full(degree + 1, degree)]).astype(np.int64)
-    return Csr(indptr, np.arange(1, degree + 1, dtype=np.int32), np.ones(degree, np.float32))
+    return Csr(indptr, np.arange(1, degree + 1, dtype=np.int32), np.ones(degree, np.float32)).rows
 
 
 def test_neighbours_are_distinct_and_every_one_is_equally_likely() -> None:
@@ -131,7 +132,9 @@ def test_a_sample_depends_on_node_and_seed_alone() -> None:
     rng = np.random.default_rng(0)
     degrees = rng.integers(0, 30, 50)
     indptr = np.concatenate([[0], np.cumsum(degrees)])
-    graph = Csr(indptr, rng.integers(0, 50, indptr[-1]).astype(np.int32), np.ones(indptr[-1], np.float32))
+    graph = Csr(
+        indptr, rng.integers(0, 50, indptr[-1]).astype(np.int32), np.ones(indptr[-1], np.float32)
+    ).rows
     nodes = np.arange(50)
     starts, drawn = sample_neighbours(graph, nodes, 6, 11)
     for node in nodes.tolist():
@@ -169,7 +172,7 @@ def test_samples_equal_their_plain_twin(seed: int) -> None:
     rows = [sorted(rng.choice(90, rng.integers(0, 60), replace=False).tolist()) for _ in range(40)]
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     indices = np.array([node for row in rows for node in row], np.int32)
-    graph = Csr(indptr, indices, np.ones(len(indices), np.float32))
+    graph = Csr(indptr, indices, np.ones(len(indices), np.float32)).rows
     starts, drawn = sample_neighbours(graph, np.arange(40), 7, seed)
     for node, row in enumerate(rows):
         assert drawn[starts[node] : starts[node + 1]].tolist() == plain_sample(row, node, 7, seed)

@@ -232,6 +232,7 @@ class Trainer:
         self.metrics.seconds(step.phases.seconds | step.report.phases())
         self.metrics.waited(step.report.traffic.wait_s)
         self.metrics.transferred(step.report.transfer_bytes)
+        self.metrics.cached(step.report.cache_rows, step.report.halo)
         self.metrics.resources(
             self.ranks.traffic,
             {

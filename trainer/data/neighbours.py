@@ -4,12 +4,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.snapshots.delta import Csr
+from stream.snapshots.rows import Rows
 
 Int64 = NDArray[np.int64]
 
 
-def sample_neighbours(graph: Csr, nodes: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:
+def sample_neighbours(graph: Rows, nodes: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:
     """Draw at most ``fanout`` distinct neighbours of each node, every subset equally likely.
 
     The draw of a node depends on ``seed`` and the node alone: not on the other nodes asked for, nor on who asks.
@@ -24,14 +24,14 @@ def sample_neighbours(graph: Csr, nodes: Int64, fanout: int | None, seed: int) -
     Returns:
         indptr int64 (n + 1,) and the neighbours int64 (indptr[-1],), in the graph's order within a node.
     """
-    inside = nodes < graph.num_nodes
+    inside = nodes < len(graph.start)
     rows = np.where(inside, nodes, 0)
-    degrees = np.where(inside, graph.indptr[rows + 1] - graph.indptr[rows], 0)
+    degrees = np.where(inside, graph.end[rows] - graph.start[rows], 0)
     taken = degrees if fanout is None else np.minimum(degrees, fanout)
     indptr = np.zeros(len(nodes) + 1, np.int64)
     np.cumsum(taken, out=indptr[1:])
     out = np.empty(indptr[-1], np.int64)
-    _sample(graph.indptr, graph.indices, rows, degrees, indptr, np.uint64(seed % (1 << 64)), out)
+    _sample(graph.start, graph.indices, rows, degrees, indptr, np.uint64(seed % (1 << 64)), out)
     return indptr, out
 
 

@@ -35,7 +35,15 @@ class Sage(GraphStage):
     def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.forward``."""
         # aggregate first: blocks have many sources and few targets
-        return torch.relu(torch.addmm(self.own(own), aggregate_mean(graph, x), self.neighbours.weight.t()))
+        return self.gathered(own, self.gather(graph, x))
+
+    def gather(self, graph: CSRGraph, x: Tensor) -> Tensor:
+        """See ``GraphStage.gather``."""
+        return aggregate_mean(graph, x)
+
+    def gathered(self, own: Tensor, gathered: Tensor) -> Tensor:
+        """See ``GraphStage.gathered``."""
+        return torch.relu(torch.addmm(self.own(own), gathered, self.neighbours.weight.t()))
 
     def alone(self, own: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.alone``."""

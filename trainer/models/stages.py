@@ -72,6 +72,25 @@ class GraphStage(Stage):
         """
         raise NotImplementedError
 
+    def gather(self, graph: CSRGraph, x: Tensor) -> Tensor | None:
+        """All that ``forward`` takes from the sources, (targets, d), if no weight is in it; None: there is.
+
+        It follows from the inputs alone, so a strategy that has them in several steps gathers once.
+        """
+        return None
+
+    def gathered(self, own: Tensor, gathered: Tensor) -> Tensor:
+        """``forward`` from what ``gather`` returned, for stages that gather.
+
+        Args:
+            own: (targets, d), the targets' own rows.
+            gathered: (targets, d).
+
+        Returns:
+            (targets, d').
+        """
+        raise NotImplementedError
+
     def summary(self, graph: CSRGraph, x: Tensor) -> Tensor:
         """The summary of a snapshot that ``weights`` gets, if the stage summarises.
 

@@ -122,6 +122,8 @@ def _together(reports: list[StepReport]) -> StepReport:
             for phase in dict.fromkeys(phase for report in reports for phase in report.seconds)
         },
         transfer_bytes=sum((report.transfer_bytes for report in reports), Counter()),
+        cache_rows=sum((report.cache_rows for report in reports), Counter()),
+        halo=reports[-1].halo,
         traffic=Traffic.sum(report.traffic for report in reports),
     )
 

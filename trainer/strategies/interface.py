@@ -87,6 +87,8 @@ class StepReport:
         seconds: Wall time by phase, of this rank.
         traffic: Bytes that this rank sent and seconds that it waited in collectives, by purpose.
         transfer_bytes: From the host to the device since the report before, by kind and mode, of this rank.
+        cache_rows: Rows of other ranks' nodes since the report before, by outcome: hit, miss, evicted; of this rank.
+        halo: Its ``ratio`` of nodes to those of this rank, and its ``age`` in snapshots; nothing without one.
     """
 
     steps: int = 0
@@ -98,6 +100,8 @@ class StepReport:
     seconds: dict[str, float] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     transfer_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    cache_rows: Counter[str] = field(default_factory=Counter)
+    halo: dict[str, float] = field(default_factory=dict)
 
     def phases(self) -> dict[str, float]:
         """Seconds by the names that metrics have for phases inside of training."""

@@ -28,12 +28,41 @@ class Request:
     def __init__(self, keys: Int64, homes: NDArray[np.int32], ranks: Ranks) -> None:
         self._ranks = ranks
         self._wanted = len(keys)
+        if ranks.size == 1:
+            self._order = np.flatnonzero(homes >= 0)
+            self._sent = self._received = [len(self._order)]
+            self.asked: Int64 = keys if len(self._order) == len(keys) else keys[self._order]
+            return
         order = np.argsort(homes, kind="stable")
         self._order = order[np.searchsorted(homes[order], 0) :]
         self._sent = np.bincount(homes[self._order], minlength=ranks.size).tolist()
         self._received = ranks.exchange_sizes(self._sent)
         wanted = keys[self._order]
-        self.asked: Int64 = ranks.exchange_array(wanted, self._sent, self._received, "ids")
+        self.asked = ranks.exchange_array(wanted, self._sent, self._received, "ids")
+
+    def tell(self, values: NDArray[T]) -> NDArray[T]:
+        """Say something about every key to whoever answers it: (n, …) becomes (asked, …), in the order of ``asked``."""
+        return self._ranks.exchange_array(values[self._order], self._sent, self._received, "ids")
+
+    def answer_runs(self, values: NDArray[T], lengths: Int64, expected: Int64, purpose: str) -> NDArray[T]:
+        """As ``answer_array``, with a run of values for each key.
+
+        Args:
+            values: (Σ lengths,), the runs of ``asked`` one after the other.
+            lengths: int64 (asked,).
+            expected: int64 (n,), lengths of the runs to come, known here; 0 for keys without an owner.
+            purpose: Under which bytes are counted.
+
+        Returns:
+            (Σ expected,), runs in the order of the keys.
+        """
+        sent, received = _by_rank(lengths, self._received), _by_rank(expected[self._order], self._sent)
+        arrived = self._ranks.exchange_array(values, sent, received, purpose)
+        lengths_arrived = expected[self._order]
+        starts = np.empty(self._wanted, np.int64)
+        starts[self._order] = np.cumsum(lengths_arrived) - lengths_arrived
+        held = np.flatnonzero(expected)
+        return arrived[runs(starts[held], expected[held])]
 
     def answer_array(self, rows: NDArray[T], purpose: str) -> NDArray[T]:
         """As ``answer``, from host to host."""
@@ -53,5 +82,20 @@ class Request:
             (n, d), zero rows for keys without an owner.
         """
         arrived = self._ranks.exchange(rows, self._received, self._sent, purpose)
+        if self._ranks.size == 1 and len(self._order) == self._wanted:
+            return arrived
         places = to_device(self._order, arrived.device)
         return arrived.new_zeros((self._wanted, *rows.shape[1:])).index_copy(0, places, arrived)
+
+
+def runs(starts: Int64, lengths: Int64) -> Int64:
+    """Places start, start + 1 … of every run, one run after the other: int64 (Σ lengths,)."""
+    ends = np.cumsum(lengths)
+    found: Int64 = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+    return found
+
+
+def _by_rank(lengths: Int64, keys: list[int]) -> list[int]:
+    """Values for each rank, given the length of each key's run and how many keys each rank has."""
+    ends = np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(keys)])]
+    return np.diff(ends).tolist()

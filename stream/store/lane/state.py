@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.store import LaneHeader, PartSummary
+from stream.partition.foreign_rows import ForeignRows
 from stream.partition.interface import OnlinePartitioner, Why, create
 from stream.snapshots.delta import Int32, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
@@ -45,6 +46,7 @@ class LaneStep:
         parts: Summaries of the K parts.
         discarded: Edge lanes: summary of the pairs that no part holds.
         live_pairs: Directed pairs in the live graph.
+        foreign_parts: Vertex lanes: mean λ of the nodes with a neighbour; NaN without any, and in edge lanes.
         seconds: The partitioner's time.
     """
 
@@ -54,6 +56,7 @@ class LaneStep:
     parts: list[PartSummary]
     discarded: PartSummary | None
     live_pairs: int
+    foreign_parts: float
     seconds: float
 
 
@@ -82,6 +85,7 @@ class LaneState:
             else AssignedPairs(header.algorithm, self.graph, header.parts)
         )
         self._totals = PartTotals(header.parts)
+        self._foreign = ForeignRows(header.parts)
 
     def begin(self, base: pa.Table | None) -> None:
         """Take in what the log held before its first kept snapshot; only in a fresh state.
@@ -116,6 +120,9 @@ class LaneState:
         transition = self.placement.apply(assignment.node, assignment.part, assignment.why, delta.num_nodes)
         self._totals.after(self.placement, transition, changed.nodes, self.graph)
         pairs = self._pairs.advance(delta, assignment, transition)
+        if self.header.kind == "vertex":
+            moved = assignment.node[assignment.why == Why.MOVED]
+            self._foreign.advance(delta, self.placement.home, moved)
         if from_nothing:
             stored = self.whole()
         else:
@@ -136,6 +143,7 @@ class LaneState:
             parts=summaries[: self.header.parts],
             discarded=summaries[self.header.parts] if self.header.kind == "edge" else None,
             live_pairs=self.graph.num_edges,
+            foreign_parts=self._foreign.mean,
             seconds=seconds,
         )
 

@@ -1,5 +1,6 @@
 """The writer of a lane: one process catches it up from the log, one snapshot a commit."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -229,7 +230,7 @@ class LaneWriter:
             **files,
             parts=step.parts,
             discarded=step.discarded,
-            quality=quality_record(state.partitioner.quality(), step.seconds),
+            quality=quality_record(state.partitioner.quality(), step.foreign_parts, step.seconds),
             wall_time_us=time.time_ns() // 1_000,
         )
         if not self.manifests and self._begins_later():
@@ -361,9 +362,9 @@ class LaneWriter:
         return state
 
 
-def quality_record(quality: Quality, seconds: float) -> QualityRecord:
+def quality_record(quality: Quality, foreign_parts: float, seconds: float) -> QualityRecord:
     """Quality as a manifest holds it: null where a figure has no meaning."""
-    figures = {name: getattr(quality, name) for name in QualityRecord.model_fields if name != "seconds"}
+    figures = {**dataclasses.asdict(quality), "foreign_parts": foreign_parts}
     return QualityRecord(
         **{name: value if math.isfinite(value) else None for name, value in figures.items()}, seconds=seconds
     )

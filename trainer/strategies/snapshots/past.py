@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.snapshots.delta import Csr
+from stream.snapshots.rows import Rows
 from trainer.data.activity import activity_of
 from trainer.data.neighbours import sample_neighbours
 from trainer.data.views import GraphView
@@ -24,13 +24,15 @@ class PastSnapshot:
 
     Attributes:
         tau: Interval index.
+        number: Of the snapshot among those that came; it tells how many lie between two.
         graph: Adjacency; complete for the nodes this rank owns.
         home: int32 (dense ids of τ,): the rank that computes each node's rows.
         activity: float32 (dense ids of τ, 2): log(1 + inserts of τ as source, as destination).
     """
 
     tau: int
-    graph: Csr
+    number: int
+    graph: Rows
     home: Int32
     activity: Float32
 
@@ -103,6 +105,7 @@ class PastBuilder:
         self._length = length
         self._ranks = ranks
         self._known: dict[int, PastSnapshot] = {}
+        self._next = 0
 
     def before_latest(self, window: GraphView) -> Past:
         """The snapshots before the window's newest one: what predicting the newest may look at."""
@@ -115,12 +118,16 @@ class PastBuilder:
     def _past(self, window: GraphView, taus: list[int]) -> Past:
         taus = taus[-self._length :]
         for tau in taus:
-            self._known[tau] = self._known.get(tau) or self._snapshot(window, tau)
+            if tau not in self._known:
+                self._known[tau] = self._snapshot(window, tau, self._next)
+            self._next = self._known[tau].number + 1
         self._known = {tau: known for tau, known in self._known.items() if tau in window.taus}
         return Past([self._known[tau] for tau in taus], self._length)
 
-    def _snapshot(self, window: GraphView, tau: int) -> PastSnapshot:
+    def _snapshot(self, window: GraphView, tau: int, number: int) -> PastSnapshot:
         owner = window.owner(tau)
         # A node without an edge has no owner; its row needs nobody else's.
         home = (np.where(owner >= 0, owner, np.arange(len(owner))) % self._ranks).astype(np.int32)
-        return PastSnapshot(tau, window.csr(tau), home, activity_of(window.events(tau), len(owner)))
+        return PastSnapshot(
+            tau, number, window.csr(tau).rows, home, activity_of(window.events(tau), len(owner))
+        )

@@ -1,39 +1,58 @@
-"""Inputs of nodes that other ranks own: fetched once, and kept while they cannot change."""
+"""Inputs of nodes that other ranks own: of what a rank has already, only segments that changed are sent, and rows are kept."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.snapshots.node_features import segment_bounds
 from trainer.data.views import GraphView
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request
-from trainer.strategies.snapshots.past import Past
+from trainer.strategies.snapshots.past import STRIDE, Past
+from trainer.strategies.snapshots.row_cache import RowCache
 
 Int64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 Float32 = NDArray[np.float32]
 
 
 class InputRows:
     """Stored inputs of nodes: features and log(1 + degree), from this rank's parts or from their owner.
 
-    A snapshot in the window never changes, so a remote row is fetched once while its snapshot is in the window.
+    A snapshot in the window never changes, so a row of another rank is kept while its snapshot is in the window and the
+    budget allows. A row that is wanted of the next snapshot, too, travels as what changed since.
 
     Args:
         ranks: All ranks ask together.
         features: F.
+        segments: In which features are compared.
+        budget_bytes: Of rows that are kept; None: no bound.
+        refresh: Snapshots by which a row of another rank may be older than its snapshot.
+
+    Attributes:
+        cache: Rows of other ranks' nodes.
     """
 
-    def __init__(self, ranks: Ranks, features: int) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        features: int,
+        segments: int = 1,
+        budget_bytes: int | None = None,
+        refresh: int = 0,
+    ) -> None:
         self._ranks = ranks
         self._width = features + 1
-        self._caches: dict[int, _Cache] = {}
+        bounds = segment_bounds(features, segments) if features else np.zeros(1, np.int64)
+        self._segments = np.append(bounds, self._width)  # the degree is one more
+        self._refresh = refresh
+        self.cache = RowCache(self._width, budget_bytes)
 
     def keep(self, past: Past) -> None:
         """Forget snapshots that have left the window."""
-        alive = {snapshot.tau for snapshot in past.snapshots}
-        self._caches = {tau: cache for tau, cache in self._caches.items() if tau in alive}
+        self.cache.keep(snapshot.tau for snapshot in past.snapshots)
 
     def rows(self, window: GraphView, past: Past, keys: Int64) -> Float32:
-        """Rows of sorted, distinct keys: float32 (n, F + 1); zeros for nodes that had not come."""
+        """Rows of sorted, distinct keys: float32 (n, F + 1); zeros for nodes that had not come. A collective."""
         homes = past.homes(keys)
         out = np.zeros((len(keys), self._width), np.float32)
         own = homes == self._ranks.rank
@@ -41,19 +60,30 @@ class InputRows:
         if self._ranks.size == 1:
             return out
         missing = (homes >= 0) & ~own
-        for snapshot, here, nodes in past.by_snapshot(keys):
-            cache = self._caches.setdefault(snapshot.tau, _Cache(len(snapshot.home), self._width))
-            remote = np.nonzero(missing[here])[0]
-            cached = cache.slots[nodes[remote]] >= 0
-            out[here][remote[cached]] = cache.rows[cache.slots[nodes[remote[cached]]]]
-            missing[here.start + remote[cached]] = False
-        self._fetch(window, past, keys, homes, missing, out)
+        for place in range(len(past.snapshots)):
+            self._find(past, place, keys, missing, out)
+        if self._ranks.any(bool(missing.any()))[0]:
+            self._fetch(window, past, keys, homes, missing, out)
         return out
 
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of cached remote rows."""
-        return sum(cache.rows.nbytes + cache.slots.nbytes for cache in self._caches.values())
+    def _find(self, past: Past, place: int, keys: Int64, missing: Bool, out: Float32) -> None:
+        """Take what is held of a snapshot, or of the one before where that is recent enough."""
+        snapshot, here, nodes = past.by_snapshot(keys)[place]
+        remote = here.start + np.flatnonzero(missing[here])
+        there, rows, _ = self.cache.find(snapshot.tau, keys[remote] % STRIDE)
+        out[remote[there]] = rows
+        missing[remote[there]] = False
+        self.cache.counts["hit"] += int(there.sum())
+        if self._refresh and place:
+            remote = remote[~there]
+            nodes = keys[remote] % STRIDE
+            there, rows, born = self.cache.find(past.snapshots[place - 1].tau, nodes)
+            fresh = born >= snapshot.number - self._refresh
+            rows, born, there[there] = rows[fresh], born[fresh], fresh
+            out[remote[there]] = rows
+            missing[remote[there]] = False
+            self.cache.counts["hit"] += int(there.sum())
+            self.cache.add(snapshot.tau, nodes[there], rows, born)
 
     def _fetch(
         self,
@@ -61,40 +91,67 @@ class InputRows:
         past: Past,
         keys: Int64,
         homes: NDArray[np.int32],
-        missing: NDArray[np.bool_],
+        missing: Bool,
         out: Float32,
     ) -> None:
-        request = Request(keys[missing], homes[missing], self._ranks)
-        distinct, place = np.unique(request.asked, return_inverse=True)
-        fetched = request.answer_array(self._stored(window, past, distinct)[place], "features")
+        """Ask owners for rows that are missing: whole, or what changed since the snapshot before."""
+        wanted = keys[missing]
+        self.cache.counts["miss"] += len(wanted)
+        request = Request(wanted, homes[missing], self._ranks)
+        had, before = self._had(past, wanted, homes[missing])
+        changed, lengths, values = self._changed(window, past, request.asked, request.tell(had))
+        flags = request.answer_array(np.packbits(changed, axis=1), "features")
+        came = np.unpackbits(flags, axis=1, count=len(self._segments) - 1).astype(np.bool_)
+        sent = np.repeat(came, np.diff(self._segments), axis=1)
+        delta = np.zeros_like(before)
+        delta[sent] = request.answer_runs(values, lengths, sent.sum(axis=1), "features")
+        at = np.searchsorted(wanted, wanted - STRIDE)
+        chained = had & (wanted[np.minimum(at, len(wanted) - 1)] == wanted - STRIDE)
+        fetched = np.empty_like(before)
+        for snapshot, here, nodes in past.by_snapshot(wanted):
+            base = np.where(chained[here, None], fetched[at[here] * chained[here]], before[here])
+            fetched[here] = np.where(sent[here], delta[here], base)
+            self.cache.add(snapshot.tau, nodes, fetched[here], np.full(len(nodes), snapshot.number))
         out[missing] = fetched
-        for snapshot, here, nodes in past.by_snapshot(keys[missing]):
-            self._caches[snapshot.tau].add(nodes, fetched[here])
+
+    def _had(self, past: Past, wanted: Int64, homes: NDArray[np.int32]) -> tuple[Bool, Float32]:
+        """Which rows are here, or will be, as of the snapshot before, with the same owner; and those that are."""
+        same = (wanted >= STRIDE) & (past.homes(np.maximum(wanted - STRIDE, 0)) == homes)
+        had = same & np.isin(wanted - STRIDE, wanted, assume_unique=True)
+        before = np.zeros((len(wanted), self._width), np.float32)
+        for place, (_, here, nodes) in enumerate(past.by_snapshot(wanted)):
+            if place:
+                earlier = past.snapshots[place - 1]
+                there, rows, born = self.cache.find(earlier.tau, nodes)
+                rows = rows[born == earlier.number]
+                there[there] = born == earlier.number
+                mine = there & same[here]
+                before[here][mine] = rows[mine[there]]
+                had[here] |= mine
+        return had, before
+
+    def _changed(self, window: GraphView, past: Past, asked: Int64, had: Bool) -> tuple[Bool, Int64, Float32]:
+        """Segments of the asked rows that differ from what the asker has, bool (asked, S + 1); values of each row; values."""
+        now = self._stored_any(window, past, asked)
+        then = np.zeros_like(now)
+        then[had] = self._stored_any(window, past, asked[had] - STRIDE)
+        differ = now.view(np.uint32) != then.view(np.uint32)
+        widths = np.diff(self._segments)
+        starts = self._segments[:-1][widths > 0]
+        changed = np.zeros((len(asked), len(widths)), np.bool_)
+        changed[:, widths > 0] = np.logical_or.reduceat(differ, starts, axis=1)
+        sent = np.repeat(changed, widths, axis=1)
+        return changed, sent.sum(axis=1), now[sent]
+
+    def _stored_any(self, window: GraphView, past: Past, keys: Int64) -> Float32:
+        """As ``_stored``, of keys in any order."""
+        distinct, place = np.unique(keys, return_inverse=True)
+        return self._stored(window, past, distinct)[place]
 
     def _stored(self, window: GraphView, past: Past, keys: Int64) -> Float32:
         out = np.empty((len(keys), self._width), np.float32)
         for snapshot, here, nodes in past.by_snapshot(keys):
-            indptr = snapshot.graph.indptr
             if self._width > 1:
                 out[here, :-1] = window.features(nodes, snapshot.tau)
-            out[here, -1] = np.log1p(indptr[nodes + 1] - indptr[nodes])
+            out[here, -1] = np.log1p(snapshot.graph.end[nodes] - snapshot.graph.start[nodes])
         return out
-
-
-class _Cache:
-    """Fetched rows of one snapshot, in doubling room."""
-
-    def __init__(self, num_nodes: int, width: int) -> None:
-        self.slots = np.full(num_nodes, -1, np.int32)
-        self.rows: Float32 = np.empty((0, width), np.float32)
-        self._size = 0
-
-    def add(self, nodes: Int64, rows: Float32) -> None:
-        end = self._size + len(nodes)
-        if end > len(self.rows):
-            room = np.empty((max(end, 2 * len(self.rows)), rows.shape[1]), np.float32)
-            room[: self._size] = self.rows[: self._size]
-            self.rows = room
-        self.rows[self._size : end] = rows
-        self.slots[nodes] = np.arange(self._size, end, dtype=np.int32)
-        self._size = end

@@ -21,10 +21,26 @@ from trainer.models.stages import Carry, CellStage, GraphStage
 from trainer.nn.csr_graph import CSRGraph
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request
+from trainer.strategies.snapshots.hop import Hop
 from trainer.strategies.snapshots.past import Past
 
 Int64 = NDArray[np.int64]
 Encode = Callable[[Int64], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A sample and its inputs, which steps over parts of its nodes share.
+
+    Attributes:
+        hops: One per graph stage, in order.
+        inputs: Rows of the lowest hop's sources; of its targets, if the lowest stage gathers.
+        gathered: (targets, d₀), see ``GraphStage.gather``; None: it does not.
+    """
+
+    hops: list[Hop]
+    inputs: Tensor
+    gathered: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +49,13 @@ class _Level:
 
     Attributes:
         request: Who wants which of its rows.
-        graph: Targets × sources, all snapshots side by side.
-        own: int64 (targets,), the targets' places among the sources.
-        answered: int64, the target of each row that is wanted.
+        hop: Its targets and their sources; None: of a shared sample, which has gathered.
+        answered: int64, the target of each row that is wanted; None: each is wanted once, in order.
     """
 
     request: Request
-    graph: CSRGraph
-    own: Tensor
-    answered: Tensor
+    hop: Hop | None
+    answered: Tensor | None
 
 
 class SampledLayout:
@@ -54,6 +68,7 @@ class SampledLayout:
         encode: Input rows (m, d₀) of sorted, distinct keys; a collective.
         ranks: All ranks make a layout together.
         seed: Of the neighbour samples; equal on all ranks.
+        shared: What a layout with the same seed shares, whose nodes include these.
 
     Attributes:
         steps: Snapshots.
@@ -67,35 +82,63 @@ class SampledLayout:
         encode: Encode,
         ranks: Ranks,
         seed: int,
+        shared: Shared | None = None,
     ) -> None:
         self.steps = len(past.snapshots)
-        self._nodes, self._encode = len(nodes), encode
+        self._nodes, self._encode, self._shared, self._ranks = len(nodes), encode, shared, ranks
         self._levels: list[_Level] = []
         wanted = past.keys(nodes).ravel()
-        self._there = to_device(past.homes(wanted) >= 0, ranks.device).view(self.steps, self._nodes)
+        homes = past.homes(wanted)
+        self._there = to_device(homes >= 0, ranks.device).view(self.steps, self._nodes)
+        self._used: Int64 | None = None
         for layer in reversed(range(len(stages))):
-            request = Request(wanted, past.homes(wanted), ranks)
-            targets, place = np.unique(request.asked, return_inverse=True)
-            indptr, neighbours = past.sample(targets, stages[layer].fanout, seed + layer)
-            wanted = np.unique(np.concatenate([targets, neighbours]))
-            graph = CSRGraph(
-                to_device(indptr, ranks.device),
-                to_device(np.searchsorted(wanted, neighbours), ranks.device),
-                len(wanted),
-            )
-            own = to_device(np.searchsorted(wanted, targets), ranks.device)
-            self._levels.append(_Level(request, graph, own, to_device(place, ranks.device)))
+            request = Request(wanted, homes, ranks)
+            if ranks.size == 1:
+                targets, answered = request.asked, None
+            else:
+                targets, place = np.unique(request.asked, return_inverse=True)
+                answered = to_device(place, ranks.device)
+            if shared is not None and shared.gathered is not None and not layer:
+                self._used = np.searchsorted(shared.hops[0].targets, targets)
+                self._levels.append(_Level(request, None, answered))
+                return
+            if shared is None:
+                hop = Hop.drawn(past, targets, stages[layer].fanout, seed + layer)
+            else:
+                hop, self._used = shared.hops[layer].of(targets)
+            self._levels.append(_Level(request, hop, answered))
+            wanted = hop.sources
+            homes = past.homes(wanted) if layer else homes
         self._lowest = wanted
 
     def inputs(self) -> Tensor:
         """See ``Layout.inputs``: of the neighbours farthest away."""
-        return self._encode(self._lowest)
+        if self._shared is None:
+            return self._encode(self._lowest)
+        assert self._used is not None
+        return self._shared.inputs.index_select(0, self._places(self._used))
+
+    def share(self, stage: GraphStage) -> Shared:
+        """What layouts of some of these nodes can share, without a gradient; the lowest stage gathers, if it can."""
+        hops = [level.hop for level in reversed(self._levels) if level.hop is not None]
+        x = self.inputs()
+        gathered = stage.gather(self._graph(hops[0]), x)
+        return Shared(hops, x if gathered is None else x.index_select(0, self._places(hops[0].own)), gathered)
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
         """See ``Layout.along_graph``: all snapshots in one product, whose weights are the same."""
         level = self._levels.pop()
-        rows = stage(level.graph, x.index_select(0, level.own), x, weights[0] if weights else None)
-        return level.request.answer(rows.index_select(0, level.answered), "embeddings")
+        if level.hop is not None:
+            own = x.index_select(0, self._places(level.hop.own))
+            rows = stage(self._graph(level.hop), own, x, weights[0] if weights else None)
+        else:
+            assert self._shared is not None
+            assert self._shared.gathered is not None
+            assert self._used is not None
+            rows = stage.gathered(x, self._shared.gathered.index_select(0, self._places(self._used)))
+        if level.answered is not None:
+            rows = rows.index_select(0, level.answered)
+        return level.request.answer(rows, "embeddings")
 
     def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
         """Not possible: a snapshot's other rows are elsewhere."""
@@ -116,3 +159,9 @@ class SampledLayout:
     def embeddings(self, x: Tensor) -> Tensor:
         """See ``Layout.embeddings``."""
         return self.to_nodes(x)[0]
+
+    def _graph(self, hop: Hop) -> CSRGraph:
+        return CSRGraph(self._places(hop.indptr), self._places(hop.neighbours), len(hop.sources))
+
+    def _places(self, places: Int64) -> Tensor:
+        return to_device(places, self._ranks.device)

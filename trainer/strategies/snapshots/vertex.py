@@ -21,13 +21,17 @@ from trainer.models.stages import CellStage, GraphStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.snapshots.halo import MIB, Halo
 from trainer.strategies.snapshots.past import STRIDE, Past, PastBuilder
 from trainer.strategies.snapshots.remote import InputRows
-from trainer.strategies.snapshots.sampled_layout import SampledLayout
+from trainer.strategies.snapshots.sampled_layout import SampledLayout, Shared
 from trainer.strategies.snapshots.windowed import WindowedStrategy
-from trainer.tasks.interface import Lesson
+from trainer.tasks.interface import Asked, Lesson
 
 Int64 = NDArray[np.int64]
+FETCH = ("owner", "halo")
+ENDS = 3
+"""Distinct nodes that an item asks about, at most: an event's two and a random destination."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +39,29 @@ class VertexOptions:
     """Options of ``vertex``.
 
     Attributes:
-        inference_nodes: Nodes embedded at once when predicting: bounds memory.
+        inference_nodes: Nodes embedded at once when predicting, and whose inputs are prepared at once when learning:
+            bounds memory.
+        fetch: ``owner``: every row is computed by its node's owner and sent to whoever asks; ``halo``: each rank keeps the
+            edges and inputs around its nodes, and computes their rows alone.
+        cache_mib: Inputs of other ranks' nodes that are kept, MiB; what does not fit is fetched again. 0: all are kept.
+        halo_mib: Edges and inputs around a rank's own nodes, MiB: a halo that takes more is refused. 0: no bound.
+        halo_refresh: Snapshots by which what a halo has of other ranks' nodes may be older than its snapshot.
     """
 
     inference_nodes: int = 65_536
+    fetch: str = "owner"
+    cache_mib: float = 0.0
+    halo_mib: float = 0.0
+    halo_refresh: int = 0
 
     def __post_init__(self) -> None:
+        if self.fetch not in FETCH:
+            raise ValueError(f"fetch must be {' or '.join(FETCH)}, found {self.fetch!r}")
+        for name in ("cache_mib", "halo_mib", "halo_refresh"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0, found {getattr(self, name)}")
+        if self.fetch == "owner" and (self.halo_mib or self.halo_refresh):
+            raise ValueError("halo_mib and halo_refresh are about fetch: halo, found owner")
         if self.inference_nodes < 1:
             raise ValueError(f"inference_nodes must be at least 1, found {self.inference_nodes}")
 
@@ -67,7 +88,14 @@ class VertexStrategy(WindowedStrategy):
         self._features = setting.lane.node_features
         self._inference_nodes = options.inference_nodes
         self.learner = Learner(self._model, setting.optimisation, setting.ranks)
-        self._inputs = InputRows(setting.ranks, self._features)
+        cache, halo = (int(mib * MIB) or None for mib in (options.cache_mib, options.halo_mib))
+        self._inputs = InputRows(
+            setting.ranks, self._features, setting.lane.segments, cache, options.halo_refresh
+        )
+        self._halo: Halo | None = None
+        if options.fetch == "halo":
+            hops = len(self._graph_stages(self._model))
+            self._halo = Halo(setting.ranks, hops, self._inputs, halo, options.halo_refresh)
         self._view: GraphView | None = None
         self.rewind()
 
@@ -126,6 +154,8 @@ class VertexStrategy(WindowedStrategy):
         self._view = view
         self._past = self._builder.before_latest(view)
         self._inputs.keep(self._past)
+        if self._halo is not None:
+            self._halo.seal(view, self._past, np.flatnonzero(self.owned(view.num_nodes)))
 
     def owned(self, num_nodes: int) -> NDArray[np.bool_]:
         """See ``Strategy.owned``."""
@@ -146,14 +176,21 @@ class VertexStrategy(WindowedStrategy):
         (lesson,) = lessons
         items, batch = len(lesson), self._batch
         per_rank = self._ranks.exchange_sizes([items] * self._ranks.size)
-        steps, totals = math.ceil(max(per_rank) / batch), []
+        steps = math.ceil(max(per_rank) / batch)
         order = np.random.default_rng([self._seed, lesson.tau % (1 << 63), epoch]).permutation(items)
+        totals = [sum(min(batch, max(0, size - step * batch)) for size in per_rank) for step in range(steps)]
+        together = max(1, self._inference_nodes // (ENDS * batch))
         self._model.train()
-        for step in range(steps):
-            chosen = np.sort(order[step * batch : (step + 1) * batch])
-            totals.append(sum(min(batch, max(0, size - step * batch)) for size in per_rank))
-            loss = self.loss(lesson, chosen, (epoch << 32) + step)
-            self.learner.step(loss, 1 / max(lesson.each * totals[-1], 1))
+        for first in range(0, steps, together):
+            parts = [
+                lesson.part(np.sort(order[step * batch : (step + 1) * batch]))
+                for step in range(first, min(first + together, steps))
+            ]
+            draw = (epoch << 32) + first
+            shared = self._share(parts, draw)
+            for (asked, truth), total in zip(parts, totals[first:], strict=False):
+                loss = self._loss(asked, truth, draw, shared)
+                self.learner.step(loss, 1 / max(lesson.each * total, 1))
         self._model.eval()
         ended = self.learner.settled()
         taken = [(loss, total) for total, (loss, left_out) in zip(totals, ended, strict=True) if not left_out]
@@ -165,6 +202,8 @@ class VertexStrategy(WindowedStrategy):
             loss=loss_sum / (lesson.each * known) if known else None,
             nonfinite=len(ended) - len(taken),
             seconds={"train": time.perf_counter() - began, **self.learner.seconds()},
+            cache_rows=self._inputs.cache.since_last(),
+            halo={} if self._halo is None else self._halo.figures(self._past),
         )
 
     @torch.no_grad()
@@ -180,26 +219,36 @@ class VertexStrategy(WindowedStrategy):
 
     @property
     def held_bytes(self) -> dict[str, int]:
-        """See ``Strategy.held_bytes``: rows of other ranks."""
-        return {"cache": self._inputs.memory_bytes}
+        """See ``Strategy.held_bytes``: inputs of other ranks' nodes, and their edges."""
+        held = {"cache": self._inputs.cache.held_bytes}
+        return held if self._halo is None else {**held, "halo": self._halo.held_bytes}
 
-    def loss(self, lesson: Lesson, chosen: Int64, draw: int) -> Tensor:
-        """Sum of the losses of this rank's chosen items, a scalar; a collective, differentiable across ranks.
-
-        Args:
-            lesson: This rank's.
-            chosen: int64, ascending, below ``len(lesson)``; may be empty.
-            draw: Distinguishes neighbour samples; equal on all ranks.
-        """
-        asked, truth = lesson.part(chosen)
+    def _loss(self, asked: Asked, truth: NDArray[np.float32], draw: int, shared: Shared | None) -> Tensor:
+        """Sum of this rank's losses in one step, a scalar; a collective, differentiable across ranks."""
         nodes = np.unique(np.concatenate(asked.ends))
-        z = self._embed(self._model, self._past, nodes, draw)
+        z = self._embed(self._model, self._past, nodes, draw, shared)
         answers = asked.read(self._model.decoder, [rows(z, self._places(nodes, ends)) for ends in asked.ends])
         return self._task.loss(answers, to_device(truth, answers.device))
 
-    def _embed(self, model: SnapshotModel, past: Past, nodes: Int64, draw: int) -> Tensor:
+    @torch.no_grad()
+    def _share(self, parts: Sequence[tuple[Asked, NDArray[np.float32]]], draw: int) -> Shared | None:
+        """Inputs of several steps, which see one sample: they are asked for and gathered once."""
+        stages = self._graph_stages(self._model)
+        if len(parts) == 1 or not stages:
+            return None
+        nodes = np.unique(np.concatenate([ends for asked, _ in parts for ends in asked.ends]))
+        return self._layout(self._model, self._past, nodes, draw).share(stages[0])
+
+    def _embed(
+        self, model: SnapshotModel, past: Past, nodes: Int64, draw: int, shared: Shared | None = None
+    ) -> Tensor:
         beat()
-        graph_stages = [stage for stage in model.stages if isinstance(stage, GraphStage)]
+        found, _ = unroll(model.stages, self._layout(model, past, nodes, draw, shared), last=True)
+        return found[0]
+
+    def _layout(
+        self, model: SnapshotModel, past: Past, nodes: Int64, draw: int, shared: Shared | None = None
+    ) -> SampledLayout:
         view, seed = self._view, self._seed + 7919 * draw
         assert view is not None
 
@@ -214,9 +263,16 @@ class VertexStrategy(WindowedStrategy):
                 )
             )
 
-        layout = SampledLayout(graph_stages, past, nodes, encode, self._ranks, seed)
-        found, _ = unroll(model.stages, layout, last=True)
-        return found[0]
+        window, ranks = past, self._ranks
+        if self._halo is not None:
+            if shared is None:
+                self._halo.cover(view, past, nodes)
+            window, ranks = self._halo.local(past)
+        return SampledLayout(self._graph_stages(model), window, nodes, encode, ranks, seed, shared)
+
+    @staticmethod
+    def _graph_stages(model: SnapshotModel) -> list[GraphStage]:
+        return [stage for stage in model.stages if isinstance(stage, GraphStage)]
 
     def _embed_all(self, model: SnapshotModel, past: Past, nodes: Int64) -> Tensor:
         model.eval()

@@ -1,0 +1,62 @@
+"""``vertex``: steps that share what they look at, and what a rank keeps of the others'."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from trainer_sessions import learn, lesson_of, session_on
+from trainer_streams import make_lane, meetings
+
+from schemas.trainer_config import Optimisation
+from trainer.models.unroll import unroll
+
+MODELS = pytest.mark.parametrize("model", ["sage-linear", "dysat"])
+
+
+def session_at(folder: Path, model: str, sequence: int = 4, **more: Any) -> tuple[Any, Any]:
+    """A session that has taken in snapshots up to one, and that one's lesson."""
+    lane = make_lane(folder, events=meetings(snapshots=6, a_snapshot=80))
+    session = session_on(lane, "vertex", model, optimisation=Optimisation(batch_size=10), window=3, **more)
+    lessons = [lesson_of(session, number) for number in range(sequence + 1)]
+    return session, lessons[-1]
+
+
+@MODELS
+def test_a_step_embeds_from_the_shared_sample_what_it_would_from_its_own(model: str, tmp_path: Path) -> None:
+    session, _ = session_at(tmp_path, model)
+    strategy, draw = session.strategy, 5
+    stages = strategy._graph_stages(session.model)
+    with torch.no_grad():
+        shared = strategy._layout(session.model, strategy._past, np.arange(30), draw).share(stages[0])
+        for nodes in (np.array([2, 3, 17, 29]), np.arange(30), np.array([], np.int64)):
+            found, _ = unroll(
+                session.model.stages,
+                strategy._layout(session.model, strategy._past, nodes, draw, shared),
+                last=True,
+            )
+            wanted, _ = unroll(
+                session.model.stages, strategy._layout(session.model, strategy._past, nodes, draw), last=True
+            )
+            torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+@MODELS
+def test_the_steps_of_a_pass_ask_for_inputs_once(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as their nodes fit into ``inference_nodes``: three of a step of ten events, at most."""
+    session, lesson = session_at(tmp_path, model, strategy_params={"inference_nodes": 60})
+    asked = 0
+    rows = session.strategy._inputs.rows
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return rows(*arguments)
+
+    monkeypatch.setattr(session.strategy._inputs, "rows", counted)
+    report = learn(session, lesson)
+    assert report.steps > 4
+    assert asked == -(-report.steps // 2)

@@ -1,0 +1,154 @@
+"""Rows of other ranks' nodes in bounded memory: the block of rows that was used longest ago goes first."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+BLOCK = 256
+"""Rows that come and go together."""
+BESIDE = 20
+"""Bytes a row beside its values: node, slot, and the snapshot that it is of."""
+
+
+class RowCache:
+    """Rows by snapshot and node, in blocks of one snapshot each.
+
+    Args:
+        width: Of a row.
+        budget_bytes: Held at most, but never less than one block; None: no bound.
+
+    Attributes:
+        counts: Rows that were found (``hit``), asked for in vain (``miss``) and dropped for others (``evicted``).
+    """
+
+    def __init__(self, width: int, budget_bytes: int | None = None) -> None:
+        self.row_bytes = 4 * width + BESIDE
+        self.block_bytes = BLOCK * self.row_bytes
+        self._most = None if budget_bytes is None else max(1, budget_bytes // self.block_bytes)
+        self._values: Float32 = np.empty((0, width), np.float32)
+        self._kept: dict[int, _Kept] = {}
+        self._snapshot: list[int | None] = []  # of each block; None: it is free
+        self._used: list[int] = []  # when each block was last read
+        self._clock = 0
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the blocks in use."""
+        return self.block_bytes * sum(tau is not None for tau in self._snapshot)
+
+    def since_last(self) -> Counter[str]:
+        """The counts since the last call."""
+        counts, self.counts = self.counts, Counter()
+        return counts
+
+    def nodes(self, tau: int) -> Int64:
+        """Nodes whose rows are held of a snapshot, ascending."""
+        return self._kept[tau].nodes if tau in self._kept else np.empty(0, np.int64)
+
+    def oldest(self, tau: int, none: int) -> int:
+        """The number of the oldest snapshot that a row of a snapshot is as of; ``none`` without rows."""
+        return int(self._kept[tau].born.min(initial=none)) if tau in self._kept else none
+
+    def find(self, tau: int, nodes: Int64) -> tuple[NDArray[np.bool_], Float32, Int64]:
+        """Rows of a snapshot.
+
+        Args:
+            tau: Snapshot.
+            nodes: int64 (n,), ascending.
+
+        Returns:
+            bool (n,), whether a row is held; those that are, float32 (held, width); and what they are as of, int64 (held,).
+        """
+        self._clock += 1
+        kept = self._kept.get(tau)
+        if kept is None or not len(kept.nodes):
+            return np.zeros(len(nodes), np.bool_), self._values[:0], np.empty(0, np.int64)
+        place = np.minimum(np.searchsorted(kept.nodes, nodes), len(kept.nodes) - 1)
+        there: NDArray[np.bool_] = kept.nodes[place] == nodes
+        slots = kept.slots[place[there]]
+        for block in np.unique(slots // BLOCK):
+            self._used[block] = self._clock
+        return there, self._values[slots], kept.born[place[there]]
+
+    def add(self, tau: int, nodes: Int64, rows: Float32, born: Int64) -> None:
+        """Hold rows that are not held yet, as many as fit.
+
+        Args:
+            tau: Snapshot.
+            nodes: int64 (n,), ascending.
+            rows: float32 (n, width).
+            born: int64 (n,), the number of the snapshot that a row is as of.
+        """
+        if self._most is not None:
+            nodes = nodes[: self._most * BLOCK]
+        self._clock += 1
+        slots = np.empty(len(nodes), np.int64)
+        kept = self._kept.setdefault(tau, _Kept())
+        for at in range(0, len(nodes), BLOCK):
+            block = self._free_block()
+            self._snapshot[block], self._used[block] = tau, self._clock
+            count = min(BLOCK, len(nodes) - at)
+            slots[at : at + count] = np.arange(block * BLOCK, block * BLOCK + count)
+        self._values[slots] = rows[: len(nodes)]
+        kept.add(nodes, slots, born[: len(nodes)])
+
+    def keep(self, taus: Iterable[int]) -> None:
+        """Drop all snapshots but some."""
+        for tau in set(self._kept) - set(taus):
+            self._drop(tau)
+
+    def retain(self, tau: int, nodes: Int64) -> None:
+        """Drop what is held of a snapshot but these nodes, ascending."""
+        if tau not in self._kept or len(np.setdiff1d(self.nodes(tau), nodes, assume_unique=True)) == 0:
+            return
+        left = np.intersect1d(self.nodes(tau), nodes, assume_unique=True)
+        _, rows, born = self.find(tau, left)
+        self._drop(tau)
+        self.add(tau, left, rows, born)
+
+    def _drop(self, tau: int) -> None:
+        del self._kept[tau]
+        self._snapshot = [None if of == tau else of for of in self._snapshot]
+
+    def _free_block(self) -> int:
+        if None in self._snapshot:
+            return self._snapshot.index(None)
+        if self._most is not None and len(self._snapshot) >= self._most:
+            block = min(range(len(self._used)), key=self._used.__getitem__)
+            tau = self._snapshot[block]
+            assert tau is not None
+            self.counts["evicted"] += self._kept[tau].remove_block(block)
+            return block
+        block = len(self._snapshot)
+        self._snapshot.append(None)
+        self._used.append(0)
+        if (block + 1) * BLOCK > len(self._values):
+            blocks = max(1, 2 * block) if self._most is None else self._most
+            room = np.empty((blocks * BLOCK, self._values.shape[1]), np.float32)
+            room[: len(self._values)] = self._values
+            self._values = room
+        return block
+
+
+class _Kept:
+    """Which nodes of a snapshot have which slots."""
+
+    def __init__(self) -> None:
+        self.nodes, self.slots, self.born = (np.empty(0, np.int64) for _ in range(3))
+
+    def add(self, nodes: Int64, slots: Int64, born: Int64) -> None:
+        at = np.searchsorted(self.nodes, nodes)
+        self.nodes = np.insert(self.nodes, at, nodes)
+        self.slots = np.insert(self.slots, at, slots)
+        self.born = np.insert(self.born, at, born)
+
+    def remove_block(self, block: int) -> int:
+        stays = self.slots // BLOCK != block
+        self.nodes, self.slots, self.born = self.nodes[stays], self.slots[stays], self.born[stays]
+        return int((~stays).sum())
