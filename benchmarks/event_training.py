@@ -182,7 +182,19 @@ class Ours:
         inserts = Inserts(positive.src, positive.dst, positive.time_us, np.zeros(len(positive), np.bool_))
         every = np.arange(len(positive))
         examples = Examples(
-            0, inserts, inserts.late, every, positive, positive, negative, nothing, nothing, nothing, 1, {}
+            0,
+            inserts,
+            inserts.late,
+            every,
+            positive,
+            positive,
+            negative,
+            nothing,
+            every,
+            nothing,
+            nothing,
+            1,
+            {},
         )
         self.strategy.learn([examples], 0)
 

@@ -1,6 +1,6 @@
 """kill -9 of one rank, again and again, under torchrun: python benchmarks/rank_kills.py [--kills 20] [--strategy pac].
 
-``freshet-trainer run`` with the strategy ``pac`` on a ``sep`` lane of invented meetings, or with ``snapshot`` on a
+``freshet-trainer run`` with the strategy ``pac`` on a ``sep`` lane of invented meetings, or with ``snapshot`` or ``group`` on a
 ``hash`` lane, started by torchrun. Whenever a
 snapshot more has been scored, one rank drawn by chance is killed after a random part of a second; torchrun starts all of
 them again. A kill is *recovered* if another snapshot was scored afterwards within two minutes. Then the run goes on to
@@ -49,6 +49,7 @@ FIGURES = (
 KEYS: dict[str, dict[str, Any]] = {
     "pac": {"lane": "sep", "model": "tgn-history", "strategy_params": {"shuffle_every": 4}},
     "snapshot": {"lane": "hash", "model": "cdgcn", "strategy_params": {"blocks": 2}, "window": 6},
+    "group": {"lane": "hash", "model": "wdgcn", "window": 3, "horizon": 8},
 }
 
 
@@ -58,7 +59,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--strategy", choices=list(KEYS), default="pac")
-    parser.add_argument("--model", help="default: tgn-history, or cdgcn under snapshot")
+    parser.add_argument("--model", help="default: tgn-history; under snapshot cdgcn, under group wdgcn")
     parser.add_argument("--snapshots", type=int, help="default: 3 per kill, and 10")
     given = parser.parse_args()
     snapshots = given.snapshots or 3 * given.kills + 10

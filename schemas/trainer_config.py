@@ -257,7 +257,7 @@ class TrainerConfig(Service):
         None,
         ge=1,
         description="H: snapshots that a strategy which holds whole snapshots (whole) passes over, at least the window; "
-        "null: the window.",
+        "null: the window; group: four windows.",
     )
     smoothing: Smoothing = Field(default_factory=Smoothing)
     checkpoint: str = Field("./checkpoints", description="Folder of checkpoints.")

@@ -14,14 +14,23 @@ from test_trainer_processes import PATIENCE_S, ranks_of, scored, started, until
 pytestmark = pytest.mark.integration
 
 
-def test_two_ranks_learn_a_live_stream_through_kills_and_one_goes_on(kafka: str, tmp_path: Path) -> None:
+PARTS_OF_IT = {
+    "snapshot": {"model": "cdgcn", "strategy_params": {"blocks": 2}},
+    "group": {"model": "wdgcn", "horizon": 5},
+}
+
+
+@pytest.mark.parametrize("strategy", PARTS_OF_IT)
+def test_two_ranks_learn_a_live_stream_through_kills_and_one_goes_on(
+    strategy: str, kafka: str, tmp_path: Path
+) -> None:
     topic = fresh_topic(kafka)
     lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
     stream = written(tmp_path, configuration(tmp_path / "store", kafka, topic, lanes=lanes))
     trainer = tmp_path / "trainer.yaml"
     keys = {
-        "store": str(tmp_path / "store"), "lane": "hash", "model": "cdgcn", "strategy": "snapshot", "window": 3,
-        "strategy_params": {"blocks": 2}, "model_params": {"hidden": 8, "signature": 4},
+        "store": str(tmp_path / "store"), "lane": "hash", "strategy": strategy, "window": 3,
+        **PARTS_OF_IT[strategy], "model_params": {"hidden": 8, "signature": 4},
         "checkpoint": str(tmp_path / "checkpoints"), "metrics": {"port": 0}, "optimisation": {"epochs": 2},
     }  # fmt: skip
     trainer.write_text(yaml.safe_dump(keys), encoding="utf-8")
@@ -49,6 +58,10 @@ def test_two_ranks_learn_a_live_stream_through_kills_and_one_goes_on(kafka: str,
     assert [line["sequence"] for line in lines] == list(range(len(lines)))
     assert json.loads(out)["total_snapshots"] == len(lines)
     of_two = lines[4]  # with two snapshots or more before it
-    assert of_two["sent_bytes"]["rows_to_nodes"] > 0
+    assert of_two["sent_bytes"]["gradients" if strategy == "group" else "rows_to_nodes"] > 0
+    if strategy == "group":
+        assert {"imbalance measured", "efficiency predicted", "error predicted"} <= of_two["balance"].keys()
     assert all(line["lag"] == 0 for line in lines[-1:])
-    assert all(line["steps"] == 2 and line["loss"] > 0 for line in lines[1:])
+    assert all(line["loss"] > 0 for line in lines[1:])
+    if strategy == "snapshot":
+        assert all(line["steps"] == 2 for line in lines[1:])

@@ -52,7 +52,7 @@ def test_ilp_is_the_best_of_all_with_either_solver(solver: str, seed: int) -> No
 @pytest.mark.parametrize("solver", ["cp-sat", "highs"])
 def test_solvers_find_what_greedy_misses(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their own schedule is the result, not the start that they were given."""
-    monkeypatch.setattr("trainer.scheduling.ilp.greedy", lambda problem, _: psg(problem))
+    monkeypatch.setattr("trainer.scheduling.ilp.greedy", lambda problem, *_: psg(problem))
     problem = Problem(np.array([6.0, 1.0, 5.0, 2.0, 4.0, 3.0]), 2, 2, 0.5)
     found, _ = ilp(problem, Limits(**SMALL), solver)
     best_s = best_epoch(problem.times_s.tolist(), 2, 2, 0.5)

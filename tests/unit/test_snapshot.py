@@ -3,7 +3,6 @@
 import tempfile
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from rank_equality import begun, predicted, require_equal
 from structlog.testing import capture_logs
 from thread_ranks import side_by_side
-from trainer_sessions import lesson_of, session_on
+from trainer_sessions import lesson_of
 from trainer_streams import make_lane, meetings
 
 from stream.service.failure import Failure
@@ -24,10 +23,6 @@ from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.interface import strategy_options
 from trainer.strategies.snapshots import shared_layout
-from trainer.strategies.snapshots.blocks import carried_bytes
-from trainer.strategies.snapshots.budget import Budget
-from trainer.strategies.snapshots.saved_bytes import SavedBytes
-from trainer.timeline.horizon import Horizon
 
 WINDOW = 5
 MODELS = ["sage-linear", "tmgcn", "cdgcn", "wdgcn", "evolvegcn-o", "evolvegcn-h", "tgcn", "gatlstm", "dysat"]
@@ -85,30 +80,6 @@ def test_one_rank_and_one_block_learn_what_whole_learns_to_the_bit(
     found = all_learned(begun_with(lane, model, Ranks(), supervise=supervise))
     assert found.keys() == one.keys()
     assert all(torch.equal(found[key].nan_to_num(), one[key].nan_to_num()) for key in one)
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_blocks_are_measured_anew_only_where_horizons_differ(
-    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stream of one kind: while its horizon grows, and then no more."""
-    lane, measured, measure = long_lane(tmp_path, 14), [], Budget._measured
-
-    def counted(*arguments: Any) -> tuple[int, int]:
-        measured.append(1)
-        return measure(*arguments)
-
-    monkeypatch.setattr(Budget, "_measured", counted)
-
-    def work(ranks: Ranks) -> None:
-        session = begun_with(lane, "tgcn", ranks)
-        for manifest in lane.manifests:
-            lesson = lesson_of(session, manifest.sequence)
-            for epoch in range(2):
-                session.strategy.learn([lesson], epoch)
-
-    side_by_side(size, work)
-    assert len(measured) <= size * (WINDOW + 1)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -282,48 +253,6 @@ def test_the_rerun_sends_the_device_no_graph_again(transfer: str, lane: LaneRead
         assert not any(of_rank[1::2]), "a second pass, with its rerun, sends nothing"
 
 
-def long_lane(folder: Path, snapshots: int) -> LaneReader:
-    return make_lane(folder, events=meetings(nodes=40, a_snapshot=25, snapshots=snapshots, features=False))
-
-
-def held_bytes(session: Session, horizon: Horizon, blocks: int) -> int:
-    """What is saved for backward of the largest block, and carries of all."""
-    strategy, model = session.strategy, session.model
-    strategy._chosen = replace(strategy._chosen, blocks=blocks)
-    passed = strategy._blocks(model, horizon, last=False)
-    carries, most = passed._carries(), 0
-    for block, before in zip(passed.ranges, carries, strict=True):
-        with SavedBytes(list(model.parameters())) as saved:
-            kept = unroll(model.stages, passed.layout(block), passed.begun(before))
-        most = max(most, saved.bytes)
-        del kept
-    return most + sum(carried_bytes(before) for before in carries)
-
-
-def test_blocks_hold_a_fraction_of_what_one_pass_saves(tmp_path: Path) -> None:
-    """ESDG section 3.1: 32 snapshots of CD-GCN."""
-    lane = long_lane(tmp_path, 33)
-    session = session_on(lane, "snapshot", "cdgcn", window=32)
-    for manifest in lane.manifests:
-        session.advance(manifest)
-    horizon = session.strategy._before(np.empty(0, np.int64))
-    assert len(horizon.taus) == 32
-    one = held_bytes(session, horizon, 1)
-    assert held_bytes(session, horizon, 4) <= 0.30 * one
-    assert held_bytes(session, horizon, 8) <= 0.20 * one
-
-
-def test_measuring_what_is_saved_keeps_none_of_it() -> None:
-    """An operation that saves what it made is not held by it."""
-    x = torch.ones(3, requires_grad=True)
-    with SavedBytes([]) as saved:
-        made = x.exp()
-    assert saved.bytes == made.nbytes
-    made_then = weakref.ref(made)
-    del made
-    assert made_then() is None
-
-
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_layout_is_gone_when_nobody_has_it(size: int, lane: LaneReader) -> None:
     """Without waiting for the collector of cycles: it holds all that a block saves."""
@@ -342,49 +271,6 @@ def test_a_layout_is_gone_when_nobody_has_it(size: int, lane: LaneReader) -> Non
         return then() is None
 
     assert all(side_by_side(size, work))
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_carries_are_measured_as_large_as_they_become(model: str, tmp_path: Path) -> None:
-    """A window of three snapshots in a horizon of ten: what is taken over grows twice and then no more."""
-    lane = long_lane(tmp_path, 11)
-    session = session_on(lane, "snapshot", model, window=3, horizon=10, strategy_params={"blocks": 10})
-    for manifest in lane.manifests:
-        session.advance(manifest)
-    strategy: Any = session.strategy
-    horizon = strategy._before(np.empty(0, np.int64))
-    passed = strategy._blocks(session.model, horizon, last=False)
-    strategy._chosen = replace(strategy._chosen, blocks="auto")
-    strategy._blocks(session.model, horizon, last=False)
-    largest = max(carried_bytes(carry) for carry in passed._carries())
-    assert strategy._budget._found[10].carried == largest
-
-
-def test_blocks_auto_are_the_fewest_that_fit_and_never_exceed_the_budget(tmp_path: Path) -> None:
-    """200 drawn cases: a model, a stage of a stream, a budget."""
-    lane = long_lane(tmp_path, 13)
-    draw, several, refused = np.random.default_rng(5), 0, 0
-    for model in MODELS:
-        session = session_on(lane, "snapshot", model, window=12)
-        for manifest in lane.manifests[:1]:
-            session.advance(manifest)
-        for manifest in list(lane.manifests)[1:]:
-            session.advance(manifest)
-            horizon = session.strategy._before(np.empty(0, np.int64))
-            most = held_bytes(session, horizon, 1)
-            for budget in most * draw.uniform(0.02, 1.2, 2):
-                session.strategy._chosen = replace(session.strategy._chosen, blocks="auto")
-                session.strategy._budget._bytes = int(budget)  # what was measured earlier still serves
-                try:
-                    number = len(session.strategy._blocks(session.model, horizon, last=False).ranges)
-                except Failure as failure:
-                    assert "device_budget_mib is" in str(failure)
-                    refused += 1
-                    continue
-                several += number > 1
-                assert held_bytes(session, horizon, number) <= budget
-    assert several > 50
-    assert refused < 150
 
 
 def test_states_that_are_convolved_are_refused_with_the_remedy(lane: LaneReader) -> None:

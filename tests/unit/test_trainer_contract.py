@@ -34,6 +34,7 @@ SNAPSHOT_MODELS = [name for name, kind in KINDS.items() if kind == "snapshot"]
 EVENT_MODELS = [name for name, kind in KINDS.items() if kind == "event"]
 TRAINED = {
     "vertex": "sage-linear", "whole": "sage-linear", "snapshot": "sage-linear",
+    "group": "sage-linear",
     "sequential": "tgn-history", "pac": "tgn-history",
 }  # fmt: skip
 NAMES = sorted(STRATEGIES.all())
@@ -126,7 +127,9 @@ def test_every_strategy_learns(strategy: str, with_features: bool, tmp_path: Pat
         predictions = predict(session.strategy, session.model, session.floor, examples, Ranks())
         assert predictions is not None
         assert len(predictions.positive) == len(examples.inserts)
-        reports = [learn(session, examples, epoch) for epoch in range(4)]
+        # a pass of group over one lesson is one step over all events
+        passes = 16 if strategy == "group" else 4
+        reports = [learn(session, examples, epoch) for epoch in range(passes)]
         assert reports[0].events == len(examples.inserts)
         losses.append([report.loss for report in reports])
     assert losses[-1][-1] < losses[0][0] - 0.05

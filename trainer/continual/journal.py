@@ -110,6 +110,8 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
         line["transfer_bytes"] = {
             f"{kind} {mode}": count for (kind, mode), count in sorted(step.report.transfer_bytes.items())
         }
+    if step.report.balance:
+        line["balance"] = {f"{figure} {of}": value for (figure, of), value in step.report.balance.items()}
     if step.report.loss is not None:
         line["loss"] = step.report.loss
     if step.report.replayed:

@@ -178,19 +178,19 @@ class Sampling:
     Attributes:
         seed: The run's seed.
         candidates: Negatives a ranked event has, for MRR and Hits@10.
-        events: Events of a snapshot, evenly over it, that costly figures are made of; None: all of them.
-        ranked_events: Events that are ranked at most, a sample of these.
+        ranked_events: Sampled events that are ranked at most.
         pool: Destinations that negatives to be judged by are drawn from; None: those seen up to and including the
             snapshot.
         training_pool: Likewise of negatives to learn from.
+        events: Events of a snapshot, evenly over it, that costly figures are made of; None: all of them.
     """
 
     seed: int = 0
     candidates: int = 50
-    events: int | None = None
     ranked_events: int = 200
     pool: Int64 | None = None
     training_pool: Int64 | None = None
+    events: int | None = None
 
 
 def insert_events(events: EventColumns) -> Inserts:

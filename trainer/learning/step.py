@@ -72,12 +72,13 @@ class Learner:
 
         self.follow(backward)
 
-    def follow(self, backward: Callable[[], Tensor | None]) -> None:
+    def follow(self, backward: Callable[[], Tensor | None], *, summed: bool = False) -> None:
         """As ``step``, with a gradient that is made piece by piece.
 
         Args:
             backward: Adds this rank's part to the gradients of the weights, which are empty before; returns its loss, a
                 scalar, or None if it has nothing to learn.
+            summed: Whether the gradients that it leaves are the sum over ranks already.
         """
         began = time.perf_counter()
         for each in self._weights:
@@ -86,7 +87,7 @@ class Learner:
         if loss is not None:
             spoil(self._weights, loss)
         began = self._lap("backward", began)
-        if self._averages_every is None:
+        if self._averages_every is None and not summed:
             self._ranks.sum_gradients(self._weights)
         began = self._lap("synchronise", began)
         norm = torch.nn.utils.get_total_norm([each.grad for each in self._weights if each.grad is not None])

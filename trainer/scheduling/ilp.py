@@ -27,7 +27,7 @@ def ilp(problem: Problem, limits: Limits, solver: str | None = None) -> tuple[Sc
         limits: When to stop.
         solver: ``cp-sat`` or ``highs``; None: CP-SAT where it is installed.
     """
-    first, bound_s = greedy(problem, limits.seed), lower_bound_s(problem)
+    first, bound_s = greedy(problem, limits.seed, limits.steps), lower_bound_s(problem)
     groups = len(problem.times_s)
     gap = limits.gap if groups > TO_THE_END else 0.0
     variables = groups * problem.most * problem.gpus

@@ -52,11 +52,13 @@ class Limits:
         gap: Share of the lower bound above it that is good enough for ``ilp``.
         time_s: Seconds that its solver may take.
         seed: Of random exchanges, and of the solver.
+        steps: Random exchanges at most, for each number of iterations.
     """
 
     gap: float = 0.02
     time_s: float = 30.0
     seed: int = 0
+    steps: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def _bounded(algorithm: Callable[[Problem, Limits], Schedule]) -> Algorithm:
 
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "greedy": _bounded(lambda problem, limits: greedy(problem, limits.seed)),
+    "greedy": _bounded(lambda problem, limits: greedy(problem, limits.seed, limits.steps)),
     "paper": _bounded(lambda problem, _: paper(problem)),
     "ilp": ilp,
     "psg": _bounded(lambda problem, _: psg(problem)),

@@ -86,6 +86,8 @@ class StepReport:
         nonfinite: Steps left out because loss or gradient was not finite.
         seconds: Wall time by phase, of this rank.
         traffic: Bytes that this rank sent and seconds that it waited in collectives, by purpose.
+        balance: How evenly ranks worked, of strategies that schedule: (``imbalance`` or ``efficiency``, ``predicted`` or
+            ``measured``), (``error``, ``predicted``) of groups' seconds, and (``gap``, ``predicted``) of the schedule.
         transfer_bytes: From the host to the device since the report before, by kind and mode, of this rank.
         cache_rows: Rows of other ranks' nodes since the report before, by outcome: hit, miss, evicted; of this rank.
         halo: Its ``ratio`` of nodes to those of this rank, and its ``age`` in snapshots; nothing without one.
@@ -102,6 +104,7 @@ class StepReport:
     transfer_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     cache_rows: Counter[str] = field(default_factory=Counter)
     halo: dict[str, float] = field(default_factory=dict)
+    balance: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def phases(self) -> dict[str, float]:
         """Seconds by the names that metrics have for phases inside of training."""
@@ -272,6 +275,7 @@ STRATEGIES: Registry[Any] = Registry(
         "trainer.strategies.snapshots.vertex",
         "trainer.strategies.snapshots.whole",
         "trainer.strategies.snapshots.snapshot",
+        "trainer.strategies.snapshots.group",
     ),
     error=Failure,
     check=_require_strategy,

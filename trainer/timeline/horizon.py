@@ -137,11 +137,14 @@ class Horizon:
     def _rows(self, at: int, part: slice) -> Tensor:
         """``node_rows`` of every ``part.step``-th compact number from ``part.start`` on."""
         tau = self.taus[at]
-        rows = self._timeline.rows(tau, part)
+        rows = self._slot_rows(tau, part)
         others = self._others[(part.start - len(self._timeline.nodes)) % part.step :: part.step]
         if len(others):
             rows = torch.cat([rows, self._timeline.transfer.features(node_rows(self._view, tau, others))])
         return rows
+
+    def _slot_rows(self, tau: int, part: slice) -> Tensor:
+        return self._timeline.rows(tau, part)
 
 
 def _split(nodes: Int64, rows: Tensor, degrees: Tensor | None) -> NodeInputs:

@@ -1,0 +1,186 @@
+"""``group``: the same bits on any number of ranks, what ``whole`` learns of one group, resuming, and what it refuses."""
+
+import copy
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rank_equality import begun, require_equal
+from structlog.testing import capture_logs
+from thread_ranks import side_by_side
+from trainer_sessions import lesson_of
+from trainer_streams import make_lane, meetings
+
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from trainer.ranks import Ranks
+from trainer.scheduling.profile import Profile
+from trainer.session.lesson_book import LessonBook
+from trainer.session.session import Session
+from trainer.strategies.interface import strategy_options
+
+WINDOW, HORIZON = 3, 8
+
+
+@pytest.fixture(scope="module")
+def lane() -> Iterator[LaneReader]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield make_lane(Path(folder), events=meetings(nodes=40, a_snapshot=9, snapshots=9, features=False))
+
+
+def session_of(
+    lane: LaneReader,
+    ranks: Ranks,
+    model: str = "wdgcn",
+    *,
+    strategy: str = "group",
+    dtype: torch.dtype = torch.float32,
+    horizon: int = HORIZON,
+    **params: Any,
+) -> Session:
+    return begun(
+        lane, strategy, model, ranks, dtype, 0.01, window=WINDOW, horizon=horizon, strategy_params=params
+    )
+
+
+def learned(session: Session, book: LessonBook, first: int = 0, end: int | None = None) -> dict[str, Any]:
+    """Weights and losses after two passes over each snapshot."""
+    found: dict[str, Any] = {}
+    for manifest in list(session.lane.manifests)[first:end]:
+        lesson = lesson_of(session, manifest.sequence)
+        book.open(lesson)
+        for epoch in range(2):
+            report = session.strategy.learn(book.with_newest(lesson), epoch)
+        found[f"{manifest.tau} events"] = torch.tensor(report.events)
+        found[f"{manifest.tau} loss"] = torch.tensor(np.nan if report.loss is None else report.loss).double()
+    return found | {name: weight.detach().clone() for name, weight in session.model.named_parameters()}
+
+
+def all_learned(session: Session) -> dict[str, Any]:
+    return learned(session, LessonBook(session.task, session.strategy.needs.lessons))
+
+
+def without_nan(found: dict[str, Any]) -> dict[str, Any]:
+    """Snapshots without a question have no loss."""
+    return {key: value for key, value in found.items() if not torch.isnan(value.double()).any()}
+
+
+def require_same_bits(found: dict[str, Any], one: dict[str, Any]) -> None:
+    for key, value in without_nan(one).items():
+        assert torch.equal(found[key], value), key
+
+
+@pytest.mark.parametrize("model", ["wdgcn", "tgcn", "evolvegcn-h", "gatlstm", "dcrnn"])
+def test_fixed_steps_learn_the_same_bits_on_any_number_of_ranks(model: str, lane: LaneReader) -> None:
+    one = all_learned(session_of(lane, Ranks(), model))
+    for size in (2, 3, 4):
+        for found in side_by_side(size, lambda ranks: all_learned(session_of(lane, ranks, model))):
+            require_same_bits(found, one)
+
+
+def test_a_horizon_of_one_window_learns_what_whole_learns(lane: LaneReader) -> None:
+    params = {"horizon": WINDOW, "dtype": torch.float64}
+    one = all_learned(session_of(lane, Ranks(), strategy="whole", **params))
+    require_equal(all_learned(session_of(lane, Ranks(), **params)), one, torch.float64)
+    for found in side_by_side(2, lambda ranks: all_learned(session_of(lane, ranks, **params))):
+        require_equal(found, one, torch.float64)
+
+
+@pytest.mark.parametrize("algorithm", ["greedy", "paper", "psg", "psg-sorted"])
+def test_the_schedule_trains_every_group_once_in_every_pass(algorithm: str, lane: LaneReader) -> None:
+    def work(ranks: Ranks) -> Any:
+        session = session_of(lane, ranks, composition="schedule", algorithm=algorithm)
+        trained: list[list[int]] = []
+        step, learn = session.strategy._steps.step, session.strategy.learn
+
+        def stepped(loss: Any, groups: list[int], weight: float) -> None:
+            trained[-1].extend(groups)
+            step(loss, groups, weight)
+
+        def passed(lessons: Any, epoch: int) -> Any:
+            trained.append([])
+            return learn(lessons, epoch)
+
+        session.strategy._steps.step, session.strategy.learn = stepped, passed
+        return trained, all_learned(session)
+
+    (first, found), (second, others) = side_by_side(2, work)
+    passes = [sorted(one + other) for one, other in zip(first, second, strict=True)]
+    assert all(groups == list(range(len(groups))) for groups in passes)
+    assert len(passes[-1]) == HORIZON - WINDOW + 1
+    assert first[-1]
+    assert second[-1]
+    require_same_bits(others, found)
+
+
+def test_a_run_resumes_to_the_same_bits_on_fewer_ranks_whatever_was_measured(lane: LaneReader) -> None:
+    straight = all_learned(session_of(lane, Ranks()))
+
+    def begin(ranks: Ranks) -> Any:
+        session = session_of(lane, ranks)
+        book = LessonBook(session.task, session.strategy.needs.lessons)
+        learned(session, book, end=6)
+        return session.state(), book.state()
+
+    state, lessons = side_by_side(3, begin)[0]
+    for rows in state["strategy"]["profile"].values():
+        rows[3:] *= np.random.default_rng(1).uniform(0.1, 9.0, len(rows) - 3)
+
+    def resume(ranks: Ranks) -> dict[str, Any]:
+        session = session_of(lane, ranks)
+        session.restore(copy.deepcopy(state))
+        book = LessonBook(session.task, session.strategy.needs.lessons)
+        book.restore(lessons)
+        return learned(session, book, first=6)
+
+    for size in (1, 2):
+        found = [resume(Ranks())] if size == 1 else side_by_side(size, resume)
+        for each in found:
+            require_same_bits(each, {key: straight[key] for key in each})
+
+
+def test_a_profile_predicts_groups_that_never_ran() -> None:
+    rng = np.random.default_rng(3)
+    sizes = np.column_stack([rng.uniform(100, 1000, 60), rng.uniform(100, 5000, 60), np.full(60, 4.0)])
+    seconds = sizes @ np.array([2e-6, 5e-7, 1e-3]) * rng.normal(1, 0.02, 60)
+    seconds[7] *= 30  # an outlier
+    profile = Profile()
+    profile.measured(range(40), sizes[:40], seconds[:40])
+    assert np.abs(profile.predict(range(40, 60), sizes[40:]) / seconds[40:] - 1).max() < 0.1
+    again = Profile()
+    again.restore(profile.state())
+    assert np.array_equal(again.predict(range(60), sizes), profile.predict(range(60), sizes))
+
+
+def test_ranks_that_would_only_wait_are_told(lane: LaneReader) -> None:
+    with capture_logs() as lines:
+        session_of(lane, Ranks(0, 6))
+    (told,) = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert "strategy group has 6 ranks, and a step has 4 groups at most, so 2 of them only wait" in told
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"composition": "free"}, "composition must be fixed or schedule, found 'free'"),
+        (
+            {"composition": "schedule", "algorithm": "best"},
+            "algorithm must be one of greedy, paper, ilp, psg, psg-sorted, found 'best'",
+        ),
+        (
+            {"algorithm": "psg"},
+            "algorithm psg decides which groups make a step, but composition is fixed. Set composition: schedule",
+        ),
+        ({"groups_per_step": 0}, "groups_per_step must be at least 1, found 0"),
+        ({"groups_per_rank": 0}, "groups_per_rank must be at least 1, found 0"),
+        ({"alpha_s": -1.0}, "alpha_s must be at least 0, found -1.0"),
+        ({"transfer": "some"}, "transfer must be one of"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(Failure, match=f"strategy_params of group: {message}"):
+        strategy_options("group", params)

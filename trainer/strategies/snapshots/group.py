@@ -1,0 +1,327 @@
+"""``group``: every rank trains whole snapshot groups, scheduled so that none waits long (DyGNeX)."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import structlog
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from schemas.store import LaneHeader
+from stream.nearest import did_you_mean
+from stream.service.heartbeat import beat
+from trainer.device import to_device
+from trainer.models.interface import Model
+from trainer.nn.rows import rows
+from trainer.scheduling.planner import COMPOSITIONS, Plan, Planner
+from trainer.scheduling.profile import Profile
+from trainer.scheduling.schedule import Float64
+from trainer.scheduling.solve import ALGORITHMS
+from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
+from trainer.strategies.snapshots.group_steps import GroupSteps
+from trainer.strategies.snapshots.whole import WholeOptions, WholeStrategy
+from trainer.tasks.interface import Asked, Lesson
+from trainer.timeline.group_horizon import GroupHorizon
+from trainer.timeline.transfer import MODES
+from trainer.timeline.view import TimelineView
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+WINDOWS = 4
+"""Windows that the horizon has, where none is configured."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions:
+    """Options of ``group``.
+
+    Attributes:
+        composition: ``fixed``: which groups make a step follows from their sizes, and neither ranks nor timing change a bit
+            of what is learned; ``schedule``: the schedule decides, as in the paper.
+        algorithm: Of the schedule, as ``freshet-trainer schedule`` has them; ``fixed`` has the longest first.
+        groups_per_step: Groups of an optimiser step under ``fixed``.
+        groups_per_rank: L, groups of a rank in one step under ``schedule``, at most.
+        alpha_s: α, seconds of the all-reduce that ends a step, for the schedule.
+        reproducible: Whether gradients are summed in the order of groups, and by one thread per rank on the CPU.
+        transfer: How a snapshot is told to the device, see ``whole``.
+    """
+
+    composition: str = "fixed"
+    algorithm: str = "greedy"
+    groups_per_step: int = 4
+    groups_per_rank: int = 2
+    alpha_s: float = 0.0
+    reproducible: bool = True
+    transfer: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.composition not in COMPOSITIONS:
+            raise ValueError(f"composition must be {' or '.join(COMPOSITIONS)}, found {self.composition!r}")
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(
+                f"algorithm must be one of {', '.join(ALGORITHMS)}, found {self.algorithm!r}"
+                f"{did_you_mean(self.algorithm, list(ALGORITHMS))}"
+            )
+        if self.composition == "fixed" and self.algorithm != "greedy":
+            raise ValueError(
+                f"algorithm {self.algorithm} decides which groups make a step, but composition is fixed. "
+                "Set composition: schedule"
+            )
+        for name in ("groups_per_step", "groups_per_rank"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if not 0 <= self.alpha_s < float("inf"):
+            raise ValueError(f"alpha_s must be at least 0, found {self.alpha_s}")
+        if self.transfer not in MODES:
+            raise ValueError(f"transfer must be one of {', '.join(MODES)}, found {self.transfer!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A window of snapshots with the questions about the next one.
+
+    Attributes:
+        tau: The next one.
+        before: Interval indices of the window's snapshots, at most w, oldest first.
+        asked: Questions.
+        truth: float32 (Q,), their true answers.
+    """
+
+    tau: int
+    before: tuple[int, ...]
+    asked: Asked
+    truth: Float32
+
+
+@STRATEGIES.register
+class GroupStrategy(WholeStrategy):
+    """Groups are independent samples: a rank trains whole ones, and only gradients cross.
+
+    Every rank follows the whole lane and has all lessons, so any rank can train any group. A pass takes every group of the
+    horizon once.
+    """
+
+    name: ClassVar[str] = "group"
+    learns_all: ClassVar[bool] = True
+    Options: ClassVar[type] = GroupOptions
+
+    def __init__(self, setting: Setting, options: GroupOptions) -> None:
+        super().__init__(setting, WholeOptions(transfer=options.transfer))
+        self._ranks, self._chosen = setting.ranks, options
+        self._window = self._model.window
+        self._horizon = setting.horizon or WINDOWS * self._window
+        self._planner = Planner(
+            self._ranks.size, options.composition, options.algorithm, options.groups_per_rank,
+            options.groups_per_step, options.alpha_s,
+        )  # fmt: skip
+        self._profile = Profile()
+        self._steps = GroupSteps(
+            list(self._model.parameters()), self.learner, self._ranks, ordered=options.reproducible
+        )
+        self._live: dict[int, tuple[tuple[int, ...], Int64, int]] = {}
+        step = options.groups_per_step if options.composition == "fixed" else self.needs.lessons
+        idle = self._ranks.size - min(step, self.needs.lessons)
+        if idle > 0 and self._ranks.rank == 0:
+            log.warning(
+                f"strategy group has {self._ranks.size} ranks, and a step has {self._ranks.size - idle} groups at most, so "
+                f"{idle} of them only wait; start fewer ranks, or raise the key horizon and groups_per_step"
+            )
+
+    @classmethod
+    def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
+        """See ``Strategy.refuses``: a group needs nobody else's rows, whatever its stages look along."""
+        return None
+
+    @property
+    def needs(self) -> Needs:
+        """See ``Strategy.needs``."""
+        lessons = max(1, self._horizon - self._window + 1)
+        return Needs("timeline", self._horizon, parts="all", lessons=lessons)
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        """See ``Strategy.owned``: of predictions; lessons are everyone's."""
+        mine: NDArray[np.bool_] = np.arange(num_nodes) % self._ranks.size == self._ranks.rank
+        return mine
+
+    def embed_before(self, model: Any, nodes: Int64) -> Tensor:
+        """See ``WindowedStrategy.embed_before``; by the last group."""
+        return self._embedded(model, self._view.timeline.taus[:-1][-self._window :], nodes)
+
+    @torch.no_grad()
+    def embeddings(self, nodes: Int64) -> Tensor:
+        """See ``Strategy.embeddings``."""
+        return self._embedded(self._model, self._view.timeline.taus[-self._window :], nodes)
+
+    def take_in(self, view: TimelineView) -> None:
+        """See ``Strategy.take_in``."""
+        super().take_in(view)
+        self._view = view
+
+    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
+        """See ``Strategy.learn``; all ranks have the same lessons."""
+        began = time.perf_counter()
+        groups = self._groups(lessons)
+        if not groups:
+            return StepReport()
+        sizes, names = self._sizes(groups), [group.tau for group in groups]
+        seed = [self._seed, lessons[-1].tau % (1 << 63), epoch]
+        at = time.perf_counter()
+        plan = self._plan(sizes, self._profile.predict(names, sizes), seed)
+        solving_s = time.perf_counter() - at
+        self._model.train()
+        with self._threads():
+            for of_rank in plan.schedule.iterations():
+                beat()
+                queries = sum(len(groups[group].truth) for of in of_rank for group in of)
+                own = sorted(of_rank[self._ranks.rank])
+                self._steps.step(lambda group: self._loss_of(groups[group]), own, 1 / queries)
+            self._model.eval()
+            ended = self.learner.settled()
+        at = time.perf_counter()
+        measured_s = np.zeros(len(groups))
+        for group, took_s in self._steps.seconds().items():
+            measured_s[group] = took_s
+        measured_s = self._ranks.sum_array(measured_s, "control")
+        self._profile.measured(names, sizes, measured_s)
+        profiling_s = time.perf_counter() - at
+        return self._report(
+            groups,
+            plan,
+            ended,
+            measured_s,
+            lessons[-1],
+            {
+                "train": time.perf_counter() - began,
+                **self.learner.seconds(),
+                "schedule": solving_s,
+                "profile": profiling_s,
+            },
+        )
+
+    def state(self) -> dict[str, Any]:
+        """See ``Strategy.state``; times that were measured, too: they never change what ``fixed`` learns."""
+        return {**super().state(), "profile": self._profile.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Strategy.restore``."""
+        super().restore({name: value for name, value in state.items() if name != "profile"})
+        self._profile.restore(state.get("profile", {}))
+
+    def _groups(self, lessons: Sequence[Lesson]) -> list[Group]:
+        """The groups whose window is on the timeline; the newest snapshot's may be shorter."""
+        host = self._view.timeline
+        taus = host.taus
+        begins_lane = host.snapshots[host.place(taus[0])].number == 0
+        found = []
+        for lesson in lessons:
+            if lesson.tau not in taus or not len(lesson):
+                continue
+            before = tuple(taus[: taus.index(lesson.tau)][-self._window :])
+            if len(before) < self._window and not begins_lane and lesson is not lessons[-1]:
+                continue
+            asked, truth = lesson.part(np.arange(len(lesson)))
+            found.append(Group(lesson.tau, before, asked, truth))
+        return found
+
+    def _sizes(self, groups: Sequence[Group]) -> Float64:
+        """Rows, edges and snapshots of each group, float64 (n, 3)."""
+        host, kept = self._view.timeline, {}
+        for group in groups:
+            known = self._live.get(group.tau)
+            if known is None or known[0] != group.before:
+                active = [self._timeline.active(tau) for tau in group.before]
+                live = np.unique(np.concatenate([np.empty(0, np.int64), *active]))
+                edges = [host.snapshots[host.place(tau)].pairs[0] for tau in group.before]
+                known = group.before, live, sum(edges)
+            kept[group.tau] = known
+        self._live = kept
+        return np.array(
+            [
+                (len(live) * len(before), edges, len(before))
+                for before, live, edges in (kept[group.tau] for group in groups)
+            ],
+            np.float64,
+        )
+
+    def _plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> Plan:
+        """Rank 0's plan, on every rank."""
+        plan = self._planner.plan(sizes, times_s, seed)
+        if self._ranks.size == 1:
+            return plan
+        iterations = self._ranks.from_first(len(plan.schedule.slots))
+        shape = iterations, *plan.schedule.slots.shape[1:]
+        slots = plan.schedule.slots.copy() if self._ranks.rank == 0 else np.zeros(shape, np.int64)
+        return plan.with_slots(self._ranks.sum_array(slots, "control"))
+
+    def _loss_of(self, group: Group) -> Tensor:
+        asked = np.unique(np.concatenate(group.asked.ends))
+        horizon = GroupHorizon(self._timeline, self._view, group.before, asked, self._live[group.tau][1])
+        z = self._last(self._model, horizon)
+        ends = [rows(z, self._places(horizon, nodes)) for nodes in group.asked.ends]
+        answers = group.asked.read(self._model.decoder, ends)
+        return self._task.loss(answers, to_device(group.truth, self._device))
+
+    def _embedded(self, model: Any, taus: Sequence[int], nodes: Int64) -> Tensor:
+        active = [self._timeline.active(tau) for tau in taus]
+        live = np.unique(np.concatenate([np.empty(0, np.int64), *active]))
+        horizon = GroupHorizon(self._timeline, self._view, taus, np.unique(nodes), live)
+        return self._last(model, horizon)[self._places(horizon, nodes)]
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """On the CPU, products by one thread: how many there are changes the order of sums."""
+        if not self._chosen.reproducible or self._device.type != "cpu":
+            yield
+            return
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+    def _report(
+        self,
+        groups: Sequence[Group],
+        plan: Plan,
+        ended: Sequence[tuple[float, bool]],
+        measured_s: Float64,
+        newest: Lesson,
+        seconds: dict[str, float],
+    ) -> StepReport:
+        """The report of a pass over all groups."""
+        steps = plan.schedule.iterations()
+        taken = [
+            group
+            for of_rank, (_, left_out) in zip(steps, ended, strict=True)
+            for of in of_rank
+            for group in of
+            if not left_out
+        ]
+        queries = sum(len(groups[group].truth) for group in taken)
+        losses = np.zeros(len(groups))
+        for group, loss_of_group in self._steps.losses().items():
+            losses[group] = loss_of_group
+        # By group: whoever trained it, the sum is the same.
+        loss = float(self._ranks.sum_array(losses, "control")[sorted(taken)].sum())
+        learned = any(groups[group].tau == newest.tau for group in taken)
+        return StepReport(
+            steps=len(steps),
+            events=len(newest) if learned else 0,
+            loss=loss / queries if queries else None,
+            nonfinite=sum(left_out for _, left_out in ended),
+            seconds=seconds,
+            transfer_bytes=self._timeline.transfer.since_last(),
+            balance=plan.balance(measured_s, self._profile.error),
+        )
+
+
+__all__ = ["GroupOptions", "GroupStrategy"]
