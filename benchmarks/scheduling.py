@@ -1,11 +1,12 @@
 """Schedules of snapshot groups beside brute force, the published algorithm and the bound: python benchmarks/scheduling.py.
 
-Four tables, each by its name (``--only exact,published,speed,scale``), one thread:
+Five tables, each by its name (``--only exact,published,speed,scale,locality``), one thread:
 
 - *exact*: 300 drawn instances of up to ten groups and three GPUs beside the best of all schedules;
 - *published*: 144 drawn instances beside DyGNeX-G (``paper``) and the lower bound;
 - *speed*: 10,000 groups; ``paper`` with 300 groups, ``ilp`` with 100. Seconds of the processor, best of five;
-- *scale*: 10,000 groups on up to 1,024 GPUs, linear and log-normal times; ``--figure FILE.png`` draws the linear ones.
+- *scale*: 10,000 groups on up to 1,024 GPUs, linear and log-normal times; ``--figure FILE.png`` draws the linear ones;
+- *locality*: snapshots moved to GPUs with and without regard to neighbouring groups, windows of 4.
 
 DyGNeX-G takes an hour or so for each point of *scale*, so it is left out unless ``--paper`` is given.
 """
@@ -121,9 +122,28 @@ def scale(algorithms: list[str], figure: Path | None) -> None:
     print(f"  median solve: {1e3 * statistics.median(p['solve_s'] for p in points):.0f} ms on the wall")
 
 
+def locality() -> None:
+    print("64 groups of 4 snapshots, 20 drawn instances: moves with regard to neighbours over moves without")
+    for kind in KINDS:
+        for gpus in (2, 4, 8):
+            shares, longer, seconds = [], [], []
+            for seed in range(20):
+                times = times_of(kind, 64, seed)
+                before = greedy(Problem(times, gpus))
+                solved = solve(Problem(times, gpus), "greedy", window=4)
+                shares.append(solved.moves[0] / solved.moves[1])
+                longer.append(solved.schedule.epoch_s / before.epoch_s - 1)
+                seconds.append(solved.solve_s)
+            print(
+                f"  {kind:10} {gpus} GPUs: median {statistics.median(shares):.2f}, worst {max(shares):.2f}, epoch at most "
+                f"{max(longer):+.2%}, {statistics.median(seconds):.2f} s",
+                flush=True,
+            )
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--only", default="exact,published,speed,scale")
+    arguments.add_argument("--only", default="exact,published,speed,scale,locality")
     arguments.add_argument("--instances", type=int, default=300)
     arguments.add_argument("--paper", action="store_true")
     arguments.add_argument("--figure", type=Path)
@@ -134,6 +154,7 @@ def main() -> None:
         "published": published,
         "speed": speed,
         "scale": lambda: scale(algorithms, chosen.figure),
+        "locality": locality,
     }
     for name in chosen.only.split(","):
         tables[name]()

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from trainer.scheduling.annealing_kernels import anneal
 from trainer.scheduling.bound import lower_bound_s
 from trainer.scheduling.greedy_kernels import fill_bins
-from trainer.scheduling.schedule import Limits, Problem
+from trainer.scheduling.locality import SLACK, keep_runs, moved
+from trainer.scheduling.schedule import Limits, Problem, Schedule
 from trainer.scheduling.search_kernels import cut, level
 from trainer.scheduling.solve import ALGORITHMS
 
@@ -85,3 +86,23 @@ def test_the_bound_is_at_least_what_everybody_knows(problem: Problem) -> None:
     times = -np.sort(-problem.times_s)
     known = max(times.sum() / problem.gpus, times[:: problem.room].sum())
     assert lower_bound_s(problem) >= known * (1 - 1e-9) + problem.alpha_s * problem.fewest
+
+
+@pytest.mark.parametrize("algorithm", ["greedy", "psg"])
+@given(problem=problems(), window=st.integers(1, 6), seed=st.integers(0, 99))
+def test_runs_are_kept_together_within_the_slack_and_nothing_is_lost(
+    algorithm: str, problem: Problem, window: int, seed: int
+) -> None:
+    schedule, _ = ALGORITHMS[algorithm](problem, Limits())
+    near = keep_runs(schedule, window, seed, steps=500)
+    assert sorted(near.slots[near.slots >= 0].tolist()) == list(range(len(problem.times_s)))
+    assert near.epoch_s <= schedule.epoch_s * (1 + SLACK) * (1 + 1e-9)
+    assert moved(near, window) == plain_moves(near, window) <= plain_moves(schedule, window)
+    assert np.array_equal(near.slots, keep_runs(schedule, window, seed, steps=500).slots)
+
+
+def plain_moves(schedule: Schedule, window: int) -> int:
+    return sum(
+        len({k + s for each in schedule.iterations() for k in each[gpu] for s in range(window)})
+        for gpu in range(schedule.problem.gpus)
+    )

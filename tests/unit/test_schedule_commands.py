@@ -46,6 +46,21 @@ def test_schedule_prints_its_keys_and_writes_the_schedule(tmp_path: Path, algori
     assert list(tmp_path.glob("*.tmp")) == []
 
 
+def test_schedule_keeps_neighbouring_groups_on_one_gpu(tmp_path: Path) -> None:
+    times = times_file(tmp_path, np.linspace(1.0, 3.0, 64).tolist())
+    options = ("--times", times, "--gpus", 4, "--seed", 3)
+    code, plain, _ = invoke("schedule", *options)
+    assert code == 0
+    code, near, _ = invoke("schedule", *options, "--window", 4)
+    assert code == 0
+    assert near.keys() == SCHEDULE_KEYS | {"moved", "moved_before"}
+    assert near["moved"] <= 0.6 * near["moved_before"]
+    assert near["moved"] >= 64 + 4 * 3  # a run of 16 groups per GPU
+    assert near["epoch_s"] <= 1.005 * plain["epoch_s"]
+    code, alone, _ = invoke("schedule", *options, "--window", 1)
+    assert (code, alone["moved"], alone["moved_before"]) == (0, 64, 64)
+
+
 @pytest.mark.parametrize(
     ("times", "extra", "sentence"),
     [

@@ -1,5 +1,7 @@
 """Schedules of snapshot groups: the best of all by brute force, the published listing, bounds and figures."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from plain_schedules import best_epoch, paper_pairs
@@ -8,6 +10,7 @@ from trainer.scheduling.baselines import psg, psg_sorted
 from trainer.scheduling.bound import lower_bound_s
 from trainer.scheduling.greedy import greedy
 from trainer.scheduling.ilp import ilp
+from trainer.scheduling.locality import keep_runs, moved
 from trainer.scheduling.paper import paper
 from trainer.scheduling.schedule import Limits, Problem, Schedule, spread
 from trainer.scheduling.solve import ALGORITHMS, solve
@@ -146,3 +149,17 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
     first, second = greedy(problem, 7), greedy(problem, 7)
     assert first.iterations() == second.iterations()
     assert first.iterations() != greedy(problem, 8).iterations()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_assignment_within_the_slack_moves_fewer_snapshots(seed: int) -> None:
+    problem = Problem(np.random.default_rng(seed).uniform(1.0, 1.4, 7), 2)
+    schedule, slack = greedy(problem), 0.05
+    places = schedule.slots.size
+    fewest = 10**9
+    for order in permutations(range(7)):
+        slots = np.array([*order, *[-1] * (places - 7)]).reshape(schedule.slots.shape)
+        other = Schedule(problem, slots)
+        if other.epoch_s <= schedule.epoch_s * (1 + slack):
+            fewest = min(fewest, moved(other, 3))
+    assert moved(keep_runs(schedule, 3, slack=slack), 3) <= fewest

@@ -42,6 +42,15 @@ def schedule(
     time_limit: Annotated[
         float, typer.Option("--time-limit", min=0, help="ilp: stop the solver after so many seconds.")
     ] = 30.0,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window",
+            min=1,
+            max=10_000,
+            help="Snapshots of a group: neighbours stay on one GPU where an epoch gets at most 0.5 % longer.",
+        ),
+    ] = None,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -68,7 +77,7 @@ def schedule(
         for name, value in (("--alpha", alpha), ("--gap", gap), ("--time-limit", time_limit)):
             require_seconds(name, value)
         problem = Problem(read_times(times), gpus, per_gpu, alpha)
-        solved = solve(problem, algorithm, Limits(gap, time_limit, seed))
+        solved = solve(problem, algorithm, Limits(gap, time_limit, seed), window)
         if out is not None:
             write_whole(out, json_text.dumps(solved.schedule.iterations()).encode())
         figures = solved.figures()

@@ -62,7 +62,7 @@ def _schedules() -> None:
     from trainer.scheduling.solve import ALGORITHMS, solve
 
     for algorithm in ALGORITHMS:
-        solve(Problem(np.arange(1.0, 8.0), 2), algorithm)
+        solve(Problem(np.arange(1.0, 8.0), 2), algorithm, window=2)
 
 
 def _write(table: Any, file: Path) -> None:

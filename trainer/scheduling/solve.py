@@ -13,6 +13,7 @@ from trainer.scheduling.baselines import psg, psg_sorted
 from trainer.scheduling.bound import lower_bound_s
 from trainer.scheduling.greedy import greedy
 from trainer.scheduling.ilp import ilp
+from trainer.scheduling.locality import keep_runs, moved
 from trainer.scheduling.paper import paper
 from trainer.scheduling.schedule import Limits, Problem, Schedule
 
@@ -45,12 +46,14 @@ class Solved:
         schedule: The assignment.
         lower_bound_s: Seconds that any schedule of the same problem takes at least.
         solve_s: Seconds that the algorithm took, without compilation.
+        moves: Snapshots that GPUs are sent in an epoch, with and without regard to neighbours; None: nobody asked.
     """
 
     algorithm: str
     schedule: Schedule
     lower_bound_s: float
     solve_s: float
+    moves: tuple[int, int] | None = None
 
     @property
     def gap(self) -> float:
@@ -71,6 +74,7 @@ class Solved:
             "imbalance": self.schedule.imbalance,
             "efficiency": self.schedule.efficiency,
             "solve_s": self.solve_s,
+            **({} if self.moves is None else dict(zip(("moved", "moved_before"), self.moves, strict=True))),
         }
 
 
@@ -84,19 +88,27 @@ def require_algorithm(name: str) -> None:
         raise Failure(f"--algorithm {name} does not exist{did_you_mean(name, list(ALGORITHMS))}")
 
 
-def solve(problem: Problem, algorithm: str, limits: Limits | None = None) -> Solved:
+def solve(
+    problem: Problem, algorithm: str, limits: Limits | None = None, window: int | None = None
+) -> Solved:
     """Schedule groups by an algorithm of ``ALGORITHMS``.
 
     Args:
         problem: What is scheduled, one group at least.
         algorithm: Its name.
         limits: Seed, and when ``ilp`` stops.
+        window: Snapshots of a group; then neighbouring groups are kept on one GPU as far as an epoch hardly gets longer.
     """
     limits = limits or Limits()
     ready = "greedy" if algorithm == "ilp" else algorithm
-    ALGORITHMS[ready](
-        _SMALL, limits
-    )  # kernels are compiled, or read from where they are kept, before time is measured
+    # Kernels are compiled, or read from where they are kept, before time is measured.
+    found, _ = ALGORITHMS[ready](_SMALL, limits)
+    if window is not None:
+        keep_runs(found, window, steps=1)
     began = time.perf_counter()
     schedule, bound_s = ALGORITHMS[algorithm](problem, limits)
-    return Solved(algorithm, schedule, bound_s, time.perf_counter() - began)
+    if window is None:
+        return Solved(algorithm, schedule, bound_s, time.perf_counter() - began)
+    near = keep_runs(schedule, window, limits.seed)
+    took_s = time.perf_counter() - began
+    return Solved(algorithm, near, bound_s, took_s, (moved(near, window), moved(schedule, window)))
