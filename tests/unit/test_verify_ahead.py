@@ -67,11 +67,26 @@ def test_no_more_bytes_are_ahead_than_the_bound(
     assert looked == 300
 
 
-def test_who_looks_no_further_leaves_no_thread(root: ObjectPath) -> None:
-    outcomes = ahead._ahead(root, range(1000), lambda number: number, lambda _: 1)
+def test_who_looks_no_further_leaves_no_thread_and_waits_for_none(root: ObjectPath) -> None:
+    held = threading.Event()
+
+    def work(number: int) -> int:
+        if number:
+            assert held.wait(60)
+        return number
+
+    outcomes = ahead._ahead(root, range(1000), work, lambda _: 1)
     assert next(outcomes)() == 0
-    outcomes.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("verify")]
+    closing = threading.Thread(target=outcomes.close)
+    closing.start()
+    closing.join(20)
+    waited = closing.is_alive()
+    held.set()
+    assert not waited
+    for thread in threading.enumerate():
+        if thread.name.startswith("verify"):
+            thread.join(20)
+            assert not thread.is_alive()
 
 
 def test_damage_is_told_by_the_same_sentences_in_the_same_order_as_file_by_file(

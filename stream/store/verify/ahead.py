@@ -78,4 +78,6 @@ def _ahead(
         while waiting:
             yield waiting.popleft()[0].result
     finally:
-        pool.shutdown(cancel_futures=True)
+        # Nobody is waited for: a generator that was abandoned is closed by the garbage collector, on any thread, perhaps on
+        # one of these that is just starting and holds what the others wait for.
+        pool.shutdown(wait=False, cancel_futures=True)
