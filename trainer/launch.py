@@ -6,7 +6,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import structlog
 
 from stream.service.failure import Failure
 from stream.service.logs import take_over
@@ -18,9 +20,36 @@ MAX_RESTARTS = 30
 STARTED = "FRESHET_RUN_STARTED"
 """Environment: when the command began, seconds since the epoch; the same for every restart of its ranks."""
 
+_FEWER = "FRESHET_RUN_FEWER"
+"""Environment: how often the launcher went on with fewer ranks."""
+
 _OUTCOME = "FRESHET_RUN_OUTCOME"
 _RESULT, _SENTENCE = "result.json", "failure"
 _SHUTDOWN_S = 120
+
+log = structlog.get_logger()
+
+
+class RankRange(NamedTuple):
+    """How many ranks there are: ``most`` at the start; each time one dies, the others go on without it, down to ``fewest``."""
+
+    fewest: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str) -> "RankRange":
+        """Read ``N`` or ``MIN:MAX``.
+
+        Raises:
+            ValueError: It is neither.
+        """
+        numbers = text.split(":")
+        if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+            raise ValueError(f"{text!r} is neither a number of ranks nor MIN:MAX, such as 4 or 1:4")
+        found = cls(int(numbers[0]), int(numbers[-1]))
+        if not 1 <= found.fewest <= found.most:
+            raise ValueError(f"{text!r} must have one rank at least, and MIN must not be above MAX")
+        return found
 
 
 def launched() -> bool:
@@ -28,11 +57,16 @@ def launched() -> bool:
     return "RANK" in os.environ
 
 
-def launch(arguments: Sequence[str], ranks: int) -> dict[str, Any]:
-    """Run ``freshet-trainer <arguments>`` as ``ranks`` processes and wait for all of them.
+def restarts() -> int:
+    """In a rank: how often all ranks were started again, as many or fewer, since the command began."""
+    return int(os.environ.get(_FEWER, "0")) + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
-    A rank that dies is started again with all others; one that fails with a sentence ends them all. SIGTERM and
-    Ctrl-C are passed on: the ranks finish their snapshot, checkpoint and end.
+
+def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
+    """Run ``freshet-trainer <arguments>`` as several processes and wait for all of them.
+
+    When a rank dies, all ranks are started again, one fewer while there are more than ``ranks.fewest``. One that fails with a
+    sentence ends them all. SIGTERM and Ctrl-C are passed on: the ranks finish their snapshot, checkpoint and end.
 
     Returns:
         What rank 0 gave to ``report_result``.
@@ -40,41 +74,28 @@ def launch(arguments: Sequence[str], ranks: int) -> dict[str, Any]:
     Raises:
         Failure: With a rank's own sentence, or because ranks kept dying or ended without a result.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     take_over("torch", "torch.distributed")
     with scratch_folder("ranks") as folder:
         os.environ[_OUTCOME] = os.environ[WITHIN] = str(folder)
         os.environ.setdefault(STARTED, str(time.time()))
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks.most)))
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here: no name has to resolve
-        settings = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=ranks,
-            run_id=f"freshet-{os.getpid()}",
-            rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0",
-            local_addr="127.0.0.1",
-            max_restarts=MAX_RESTARTS,
-            monitor_interval=0.2,
-            logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
-            shutdown_timeout=_SHUTDOWN_S,
-        )
         try:
-            elastic_launch(settings, sys.executable)("-m", "trainer.cli", *arguments)
-        except SignalException:
-            pass  # a wish to end: whether the ranks could is seen from what they left
-        except ChildFailedError as error:
-            raise Failure(
-                f"ranks died {MAX_RESTARTS + 1} times, the last with exit code "
-                f"{error.get_first_failure()[1].exitcode}; their own messages are above"
-            ) from error
+            for fewer in range(ranks.most - ranks.fewest + 1):
+                os.environ[_FEWER] = str(fewer)
+                number = ranks.most - fewer
+                death = _ended(arguments, number, MAX_RESTARTS if number == ranks.fewest else 0, folder)
+                if death is None:
+                    break
+                if number == ranks.fewest:
+                    raise Failure(
+                        f"ranks died {MAX_RESTARTS + 1 + fewer} times, the last with exit code {death}; their own messages "
+                        "are above"
+                    )
+                log.warning("a rank died, the others go on without it", exit_code=death, ranks=number - 1)
         finally:
-            del os.environ[WITHIN]
+            del os.environ[WITHIN], os.environ[_FEWER]
         sentence, result = folder / _SENTENCE, folder / _RESULT
         if sentence.exists():
             raise Failure(sentence.read_text(encoding="utf-8"))
@@ -84,6 +105,34 @@ def launch(arguments: Sequence[str], ranks: int) -> dict[str, Any]:
             )
         found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return found
+
+
+def _ended(arguments: Sequence[str], ranks: int, restarts: int, folder: Path) -> int | None:
+    """Start ranks and wait until all ended: the exit code of the first that died once too often, None if none did."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    settings = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=f"freshet-{os.getpid()}-{ranks}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=restarts,
+        monitor_interval=0.2,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
+        shutdown_timeout=_SHUTDOWN_S,
+    )
+    try:
+        elastic_launch(settings, sys.executable)("-m", "trainer.cli", *arguments)
+    except SignalException:
+        pass  # a wish to end: whether the ranks could is seen from what they left
+    except ChildFailedError as error:
+        return error.get_first_failure()[1].exitcode
+    return None
 
 
 def report_result(result: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from trainer.continual.daemon import Trainer, follow
 from trainer.continual.follower import Follower
 from trainer.continual.score_file import ScoreFile, weighted_mean
 from trainer.heartbeats import Heartbeats
-from trainer.launch import STARTED
+from trainer.launch import STARTED, restarts
 from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 from trainer.session.checkpoint import Checkpoints
@@ -74,14 +74,13 @@ def train(
     shutdown.on_signals()
     rank_dies_with_launcher()
     ranks = Ranks.from_environment(config.device)
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     structlog.contextvars.bind_contextvars(rank=ranks.rank)
     log.info(
         "starting", ranks=ranks.size, version=version("freshet"), config=config.digest(), store=config.store,
-        lane=config.lane, attempt=restarts,
+        lane=config.lane, attempt=restarts(),
     )  # fmt: skip
     heartbeats = Heartbeats.from_environment(ranks.rank, ranks.size)
-    metrics = TrainerMetrics(config, ranks.rank, ranks=ranks.size, up=heartbeats.up, restarts=restarts)
+    metrics = TrainerMetrics(config, ranks.rank, ranks=ranks.size, up=heartbeats.up, restarts=restarts())
     progress = _Progress(metrics)
     port = config.metrics.port + ranks.rank if config.metrics.port else 0
     endpoint = Endpoint(

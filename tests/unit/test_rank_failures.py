@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from stream.service.failure import Failure
 from trainer.commands.ranks import in_ranks
-from trainer.launch import failed_before
+from trainer.launch import RankRange, failed_before
 from trainer.lost_peer import PeerLostError, peers_may_be_lost
 from trainer.ranks import Ranks
 
@@ -96,3 +96,11 @@ def test_alone_a_defect_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         in_ranks(None, shape_error)
+
+
+def test_a_number_of_ranks_or_a_range_is_read() -> None:
+    assert RankRange.parse("2") == (2, 2)
+    assert RankRange.parse("1:4") == (1, 4)
+    for wrong in ("0", "0:2", "3:2", "1:2:3", "-1", "two", "", ":", "1:"):
+        with pytest.raises(ValueError, match=r"such as 4 or 1:4|one rank at least"):
+            RankRange.parse(wrong)

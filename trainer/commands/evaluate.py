@@ -13,6 +13,7 @@ from stream.service.failure import FAILED
 from stream.service.logs import configure_logs
 from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 from trainer.commands.ranks import AsOfMoment, RankCount, expected_errors, in_ranks
+from trainer.launch import RankRange
 from trainer.shutdown import WITH_PARENT, end_with_parent
 
 
@@ -92,7 +93,8 @@ def evaluate(
         config = load_config(TrainerConfig, file)
         _require_evaluable(config, ranks)
         result = in_ranks(
-            ranks, lambda: _evaluate(config, data, as_of, columns, split, seeds, negatives, scores)
+            None if ranks is None else RankRange(ranks, ranks),
+            lambda: _evaluate(config, data, as_of, columns, split, seeds, negatives, scores),
         )
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "runs"}

@@ -9,7 +9,7 @@ import structlog
 import typer
 
 from stream.service.failure import Failure
-from trainer.launch import failed_before, launch, launched, report_failure, report_result
+from trainer.launch import RankRange, failed_before, launch, launched, report_failure, report_result
 from trainer.lost_peer import PeerLostError
 
 log = structlog.get_logger()
@@ -17,6 +17,24 @@ log = structlog.get_logger()
 RankCount = Annotated[
     int | None,
     typer.Option("--ranks", min=1, help="Processes to start on this machine; under torchrun: its own."),
+]
+
+
+def _rank_numbers(text: str) -> RankRange:
+    try:
+        return RankRange.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from None
+
+
+RankNumbers = Annotated[
+    RankRange | None,
+    typer.Option(
+        "--ranks",
+        metavar="N|MIN:MAX",
+        parser=_rank_numbers,
+        help="Processes to start on this machine; under torchrun: its own. With 1:4, four, and one fewer whenever one dies.",
+    ),
 ]
 AsOfMoment = Annotated[
     str | None,
@@ -31,7 +49,9 @@ ConfigFile = Annotated[
 ]
 
 
-def in_ranks(ranks: int | None, work: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+def in_ranks(
+    ranks: RankRange | None, work: Callable[[], Mapping[str, Any] | None]
+) -> Mapping[str, Any] | None:
     """Do a command's work in this process, or in as many ranks as asked for.
 
     Args:
@@ -42,7 +62,7 @@ def in_ranks(ranks: int | None, work: Callable[[], Mapping[str, Any] | None]) ->
         The result where it is to be printed, else None.
     """
     if not launched():
-        return launch(sys.argv[1:], ranks) if ranks is not None and ranks > 1 else work()
+        return launch(sys.argv[1:], ranks) if ranks is not None and ranks.most > 1 else work()
     if failed_before():
         return None
     try:

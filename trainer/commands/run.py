@@ -11,7 +11,7 @@ from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
-from trainer.commands.ranks import AsOfMoment, ConfigFile, RankCount, expected_errors, in_ranks
+from trainer.commands.ranks import AsOfMoment, ConfigFile, RankNumbers, expected_errors, in_ranks
 
 
 def run(
@@ -26,7 +26,7 @@ def run(
         ),
     ] = None,
     as_of: AsOfMoment = None,
-    ranks: RankCount = None,
+    ranks: RankNumbers = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -42,7 +42,8 @@ def run(
         config = load_config(TrainerConfig, file)
         if config.store is None:
             raise Failure(f"configuration {file}: key store is missing; run needs the folder of the store")
-        require_workable(config, ranks or 1)  # before ranks are started, and before there is a lane
+        for number in {1} if ranks is None else {*ranks}:
+            require_workable(config, number)  # before ranks are started, and before there is a lane
         result = in_ranks(ranks, lambda: _train(config, until_idle, as_of))
         if result is not None:
             print_json(result) if json else print_table(f"{config.model} on lane {config.lane}", result)
