@@ -145,6 +145,9 @@ class TrainerMetrics:
         self._halo_age = self._make(
             Gauge, "trainer_halo_age_snapshots", "Largest age of what the halo has of other ranks", "rank"
         )
+        self._schedule = self._make(
+            Gauge, "trainer_schedule_ratio", "How evenly ranks train snapshot groups", "figure", "of"
+        )
         self._comm_seconds = self._make(
             Histogram,
             "trainer_comm_seconds",
@@ -320,6 +323,12 @@ class TrainerMetrics:
         for figure, gauge in (("ratio", self._halo_ratio), ("age", self._halo_age)):
             if figure in halo:
                 gauge.labels(self._graph, self._rank).set(halo[figure])
+
+    def balanced(self, balance: Mapping[tuple[str, str], float]) -> None:
+        """How evenly ranks trained snapshot groups, by figure and whether it was predicted or measured; all ranks know it."""
+        self._schedule.clear()
+        for labels, value in balance.items():
+            self._schedule.labels(self._graph, *labels).set(value)
 
     def checkpointed(self) -> None:
         """A checkpoint was written now."""

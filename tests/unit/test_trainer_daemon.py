@@ -356,3 +356,17 @@ def test_a_trainer_whose_snapshots_go_keeps_what_it_learned_and_passes_over_none
     found = Checkpoints(config.checkpoint, config.keep_checkpoints).newest()
     assert found is not None
     assert found[1]["sequence"] == 0
+
+
+def test_how_evenly_groups_were_trained_is_a_metric_as_in_the_scores(tmp_path: Path) -> None:
+    make_lane(tmp_path / "store", events=meetings(snapshots=5))
+    config = config_for(
+        tmp_path, model="wdgcn", strategy="group", horizon=4, strategy_params={"composition": "schedule"}
+    )
+    trainer = run(config)
+    told = ScoreFile(config.checkpoint).lines()[-1]["balance"]
+    assert {"imbalance measured", "efficiency measured", "gap predicted"} <= told.keys()
+    for name, value in told.items():
+        labels = dict(zip(("figure", "of"), name.split(), strict=True), graph=trainer.lane.header.graph)
+        found = trainer.metrics.registry.get_sample_value("freshet_trainer_schedule_ratio", labels)
+        assert found == pytest.approx(value)

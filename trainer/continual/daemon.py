@@ -243,6 +243,7 @@ class Trainer:
         )
         self.metrics.lag(self._lag(self.sequence))
         if self.ranks.rank == 0:
+            self.metrics.balanced(step.report.balance)
             observe(self.metrics, step, self.session.task, **self._event_span(step.manifest))
 
     def _event_span(self, manifest: LaneManifest) -> dict[str, int]:
