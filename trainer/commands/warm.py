@@ -34,7 +34,7 @@ def warm(json: Json = False, debug: Debug = False) -> None:
 
 
 def _sessions() -> None:
-    """Train every model a few snapshots, under every strategy that trains its kind."""
+    """Train every model a few snapshots, and by every strategy; no kernel belongs to one pair of them only."""
     from schemas.config import Lane
     from schemas.events import US_PER_S
     from stream.service.scratch import scratch_folder
@@ -48,9 +48,12 @@ def _sessions() -> None:
         _write(interactions(NODES, EVENTS, features=FEATURES, start_s=0.0, span_s=float(SPAN_S)), file)
         lane = Lane(name="hash", algorithm="hash", parts=2)
         build_store(file, str(store), interval_us=SPAN_S * US_PER_S // SNAPSHOTS, lanes=[lane])
+        used: set[str] = set()
         for model, made in sorted(MODELS.all().items()):
             event = made.kind == "event"  # type: ignore[attr-defined]  # registered classes have one
-            for strategy in strategies_for(model):
+            able = strategies_for(model)
+            for strategy in [name for name in able if name not in used] or able[-1:]:
+                used.add(strategy)
                 _train(store, folder / f"{model}-{strategy}", model, strategy, event)
 
 
