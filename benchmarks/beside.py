@@ -51,7 +51,7 @@ from stream.store.log.writer import LogWriter
 from stream.store.store_events import store_events
 from stream.store.verify.store import verify
 from stream.store.window.view import WindowView
-from trainer.exports.embeddings import newest_embeddings
+from trainer.exports.embeddings import load_embeddings
 
 LANES = (
     Lane(name="distdy", algorithm="distdy", parts=3, window=2, base_every=4),
@@ -282,7 +282,7 @@ def import_(turn: Turn) -> None:
         except RetainedError:
             turn.did["fell behind"] += 1
         if len(reader.commits):
-            newest_embeddings(turn.store, "model")
+            load_embeddings(turn.store, "model")
             turn.did["put together"] += 1
 
 

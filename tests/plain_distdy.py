@@ -66,7 +66,9 @@ class PlainDistDy:
         max_imbalance=1.2,
         sweep_all=1.0,
         cooling=16,
+        move_cost=0.0,
     ):
+        self.move_cost = move_cost
         self.cooling, self.charges = cooling, reward == "paper"
         self.bound, self.touched = max_imbalance, 0
         self.sweep_all = math.inf if sweep_all is None else sweep_all
@@ -161,8 +163,6 @@ class PlainDistDy:
         price = prices([0] * K, least)
         g = math.log(2 * self.eta) - 1
         toll = [(1 + g / len(live)) * price[k] * sum(a) / len(live) for k in range(K)]
-        reward = [self.sign * x for x in self.mu]
-        later_reward = [max(x, 0.0) for x in reward]
         count = [sum(owner[v] == k for v in live) for k in range(K)]
         start = owner
         touched = set(delta.touched.tolist()) & set(live)
@@ -173,6 +173,8 @@ class PlainDistDy:
             due = touched | {v for v in live if v not in before or before[v] != owner[v]}
         pairs = sum(map(len, row.values())) // 2
         pair = scale * sum(min(len(row[v]), self.f) for v in live) / max(pairs, 1)
+        reward = [self.sign * x + self.move_cost * pair for x in self.mu]
+        later_reward = [max(self.sign * x, 0.0) + self.move_cost * pair for x in self.mu]
         drops, top = (self.cooling, 2.0 * pair) if len(due) == len(live) else (self.cooling // 4, 1.0 * pair)
         drops = 0 if self.charges and before else min(drops, self.M - 1)
         thresholds = [top * (1 - i / drops) for i in range(drops)]

@@ -1,3 +1,28 @@
-"""The training service: follows a store's lane and keeps a temporal graph model trained on it."""
+"""The training service: follows a store's lane and keeps a temporal graph model trained on it.
+
+Programs of others use ``Predictor``, ``evaluate`` and ``load_embeddings``; each is loaded when it is first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import stream  # noqa: F401  which sees to it that kernels can be kept, before numba looks for a place
+
+if TYPE_CHECKING:
+    from trainer.evaluation.evaluate import evaluate
+    from trainer.exports.embeddings import load_embeddings
+    from trainer.exports.predictor import Predictor
+
+__all__ = ["Predictor", "evaluate", "load_embeddings"]
+
+_HOMES = {
+    "Predictor": "trainer.exports.predictor",
+    "evaluate": "trainer.evaluation.evaluate",
+    "load_embeddings": "trainer.exports.embeddings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

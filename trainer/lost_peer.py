@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from schemas.errors import FreshetError
 
-class PeerLostError(RuntimeError):
+
+class PeerLostError(FreshetError, RuntimeError):
     """Another rank is gone or does not answer: all ranks start again, from the last checkpoint."""
 
 

@@ -72,6 +72,7 @@ class DistDy(VertexPartitioner):
         sweep_all: Nodes touched, as a share of all, after which a first sweep takes all nodes; 0: each does,
             None: none does.
         cooling: Sweeps with a threshold where all nodes are swept; 0: none anywhere, as in the paper.
+        move_cost: Mean weights of a pair that a move from where a node was must gain besides; 0: as in the paper.
     """
 
     name: ClassVar[str] = "distdy"
@@ -92,6 +93,7 @@ class DistDy(VertexPartitioner):
         max_imbalance: float | None = 1.2,
         sweep_all: float | None = 1.0,
         cooling: int = 16,
+        move_cost: float = 0.0,
     ) -> None:
         super().__init__(parts=parts, seed=seed, window=window, fanout=fanout)
         for value, name in (
@@ -117,7 +119,9 @@ class DistDy(VertexPartitioner):
             )
         if cooling < 0:
             raise PartitionError(f"distdy takes cooling ≥ 0, sweeps with a threshold, found {cooling}")
-        self.cooling = cooling
+        if not 0 <= move_cost < math.inf:
+            raise PartitionError(f"distdy takes move_cost ≥ 0, in mean weights of a pair, found {move_cost}")
+        self.cooling, self.move_cost = cooling, move_cost
         self.max_imbalance, self.sweep_all = max_imbalance, math.inf if sweep_all is None else sweep_all
         self.fanout, self.batch, self.eta, self.sweeps, self.width = fanout, batch, eta, sweeps, width
         self.reward = reward
@@ -197,8 +201,11 @@ class DistDy(VertexPartitioner):
         most: int,
     ) -> tuple[Int64, Int64]:
         """Alg. 2 from the base partition: nodes that moved, int64, and bytes left a server, int64 (K,)."""
-        rewards = (self._reward,) * 2 if self.reward == "stay" else (-self._reward, 0 * self._reward)
-        thresholds = self._thresholds(len(first) == held.sum(), scale)
+        mean_pair = scale * self._totals.weight / max(self._totals.pairs, 1)
+        stay = self.move_cost * mean_pair
+        paid = self._reward + stay
+        rewards = (paid, paid) if self.reward == "stay" else (stay - self._reward, np.full_like(paid, stay))
+        thresholds = self._thresholds(len(first) == held.sum(), mean_pair)
         while True:
             free_after = free.copy()
             gained, moved, came_from = refine(
@@ -226,13 +233,12 @@ class DistDy(VertexPartitioner):
             self._known[moved, 0] = came_from  # then without thresholds, which never loses
             thresholds = np.empty(0)
 
-    def _thresholds(self, everything: bool, scale: float) -> Float64:
+    def _thresholds(self, everything: bool, mean_pair: float) -> Float64:
         """What a move may lose less than, a sweep: float64, falling evenly to nothing."""
         if self.reward == "paper" and self._held.any():
             return np.empty(0)
         count, start = (self.cooling, _START) if everything else (self.cooling // 4, _START / 2)
         count = min(count, self.sweeps - 1)
-        mean_pair = scale * self._totals.weight / max(self._totals.pairs, 1)
         return start * mean_pair * (1 - np.arange(count) / max(count, 1))
 
     def _settle(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from schemas.errors import FreshetError
 from stream.nearest import did_you_mean
 
 _OF_ALL = ("parts", "seed", "window")
@@ -17,7 +18,7 @@ _STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=T
 _INT64_END = 2**63
 
 
-class PartitionError(Exception):
+class PartitionError(FreshetError):
     """A partitioner cannot do what was asked; the message says what, with the numbers."""
 
 

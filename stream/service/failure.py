@@ -4,12 +4,13 @@ import sys
 import traceback
 from collections.abc import Callable
 
+from schemas.errors import FreshetError
 from stream.service.json_lines import json_line, lines_are_json
 
 DONE, FAILED = 0, 1
 
 
-class Failure(Exception):  # noqa: N818  a sentence for the user, not a defect
+class Failure(FreshetError):  # noqa: N818  a sentence for the user, not a defect
     """A command cannot go on; its message is the one sentence that the user reads."""
 
 

@@ -1,7 +1,9 @@
 """What can be wrong with a store, each with a sentence that names file, place and remedy."""
 
+from schemas.errors import FreshetError
 
-class StoreError(Exception):
+
+class StoreError(FreshetError):
     """Base of all errors of the store."""
 
 

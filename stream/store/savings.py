@@ -1,6 +1,7 @@
 """What additive storage saves on a file: a window held and stored additively beside every snapshot whole.
 
-Both are measured, not estimated. In memory: what the window views of all parts hold, index structures included, beside the
+Both are measured, not estimated, and in the same representation: values are float32, and a pair has a weight of its own only
+where not all have the same. In memory: what the window views of all parts hold, index structures included, beside the
 plain arrays of every snapshot of the window. On the disk: the files of the lane beside a base of every snapshot.
 """
 
@@ -29,8 +30,10 @@ from stream.store.window.view import WindowView
 
 NODE_BYTES = 4
 """A node's dense id in a snapshot held whole, int32."""
-PAIR_BYTES = 4 + 4 + 4
-"""A pair's ends and weight, int32 and float32."""
+PAIR_BYTES = 4 + 4
+"""A pair's ends, int32."""
+WEIGHT_BYTES = 4
+"""Its weight, float32, where not all pairs of the window have the same."""
 VALUE_BYTES = 4
 
 Progress = Callable[[int, int], None]
@@ -126,13 +129,16 @@ def _measured(lane: LaneReader, window: int) -> dict[str, float | int | str]:
         if manifest.sequence + 1 < window and manifest.sequence != last:
             continue
         counted += 1
+        weighted = False
         for view in views:
             held = view.held_bytes()
-            additive.features += held.features
+            additive.features += held.features + held.spared
             additive.edges += held.pairs
             additive.other += held.placement
+            weighted = weighted or held.weighted
+        pair_bytes = PAIR_BYTES + (WEIGHT_BYTES if weighted else 0)
         for past in manifests[max(0, manifest.sequence + 1 - window) : manifest.sequence + 1]:
-            _add_whole(full, past, lane.header.node_features)
+            _add_whole(full, past, lane.header.node_features, pair_bytes)
     disk, disk_full = _on_disk(lane)
     moved = [m.quality.moved_share for m in manifests[-1:]]
     return {
@@ -150,11 +156,11 @@ def _measured(lane: LaneReader, window: int) -> dict[str, float | int | str]:
     }
 
 
-def _add_whole(full: _Bytes, manifest: LaneManifest, features: int) -> None:
+def _add_whole(full: _Bytes, manifest: LaneManifest, features: int, pair_bytes: int) -> None:
     """A snapshot held whole: of every part its nodes with a row of features each, and its pairs."""
     nodes = sum(part.nodes for part in manifest.parts)
     full.features += nodes * features * VALUE_BYTES
-    full.edges += sum(part.edges for part in manifest.parts) * PAIR_BYTES
+    full.edges += sum(part.edges for part in manifest.parts) * pair_bytes
     full.other += nodes * NODE_BYTES
 
 

@@ -16,7 +16,7 @@ from trainer_job import freshet_trainer
 
 from stream.store.exports.reader import ExportReader
 from stream.store.lane.reader import LaneReader
-from trainer.exports.embeddings import newest_embeddings
+from trainer.exports.embeddings import load_embeddings
 from trainer.models.interface import MODELS
 from trainer.session.checkpoint import Checkpoints
 
@@ -168,7 +168,7 @@ def test_a_model_trains_on_a_live_stream_and_resumes_after_a_kill_to_the_same_bi
     names = [f"{role}-{model}" for role in (NEVER_KILLED, KILLED)]
     versions = [commit.model_version for commit in ExportReader(trained.store, names[0]).commits]
     assert len(set(versions)) == DAYS - 1, "each snapshot is learned"
-    vectors, again = (newest_embeddings(trained.store, name).sort_by("node") for name in names)
+    vectors, again = (load_embeddings(trained.store, name).sort_by("node") for name in names)
     num_nodes = LaneReader(trained.store, "hash").manifests[DAYS - 2].num_nodes
     assert vectors["node"].to_pylist() == list(range(num_nodes))
     for column in ("id", "node", "t", "embedding"):

@@ -27,9 +27,10 @@ streams = st.lists(st.tuples(pair_lists(12), changes), min_size=1, max_size=5)
     st.sampled_from([0.0, 1.0, None]),
     st.sampled_from([0, 4, 16]),
     st.sampled_from([1, 3, 300]),
+    st.sampled_from([0.0, 0.5, 6.0]),
 )
 def test_every_owner_equals_the_plain_algorithm(
-    stream, parts, window, width, reward, bound, capacity, sweep_all, cooling, sweeps
+    stream, parts, window, width, reward, bound, capacity, sweep_all, cooling, sweeps, move_cost
 ):
     fast = create(
         "distdy",
@@ -42,6 +43,7 @@ def test_every_owner_equals_the_plain_algorithm(
         sweep_all=sweep_all,
         cooling=cooling,
         sweeps=sweeps,
+        move_cost=move_cost,
     )
     plain = PlainDistDy(
         parts,
@@ -53,6 +55,7 @@ def test_every_owner_equals_the_plain_algorithm(
         sweep_all=sweep_all,
         cooling=cooling,
         sweeps=sweeps,
+        move_cost=move_cost,
     )
     delta = None
     for tau, (pairs, features) in enumerate(stream):
@@ -147,6 +150,7 @@ def test_communities_end_on_servers_of_their_own():
         ({"max_imbalance": 0.9}, "max_imbalance ≥ 1, nodes on a server over their mean, or null, found 0.9"),
         ({"capacity": 0}, "each at least 1 byte, found 0"),
         ({"cooling": -1}, "cooling ≥ 0, sweeps with a threshold, found -1"),
+        ({"move_cost": -1.0}, "move_cost ≥ 0, in mean weights of a pair, found -1.0"),
         ({"sweep_all": -1.0}, "sweep_all ≥ 0, nodes touched as a share of all, or null, found -1.0"),
     ],
 )

@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from schemas.errors import FreshetError
+from stream.partition.interface import PartitionError
+from stream.service.failure import Failure
+from stream.store.errors import StoreError
+from trainer.lost_peer import PeerLostError
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("schemas", "stream", "trainer")
 
@@ -50,6 +56,24 @@ def test_nothing_imports_heavy_packages_before_it_uses_them(module: str, never: 
     )
     assert run.returncode == 0, run.stderr
     assert never & set(json.loads(run.stdout.splitlines()[-1])) == set()
+
+
+def test_what_programs_use_is_found_at_the_top_and_loaded_when_it_is_asked_for() -> None:
+    program = (
+        "import json, sys, trainer; loaded = 'torch' in sys.modules; from trainer import Predictor, evaluate, load_embeddings; "
+        "print(json.dumps([loaded, Predictor.__name__, evaluate.__name__, load_embeddings.__name__]))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert json.loads(run.stdout) == [False, "Predictor", "evaluate", "load_embeddings"]
+    for package in PACKAGES:
+        assert (ROOT / package / "py.typed").exists()
+
+
+def test_errors_for_callers_have_one_root() -> None:
+    for error in (StoreError, PartitionError, Failure, PeerLostError):
+        assert issubclass(error, FreshetError)
 
 
 def test_dgl_is_imported_inside_functions_only() -> None:

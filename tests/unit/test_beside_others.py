@@ -37,7 +37,7 @@ from stream.store.places.cache import cache_of
 from stream.store.places.place import Place, place_of
 from stream.store.verify import lane as verify_lane
 from stream.store.window.view import WindowView
-from trainer.exports.embeddings import newest_embeddings
+from trainer.exports.embeddings import load_embeddings
 
 LANES = (lane("distdy"), lane("sep", edge_life=2))
 LATER = lane("hash")
@@ -344,7 +344,7 @@ def test_embeddings_are_put_together_of_what_is_kept_in_the_end(exported, monkey
         calls = with_before(
             patch, ExportReader, "table", lambda: exported.retain(2) if len(calls) == 3 else None
         )
-        found = newest_embeddings(exported.reader.root.parent.parent, "model")["node"].to_pylist()
+        found = load_embeddings(exported.reader.root.parent.parent, "model")["node"].to_pylist()
     assert found[:2] == [5, 4]
     assert len(found) == 2 or not isinstance(exported.reader.root, Path)
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from stream.service.failure import Failure
 from trainer.cli import app
 from trainer.data.history import History, Inserts
-from trainer.exports.embeddings import newest_embeddings
+from trainer.exports.embeddings import load_embeddings
 from trainer.exports.predictor import Predictor
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,7 +45,7 @@ def test_ranks_are_in_order_and_embeddings_are_those_of_the_newest_export(kind: 
     config = config_for(tmp_path, **kind)
     trainer = run(config)
     predictor = Predictor(config)
-    vectors = newest_embeddings(config.store, "hash")
+    vectors = load_embeddings(config.store, "hash")
     assert sorted(vectors["id"].to_pylist()) == sorted(trainer.lane.log.external_ids().to_pylist())
     newest = exports(config).table(exports(config).commits[-1], "embeddings")
     found = predictor.embeddings(newest["id"].to_pylist())
@@ -84,7 +84,7 @@ def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Pat
     with pytest.raises(Failure, match="was made with seed = 0, the configuration has 1"):
         Predictor(config.model_copy(update={"seed": 1}))
     with pytest.raises(Failure, match="no embeddings; set exports"):
-        newest_embeddings(config.store, "nothing")
+        load_embeddings(config.store, "nothing")
 
 
 def paying(**more: int) -> pa.Table:

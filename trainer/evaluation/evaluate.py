@@ -81,10 +81,10 @@ ABOUT_RUN = (
 def evaluate(
     config: TrainerConfig,
     data: str | Path,
-    ranks: Ranks,
+    ranks: Ranks | None = None,
     *,
-    shares: tuple[float, float, float],
-    seeds: int,
+    shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
+    seeds: int = 1,
     as_of: str | None = None,
     negatives: str | None = None,
     scores: str | None = None,
@@ -101,7 +101,7 @@ def evaluate(
         config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training.
         data: Parquet, CSV or TSV; or a store's folder or address, whose events up to ``as_of`` are taken as a file's: late
             ones stand where their time is.
-        ranks: All ranks, on one machine.
+        ranks: All ranks, on one machine; None: this process is the only one.
         shares: Of training, validation and test in quantiles of the events' times; where nodes are asked about, of the
             snapshots'.
         seeds: Repetitions with seeds ``seed``, ``seed`` + 1 …
@@ -115,6 +115,7 @@ def evaluate(
         On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more
         than one seed, and ``runs``, one entry a seed. A figure that cannot be computed is absent. Elsewhere None.
     """
+    ranks = ranks or Ranks()
     require_evaluable(config, ranks.size)  # before a large file is partitioned
     if scores is not None and (negatives is None or ranks.size > 1):
         raise Failure(

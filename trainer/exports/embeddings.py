@@ -9,7 +9,7 @@ from stream.store.exports.reader import ExportReader
 from stream.store.places.place import Place
 
 
-def newest_embeddings(store: str | Place, name: str) -> pa.Table:
+def load_embeddings(store: str | Place, name: str) -> pa.Table:
     """Put exports together: of each node the newest embedding that the newest model made.
 
     Args:

@@ -163,6 +163,11 @@ class FeatureVersions:
         by_row = sum(array.nbytes for array in self._by_row or ())
         return held + by_row + self._slots.memory_bytes + 16 * len(self._marks)
 
+    @property
+    def spared_bytes(self) -> int:
+        """Bytes by which what was replaced would be larger, were whole numbers below 256 held as float32."""
+        return 3 * self._small.nbytes
+
     def _through(self, sequence: int) -> int:
         """Runs that are kept of snapshots up to ``sequence``: the place of the first one after it."""
         later = bisect_right(self._marks, sequence, key=_sequence)

@@ -100,6 +100,11 @@ class PairWindow:
         table = self._keys.nbytes + self._weight.nbytes + self._twice.nbytes
         return table + sum(changes.nbytes for changes in self._changes)
 
+    @property
+    def weighted(self) -> bool:
+        """Whether pairs have different weights, so that each is held with its own."""
+        return any(len(weight) > 1 for weight in (self._weight, *(change.weight for change in self._changes)))
+
     def _merged(self, changes: list[_Changes]) -> tuple[Int64, Float32, Int8]:
         copies = np.ones(len(self._keys), np.int8)
         copies[np.searchsorted(self._keys, self._twice)] = 2

@@ -35,11 +35,21 @@ class PairDelta:
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """Bytes that a window holds: feature versions, pairs, and homes of all nodes."""
+    """Bytes that a window holds: feature versions, pairs, and homes of all nodes.
+
+    Attributes:
+        features: Of feature versions.
+        pairs: Of pairs.
+        placement: Of homes.
+        spared: Bytes more that features would take, were all values float32.
+        weighted: Whether pairs are held with a weight each.
+    """
 
     features: int
     pairs: int
     placement: int
+    spared: int
+    weighted: bool
 
 
 @dataclass(slots=True)
@@ -237,6 +247,8 @@ class WindowView:
             features=self._features.memory_bytes,
             pairs=self._pairs.memory_bytes,
             placement=self._placement.memory_bytes + rehomed,
+            spared=self._features.spared_bytes,
+            weighted=self._pairs.weighted,
         )
 
     def _reset(self) -> None:
