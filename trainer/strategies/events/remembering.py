@@ -79,10 +79,11 @@ class RememberingStrategy:
         every = Queries.join(list(asked))
         order = np.argsort(every.before_us, kind="stable")
         every = every.select(order)
-        found = [
-            logits(stream, every, here, before_us)
-            for here, before_us in _by_moment(every, stream, model, self._ranks)
-        ]
+        with stream.unchanged():
+            found = [
+                logits(stream, every, here, before_us)
+                for here, before_us in _by_moment(every, stream, model, self._ranks)
+            ]
         answers = np.empty(len(every), np.float32)
         answers[order] = on_host(found)
         return np.split(answers, np.cumsum([len(queries) for queries in asked])[:-1])
