@@ -30,7 +30,7 @@ class Optimisation(Section):
         None,
         ge=1,
         description="Passes over a new snapshot's events; evaluate: passes over the training split. null: 2; event models "
-        "under run: 1 once 10,000 events are learned, at twice the rate unless learning_rate names one.",
+        "under run: at twice the rate unless learning_rate names one, and 1 once 10,000 events are learned.",
     )
     batch_size: int = Field(
         256,

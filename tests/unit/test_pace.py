@@ -16,7 +16,11 @@ OPEN = {**EVENT_MODEL, "optimisation": {"batch_size": 16}}
 
 def test_an_event_model_passes_twice_while_it_is_young_and_then_once_at_a_higher_rate() -> None:
     pace = Pace(Optimisation(), "event")
-    assert [pace.take(YOUNG - 1), pace.take(1), pace.take(5)] == [Turn(2), Turn(2), Turn(1, FASTER)]
+    assert [pace.take(YOUNG - 1), pace.take(1), pace.take(5)] == [
+        Turn(2, FASTER),
+        Turn(2, FASTER),
+        Turn(1, FASTER),
+    ]
 
 
 def test_what_is_configured_stays() -> None:

@@ -9,7 +9,7 @@ from trainer.models.interface import Kind
 YOUNG = 10_000
 """Events of a stream that an event model learns in two passes each, before one is enough."""
 FASTER = 2.0
-"""By how much the rate is higher then: half the steps, twice as large."""
+"""By how much the rate is higher: half the steps, twice as large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Pace:
     """Decides by the events so far alone, so that all ranks and a run that goes on after an interruption decide alike.
 
     An event model takes a snapshot's events in one after the other in any pass, so a second pass costs what the first
-    does. Weights that are young need it; later one pass at a higher rate has nearly the same AP (docs/performance.md).
+    does. Weights that are young need it; later one pass at a higher rate has the same AP (docs/performance.md).
 
     Args:
         optimisation: As configured: what it names stays.
@@ -43,11 +43,11 @@ class Pace:
 
     def take(self, events: int) -> Turn:
         """The next snapshot, of so many events, is learned this way."""
-        live = self._open and self._events >= YOUNG
+        young = self._events < YOUNG
         self._events += events
-        if not live:
+        if not self._open:
             return Turn(self._given.passes)
-        return Turn(1, FASTER if self._given.learning_rate is None else 1.0)
+        return Turn(2 if young else 1, FASTER if self._given.learning_rate is None else 1.0)
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""

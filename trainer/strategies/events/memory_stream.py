@@ -215,7 +215,8 @@ class MemoryStream:
 
     def _tell(self, ends: Int64, time_us: Int64, before_us: int) -> Tensor:
         """What ends of events tell the other ends (m, d), where that is more than their states."""
-        self.model.eval()
+        if self.model.training:
+            self.model.eval()
         states, hops = self._look(ends, time_us, before_us, self.model.mail_layers)
         return self.model.tell(states, hops)
 
