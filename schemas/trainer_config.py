@@ -26,8 +26,11 @@ class Replay(Section):
 class Optimisation(Section):
     """How a snapshot is learned."""
 
-    epochs: int = Field(
-        2, ge=1, description="Passes over a new snapshot's events; evaluate: passes over the training split."
+    epochs: int | None = Field(
+        None,
+        ge=1,
+        description="Passes over a new snapshot's events; evaluate: passes over the training split. null: 2; event models "
+        "under run: at twice the rate unless learning_rate names one, and 1 once 10,000 events are learned.",
     )
     batch_size: int = Field(
         256,
@@ -56,6 +59,11 @@ class Optimisation(Section):
         ge=1,
         description="Snapshots in a row without a finite step after which training ends with an error.",
     )
+
+    @property
+    def passes(self) -> int:
+        """``epochs``, or what null stands for."""
+        return 2 if self.epochs is None else self.epochs
 
 
 class Classifier(Section):
@@ -261,7 +269,11 @@ class TrainerConfig(Service):
     )
     smoothing: Smoothing = Field(default_factory=Smoothing)
     checkpoint: str = Field("./checkpoints", description="Folder of checkpoints.")
-    checkpoint_every: int = Field(1, ge=1, description="Snapshots between checkpoints.")
+    checkpoint_every: int | None = Field(
+        None,
+        ge=1,
+        description="Snapshots between checkpoints; null: one as soon as all of them take a twentieth of the time at most.",
+    )
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
     optimisation: Optimisation = Field(default_factory=Optimisation)
     lag: Lag = Field(default_factory=Lag)

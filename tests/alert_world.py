@@ -170,6 +170,7 @@ class World:
             "window": 2,
             "optimisation": {"epochs": 1, "batch_size": 64},
             "checkpoint": str(folder / "checkpoints"),
+            "checkpoint_every": 1,
             **trainer,
         }
         self.trainer_config = TrainerConfig.model_validate(values)

@@ -43,7 +43,7 @@ def trained(folder: Path, store: str) -> list[int]:
     config = folder / "trainer.yaml"
     keys = {
         "store": store, "lane": "hash", "model_params": {"hidden": 8, "signature": 8}, "window": 2, "metrics": {"port": 0},
-        "optimisation": {"epochs": 1, "batch_size": 64}, "checkpoint": str(folder / "checkpoints"),
+        "optimisation": {"epochs": 1, "batch_size": 64}, "checkpoint": str(folder / "checkpoints"), "checkpoint_every": 1,
         "exports": {"embeddings": True},
     }  # fmt: skip
     config.write_text(yaml.safe_dump(keys), encoding="utf-8")

@@ -36,7 +36,7 @@ def test_tgcn_learns_in_degrees_of_a_live_stream_beside_its_floors(kafka: str, t
     keys = {
         "store": str(tmp_path / "store"), "lane": "hash", "model": "tgcn", "strategy": "whole", "window": 3,
         "task": "node-regression", "target": {"next": "in_degree"}, "model_params": {"hidden": 8, "signature": 4},
-        "checkpoint": str(tmp_path / "checkpoints"), "metrics": {"port": 0}, "optimisation": {"epochs": 3},
+        "checkpoint": str(tmp_path / "checkpoints"), "checkpoint_every": 1, "metrics": {"port": 0}, "optimisation": {"epochs": 3},
     }  # fmt: skip
     trainer.write_text(yaml.safe_dump(keys), encoding="utf-8")
     job = stream_started("run", "--config", stream, log=tmp_path / "stream.log")

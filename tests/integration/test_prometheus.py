@@ -161,6 +161,7 @@ def trainer_configuration(folder: Path) -> dict[str, Any]:
         "strategy": "snapshot",
         "window": 2,
         "checkpoint": str(folder / "checkpoints"),
+        "checkpoint_every": 1,
         "device": "cpu",
         "drift": {"window_events": 150, "reference_events": 150},
         "exports": {"embeddings": True},

@@ -31,7 +31,7 @@ def test_two_ranks_learn_a_live_stream_through_kills_and_one_goes_on(
     keys = {
         "store": str(tmp_path / "store"), "lane": "hash", "strategy": strategy, "window": 3,
         **PARTS_OF_IT[strategy], "model_params": {"hidden": 8, "signature": 4},
-        "checkpoint": str(tmp_path / "checkpoints"), "metrics": {"port": 0}, "optimisation": {"epochs": 2},
+        "checkpoint": str(tmp_path / "checkpoints"), "checkpoint_every": 1, "metrics": {"port": 0}, "optimisation": {"epochs": 2},
     }  # fmt: skip
     trainer.write_text(yaml.safe_dump(keys), encoding="utf-8")
     job = stream_started("run", "--config", stream, log=tmp_path / "stream.log")

@@ -32,6 +32,7 @@ def configure(folder: Path, **keys: object) -> Path:
         "window": 2,
         "optimisation": {"epochs": 2, "batch_size": 16},
         "checkpoint": str(folder / "checkpoints"),
+        "checkpoint_every": 1,
         "metrics": {"port": 0},
         **keys,
     }

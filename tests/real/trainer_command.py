@@ -10,7 +10,12 @@ import yaml
 
 def trainer(folder: Path, *arguments: str, **keys: object) -> dict:
     """``freshet-trainer`` with a configuration, in a process of its own; its JSON."""
-    values = {"checkpoint": str(folder / "checkpoints"), "metrics": {"port": 0}, **keys}
+    values = {
+        "checkpoint": str(folder / "checkpoints"),
+        "checkpoint_every": 1,
+        "metrics": {"port": 0},
+        **keys,
+    }
     (folder / "trainer.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
     command = [sys.executable, "-m", "trainer.cli", arguments[0], "--config", str(folder / "trainer.yaml")]
     done = subprocess.run(

@@ -49,6 +49,7 @@ def config_for(folder: Path, **more: object) -> TrainerConfig:
         "model_params": {"hidden": 8, "signature": 8},
         "window": 2,
         "checkpoint": str(folder / "checkpoints"),
+        "checkpoint_every": 1,
         "optimisation": Optimisation(epochs=1, batch_size=16, learning_rate=0.01),
         "exports": BOTH,
         **more,

@@ -1,6 +1,7 @@
 """The event models against a slow reference of the papers' equations, and what they can never see."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -65,11 +66,16 @@ def as_events(columns: EventColumns) -> list[Event]:
     return found
 
 
-def compare(model: MemoryModel, reference: MemoryReference, group: int) -> None:
-    columns = happenings(60)
-    events, feed = as_events(columns), EventFeed(FEATURES)
+def compare(model: MemoryModel, reference: MemoryReference, group: int, *, keep: bool = False) -> None:
+    columns, feed = happenings(60), EventFeed(FEATURES)
     feed.append(columns, NODES)  # all of it is there; what is later must not be seen
     stream = MemoryStream(model, feed, torch.device("cpu"), group)
+    with stream.unchanged() if keep else nullcontext():
+        follow(stream, reference, columns, group)
+
+
+def follow(stream: MemoryStream, reference: MemoryReference, columns: EventColumns, group: int) -> None:
+    model, events = stream.model, as_events(columns)
     at, asked = 0, np.arange(NODES + 1)  # one node that nothing was ever heard of
     for t in np.unique(columns.t).tolist():
         due = [event for event in events[at:] if event.t < t]
@@ -95,6 +101,19 @@ def compare(model: MemoryModel, reference: MemoryReference, group: int) -> None:
 def test_every_preset_is_what_its_paper_says(name: str, group: int) -> None:
     model = small(name)
     compare(model, MemoryReference(model, *WHAT[name]), group)
+
+
+@pytest.mark.parametrize("name", WHAT)
+def test_states_that_are_kept_are_made_again_after_new_mail_and_only_then(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, made = small(name), list[int]()
+    states = model.states
+    monkeypatch.setattr(model, "states", lambda mail: made.append(len(mail.gap_s)) or states(mail))
+    compare(model, MemoryReference(model, *WHAT[name]), 7)
+    every = sum(made)
+    compare(model, MemoryReference(model, *WHAT[name]), 7, keep=True)
+    assert 2 * (sum(made) - every) < every
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from trainer.data.hop_rows import gather_edges, gather_hop, mails_there
 from trainer.models.memory.aggregators import last, latest, mean
 from trainer.models.memory.decoder import EventDecoder
 from trainer.models.memory.updaters import Gated, Plain
+from trainer.nn.bumps import REACH, bumps
 from trainer.nn.gathered_attention import add_rows
 from trainer.nn.pair_perceptron import PairPerceptron
 from trainer.nn.temporal_attention import TemporalAttention
@@ -34,6 +35,23 @@ def test_cosine_time_and_its_gradient_are_those_of_the_formula(
         for ours, theirs in zip(gradients, expected, strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     assert encoder.float()(torch.zeros(2, 3)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bumps_are_those_of_the_formula_and_end_before_numbers_become_subnormal(dtype: torch.dtype) -> None:
+    """Compiled, and in torch operations: from no time to never."""
+    centres, spacing = torch.linspace(0, 20, 24, dtype=dtype), 20 / 23
+    seconds = torch.cat([torch.logspace(-3, 9, 500), torch.tensor([0.0, torch.inf])]).to(dtype).view(2, -1)
+    found = bumps(seconds, centres, spacing)
+    away = (torch.log1p(seconds.double()).unsqueeze(-1) - centres.double()) / spacing
+    expected = torch.where(away.abs() > REACH, 0.0, torch.exp(-(away**2)))
+    torch.testing.assert_close(
+        found.double(), expected, atol=1e-6 if dtype == torch.float32 else 1e-13, rtol=0
+    )
+    smallest = torch.finfo(torch.float32).smallest_normal
+    assert ((found == 0) | (found.square() > smallest)).all(), "nor is what Adam makes of its gradient"
+    assert not found[-1, -1].any(), "never is nowhere"
+    assert bumps(torch.tensor([torch.nan], dtype=dtype), centres, spacing).isnan().all()
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -40,7 +40,7 @@ SYSTEMS = pytest.mark.parametrize("system", [WHOLE, VERTEX], ids=["whole", "vert
 def config_for(folder: Path, **more: object) -> TrainerConfig:
     values = {
         "store": str(folder / "store"), "lane": "hash", "task": "node-regression", "window": 2,
-        "checkpoint": str(folder / "checkpoints"), "interval_s": 1.0,
+        "checkpoint": str(folder / "checkpoints"), "checkpoint_every": 1, "interval_s": 1.0,
         "optimisation": {"epochs": 2, "batch_size": 16, "learning_rate": 0.01}, **WHOLE, **more,
     }  # fmt: skip
     return TrainerConfig.model_validate(values)

@@ -34,7 +34,7 @@ def config_for(folder: Path, **more: object) -> TrainerConfig:
     values = {
         "store": str(folder / "store"), "lane": "hash", "task": "node-regression", "window": WINDOW,
         "model": "tgcn", "strategy": "whole", "model_params": {"hidden": 6, "signature": SIGNATURE},
-        "checkpoint": str(folder / "checkpoints"),
+        "checkpoint": str(folder / "checkpoints"), "checkpoint_every": 1,
         "strategy_params": {"steps": 1},
         "optimisation": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01, "grad_clip": None}, **more,
     }  # fmt: skip

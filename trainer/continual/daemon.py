@@ -16,6 +16,8 @@ from trainer.continual.follower import Follower
 from trainer.continual.forgetting import Forgotten, forget_beyond
 from trainer.continual.journal import Step, observe, write_line
 from trainer.continual.overload import LoadPolicy
+from trainer.continual.pace import Pace
+from trainer.continual.saving import Saving
 from trainer.continual.score_file import ScoreFile
 from trainer.exports.exporter import Exporter, version_of
 from trainer.exports.gate import ExportGate
@@ -60,8 +62,10 @@ class Trainer:
         require_workable(config)
         self.session = Session(config, lane, ranks)
         self._lessons = Lessons(self.session)
+        self.pace = Pace(config.optimisation, self.session.model.kind)
         self.load = LoadPolicy(config.overload, config.lag.max_snapshots)
         self._saved = -1  # sequence of the newest checkpoint
+        self._saving = Saving(config.checkpoint_every)
         self.checkpoints = Checkpoints(config.checkpoint, config.keep_checkpoints)
         self.scores = ScoreFile(config.checkpoint)
         self._resume()
@@ -79,7 +83,8 @@ class Trainer:
         phases = step.phases
         self.metrics.lag(self._lag(self.sequence))
         step.skipped = self._skip_to(manifest.sequence)
-        step.passes = self._passes(manifest.sequence)
+        turn = self.pace.take(manifest.num_events)
+        step.passes = self._passes(manifest.sequence, turn.passes)
         session = self.session
         with phases("advance"):
             session.advance(manifest)
@@ -91,6 +96,7 @@ class Trainer:
             )
             self._judge(step)
         scores_version = version_of(session.model) if self._exporter is not None else ""
+        session.strategy.learner.rate.factor = turn.factor
         with phases("train"):
             step.report = self._lessons.learn(step.lesson, step.passes)
         if self._exporter is not None:
@@ -103,7 +109,7 @@ class Trainer:
             if self.ranks.rank == 0:
                 with _written(str(self.scores.path)):
                     write_line(self.scores, step, **self._event_span(manifest), lag=self._lag(self.sequence))
-            if (manifest.sequence + 1) % self.config.checkpoint_every == 0:
+            if self.ranks.from_first(int(self._saving.due(manifest.sequence))):
                 self.save()
         self._observe(step)
 
@@ -112,6 +118,10 @@ class Trainer:
         if self.sequence < 0 or self._saved == self.sequence:
             return
         self._saved = self.sequence
+        with self._saving.measured():
+            self._save()
+
+    def _save(self) -> None:
         state = self.session.state()
         if self.ranks.rank != 0:
             return
@@ -126,8 +136,10 @@ class Trainer:
             "identity": identity(self.config, self.lane.header),
             "log_events_checksum": manifest.log_events_checksum,
             "lessons": self._lessons.book.state(),
+            "pace": self.pace.state(),
         }
         with _written(f"checkpoint in {self.config.checkpoint}"):
+            self.scores.sync()  # a checkpoint has all lines up to its own
             path = self.checkpoints.save(self.sequence, state)
         log.info("checkpoint", path=str(path), sequence=self.sequence, tau=manifest.tau)
         self.metrics.checkpointed()
@@ -145,6 +157,7 @@ class Trainer:
         self.session.restore(state)
         self.session.restore_generators(state)
         self._lessons.book.restore(state.get("lessons", {}))
+        self.pace.restore(state.get("pace", {}))
         self.sequence = self._saved = sequence
         if self.ranks.rank == 0:
             self.scores.cut_after(sequence)
@@ -186,12 +199,12 @@ class Trainer:
         """Snapshots of the lane after number ``sequence``."""
         return len(self.lane.manifests) - 1 - sequence
 
-    def _passes(self, sequence: int) -> float:
+    def _passes(self, sequence: int, most: int) -> float:
         """Passes over the snapshot's events, the same on all ranks."""
         lag = self._lag(sequence)
         if self.config.overload == "subsample":
             lag = self.ranks.from_first(lag)
-        return self.load.passes(lag, self.config.optimisation.epochs)
+        return self.load.passes(lag, most)
 
     def _judge(self, step: Step) -> None:
         """The figures of the predictions, and whether they have become worse."""

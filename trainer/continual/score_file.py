@@ -15,7 +15,6 @@ computed is absent. ``held`` says why a snapshot's export was held back.
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ NAME = "scores.jsonl"
 class ScoreFile:
     """The lines of one checkpoint folder, in order of sequence, each snapshot once.
 
-    A line is written before the checkpoint of its snapshot, so after a crash there may be lines beyond the
-    checkpoint: ``cut_after`` removes them, and training writes them again.
+    A line is on the disk before the checkpoint of its snapshot, or of a later one, so after a crash there may be lines
+    beyond the checkpoint: ``cut_after`` removes them, and training writes them again.
 
     Args:
         folder: The checkpoint folder.
@@ -50,12 +49,15 @@ class ScoreFile:
         sync_folder(self.path.parent)
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add a snapshot's line, durably."""
+        """Add a snapshot's line; it is durable after ``sync``."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_text(line))
-            file.flush()
-            os.fsync(file.fileno())
+
+    def sync(self) -> None:
+        """Have all lines on the disk."""
+        if self.path.exists():
+            sync_file(self.path)
 
     def lines(self) -> list[dict[str, Any]]:
         """All whole lines.

@@ -170,7 +170,7 @@ def evaluate(
         "model": config.model,
         "strategy": config.strategy,
         "ranks": ranks.size,
-        "epochs": config.optimisation.epochs,
+        "epochs": config.optimisation.passes,
         **_summary(runs),
         "seeds": seeds,
         "parts": parts,
@@ -204,7 +204,7 @@ class _Run:
         self.progress = Progress(
             told=ranks.rank == 0,
             seed=seed,
-            epochs=config.optimisation.epochs,
+            epochs=config.optimisation.passes,
             snapshots=len(lane.manifests),
         )
 
@@ -214,7 +214,7 @@ class _Run:
         weights, state = self._copy()
         self._warm_up()
         self._put_back(weights, state)
-        for epoch in range(self.config.optimisation.epochs):
+        for epoch in range(self.config.optimisation.passes):
             began = time.perf_counter()
             validation, loss, discarded = self._epoch(epoch)
             seconds.append(time.perf_counter() - began)
@@ -253,7 +253,7 @@ class _Run:
 
     def _rest(self) -> Iterator[Lesson]:
         """Every snapshot once more, when all epochs are over."""
-        return self._lessons(float("inf"), self.config.optimisation.epochs)
+        return self._lessons(float("inf"), self.config.optimisation.passes)
 
     def _warm_up(self) -> None:
         """Use on a few events of the first snapshots what is compiled at its first use; random numbers stay.

@@ -24,6 +24,9 @@ class LearningRate:
         optimisation: The policy.
         weights: What the optimiser changes.
         usual: The rate where the policy names none.
+
+    Attributes:
+        factor: Of the policy's rate; whoever changes it sets it before every snapshot.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class LearningRate:
             weight_decay=optimisation.weight_decay,
             fused=True,  # one kernel over all weights, which leaves itself out where something is not finite
         )
+        self.factor = 1.0
         self._steps = 0  # since the beginning, or the last drift
 
     def step(self, norm: Tensor) -> Tensor:
@@ -60,7 +64,7 @@ class LearningRate:
     def now(self) -> float:
         """The rate of the next step."""
         policy = self._policy
-        rate = self._highest
+        rate = self._highest * self.factor
         if self._steps < policy.warm_up_steps:
             return rate * (self._steps + 1) / (policy.warm_up_steps + 1)
         if policy.rate == "constant":

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.data.history import Encounter
+from trainer.nn.bumps import bumps
 
 _AGES = sum(column.name.endswith("_AGE") for column in Encounter)
 """They stand in front, counts behind them. A list of columns would be copied to the device each time it is used."""
@@ -30,10 +31,8 @@ class EncounterEncoder(nn.Module):
 
     def forward(self, encounters: Tensor) -> Tensor:
         """float32 (q, len(Encounter)) → (q, width)."""
-        log_age = torch.log1p(encounters[:, :_AGES])
-        spacing = _LONGEST_LOG_S / (_BUMPS - 1)
-        bumps = torch.exp(-(((log_age.unsqueeze(-1) - self.centres) / spacing) ** 2))
-        return torch.cat([bumps.flatten(1), torch.log1p(encounters[:, _AGES:]) / 4], dim=1)
+        ages = bumps(encounters[:, :_AGES], self.centres, _LONGEST_LOG_S / (_BUMPS - 1))
+        return torch.cat([ages.flatten(1), torch.log1p(encounters[:, _AGES:]) / 4], dim=1)
 
 
 class LinkDecoder(nn.Module):

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainer.nn.bumps import bumps
 from trainer.nn.compiled import kernels_fit
 from trainer.nn.cosines import cosines, cosines_back
 
@@ -98,7 +99,7 @@ class LogTime(nn.Module):
     def forward(self, seconds: Tensor) -> Tensor:
         """Spans (…) in seconds, not negative → (…, width)."""
         spacing = LONGEST_LOG_S / max(self.width - 1, 1)
-        return torch.exp(-(((torch.log1p(seconds).unsqueeze(-1) - self.centres) / spacing) ** 2))
+        return bumps(seconds, self.centres, spacing)
 
     def now(self) -> Tensor:
         """φ(0), (width,)."""

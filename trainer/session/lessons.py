@@ -1,6 +1,7 @@
 """Learning one snapshot: passes over a sample of its events, with weights that are finite afterwards, or as before."""
 
 import copy
+import math
 from collections import Counter
 from dataclasses import replace
 from enum import IntEnum
@@ -60,8 +61,7 @@ class Lessons:
         report = _together(
             [
                 self._pass(self._sample(lesson, min(1.0, passes - epoch), epoch), epoch)
-                for epoch in range(self._optimisation.epochs)
-                if passes > epoch
+                for epoch in range(math.ceil(passes))
             ]
         )
         (broken,) = self._ranks.any(

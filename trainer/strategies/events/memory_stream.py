@@ -1,5 +1,7 @@
 """A memory model's way along the events: mails delivered in groups, embeddings asked for in between."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from trainer.data.walks import WalkSketches
 from trainer.device import to_device
 from trainer.models.memory.embeddings import Hop
 from trainer.models.memory.model import MemoryModel
+from trainer.strategies.events.known_states import KnownStates
 from trainer.strategies.events.looked_up import LookedUp
 from trainer.strategies.events.mailbox import Mailbox
 
@@ -58,6 +61,7 @@ class MemoryStream:
         self.position = 0
         self.looked_up: LookedUp | None = None
         self.batch = 0
+        self._known: KnownStates | None = None
         walks = WalkSketches(model.seed) if model.walks else None
         self.mailbox = Mailbox(
             model.width, model.edges, next(model.parameters()).dtype, device, walks, partial=partial
@@ -92,6 +96,15 @@ class MemoryStream:
         """Distinct ids int64 (n,) in order of first appearance, and the place of every id among them."""
         nodes, (place,) = self._sampler.distinct(ids)
         return nodes, place
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Within it weights stay as they are, so each state is computed once until its node gets mail; no gradients."""
+        self._known = KnownStates(self.model.width)
+        try:
+            yield
+        finally:
+            self._known = None
 
     def embed(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
         """Embeddings of nodes at times, with gradient to the model.
@@ -188,6 +201,8 @@ class MemoryStream:
         newest = np.empty(len(nodes), np.int64)
         newest[place] = times  # of repeated places the last value stays
         self.mailbox.put(nodes, mails, newest)
+        if self._known is not None:
+            self._known.drop(nodes)
         if self.mailbox.walks is not None:
             rows = self.mailbox.rows_of(src), self.mailbox.rows_of(dst)
             self.mailbox.walks.add(feed.born(src), feed.born(dst), time_us, rows)
@@ -200,7 +215,8 @@ class MemoryStream:
 
     def _tell(self, ends: Int64, time_us: Int64, before_us: int) -> Tensor:
         """What ends of events tell the other ends (m, d), where that is more than their states."""
-        self.model.eval()
+        if self.model.training:
+            self.model.eval()
         states, hops = self._look(ends, time_us, before_us, self.model.mail_layers)
         return self.model.tell(states, hops)
 
@@ -240,6 +256,10 @@ class MemoryStream:
         return layer.sampled.event >= 0
 
     def _states(self, nodes: Int64) -> Tensor:
+        """States (n, d) of distinct nodes."""
+        return self._made(nodes) if self._known is None else self._known.of(nodes, self._made)
+
+    def _made(self, nodes: Int64) -> Tensor:
         """States (n, d) of distinct nodes; only those with mail go through the updater."""
         there, mail = self.mailbox.take(nodes)
         if self.looked_up is not None:

@@ -79,10 +79,11 @@ class RememberingStrategy:
         every = Queries.join(list(asked))
         order = np.argsort(every.before_us, kind="stable")
         every = every.select(order)
-        found = [
-            logits(stream, every, here, before_us)
-            for here, before_us in _by_moment(every, stream, model, self._ranks)
-        ]
+        with stream.unchanged():
+            found = [
+                logits(stream, every, here, before_us)
+                for here, before_us in _by_moment(every, stream, model, self._ranks)
+            ]
         answers = np.empty(len(every), np.float32)
         answers[order] = on_host(found)
         return np.split(answers, np.cumsum([len(queries) for queries in asked])[:-1])
@@ -143,6 +144,7 @@ def _by_moment(
     most = ranks.largest(ends - begins, CONTROL)
     for begin, end, longest, before_us in np.stack([begins, ends, most, moments], axis=1).tolist():
         stream.deliver_before(before_us)
-        model.eval()
+        if model.training:  # to walk all modules takes as long as some of them
+            model.eval()
         for first in range(begin, begin + longest, ROWS_AT_ONCE):
             yield slice(min(first, end), min(first + ROWS_AT_ONCE, end)), before_us

@@ -144,6 +144,8 @@ class ShardedStream(MemoryStream):
         newest[place] = times
         aggregated = self.model.aggregate(mails, place_of_mine, int(mine.sum()))
         self.mailbox.put(nodes[mine], aggregated, newest[mine])
+        if self._known is not None:
+            self._known.drop(nodes[mine])
         self.mailbox.see(nodes[~mine], newest[~mine])
         if self.mailbox.walks is not None:
             self._walk(src, dst, feed.time_us[numbers], nodes[mine], mine, (place[0::2], place[1::2]))

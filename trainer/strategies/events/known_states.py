@@ -1,0 +1,60 @@
+"""States that were computed already, kept while neither weights nor mails change them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainer.device import to_device
+
+Int64 = NDArray[np.int64]
+
+NONE = -1
+
+
+class KnownStates:
+    """Each node's state, computed when it is first asked for and again after new mail.
+
+    Predictions of a snapshot are made batch after batch with the same weights, and most of what a batch asks about was
+    asked about by the batch before.
+
+    Args:
+        width: d, of states.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._slot: Int64 = np.empty(0, np.int64)  # of each node, its row below; NONE without
+        self._states = torch.empty(0, width)
+        self._used = 0
+
+    def of(self, nodes: Int64, compute: Callable[[Int64], Tensor]) -> Tensor:
+        """States (n, d) of nodes.
+
+        Args:
+            nodes: int64 (n,), distinct.
+            compute: Makes those (m, d) of some of them.
+        """
+        highest = int(nodes.max(initial=-1))
+        if highest >= len(self._slot):
+            more = max(highest + 1, len(self._slot) * 5 // 4) - len(self._slot)
+            self._slot = np.concatenate([self._slot, np.full(more, NONE)])
+        unknown = nodes[self._slot[nodes] == NONE]
+        if len(unknown):
+            self._take(unknown, compute(unknown))
+        return self._states.index_select(0, to_device(self._slot[nodes], self._states.device))
+
+    def drop(self, nodes: Int64) -> None:
+        """Forget the states of nodes that get new mail."""
+        self._slot[nodes[nodes < len(self._slot)]] = NONE
+
+    def _take(self, nodes: Int64, states: Tensor) -> None:
+        end = self._used + len(nodes)
+        if end > len(self._states):
+            room = states.new_empty(max(end, 2 * len(self._states)), states.shape[1])
+            room[: self._used] = self._states[: self._used]
+            self._states = room
+        self._states[self._used : end] = states
+        self._slot[nodes] = np.arange(self._used, end)
+        self._used = end
