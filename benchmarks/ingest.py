@@ -28,6 +28,7 @@ from kafka import TopicPartition
 from schemas.config import Lane, StreamConfig
 from stream.commands.run import calm_collector, quiet_beam
 from stream.decode.columns import canonical
+from stream.decode.formats.interface import create_format
 from stream.job.loop import Ran, StreamJob
 from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
@@ -116,7 +117,7 @@ def fill(bootstrap: str, topic: str, events: int) -> None:
         settings=client_settings(config.kafka),
         bootstrap=bootstrap,
         topic=topic,
-        message_format=config.kafka.topics[0].format,
+        message_format=create_format(config.kafka.topics[0], config.kafka, config.ids),
         partitions=PARTITIONS,
     )
     print(f"  {topic}: {done.sent:,} events sent at {done.events_per_s:,.0f} a second", flush=True)

@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from schemas.events import IdKind
 from schemas.fields import MAX_PARTS
-from schemas.kafka_config import Kafka, Topic, TopicName
+from schemas.kafka_config import Kafka, SchemaRegistry, Topic, TopicName
 from schemas.section import Section
 from schemas.store_address import Store
 
@@ -21,6 +21,7 @@ __all__ = [
     "Publication",
     "Retention",
     "Runner",
+    "SchemaRegistry",
     "Service",
     "Snapshots",
     "StreamConfig",

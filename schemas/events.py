@@ -25,10 +25,11 @@ class Op(IntEnum):
 
 
 class Reason(StrEnum):
-    """Why a message, or a row of an Arrow message, was refused: a small closed set, fit for a metric label."""
+    """Why a message, or a row of it, was refused, whatever its format: a small set, fit for a metric label.
 
-    NOT_JSON = "not_json"
-    NOT_ARROW = "not_arrow"
+    A format adds reasons of its own (``stream.decode.formats.interface.MessageFormat.reasons``).
+    """
+
     MISSING_FIELD = "missing_field"
     WRONG_TYPE = "wrong_type"
     BAD_ID = "bad_id"

@@ -15,11 +15,13 @@ class Topic(Section):
     """One Kafka topic with events."""
 
     name: TopicName = Field(description="Topic name.")
-    format: Literal["json", "arrow"] = Field(
-        "json", description="json: one event a message; arrow: one IPC batch a message."
+    format: str = Field(
+        "json",
+        description="How its messages are written: json, arrow, avro, debezium, debezium-avro, or one of another package.",
     )
     time_unit: Literal["s", "ms", "us", "rfc3339"] | None = Field(
-        None, description="Unit of t; default: s for json, us for arrow."
+        None,
+        description="Unit of t; default: s for json, us for arrow and avro, ms for debezium and debezium-avro.",
     )
     fields: Fields | None = Field(
         None,
@@ -37,26 +39,42 @@ class Topic(Section):
         "With ids: string.",
     )
 
-    @property
-    def unit(self) -> Literal["s", "ms", "us", "rfc3339"]:
-        """The time unit in force."""
-        return self.time_unit or ("s" if self.format == "json" else "us")
-
     @model_validator(mode="after")
     def _mapped(self) -> Self:
-        if self.fields is not None:
-            if self.ops is not None and self.fields.op is None:
-                raise ValueError(f"topic {self.name}: ops are the words of op, but fields names no op")
-            if self.format == "arrow" and self.fields.node is not None and self.fields.src is not None:
-                raise ValueError(
-                    f"topic {self.name}: a row of an Arrow message is a node event where dst is null: "
-                    "fields names src and dst, or node"
-                )
-            if self.format == "arrow" and self.fields.values is not None and self.fields.features is not None:
-                raise ValueError(
-                    f"topic {self.name}: an Arrow message has one column of features, whole where offset is null: "
-                    "fields names features, or offset and values"
-                )
+        if self.fields is not None and self.ops is not None and self.fields.op is None:
+            raise ValueError(f"topic {self.name}: ops are the words of op, but fields names no op")
+        return self
+
+
+class SchemaRegistry(Section):
+    """Where schemas of Avro messages are: a service with Confluent's HTTP interface."""
+
+    url: str = Field(
+        pattern=r"^https?://[^\s?#]+$",
+        description="Its address, such as http://registry:8081, with a path if it has one.",
+    )
+    username: str | None = Field(None, description="Of a login (HTTP Basic); null: none.")
+    password: SecretStr | None = Field(
+        None,
+        description="With username; better from a file or FRESHET_STREAM_KAFKA__SCHEMA_REGISTRY__PASSWORD.",
+    )
+    password_file: str | None = Field(
+        None, description="File with the password, as secrets are mounted; read at every request."
+    )
+    ssl_cafile: str | None = Field(
+        None, description="Certificates of the authorities that sign the registry's, PEM; null: the system's."
+    )
+    timeout_s: float = Field(10.0, gt=0, le=300, description="How long an answer is waited for, seconds.")
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        given = [name for name in ("password", "password_file") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError("schema_registry has password and password_file. Give one of them")
+        if bool(given) != (self.username is not None):
+            raise ValueError(
+                "schema_registry has username without a password, or the reverse. Give both or neither"
+            )
         return self
 
 
@@ -97,6 +115,7 @@ class Kafka(Section):
         None, description="Password of an encrypted key; better from a file or the environment."
     )
     ssl_password_file: str | None = Field(None, description="File with the password of the key.")
+    schema_registry: SchemaRegistry | None = Field(None, description="For topics whose messages are Avro.")
     api_version: tuple[int, ...] | None = Field(
         None, description="Protocol version to assume, as [2, 1]; null: ask the broker."
     )

@@ -2,9 +2,10 @@
 
 import pyarrow as pa
 
-from schemas.config import StreamConfig, Topic
+from schemas.config import Kafka, StreamConfig, Topic
 from stream.decode.decoder import Decoder
 from stream.decode.encode import encode_arrow
+from stream.decode.formats.interface import MessageFormat, create_format
 from stream.microbatch import MicroBatch, RawBatch
 
 NOW_US = 1_800_000_000_000_000
@@ -12,13 +13,17 @@ GOOD = b'{"src":1,"dst":2,"t":1082040961}'
 
 
 def decoder(
-    *, topic: dict[str, object] | None = None, max_message_rows: int = 1 << 20, **more: object
+    *,
+    topic: dict[str, object] | None = None,
+    max_message_rows: int = 1 << 20,
+    registry: dict[str, object] | None = None,
+    **more: object,
 ) -> Decoder:
     limits = {"max_message_bytes": 100_000, "max_message_rows": max_message_rows}
     config = StreamConfig(
         graph="g",
         store="unused",
-        kafka={"bootstrap": "unused", "topics": [{"name": "edges"}], **limits},
+        kafka={"bootstrap": "unused", "topics": [{"name": "edges"}], **limits, "schema_registry": registry},
         snapshots={"interval_s": 86_400},
         **more,
     )
@@ -30,6 +35,13 @@ def poll(values: list[bytes | None], first: int = 100) -> RawBatch:
     offsets = pa.array([first + 2 * i for i in range(len(values))], pa.int64())
     end = first + 2 * len(values)
     return RawBatch("edges", 3, first, end, end + 7, offsets, pa.array(values, pa.large_binary()))
+
+
+def message_format(name: str) -> MessageFormat:
+    """A format for Freshet's own fields."""
+    return create_format(
+        Topic(name="edges", format=name), Kafka(bootstrap="unused", topics=[{"name": "edges"}]), "int"
+    )
 
 
 def decode(*values: bytes | None, topic: dict[str, object] | None = None, **more: object) -> MicroBatch:

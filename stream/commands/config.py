@@ -48,18 +48,21 @@ def config(
         example_wanted=example,
         as_json=json,
         debug=debug,
-        check=require_lanes,
+        check=require_parts,
     )
 
 
-def require_lanes(config: StreamConfig) -> None:
-    """Check what the types alone cannot tell: that each lane's partitioner can be made.
+def require_parts(config: StreamConfig) -> None:
+    """Check what the types alone cannot tell: that each topic's format and each lane's partitioner can be made.
 
     Raises:
-        Failure: One cannot; the sentence names the lane.
+        Failure: One cannot; the sentence names the topic or lane.
     """
+    from stream.decode.formats.interface import create_format
     from stream.partition.interface import PartitionError, create
 
+    for topic in config.kafka.topics:
+        create_format(topic, config.kafka, config.ids)
     for lane in config.lanes:
         try:
             create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)

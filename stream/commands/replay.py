@@ -1,12 +1,13 @@
 """``freshet-stream replay``: the events of a file into a Kafka topic."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from schemas.config import Kafka, StreamConfig, Topic
 from stream.commands.progress import Display, Rate
+from stream.commands.schema import Format
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.output import Columns, Debug, Json, finish, print_json, print_table
@@ -29,12 +30,7 @@ def replay(
             help="A stream's configuration, for brokers, certificates and login of its section kafka."
         ),
     ] = None,
-    message_format: Annotated[
-        Literal["json", "arrow"],
-        typer.Option(
-            "--format", help="json: one event a message; arrow: up to 4,096 events and 900 kB a message."
-        ),
-    ] = "json",
+    message_format: Format = "json",
     rate: Annotated[float, typer.Option(min=0, help="Events a second; 0: as fast as it goes.")] = 0.0,
     partitions: Annotated[
         int | None,
@@ -58,8 +54,10 @@ def replay(
         raise typer.BadParameter("give --bootstrap HOST:PORT, or --config FILE of a stream")
 
     def body() -> None:
+        from stream.decode.columns import id_kind
         from stream.decode.event_file import read_events
         from stream.decode.file_columns import FileColumns
+        from stream.decode.formats.interface import create_format
         from stream.kafka.client import client_settings
         from stream.kafka.greeting import greet
         from stream.kafka.producer import replay as send
@@ -83,7 +81,9 @@ def replay(
                 settings=client_settings(kafka),
                 bootstrap=kafka.bootstrap,
                 topic=topic,
-                message_format=message_format,
+                message_format=create_format(
+                    Topic(name=topic, format=message_format), kafka, id_kind(events.schema)
+                ),
                 rate=rate,
                 partitions=partitions,
                 progress=progress,
@@ -105,6 +105,8 @@ def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...
 
 def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path | None) -> None:
     """Refuse to send what the configuration that names the topic would read as something else."""
+    from stream.decode.formats.interface import FORMATS
+
     for topic in kafka.topics:
         if topic.name != name:
             continue
@@ -112,9 +114,8 @@ def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path |
         if topic.format != message_format:
             raise Failure(f"{place} has format {topic.format}: say --format {topic.format}")
         plain = Topic(name=name, format=topic.format)
-        if topic.unit != plain.unit or topic.model_dump(exclude={"time_unit"}) != plain.model_dump(
-            exclude={"time_unit"}
-        ):
+        plain.time_unit = FORMATS.find(message_format).default_unit
+        if topic.model_copy(update={"time_unit": topic.time_unit or plain.time_unit}) != plain:
             raise Failure(
                 f"{place} has fields, ops, id_prefix or a time_unit of its own, and replay sends events in Freshet's "
                 "own form: send to a topic without them"

@@ -15,7 +15,7 @@ import structlog
 import typer
 
 from schemas.config import StreamConfig
-from stream.commands.config import require_lanes
+from stream.commands.config import require_parts
 from stream.commands.progress import Display, Rate
 from stream.service.config_file import load_config
 from stream.service.endpoint import Endpoint
@@ -73,7 +73,7 @@ def run(
     def body() -> None:
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, file)
-        require_lanes(config)  # before a broker is asked
+        require_parts(config)  # before a broker is asked
         with ExitStack() as signals:  # as long as nothing is printed, so that a summary stays one
             result = run_job(config, until_idle_s=until_idle, standby=standby, debug=debug, signals=signals)
             _log.info("ended", graph=config.graph, **result)

@@ -1,25 +1,49 @@
-"""``freshet-stream schema``: what a producer writes, as JSON Schema or as an Arrow schema."""
+"""``freshet-stream schema``: what a producer writes, as each format describes it."""
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pyarrow as pa
 import typer
 
 from schemas.events import IdKind, event_schema
-from schemas.wire import ARROW_COLUMNS, JsonEvent
+from schemas.wire import ARROW_COLUMNS
+from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, print_json
 
 
+def _known(name: str) -> str:
+    """The name of a format, if there is one of that name."""
+    if name != DEFAULT:
+        from stream.decode.formats.interface import FORMATS
+
+        try:
+            FORMATS.find(name)
+        except Failure as error:
+            raise typer.BadParameter(str(error)) from error
+    return name
+
+
+DEFAULT = "json"
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        callback=_known,
+        help="Of messages: json, arrow, avro, debezium, debezium-avro, or one of another package.",
+    ),
+]
+
+
 def schema(
-    format_: Annotated[
-        Literal["json", "arrow"],
-        typer.Option("--format", help="json: JSON Schema of one message; arrow: columns of a record batch."),
-    ] = "json",
+    format_: Format = DEFAULT,
     ids: Annotated[
         Literal["int", "string"] | None,
-        typer.Option("--ids", help="The graph's kind of ids (config key ids); JSON without it: either."),
+        typer.Option(
+            "--ids",
+            help="The graph's kind of ids (config key ids); default: either, or int where it has to be one.",
+        ),
     ] = None,
     arrow_file: Annotated[
         Path | None,
@@ -32,7 +56,7 @@ def schema(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print the schema of the events that a producer writes: JSON, one message an event, or Arrow.
+    """Print the schema of the events that a producer writes, in the form of the format: JSON Schema, Avro, or a list of columns.
 
     Arrow's types are named as Arrow's own documentation does (int64, utf8 …). A message is one IPC stream with
     record batches; src, dst and t suffice, other integer widths and timestamps are taken too.
@@ -41,13 +65,15 @@ def schema(
     """
 
     def body() -> None:
+        from stream.decode.formats.interface import FORMATS
+
         if arrow_file is not None:
             with (
                 pa.OSFile(str(arrow_file), "wb") as file,
                 pa.ipc.new_stream(file, _wire_schema(ids or "int")),
             ):
                 pass  # a stream with its schema and its end
-        text = _json(ids) if format_ == "json" else _arrow(ids or "int")
+        text = FORMATS.find(format_).schema(ids)
         print_json(text) if json else typer.echo(json_text.dumps(text, indent=2))
 
     finish(body, debug=debug)
@@ -56,40 +82,3 @@ def schema(
 def _wire_schema(ids: IdKind) -> pa.Schema:
     """The columns of a message, nullable where a message may have nulls."""
     return pa.schema([f.with_nullable(ARROW_COLUMNS[f.name].nullable) for f in event_schema(ids)])
-
-
-def _json(ids: IdKind | None) -> dict[str, Any]:
-    text: dict[str, Any] = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Freshet event",
-        **JsonEvent.json_schema(),
-    }
-    if ids is not None:
-        wanted = "integer" if ids == "int" else "string"
-        for model in text["$defs"].values():
-            for name in ("src", "dst", "node"):
-                if name in model["properties"]:
-                    field = model["properties"][name]
-                    (kind,) = [kind for kind in field.pop("anyOf") if kind["type"] == wanted]
-                    field.update(kind)
-    return text
-
-
-def _arrow(ids: IdKind) -> dict[str, Any]:
-    fields = [
-        {
-            "name": field.name,
-            "type": _type(field.type),
-            "nullable": ARROW_COLUMNS[field.name].nullable,
-            "required": ARROW_COLUMNS[field.name].required,
-            "description": ARROW_COLUMNS[field.name].description,
-        }
-        for field in event_schema(ids)
-    ]
-    return {"title": "Freshet events", "message": "Arrow IPC stream, uncompressed", "fields": fields}
-
-
-def _type(kind: pa.DataType) -> str:
-    if pa.types.is_list(kind):
-        return f"list<{_type(kind.value_type)}>"
-    return "utf8" if pa.types.is_string(kind) else str(kind)

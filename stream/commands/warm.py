@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from schemas.events import IdKind
 
 SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
+ROWS_A_BATCH = 64
 """Enough that tables grow."""
 IDLE_S = 0.3
 TOPIC = "warm"
+MAPPED = {"fields": {"src": "from.id", "dst": "dst", "t": "at"}}
+TOPICS: dict[str, dict[str, Any]] = {"json": {}, "mapped": MAPPED, "arrow": {"format": "arrow"}}
+"""Keys of a topic, one for each way to read that has kernels of its own: other formats use the same ones."""
 
 
 def warm(json: Json = False, debug: Debug = False) -> None:
@@ -51,7 +55,7 @@ def _sessions() -> None:
     quiet_beam(debug=False)
     with scratch_folder("warm") as folder, EmbeddedBroker() as broker:
         all_ids: tuple[IdKind, ...] = ("int", "string")
-        kinds = [(ids, form) for ids in all_ids for form in ("json", "mapped", "arrow")]
+        kinds = [(ids, form) for ids in all_ids for form in TOPICS]
         for number, (ids, form) in enumerate(kinds):
             lanes = sorted(algorithms()) if number == 0 else ["hash"]
             topic = f"{TOPIC}-{ids}-{form}"
@@ -62,7 +66,7 @@ def _sessions() -> None:
                 events.slice(0, half),
                 events.slice(half),
             ):  # the second job goes on where the first ended
-                _send(broker.address, topic, _messages(part, form))
+                _send(broker.address, topic, _messages(part, config, form))
                 _run(config)
 
 
@@ -86,20 +90,22 @@ def _events(ids: "IdKind") -> "pa.Table":
     return pa.table(columns, schema=schema)
 
 
-def _messages(events: "pa.Table", form: str) -> list[bytes]:
-    """Events as messages, with one that is refused among them."""
-    from stream.decode.encode import encode_arrow, encode_json
+def _messages(events: "pa.Table", config: "StreamConfig", form: str) -> list[bytes]:
+    """Events as messages, with some that are refused among them."""
+    from schemas.config import Topic
+    from stream.decode.formats.interface import create_format
 
-    if form == "arrow":
-        return [*encode_arrow(events, rows=64), b"?"]
-    messages = encode_json(events)
-    if form == "mapped":
+    name = TOPICS[form].get("format", "json")
+    written = create_format(Topic(name=TOPIC, format=name), config.kafka, config.ids)
+    batches = events.to_batches(max_chunksize=ROWS_A_BATCH)
+    messages = [value for batch in batches for value, _ in written.encode(batch)]
+    if TOPICS[form] is MAPPED:
         rows = [json_text.loads(message) for message in messages]
         edges = [row for row in rows if "src" in row]
         messages = [
             json_text.dumps({**row, "from": {"id": row["src"]}, "at": row["t"]}).encode() for row in edges
         ]
-    return [*messages, b'{"src": 1, "dst": "', b'{"src": true}']
+    return [*messages, b"?", b'{"src": 1, "dst": "', b'{"src": true}']
 
 
 def _send(address: str, topic: str, messages: list[bytes]) -> None:
@@ -117,9 +123,6 @@ def _configuration(
 ) -> "StreamConfig":
     from schemas.config import StreamConfig
 
-    mapped: dict[str, Any] = (
-        {"fields": {"src": "from.id", "dst": "dst", "t": "at"}} if form == "mapped" else {}
-    )
     return StreamConfig.model_validate(
         {
             "graph": "warm",
@@ -128,7 +131,7 @@ def _configuration(
             "time_bounds": [0, None],
             "kafka": {
                 "bootstrap": address,
-                "topics": [{"name": topic, "format": "arrow" if form == "arrow" else "json", **mapped}],
+                "topics": [{"name": topic, **TOPICS[form]}],
                 "dead_letters": f"{topic}.dead",
                 "api_version": [2, 1],
             },

@@ -12,11 +12,11 @@ import pyarrow.types as pt
 
 from schemas.events import MAX_ID_BYTES, IdKind, Reason, event_schema
 from stream.decode.arrow_fields import mapped
-from stream.decode.arrow_frames import Limits, inspect_frames
+from stream.decode.arrow_frames import NOT_ARROW, inspect_frames
 from stream.decode.columns import canonical
 from stream.decode.mapping import NATIVE, Mapping
 from stream.decode.null_columns import NULL_KINDS, nulls
-from stream.decode.reading import Refusal, RefusedError, Rows
+from stream.decode.reading import Limits, Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
 
 _LONGEST_WORD = 4 * (MAX_ID_BYTES + 1)
@@ -75,9 +75,9 @@ class Opener:
                 known = self._of(reader.schema)
                 batches = [batch.select(known.places) for batch in reader]
             if not batches:
-                raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a record batch")
+                raise RefusedError(NOT_ARROW, "an Arrow stream without a record batch")
             if not any(batch.num_rows for batch in batches):
-                raise RefusedError(Reason.NOT_ARROW, "an Arrow stream without a row")
+                raise RefusedError(NOT_ARROW, "an Arrow stream without a row")
             written_bytes = 0
             for batch in batches:
                 batch.validate(full=True)
@@ -203,7 +203,7 @@ def _read_run(
         refusals += [Refusal(i, None, error.reason, str(error)) for i, *_ in run]
     except _CORRUPT as error:
         if len(run) == 1:
-            refusals.append(Refusal(run[0][0], None, Reason.NOT_ARROW, str(_corrupt(error))))
+            refusals.append(Refusal(run[0][0], None, NOT_ARROW, str(_corrupt(error))))
             return
         for message in run:
             _read_run([message], ids, unit, mapping, read, refusals)
@@ -238,4 +238,4 @@ def _together(batches: list[pa.RecordBatch]) -> pa.Table:
 
 def _corrupt(error: BaseException) -> RefusedError:
     text = " ".join(str(error).split())[:200]
-    return RefusedError(Reason.NOT_ARROW, f"not an Arrow IPC stream: {text}")
+    return RefusedError(NOT_ARROW, f"not an Arrow IPC stream: {text}")

@@ -5,10 +5,12 @@ FlatBuffers headers (Arrow's Message.fbs and Schema.fbs), nothing else.
 """
 
 import struct
-from dataclasses import dataclass
 
 from schemas.events import Reason
-from stream.decode.reading import RefusedError
+from stream.decode.reading import Limits, RefusedError
+
+NOT_ARROW = "not_arrow"
+"""Reason of a message that is no Arrow IPC stream of rows."""
 
 _CONTINUATION = 0xFFFFFFFF
 _FRAME = struct.Struct("<Ii")
@@ -17,19 +19,6 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _DICTIONARY_DATA = 1
 _LENGTH, _COMPRESSION = 0, 3
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one message may hold.
-
-    Attributes:
-        rows: Rows at most, of all its record batches together; likewise of its dictionaries.
-        bytes: Bytes at most, of the message and of each column of text once its dictionary is written out.
-    """
-
-    rows: int
-    bytes: int
 
 
 def inspect_frames(value: bytes | memoryview, limits: Limits) -> None:
@@ -41,13 +30,13 @@ def inspect_frames(value: bytes | memoryview, limits: Limits) -> None:
     try:
         _inspect(value, limits)
     except (struct.error, IndexError) as error:
-        raise RefusedError(Reason.NOT_ARROW, "not an Arrow IPC stream: a header points outside it") from error
+        raise RefusedError(NOT_ARROW, "not an Arrow IPC stream: a header points outside it") from error
 
 
 def _inspect(value: bytes | memoryview, limits: Limits) -> None:
     if value[:6] == b"ARROW1":
         raise RefusedError(
-            Reason.NOT_ARROW,
+            NOT_ARROW,
             "an Arrow file, expected an Arrow stream: the message is written by a stream writer",
         )
     at = 0
@@ -55,12 +44,12 @@ def _inspect(value: bytes | memoryview, limits: Limits) -> None:
     while at < len(value):
         mark, size = _FRAME.unpack_from(value, at)
         if mark != _CONTINUATION or size < 0:
-            raise RefusedError(Reason.NOT_ARROW, f"not an Arrow IPC stream: no frame begins at byte {at}")
+            raise RefusedError(NOT_ARROW, f"not an Arrow IPC stream: no frame begins at byte {at}")
         at += _FRAME.size
         if size == 0:
             if at < len(value):
                 raise RefusedError(
-                    Reason.NOT_ARROW,
+                    NOT_ARROW,
                     f"{len(value) - at} bytes after the end of its stream: one stream a message",
                 )
             return
@@ -77,7 +66,7 @@ def _check_rows(rows: int, size: int, limits: Limits) -> None:
             Reason.TOO_LARGE, f"{rows} rows, but config key kafka.max_message_rows is {limits.rows}"
         )
     if rows > size:  # src and t alone take a byte each: only columns of nothing, or of runs, have so many
-        raise RefusedError(Reason.NOT_ARROW, f"claims {rows} rows in {size} bytes, fewer than a row can take")
+        raise RefusedError(NOT_ARROW, f"claims {rows} rows in {size} bytes, fewer than a row can take")
 
 
 def _check_message(metadata: bytes) -> tuple[int, int, int]:
@@ -88,7 +77,7 @@ def _check_message(metadata: bytes) -> tuple[int, int, int]:
     body_at = _field(metadata, message, _BODY_LENGTH)
     body = _signed(metadata, body_at, 8) if body_at else 0
     if body < 0:
-        raise RefusedError(Reason.NOT_ARROW, "not an Arrow IPC stream: a body of negative length")
+        raise RefusedError(NOT_ARROW, "not an Arrow IPC stream: a body of negative length")
     if not kind_at or not header_at:
         return 0, 0, body
     kind = metadata[kind_at]
@@ -103,10 +92,10 @@ def _check_message(metadata: bytes) -> tuple[int, int, int]:
         length_at = _field(metadata, table, _LENGTH)
         rows = _signed(metadata, length_at, 8) if length_at else 0
         if rows < 0:
-            raise RefusedError(Reason.NOT_ARROW, "not an Arrow IPC stream: a negative number of rows")
+            raise RefusedError(NOT_ARROW, "not an Arrow IPC stream: a negative number of rows")
         if _field(metadata, table, _COMPRESSION):
             raise RefusedError(
-                Reason.NOT_ARROW, "its buffers are compressed: leave compression to the Kafka producer"
+                NOT_ARROW, "its buffers are compressed: leave compression to the Kafka producer"
             )
     return kind, rows, body
 

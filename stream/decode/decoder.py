@@ -10,17 +10,8 @@ import pyarrow.compute as pc
 
 from schemas.config import StreamConfig, Topic
 from schemas.events import REJECT_SCHEMA, Reason, event_schema
-from stream.decode.arrow_events import read_arrow, views
-from stream.decode.arrow_frames import Limits
-from stream.decode.json_events import read_json
-from stream.decode.mapping import Mapping
-from stream.decode.reading import (
-    REFUSAL_SCHEMA,
-    Int64Array,
-    Rows,
-    refusal_table,
-    refused_alike,
-)
+from stream.decode.formats.interface import create_format
+from stream.decode.reading import REFUSAL_SCHEMA, Int64Array, Limits, Rows, refused_alike
 from stream.decode.row_text import row_texts
 from stream.decode.rules import Rules
 from stream.decode.validate import check
@@ -44,22 +35,32 @@ class Decoder:
     Every message ends as events, as a reject or as a counted tombstone; nothing it holds raises.
 
     Args:
-        topic: Format and time unit.
+        topic: Its format, fields and time unit.
         config: Kind of ids, feature widths, time bounds and the message limit.
         now_us: The wall clock that bounds event times, microseconds since the epoch.
+
+    Raises:
+        Failure: The format is unknown, or cannot read such a topic.
     """
 
     def __init__(
         self, topic: Topic, config: StreamConfig, *, now_us: Callable[[], int] = wall_time_us
     ) -> None:
-        self._topic = topic
         self._config = config
         self._now_us = now_us
-        self._limits = Limits(config.kafka.max_message_rows, config.kafka.max_message_bytes)
-        self._mapping = Mapping.of(topic)
+        self._format = create_format(topic, config.kafka, config.ids)
+        self._limits = self._format.limits
         self._schema = event_schema(config.ids).append(pa.field("offset", pa.int64(), nullable=False))
-        if topic.format == "arrow":
+        if self._format.many:
             self._schema = self._schema.append(pa.field("row", pa.int32(), nullable=False))
+
+    def prepare(self, raw: RawBatch) -> None:
+        """Fetch what decoding a poll needs from elsewhere, such as schemas.
+
+        Raises:
+            UnavailableError: It cannot be had at present; the poll is to be kept, and this asked again.
+        """
+        self._format.prepare(raw.values)
 
     def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """Decode one poll, no more at a time than one message may hold.
@@ -101,16 +102,17 @@ class Decoder:
         lengths = pc.binary_length(raw.values).fill_null(-1).to_numpy(zero_copy_only=False)
         limit = self._config.kafka.max_message_bytes
         places = np.flatnonzero((lengths >= 0) & (lengths <= limit))
-        read, refused, looked_at = self._read(raw.values, places, at_once)
-        done = len(lengths) if looked_at == len(places) else int(places[looked_at])
+        wanted = raw.values if len(places) == len(lengths) else raw.values.take(pa.array(places))
+        read = self._format.read(wanted, at_once)
+        done = len(lengths) if read.looked_at == len(places) else int(places[read.looked_at])
         large = np.flatnonzero(lengths[:done] > limit)
         sentences = [f"{n} bytes, but config key kafka.max_message_bytes is {limit}" for n in lengths[large]]
         refusals = [refused_alike(large, Reason.TOO_LARGE, sentences)] if len(large) else []
         rules = Rules.of(self._config, now_us)
-        refusals += [_placed(table, places) for table in refused]
+        refusals += [_placed(table, places) for table in read.refused]
         accepted = []
-        for rows in read:
-            check(rows.draft, rules, self._mapping.column)
+        for rows in read.rows:
+            check(rows.draft, rules, self._format.mapping.column)
             refusals += _refused_rows(rows, places)
             accepting = rows.draft.faults.accepted
             messages = rows.messages if accepting.all() else rows.messages[accepting]
@@ -133,18 +135,6 @@ class Decoder:
             skipped=raw.skipped if first == 0 else 0,
         )
         return batch, first + done
-
-    def _read(
-        self, values: pa.LargeBinaryArray, places: Int64Array, at_once: Limits | None
-    ) -> tuple[list[Rows], list[pa.Table], int]:
-        ids, unit = self._config.ids, self._topic.unit
-        wanted = values if len(places) == len(values) else values.take(pa.array(places))
-        if self._topic.format == "json":
-            return *read_json(wanted, ids, unit, self._mapping), len(places)
-        rows, refusals, looked_at = read_arrow(
-            views(wanted), ids, unit, self._limits, self._mapping, at_once=at_once
-        )
-        return rows, [refusal_table(refusals)] if refusals else [], looked_at
 
 
 def _placed(refused: pa.Table, places: Int64Array) -> pa.Table:

@@ -159,7 +159,7 @@ def _rejects(
         "partition": [key[1]] * len(rows),
         "offset": (rows + offset).tolist(),
         "row": [None] * len(rows),
-        "reason": [reason.value for reason, _ in told],
+        "reason": [reason for reason, _ in told],
         "sentence": [sentence for _, sentence in told],
         "raw": [json.dumps(content).encode()[:RAW_LIMIT_BYTES] for content in contents],
     }

@@ -34,7 +34,7 @@ from stream.decode.json_grammar import (
     to_us,
 )
 from stream.decode.json_kernel import RFC3339
-from stream.decode.json_message import MAX_DEPTH, Number, expected, found, kind_of
+from stream.decode.json_message import MAX_DEPTH, NOT_JSON, Number, expected, found, kind_of
 from stream.decode.json_paths import (
     ALSO,
     CHILD,
@@ -315,25 +315,23 @@ class _Words:
     mapping: Mapping
     paths: tuple[str, ...]
 
-    def of(
-        self, kind: int, whats: Int64Array, spans: list[tuple[int, int]]
-    ) -> tuple[Reason, str | list[str]]:
+    def of(self, kind: int, whats: Int64Array, spans: list[tuple[int, int]]) -> tuple[str, str | list[str]]:
         """Reason and sentences of messages with one kind of fault in the same field (or text fault)."""
         what = int(whats[0])
         if kind == _EMPTY:
-            return Reason.NOT_JSON, "the message is empty"
+            return NOT_JSON, "the message is empty"
         if kind == _NOT_UTF8:
-            return Reason.NOT_JSON, [f"not UTF-8 at byte {place}" for place, _ in spans]
+            return NOT_JSON, [f"not UTF-8 at byte {place}" for place, _ in spans]
         if kind == _NOT_JSON:
             words = MESSAGES[what]
-            return Reason.NOT_JSON, [f"not JSON: {words} at character {place}" for place, _ in spans]
+            return NOT_JSON, [f"not JSON: {words} at character {place}" for place, _ in spans]
         if kind == _NOT_OBJECT:
-            return Reason.NOT_JSON, [
+            return NOT_JSON, [
                 f"a JSON {kind_of(self._value(*span))} instead of an object: one event a message"
                 for span in spans
             ]
         if kind == _TWICE:
-            return Reason.NOT_JSON, [f"the key {self.paths[e]} stands twice" for e in whats.tolist()]
+            return NOT_JSON, [f"the key {self.paths[e]} stands twice" for e in whats.tolist()]
         if kind == _NO_OBJECT:
             return Reason.WRONG_TYPE, [
                 f"{self.paths[e]} is {found(self._value(*span))}, expected an object"
@@ -344,7 +342,7 @@ class _Words:
 
     def _of_field(
         self, kind: int, name: str, shown: str, spans: list[tuple[int, int]]
-    ) -> tuple[Reason, str | list[str]]:
+    ) -> tuple[str, str | list[str]]:
         if kind == _MISSING:
             return Reason.MISSING_FIELD, f"{shown} is missing"
         if kind == _NO_ID:

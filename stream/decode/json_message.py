@@ -22,6 +22,9 @@ from stream.decode.times import TimeUnit, number_to_us, rfc3339_to_us
 MAX_DEPTH = 64
 """Deepest nesting of arrays and objects in a message, the message itself included."""
 
+NOT_JSON = "not_json"
+"""Reason of a message that is no JSON object, or one that contradicts itself."""
+
 _OPENING, _CLOSING = (np.frombuffer(brackets, np.uint8) for brackets in (b"[{", b"]}"))
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
@@ -147,9 +150,9 @@ def expected(name: str, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> str:
 def _fields(raw: bytes, mapping: Mapping) -> _Found:
     """The fields of the message's object that are not null; numbers as ``Number``, objects as tuples."""
     if not raw:
-        _refuse(Reason.NOT_JSON, "the message is empty")
+        _refuse(NOT_JSON, "the message is empty")
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
-        _refuse(Reason.NOT_JSON, f"nested deeper than {MAX_DEPTH} levels")
+        _refuse(NOT_JSON, f"nested deeper than {MAX_DEPTH} levels")
     try:
         # Objects become tuples of pairs: repeated keys stay visible, and no array is mistaken for an object.
         parsed = json.loads(
@@ -160,11 +163,11 @@ def _fields(raw: bytes, mapping: Mapping) -> _Found:
             object_pairs_hook=tuple,
         )
     except UnicodeDecodeError as error:
-        _refuse(Reason.NOT_JSON, f"not UTF-8 at byte {error.start}")
+        _refuse(NOT_JSON, f"not UTF-8 at byte {error.start}")
     except json.JSONDecodeError as error:
-        _refuse(Reason.NOT_JSON, f"not JSON: {error.msg} at character {error.pos}")
+        _refuse(NOT_JSON, f"not JSON: {error.msg} at character {error.pos}")
     if not isinstance(parsed, tuple):
-        _refuse(Reason.NOT_JSON, f"a JSON {kind_of(parsed)} instead of an object: one event a message")
+        _refuse(NOT_JSON, f"a JSON {kind_of(parsed)} instead of an object: one event a message")
     values: dict[str, Any] = {}
     parts: dict[int, Any] = {}
     _collect(parsed, mapping.tree, "", values, parts if mapping.feature_parts else None)
@@ -193,7 +196,7 @@ def _collect(
         if below is None:
             continue
         if key in seen:
-            _refuse(Reason.NOT_JSON, f"the key {above}{key} stands twice")
+            _refuse(NOT_JSON, f"the key {above}{key} stands twice")
         seen.add(key)
         if value is None:
             continue
@@ -370,5 +373,5 @@ def _wrong(name: str, value: Any, expected: str) -> NoReturn:
     _refuse(Reason.WRONG_TYPE, f"{name} is {found(value)}, expected {expected}")
 
 
-def _refuse(reason: Reason, sentence: str) -> NoReturn:
+def _refuse(reason: str, sentence: str) -> NoReturn:
     raise RefusedError(reason, sentence)

@@ -1,13 +1,13 @@
 """What readers of messages hand on: rows with their places, and what became no event."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from schemas.events import Reason
 from stream.decode.validate import Draft, Faults
 
 Int64Array = npt.NDArray[np.int64]
@@ -16,9 +16,22 @@ Int64Array = npt.NDArray[np.int64]
 class RefusedError(Exception):
     """A message, or a file's column, that cannot be read as events; the text is fit for users."""
 
-    def __init__(self, reason: Reason, sentence: str) -> None:
+    def __init__(self, reason: str, sentence: str) -> None:
         super().__init__(sentence)
         self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one message may hold, or how much is decoded at a time.
+
+    Attributes:
+        rows: Rows at most, of all its record batches together; the same number of its dictionaries.
+        bytes: Bytes at most, of the message and of each column of text once its dictionary is written out.
+    """
+
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +46,7 @@ class Refusal:
 
     message: int
     row: int | None
-    reason: Reason
+    reason: str
     sentence: str
     raw: bytes | None = None
 
@@ -52,20 +65,20 @@ REFUSAL_SCHEMA = pa.schema(
 
 def refusal_table(refusals: Iterable[Refusal]) -> pa.Table:
     """Refusals as a table."""
-    listed = [(r.message, r.row, r.reason.value, r.sentence, r.raw) for r in refusals]
+    listed = [(r.message, r.row, str(r.reason), r.sentence, r.raw) for r in refusals]
     columns = zip(*listed, strict=True) if listed else [()] * len(REFUSAL_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, REFUSAL_SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=REFUSAL_SCHEMA)
 
 
-def refused_alike(messages: Int64Array, reason: Reason, sentences: str | Sequence[str]) -> pa.Table:
+def refused_alike(messages: Int64Array, reason: str, sentences: str | Sequence[str]) -> pa.Table:
     """Whole messages that are refused for one reason, with one sentence or one each."""
     count = len(messages)
     words = pa.repeat(sentences, count) if isinstance(sentences, str) else pa.array(sentences, pa.string())
     arrays = [
         pa.array(messages),
         pa.nulls(count, pa.int32()),
-        pa.repeat(reason.value, count),
+        pa.repeat(str(reason), count),
         words,
         pa.nulls(count, pa.binary()),
     ]
@@ -85,6 +98,43 @@ class Rows:
     draft: Draft
     messages: Int64Array
     rows: Int64Array | None = None
+
+
+def in_order(parts: Sequence[Rows]) -> list[Rows]:
+    """Rows that were read in several passes, in the order of the messages and, within one, of its rows.
+
+    Args:
+        parts: Each in that order; all with ``rows``, or all without.
+
+    Returns:
+        The parts, where each begins after the one before it ends; else one run of them all.
+    """
+    parts = [part for part in parts if len(part.messages)]
+    if all(before.messages[-1] < after.messages[0] for before, after in pairwise(parts)):
+        return parts
+    messages = np.concatenate([part.messages for part in parts])
+    listed = [part.rows for part in parts if part.rows is not None]
+    rows = np.concatenate(listed) if listed else None
+    order = np.lexsort((messages,) if rows is None else (rows, messages))
+    faults = Faults.none(len(order))
+    first = 0
+    for part in parts:
+        found, last = part.draft.faults, first + len(part.messages)
+        given = found.code > 0
+        faults.code[first:last][given] = found.code[given] + len(faults.kinds)
+        for reason, sentence in found.kinds:
+            faults.kinds.append((reason, _moved(sentence, order, first) if callable(sentence) else sentence))
+        first = last
+    faults.code = faults.code[order]
+    batches = [part.draft.batch for part in parts]
+    (together,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    draft = Draft(together.take(pa.array(order)), faults)
+    return [Rows(draft, messages[order], None if rows is None else rows[order])]
+
+
+def _moved(sentence: Callable[[int], str], order: npt.NDArray[np.intp], first: int) -> Callable[[int], str]:
+    """A sentence that is asked for by the row's new place."""
+    return lambda row: sentence(int(order[row]) - first)
 
 
 @dataclass(frozen=True, slots=True)

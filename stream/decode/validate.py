@@ -20,18 +20,18 @@ class Faults:
     """Which rows are refused, and why: the first fault found of each row.
 
     Attributes:
-        code: uint8 [rows]; 0: the row is accepted.
+        code: uint16 [rows]; 0: the row is accepted.
     """
 
-    code: npt.NDArray[np.uint8]
-    kinds: list[tuple[Reason, str | Callable[[int], str]]] = field(default_factory=list)
+    code: npt.NDArray[np.uint16]
+    kinds: list[tuple[str, str | Callable[[int], str]]] = field(default_factory=list)
 
     @classmethod
     def none(cls, rows: int) -> "Faults":
         """No row refused yet."""
-        return cls(np.zeros(rows, np.uint8))
+        return cls(np.zeros(rows, np.uint16))
 
-    def refuse(self, where: BoolArray, reason: Reason, sentence: str | Callable[[int], str]) -> None:
+    def refuse(self, where: BoolArray, reason: str, sentence: str | Callable[[int], str]) -> None:
         """Refuse the rows of a mask that aren't refused yet; ``sentence`` may depend on the row."""
         if where.any():
             self.kinds.append((reason, sentence))
@@ -46,12 +46,12 @@ class Faults:
         """Indices of the refused rows, ascending."""
         return np.flatnonzero(self.code)
 
-    def of(self, row: int) -> tuple[Reason, str]:
+    def of(self, row: int) -> tuple[str, str]:
         """Reason and sentence of a refused row."""
         reason, sentence = self.kinds[int(self.code[row]) - 1]
         return reason, sentence(row) if callable(sentence) else sentence
 
-    def alike(self) -> Iterator[tuple[npt.NDArray[np.intp], Reason, str | list[str]]]:
+    def alike(self) -> Iterator[tuple[npt.NDArray[np.intp], str, str | list[str]]]:
         """Refused rows by kind of fault: their indices, the reason, and one sentence or one each."""
         for code, (reason, sentence) in enumerate(self.kinds, start=1):
             rows = np.flatnonzero(self.code == code)

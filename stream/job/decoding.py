@@ -8,6 +8,7 @@ import structlog
 
 from schemas.config import StreamConfig
 from stream.decode.decoder import Decoder
+from stream.decode.formats.interface import UnavailableError
 from stream.kafka.present import Present
 from stream.microbatch import MicroBatch, RawBatch
 from stream.service.failure import Failure
@@ -52,18 +53,19 @@ class Decoding:
     def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """Validate one poll, a bounded part of it at a time.
 
-        While this host's clock can't be believed the poll is kept, and empty batches in its place let the sink commit
-        what it took in before.
+        While this host's clock can't be believed, or a schema registry does not answer, the poll is kept, and empty
+        batches in its place let the sink commit what it took in before.
 
         Raises:
-            Failure: It can't, and nobody waits for it.
+            Failure: Either lasts, and nobody waits for its end.
         """
         decoder = self._decoders[raw.topic]
-        wrong = False
-        while (reason := self._present.check(raw)) is not None:
-            if not wrong:
-                _log.error("nothing is read by a clock that can't be right", reason=reason)
-            wrong = True
+        met: set[str] = set()
+        while (obstacle := self._obstacle(decoder, raw)) is not None:
+            event, reason = obstacle
+            if event not in met:
+                _log.error(event, topic=raw.topic, reason=reason)
+            met.add(event)
             self._shown(self._present.error_s)
             if self._wait is None:
                 raise Failure(reason)
@@ -79,7 +81,18 @@ class Decoding:
             beat()
             if self._wait(LOOK_S):
                 return
-        if wrong:
+        if met:
             self._shown(0.0)
-            _log.info("the clock is believed again")
+            _log.info("messages are read again", topic=raw.topic)
         yield from decoder.batches(raw)
+
+    def _obstacle(self, decoder: Decoder, raw: RawBatch) -> tuple[str, str] | None:
+        """Why a poll cannot be decoded at present: what the log calls it, and a sentence."""
+        reason = self._present.check(raw)
+        if reason is not None:
+            return "nothing is read by a clock that can't be right", reason
+        try:
+            decoder.prepare(raw)
+        except UnavailableError as error:
+            return "a topic waits for the schemas of its messages", str(error)
+        return None

@@ -56,6 +56,10 @@ def json_messages(
             yield key.encode(), json.dumps(said, ensure_ascii=False, allow_nan=False).encode()
 
 
+MESSAGES = {"json": json_messages, "arrow": arrow_messages}
+"""By the format of a publication."""
+
+
 def _plain(table: pa.Table) -> pa.Table:
     """The table with its dictionary written out: what fits into a message can then be told by the rows."""
     at = table.schema.get_field_index("model_version")

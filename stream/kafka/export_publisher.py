@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from schemas.config import Kafka, Publication
 from schemas.exports import ExportCommit
 from stream.kafka.client import client_settings, kafka_failures
-from stream.kafka.export_messages import arrow_messages, json_messages
+from stream.kafka.export_messages import MESSAGES
 from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
 from stream.metrics import StreamMetrics
@@ -145,7 +145,7 @@ class ExportPublisher:
         table = reader.table(commit, self._to.kind)
         if table is None:
             return 0
-        messages = arrow_messages if self._to.format == "arrow" else json_messages
+        messages = MESSAGES[self._to.format]
         with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._to.topic}"):
             sent = [
                 producer.send(self._to.topic, value, key=key)

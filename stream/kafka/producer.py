@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +13,11 @@ import xxhash
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownError
 
-from stream.decode.encode import EventTooLongError, encode_arrow, encode_json
+from stream.decode.encode import EventTooLongError
+from stream.decode.formats.interface import MessageFormat, UnavailableError
 from stream.kafka.client import kafka_failures
 from stream.kafka.topics import ensure_topic
 from stream.service.failure import Failure
-
-Format = Literal["json", "arrow"]
 
 ROWS_A_CHUNK = 1 << 15
 """Events encoded at a time: bounds the memory of a replay, whatever the file's size."""
@@ -120,7 +119,7 @@ class Deliveries:
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, MessageSizeTooLargeError) and self._row is not None:
             raise Failure(
-                f"row {self._row + 1} is {self._bytes:,} bytes as a JSON message, more than topic {self._topic} at "
+                f"row {self._row + 1} is {self._bytes:,} bytes as a message, more than topic {self._topic} at "
                 f"{self._bootstrap} takes: give it fewer features or shorter ids, or raise the topic's "
                 "max.message.bytes (rows count from 1, the header left out); the replay stopped there, part of the "
                 "file is in the topic"
@@ -138,7 +137,7 @@ def replay(
     settings: dict[str, Any],
     bootstrap: str,
     topic: str,
-    message_format: Format = "json",
+    message_format: MessageFormat,
     rate: float = 0.0,
     partitions: int | None = None,
     progress: Callable[[int], None] = lambda sent: None,
@@ -152,7 +151,7 @@ def replay(
         settings: Of ``stream.kafka.client.client_settings``.
         bootstrap: Brokers, for messages.
         topic: Its name.
-        message_format: json: one message an event; arrow: one IPC batch of up to 4,096 events and 900 kB a message.
+        message_format: How events are written.
         rate: Events a second; 0: as fast as it goes.
         partitions: Of a new topic (default 1); an existing topic must have as many where this is given.
         progress: Told the running total of events sent.
@@ -174,14 +173,14 @@ def replay(
         for chunk in _chunks(events, rate):
             for partition, rows, part in _by_partition(chunk, found):
                 try:
-                    if message_format == "json":
-                        for row, value in zip(rows, encode_json(part), strict=True):
-                            deliveries.send(value, partition, sent + int(row))
-                    else:
-                        for value in encode_arrow(part):
-                            deliveries.send(value, partition)
+                    for value, row in message_format.encode(part):
+                        deliveries.send(value, partition, None if row is None else sent + int(rows[row]))
                 except EventTooLongError as error:
                     raise _too_long(error, sent + int(rows[error.row])) from None
+                except UnavailableError as error:
+                    raise Failure(
+                        f"{error}; the replay stopped there, part of the file is in the topic"
+                    ) from error
             sent += len(chunk)
             progress(sent)
             if rate > 0:
@@ -230,7 +229,7 @@ def _by_partition(
 
 def _too_long(error: EventTooLongError, row: int) -> Failure:
     return Failure(
-        f"row {row + 1} is {error.num_bytes:,} bytes as an Arrow message of its own, at most {error.limit:,} are sent: "
+        f"row {row + 1} is {error.num_bytes:,} bytes as a message of its own, at most {error.limit:,} are sent: "
         "give it fewer features or a shorter event_id (rows count from 1, the header left out); the replay stopped "
         "there, part of the file is in the topic"
     )

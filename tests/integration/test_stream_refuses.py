@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from decoding import message_format
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic
 from log_lines import error_of
@@ -257,7 +258,11 @@ def test_a_row_too_long_for_its_topic_as_json_is_named_as_in_the_file(kafka: str
     rows = [{"op": 0, "src": i, "t": i, "weight": 1.0, "features": [0.5]} for i in range(100)]
     rows[72]["features"] = [0.5] * 50_000
     events = pa.Table.from_pylist(rows, schema=event_schema("int"))
-    with pytest.raises(
-        Failure, match=rf"^row 73 is 20\d,\d+ bytes as a JSON message, more than topic {topic} "
-    ):
-        replay(events, settings=settings(kafka), bootstrap=kafka, topic=topic, message_format="json")
+    with pytest.raises(Failure, match=rf"^row 73 is 20\d,\d+ bytes as a message, more than topic {topic} "):
+        replay(
+            events,
+            settings=settings(kafka),
+            bootstrap=kafka,
+            topic=topic,
+            message_format=message_format("json"),
+        )

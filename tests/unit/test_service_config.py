@@ -70,7 +70,6 @@ def test_the_smallest_configurations_of_the_contract_load(tmp_path: Path) -> Non
         ("interval_s: 86400=interval_s: day", ["snapshots.interval_s", "number", "day"]),
         ("interval_s: 86400=interval: 86400", ["unknown key snapshots.interval", "snapshots.interval_s is missing"]),
         ("bootstrap: 127.0.0.1:9092=brokers: 127.0.0.1:9092", ["unknown key kafka.brokers", "kafka.bootstrap is missing"]),
-        ("format: json=format: avro", ["kafka.topics.0.format", "avro"]),
         ("{name: sep,={name: distdy,", ["distinct names", "distdy"]),
         ("name: sep, algorithm: sep, parts: 2=name: sep, algorithm: sep, parts: 0", ["lanes.1.parts", "0"]),
         ("[0, null]=[10, 5]", ["time_bounds", "min < max", "10"]),

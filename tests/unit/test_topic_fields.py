@@ -193,7 +193,6 @@ def test_a_path_is_keys_joined_by_dots(path, keys):
         ({"ops": {"d": "remove"}}, ["ops.d", "'insert' or 'delete'"]),
         ({"fields": {"src": "a", "dst": "b", "t": "c"}, "ops": {"d": "delete"}}, ["fields names no op"]),
         ({"id_prefix": {"src": "x" * 65}}, ["id_prefix.src"]),
-        ({"format": "arrow", "fields": {"src": "a", "dst": "b", "node": "n", "t": "c"}}, ["dst is null"]),
     ],
 )
 def test_a_wrong_mapping_names_the_key(topic, words):

@@ -1,0 +1,293 @@
+"""Avro messages behind Confluent's header: a zero byte, the id of the schema, and the value."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from io import BytesIO
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+
+from schemas.config import Kafka, SchemaRegistry, Topic
+from schemas.events import IdKind, event_schema
+from schemas.fields import PathKeys
+from stream.decode.arrow_events import views
+from stream.decode.arrow_fields import mapped
+from stream.decode.buffers import read_only
+from stream.decode.columns import canonical
+from stream.decode.formats.avro_schema import UNKNOWN_SCHEMA, AvroSchema
+from stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from stream.decode.formats.plain import refuses_columns
+from stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
+from stream.decode.mapping import Mapping
+from stream.decode.reading import Int64Array, Limits, RefusedError, Rows, in_order, refused_alike
+from stream.decode.times import TimeUnit
+from stream.service.heartbeat import beat
+
+NOT_AVRO = "not_avro"
+"""Reason of a message without the header, or whose bytes are no value of its schema."""
+
+HEADER_BYTES = 5
+BYTES_AT_ONCE = 4 << 20
+"""Messages that become Python objects together, at most; an object can take twenty times the bytes of its message."""
+UNKNOWN_AT_ONCE = 64
+"""Ids without a schema that one poll may ask for: random ones must not become a request each."""
+
+REASONS = {
+    NOT_AVRO: "no Confluent header, or no value of the schema that it names",
+    UNKNOWN_SCHEMA: "the schema registry has no such schema, or it cannot be read",
+}
+
+Columns = tuple[Int64Array, pa.RecordBatch]
+"""Indices of messages, and the wanted fields of each."""
+
+
+class AvroReader:
+    """Reads messages into columns, by the schemas of a registry.
+
+    Args:
+        registry: Where schemas are.
+        paths: Of the fields that events are made of.
+    """
+
+    def __init__(self, registry: SchemaRegistry, paths: Iterable[PathKeys]) -> None:
+        self.client = RegistryClient(registry)
+        self._paths = tuple(paths)
+        self._compiled: dict[int, AvroSchema | RefusedError] = {}
+
+    def prepare(self, values: pa.LargeBinaryArray) -> None:
+        """Fetch the schemas of messages; those of the most messages first.
+
+        Raises:
+            UnavailableError: The registry does not answer.
+        """
+        numbers = _schema_ids(values)
+        distinct, counts = np.unique(numbers[numbers >= 0], return_counts=True)
+        unknown = 0
+        for number in distinct[np.argsort(-counts, kind="stable")].tolist():
+            if self.client.known(number):
+                continue
+            if unknown == UNKNOWN_AT_ONCE:
+                return
+            beat()
+            try:
+                self.client.schema(number)
+            except UnknownSchemaError:
+                unknown += 1
+
+    def read(self, values: pa.LargeBinaryArray) -> tuple[list[Columns], list[pa.Table]]:
+        """The wanted columns of messages, by schema, and those that cannot be read."""
+        numbers = _schema_ids(values)
+        read: list[Columns] = []
+        refused = []
+        headless = np.flatnonzero(numbers < 0)
+        if len(headless):
+            sentence = "does not begin with Confluent's header: a zero byte and four of a schema id"
+            refused.append(refused_alike(headless, NOT_AVRO, sentence))
+        texts = views(values)
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            which = np.flatnonzero(numbers == number)
+            try:
+                schema = self._schema(number)
+            except RefusedError as error:
+                refused.append(refused_alike(which, error.reason, str(error)))
+                continue
+            for part in _pieces(which, texts):
+                self._read_part(part, texts, schema, read, refused)
+        return read, refused
+
+    def _schema(self, number: int) -> AvroSchema:
+        found = self._compiled.get(number)
+        if found is None:
+            if not self.client.known(number):
+                raise RefusedError(
+                    UNKNOWN_SCHEMA,
+                    f"schema {number} was not asked for: {UNKNOWN_AT_ONCE} ids of this poll were unknown already",
+                )
+            try:
+                found = AvroSchema.of(self.client.schema(number), self._paths)
+            except UnknownSchemaError as error:  # which may be known later
+                raise RefusedError(UNKNOWN_SCHEMA, str(error)) from error
+            except RefusedError as error:
+                found = error
+            if len(self._compiled) >= 1024:
+                self._compiled.clear()
+            self._compiled[number] = found
+        if isinstance(found, RefusedError):
+            raise RefusedError(found.reason, str(found))
+        return found
+
+    def _read_part(
+        self,
+        which: Int64Array,
+        texts: list[memoryview],
+        schema: AvroSchema,
+        read: list[Columns],
+        refused: list[pa.Table],
+    ) -> None:
+        records: list[Any] = []
+        good: list[int] = []
+        bad: list[int] = []
+        sentences: list[str] = []
+        writer, reader = schema.writer, schema.reader
+        for i in which.tolist():
+            value = BytesIO(texts[i])
+            value.seek(HEADER_BYTES)
+            try:
+                record = schemaless_reader(value, writer, reader)
+                left = len(texts[i]) - value.tell()
+                problem = f"has {left} bytes after its value" if left else None
+            except Exception as error:  # noqa: BLE001  whatever wrong bytes make fastavro raise
+                told = " ".join(str(error).split())[:100] or type(error).__name__
+                problem = f"is no value of its Avro schema: {told}"
+            if problem is None:
+                good.append(i)
+                records.append(record)
+            else:
+                bad.append(i)
+                sentences.append(problem)
+        if bad:
+            refused.append(refused_alike(np.array(bad, np.int64), NOT_AVRO, sentences))
+        if good:
+            array = pa.array(records, schema.columns)
+            read.append((np.array(good, np.int64), pa.RecordBatch.from_struct_array(array)))
+
+
+@FORMATS.register
+class AvroFormat(MessageFormat):
+    """One Avro record per message; its fields are read as the columns of an Arrow message are."""
+
+    name: ClassVar[str] = "avro"
+    about: ClassVar[str] = "one Avro record per message, by Confluent's schema registry"
+    default_unit: ClassVar[TimeUnit] = "us"
+    reasons: ClassVar[dict[str, str]] = REASONS
+
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind) -> None:
+        super().__init__(topic, kafka, ids)
+        assert kafka.schema_registry is not None  # refuses
+        names = tuple((name,) for name in event_schema(ids).names)
+        paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names
+        self._reader = AvroReader(kafka.schema_registry, paths)
+
+    @classmethod
+    def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
+        """See ``MessageFormat.refuses``."""
+        return refuses_registry(topic, kafka) or refuses_columns(topic)
+
+    def prepare(self, values: pa.LargeBinaryArray) -> None:
+        """See ``MessageFormat.prepare``."""
+        self._reader.prepare(values)
+
+    def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
+        """See ``MessageFormat.read``."""
+        self.prepare(values)
+        read, refused = self._reader.read(values)
+        rows = []
+        for messages, batch in read:
+            try:
+                rows.append(event_rows(batch, messages, self.ids, self.unit, self.mapping))
+            except RefusedError as error:  # a fault of the schema, which they share
+                refused.append(refused_alike(messages, error.reason, str(error)))
+        return Read(in_order(rows), refused, len(values))
+
+    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        """See ``MessageFormat.encode``; the schema is registered under the subject ``<topic>-value``."""
+        described = self.schema(self.ids)
+        header = schema_header(self._reader.client.register(f"{self.topic.name}-value", described))
+        schema = parse_schema(described)
+        names = event_schema(self.ids).names
+        for row, record in enumerate(events.select(names).to_pylist()):
+            yield written(header, schema, record), row
+
+    @classmethod
+    def schema(cls, ids: IdKind | None) -> dict[str, Any]:
+        """The Avro schema that Freshet itself writes; without a kind, ids are longs."""
+        return event_record(ids or "int", "Event")
+
+
+def event_rows(
+    batch: pa.RecordBatch, messages: Int64Array, ids: IdKind, unit: TimeUnit, mapping: Mapping
+) -> Rows:
+    """Columns of one row per message, as rows of events.
+
+    Raises:
+        RefusedError: A column is missing, or of a type that events cannot have.
+    """
+    place = batch.schema.get_field_index("op")
+    has_words = not mapping.mapped and place >= 0 and pa.types.is_string(batch.schema.field(place).type)
+    mapping = replace(mapping, own_ops=True) if has_words else mapping
+    return Rows(canonical(mapped(batch, mapping), ids, unit, shown=mapping.column), messages)
+
+
+def event_record(ids: IdKind, name: str) -> dict[str, Any]:
+    """The Avro schema of one canonical event."""
+    an_id = "long" if ids == "int" else "string"
+
+    def optional(kind: Any) -> list[Any]:
+        return ["null", kind]
+
+    types: dict[str, Any] = {
+        "op": "int",
+        "src": an_id,
+        "dst": optional(an_id),
+        "t": {"type": "long", "logicalType": "timestamp-micros"},
+        "weight": "float",
+        "features": optional({"type": "array", "items": "float"}),
+        "feature_offset": optional("int"),
+        "label": optional("int"),
+        "event_id": optional("string"),
+    }
+    fields = [
+        {"name": key, "type": kind, **({"default": None} if isinstance(kind, list) else {})}
+        for key, kind in types.items()
+    ]
+    return {"type": "record", "name": name, "namespace": "freshet", "fields": fields}
+
+
+def refuses_registry(topic: Topic, kafka: Kafka) -> str | None:
+    """Why messages that need a schema registry cannot be read; None: they can."""
+    if kafka.schema_registry is None:
+        return f"the schemas of format {topic.format} are in a registry. Give its address in kafka.schema_registry.url"
+    return None
+
+
+def schema_header(number: int) -> bytes:
+    """Confluent's header."""
+    return b"\0" + number.to_bytes(4, "big")
+
+
+def written(header: bytes, schema: Any, record: dict[str, Any]) -> bytes:
+    """One message."""
+    value = BytesIO()
+    value.write(header)
+    schemaless_writer(value, schema, record)
+    return value.getvalue()
+
+
+def _schema_ids(values: pa.LargeBinaryArray) -> Int64Array:
+    """The schema id of each message, int64; −1: it has no header (null messages too)."""
+    _, ends_buffer, data_buffer = values.buffers()
+    if len(values) == 0 or data_buffer is None:
+        return np.full(len(values), -1, np.int64)
+    ends = read_only(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
+    data: npt.NDArray[np.uint8] = read_only(data_buffer, np.uint8)
+    numbers = np.full(len(values), -1, np.int64)
+    whole = np.flatnonzero((np.diff(ends) >= HEADER_BYTES) & values.is_valid().to_numpy(zero_copy_only=False))
+    starts = ends[whole]
+    framed = data[starts] == 0
+    starts = starts[framed]
+    numbers[whole[framed]] = sum(data[starts + 1 + k].astype(np.int64) << (24 - 8 * k) for k in range(4))
+    return numbers
+
+
+def _pieces(which: Int64Array, texts: list[memoryview]) -> Iterator[Int64Array]:
+    """Messages of up to ``BYTES_AT_ONCE`` together."""
+    ends = np.cumsum([len(texts[i]) for i in which.tolist()])
+    first = 0
+    while first < len(which):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + BYTES_AT_ONCE, side="right")))
+        yield which[first:last]
+        first = last

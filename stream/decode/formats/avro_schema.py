@@ -1,0 +1,259 @@
+"""A writer's Avro schema made ready: checked for what a hostile one could cost, and cut down to the fields of events."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from fastavro import parse_schema
+
+from schemas.events import Reason
+from schemas.fields import PathKeys
+from stream.decode.reading import RefusedError
+
+UNKNOWN_SCHEMA = "unknown_schema"
+"""Reason of a message whose schema the registry does not have, or that cannot be read."""
+
+MOST_PARTS = 20_000
+"""Types in a schema at most, once every name stands for what it names."""
+
+_PRIMITIVES = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_TIMES = {"millis": "ms", "micros": "us", "nanos": "ns"}
+
+Wanted = dict[str, "Wanted"]
+"""Names of fields, each with what is wanted inside of it; nothing: the whole value."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchema:
+    """What ``fastavro.schemaless_reader`` needs for messages of one schema.
+
+    Attributes:
+        writer: The schema that they were written by, every logical type left out.
+        reader: What is built of them; None: all of it. Lists that no event has are skipped, since a few bytes can
+            make many objects.
+        columns: Types of the wanted fields that there are.
+    """
+
+    writer: Any
+    reader: Any
+    columns: pa.StructType
+
+    @classmethod
+    def of(cls, schemas: list[Any], paths: Iterable[PathKeys]) -> "AvroSchema":
+        """Check and prepare a schema.
+
+        Args:
+            schemas: Parsed JSON; the last is the messages', the others it refers to.
+            paths: Of the fields that events are made of.
+
+        Raises:
+            RefusedError: It is no record, is recursive, too large, or has a list of values without bytes; or a field that
+                events are made of has a type that they cannot have.
+        """
+        named: dict[str, Any] = {}
+        try:
+            for schema in schemas:
+                top = parse_schema(schema, named)
+        except (
+            Exception
+        ) as error:  # fastavro raises its own, and KeyError and TypeError for what is no schema
+            told = " ".join(str(error).split())[:200]
+            raise RefusedError(UNKNOWN_SCHEMA, f"its Avro schema cannot be read: {told}") from error
+        wanted: Wanted = {}
+        for keys in paths:
+            level = wanted
+            for key in keys:
+                level = level.setdefault(key, {})
+        names = _Names(named)
+        names.measure(top, ())
+        columns = names.columns(top, wanted)
+        whole, part = _Writer(named, None), _Writer(named, names.kept)
+        writer = parse_schema(whole.of(top))
+        reader = parse_schema(part.of(top)) if names.lists_elsewhere(top, wanted) else None
+        return cls(writer, reader, columns)
+
+
+def _kind(schema: Any) -> str:
+    """Avro's word for a type: ``union`` for a list, else its ``type``."""
+    if isinstance(schema, list):
+        return "union"
+    return _kind(schema["type"]) if isinstance(schema, dict) else str(schema)
+
+
+class _Names:
+    """A look at a schema whose named types stand in a table."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+        self._measured: dict[str, tuple[int, int]] = {}
+        self.kept: dict[str, set[str]] = {}
+        """Wanted fields of each record."""
+
+    def resolved(self, schema: Any) -> Any:
+        """What a name stands for."""
+        if isinstance(schema, str) and schema not in _PRIMITIVES:
+            return self._named[schema]
+        return schema
+
+    def measure(self, schema: Any, inside: tuple[str, ...]) -> tuple[int, int]:
+        """How many types a schema has, and the fewest bytes of a value.
+
+        Raises:
+            RefusedError: Too many; a record inside of itself; or items that take no bytes, which could be any number.
+        """
+        schema = self.resolved(schema)
+        kind, name = _kind(schema), schema.get("name") if isinstance(schema, dict) else None
+        if name in inside:
+            raise RefusedError(UNKNOWN_SCHEMA, f"its Avro schema is recursive: {name} is inside of itself")
+        if name in self._measured:
+            return self._measured[name]
+        within = (*inside, name) if name else inside
+        if kind == "record":
+            sizes = [self.measure(field["type"], within) for field in schema["fields"]]
+            parts, least = 1 + sum(n for n, _ in sizes), sum(size for _, size in sizes)
+        elif kind == "union":
+            parts, least = 1 + sum(self.measure(branch, within)[0] for branch in schema), 1
+        elif kind in ("array", "map"):
+            inner, size = self.measure(schema["items" if kind == "array" else "values"], within)
+            if kind == "array" and size == 0:
+                raise RefusedError(
+                    UNKNOWN_SCHEMA,
+                    "its Avro schema has an array of items without bytes, which can be any number",
+                )
+            parts, least = 1 + inner, 1
+        else:
+            least = {
+                "null": 0,
+                "fixed": schema["size"] if kind == "fixed" else 0,
+                "float": 4,
+                "double": 8,
+            }.get(kind, 1)
+            parts = 1
+        if parts > MOST_PARTS:
+            raise RefusedError(UNKNOWN_SCHEMA, f"its Avro schema has more than {MOST_PARTS} types")
+        if name:
+            self._measured[name] = parts, least
+        return parts, least
+
+    def columns(self, schema: Any, wanted: Wanted) -> pa.StructType:
+        """The Arrow type of a record's wanted fields."""
+        schema = self.resolved(schema)
+        if _kind(schema) != "record":
+            raise RefusedError(UNKNOWN_SCHEMA, f"its Avro schema is {_kind(schema)}, expected a record")
+        return self._record(schema, wanted, "")
+
+    def _record(self, schema: Any, wanted: Wanted, above: str) -> pa.StructType:
+        kept = self.kept.setdefault(schema["name"], set())
+        found = []
+        for field in schema["fields"]:
+            name = field["name"]
+            if name in wanted:
+                kept.add(name)
+                found.append(pa.field(name, self._type(field["type"], wanted[name], f"{above}{name}")))
+        return pa.struct(found)
+
+    def _type(self, schema: Any, wanted: Wanted, path: str) -> pa.DataType:
+        schema = self.resolved(schema)
+        kind = _kind(schema)
+        if kind == "union":
+            branches = [branch for branch in schema if _kind(self.resolved(branch)) != "null"]
+            if len(branches) == 1:
+                return self._type(branches[0], wanted, path)
+            kinds = {_kind(self.resolved(branch)) for branch in branches}
+            if kinds and kinds <= {"int", "long"}:
+                return pa.int64()
+            if kinds and kinds <= {"int", "long", "float", "double"}:
+                return pa.float64()
+            if kinds:
+                raise RefusedError(
+                    Reason.WRONG_TYPE,
+                    f"field {path} is a union of {', '.join(sorted(kinds))}, expected one type",
+                )
+            return pa.null()
+        if kind == "record":
+            if not wanted:
+                raise RefusedError(Reason.WRONG_TYPE, f"field {path} is a record. Name a field inside of it")
+            return self._record(schema, wanted, f"{path}.")
+        if wanted:
+            raise RefusedError(Reason.WRONG_TYPE, f"field {path} is {kind}, expected a record")
+        if kind == "array":
+            items = self._type(schema["items"], {}, f"{path}[]")
+            if not (pa.types.is_integer(items) or pa.types.is_floating(items)):
+                raise RefusedError(
+                    Reason.WRONG_TYPE, f"field {path} is an array of {items}, expected numbers"
+                )
+            return pa.list_(items)
+        if kind == "enum":
+            return pa.string()
+        logical = str(schema.get("logicalType", "")) if isinstance(schema, dict) else ""
+        if kind == "long" and "timestamp-" in logical:
+            unit = _TIMES.get(logical.rsplit("-", 1)[-1])
+            return pa.int64() if unit is None else pa.timestamp(unit)
+        if kind not in _PRIMITIVES:
+            raise RefusedError(Reason.WRONG_TYPE, f"field {path} is {kind}, expected a number or a string")
+        return _PRIMITIVES[kind]
+
+    def lists_elsewhere(self, schema: Any, wanted: Wanted | None) -> bool:
+        """Whether a value has arrays or maps that are not wanted."""
+        schema = self.resolved(schema)
+        kind = _kind(schema)
+        if kind in ("array", "map"):
+            return wanted is None
+        if kind == "union":
+            return any(self.lists_elsewhere(branch, wanted) for branch in schema)
+        if kind != "record":
+            return False
+        return any(
+            self.lists_elsewhere(each["type"], None if wanted is None else wanted.get(each["name"]))
+            for each in schema["fields"]
+        )
+
+
+class _Writer:
+    """A schema written out with nothing but types, for ``fastavro``.
+
+    Args:
+        named: Every named type.
+        kept: Fields of records to keep, by the record's name; None: all.
+    """
+
+    def __init__(self, named: dict[str, Any], kept: dict[str, set[str]] | None) -> None:
+        self._named, self._kept = named, kept
+        self._written: set[str] = set()
+
+    def of(self, schema: Any) -> Any:
+        """One type; a named one in full where it stands first."""
+        if isinstance(schema, list):
+            return [self.of(branch) for branch in schema]
+        if isinstance(schema, str):
+            if schema in _PRIMITIVES or schema in self._written:
+                return schema
+            schema = self._named[schema]
+        kind, name = schema["type"], schema.get("name")
+        if name is not None:
+            self._written.add(name)
+        if kind == "record":
+            return {"type": kind, "name": name, "fields": list(self._fields(schema))}
+        if kind == "array":
+            return {"type": kind, "items": self.of(schema["items"])}
+        if kind == "map":
+            return {"type": kind, "values": self.of(schema["values"])}
+        if name is not None:  # enum and fixed
+            return {key: schema[key] for key in ("type", "name", "symbols", "size") if key in schema}
+        return self.of(kind)
+
+    def _fields(self, schema: Any) -> Iterator[dict[str, Any]]:
+        kept = None if self._kept is None else self._kept.get(schema["name"], set())
+        for field in schema["fields"]:
+            if kept is None or field["name"] in kept:
+                yield {"name": field["name"], "type": self.of(field["type"])}

@@ -1,0 +1,395 @@
+"""Debezium's change events: rows of a database table before and after each change, as edges that come and go.
+
+``c`` (created), ``r`` (read by a snapshot) and ``u`` (updated) are an insert of the row after, ``d`` (deleted) is a
+delete of the row before. An update that leads from one pair to another is a delete of the former and an insert.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro import parse_schema
+
+from schemas.config import Kafka, Topic
+from schemas.events import IdKind, Op, Reason, event_schema
+from schemas.fields import PathKeys
+from stream.decode.encode import encode_json
+from stream.decode.formats.avro import (
+    REASONS,
+    AvroReader,
+    Columns,
+    event_record,
+    event_rows,
+    refuses_registry,
+    schema_header,
+    written,
+)
+from stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from stream.decode.formats.plain import JsonFormat, refuses_columns
+from stream.decode.json_events import read_json
+from stream.decode.mapping import FIELDS, Mapping, Target
+from stream.decode.reading import (
+    REFUSAL_SCHEMA,
+    Int64Array,
+    Limits,
+    RefusedError,
+    Rows,
+    in_order,
+    refused_alike,
+)
+from stream.decode.times import TimeUnit
+
+AFTER, BEFORE = "after", "before"
+CREATED, READ, UPDATED, DELETED = "c", "r", "u", "d"
+INSERTS = (CREATED, READ, UPDATED)
+
+Paths = tuple[tuple[Target, PathKeys], ...]
+
+
+def _paths(columns: dict[str, str]) -> Paths:
+    """Where fields are in a topic without ``fields``: in the row, by column."""
+    own = (("t", 0), ("source", "ts_ms")), (("op", 0), ("op",))
+    return (
+        *own,
+        *(((name, 0), (AFTER, column)) for name, column in columns.items() if name not in ("t", "op")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Rows of a poll's messages; ``messages`` ascend in each.
+
+    Attributes:
+        inserted: Rows after creations, reads and updates.
+        deleted: Rows before deletions.
+        replaced: Rows before updates, as far as those have them.
+    """
+
+    inserted: list[Rows]
+    deleted: list[Rows]
+    replaced: list[Rows]
+
+
+class Envelope(MessageFormat):
+    """What Debezium's formats share: the meaning of their rows.
+
+    ``fields`` are paths from the envelope on, such as ``after.card_id``; of a deletion they are read under ``before``.
+    """
+
+    default_unit: ClassVar[TimeUnit] = "ms"
+    many: ClassVar[bool] = True
+    columns: ClassVar[dict[str, str]]
+    """The row's column of each field, in a topic without ``fields``."""
+
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind) -> None:
+        super().__init__(topic, kafka, ids)
+        paths = self.mapping.paths if topic.fields is not None else _paths(self.columns)
+        if topic.fields is not None:
+            paths = (*paths, (("op", 0), ("op",)))
+        self.mapping = replace(self.mapping, paths=paths, mapped=True, own_ops=True)
+
+    @classmethod
+    def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
+        """See ``MessageFormat.refuses``."""
+        if topic.ops is not None or (topic.fields is not None and topic.fields.op is not None):
+            return "the words of op are Debezium's own (c, r, u, d). Leave out ops, and op in fields"
+        for name, _, keys in topic.fields.paths() if topic.fields is not None else ():
+            if name in ("src", "dst", "node") and keys[0] != AFTER:
+                path = ".".join(keys)
+                return f"fields.{name} is {path}, but Debezium has the row under after. Write after.{path}"
+        return None
+
+    def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
+        """See ``MessageFormat.read``."""
+        images, refused = self._images(values)
+        deleted = [_without_nodes(rows) for rows in images.deleted]
+        inserted = in_order([_placed(rows, 1) for rows in images.inserted])
+        gone = [_placed(rows, 0, Op.DELETE) for rows in deleted]
+        gone += [
+            _placed(_moved_pairs(rows, into), 0, Op.DELETE) for rows in images.replaced for into in inserted
+        ]
+        return Read(in_order([*inserted, *gone]), refused, len(values))
+
+    @abstractmethod
+    def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
+        """The rows of messages, and the messages that have none."""
+
+    def _mapping(self, image: str, words: dict[str, Op], under: tuple[str, ...] = ()) -> Mapping:
+        """Where fields are in one of the two rows."""
+        paths = tuple(
+            (target, (*under, image, *keys[1:]) if keys[0] == AFTER else (*under, *keys))
+            for target, keys in self.mapping.paths
+        )
+        return replace(self.mapping, paths=paths, words=tuple(words.items()))
+
+
+def _placed(rows: Rows, place: int, op: Op | None = None) -> Rows:
+    """Rows with their place in the message, and maybe another op where they are edges."""
+    if op is not None:
+        is_node = pc.equal(rows.draft.batch["op"], int(Op.NODE)).to_numpy(zero_copy_only=False)
+        rows = _with_op(rows, op, except_=is_node)
+    return Rows(rows.draft, rows.messages, np.full(len(rows.messages), place, np.int64))
+
+
+def _with_op(rows: Rows, op: Op, *, except_: npt.NDArray[np.bool_] | bool = False) -> Rows:
+    batch = rows.draft.batch
+    place = batch.schema.get_field_index("op")
+    ops = np.where(except_, batch["op"].to_numpy(), np.int8(op))
+    batch = batch.set_column(place, batch.schema.field(place), pa.array(ops, pa.int8()))
+    return replace(rows, draft=replace(rows.draft, batch=batch))
+
+
+def _without_nodes(rows: Rows) -> Rows:
+    """Deletions, those of nodes noted as faults."""
+    is_node = pc.and_(pc.equal(rows.draft.batch["op"], int(Op.NODE)), rows.draft.batch["src"].is_valid())
+    is_node = is_node.to_numpy(zero_copy_only=False)
+    rows.draft.faults.refuse(is_node, Reason.UNKNOWN_OP, "op is d, which is known for edges only")
+    return rows
+
+
+def _moved_pairs(before: Rows, after: Rows) -> Rows:
+    """Of rows before updates those whose pair is another afterwards, at the time of the update."""
+    _, here, there = np.intersect1d(before.messages, after.messages, assume_unique=True, return_indices=True)
+    old = before.draft.batch.take(pa.array(here))
+    new = after.draft.batch.take(pa.array(there))
+    same = pc.and_(pc.equal(old["src"], new["src"]), pc.equal(old["dst"], new["dst"])).fill_null(True)
+    same = same.to_numpy(zero_copy_only=False) | ~before.draft.faults.accepted[here]
+    moved = np.flatnonzero(~same)
+    place = old.schema.get_field_index("t")
+    batch = old.set_column(place, old.schema.field("t"), new["t"]).take(pa.array(moved))
+    faults = type(before.draft.faults).none(len(moved))
+    return Rows(replace(before.draft, batch=batch, faults=faults), before.messages[here[moved]])
+
+
+@FORMATS.register
+class DebeziumFormat(Envelope):
+    """Debezium's events in JSON, with or without their schema around them.
+
+    The scanner reads a message once for each row that it may have: what a message may be is told by a look for
+    ``"d"`` and ``"u"``, what it is by the scanner.
+    """
+
+    name: ClassVar[str] = "debezium"
+    about: ClassVar[str] = "Debezium's change events in JSON"
+    reasons: ClassVar[dict[str, str]] = JsonFormat.reasons
+    columns: ClassVar[dict[str, str]] = {name: name for name in FIELDS}
+
+    def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
+        may_delete = _may_hold(values, DELETED)
+        deleted, not_deleted = self._pass(values, may_delete, BEFORE, {DELETED: Op.INSERT})
+        gone = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in deleted)])
+        rest = np.setdiff1d(np.arange(len(values)), gone, assume_unique=True)
+        words = dict.fromkeys(INSERTS, Op.INSERT) | {DELETED: Op.DELETE}
+        inserted, refused = self._pass(values, rest, AFTER, words)
+        # A deletion without its row has no row after either: what the first look says is nearer to the cause.
+        refused = _preferred(not_deleted, refused, unless=Reason.UNKNOWN_OP)
+        there = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in inserted)])
+        may_move = np.intersect1d(_may_hold(values, UPDATED), there, assume_unique=True)
+        replaced, _ = self._pass(values, may_move, BEFORE, {UPDATED: Op.INSERT})
+        return Images(inserted, deleted, replaced), [refused] if len(refused) else []
+
+    def _pass(
+        self, values: pa.LargeBinaryArray, which: Int64Array, image: str, words: dict[str, Op]
+    ) -> tuple[list[Rows], pa.Table]:
+        """Read one row of some messages; those with the schema around them are ``{"schema": …, "payload": …}``."""
+        wrapped = which[np.isin(which, _may_hold(values, "payload"), assume_unique=True)]
+        found, refused = self._read_json(values, wrapped, self._mapping(image, words, ("payload",)))
+        known = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in found)])
+        plain = np.setdiff1d(which, known, assume_unique=True)
+        more, refused_plain = self._read_json(values, plain, self._mapping(image, words))
+        return in_order([*found, *more]), _preferred(refused, refused_plain)
+
+    def _read_json(
+        self, values: pa.LargeBinaryArray, which: Int64Array, mapping: Mapping
+    ) -> tuple[list[Rows], pa.Table]:
+        wanted = values if len(which) == len(values) else values.take(pa.array(which))
+        found, refused = read_json(wanted, self.ids, self.unit, mapping)
+        table = pa.concat_tables([REFUSAL_SCHEMA.empty_table(), *refused])
+        places = pa.array(which[table["message"].to_numpy()], pa.int64())
+        table = table.set_column(0, REFUSAL_SCHEMA.field("message"), places)
+        return [Rows(rows.draft, which[rows.messages]) for rows in found], table
+
+    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        """See ``MessageFormat.encode``: a row's columns are the event's fields, and updates are not told apart."""
+        times = events["t"].to_numpy() / (1_000 if self.unit == "ms" else 1)
+        lines = encode_json(events, time_unit="us")
+        ops = events["op"].to_pylist()
+        for row, (line, op, t) in enumerate(zip(lines, ops, times.tolist(), strict=True)):
+            when = str(int(t)) if t == int(t) else repr(t)
+            images = b'%b,"after":null' % line if op == Op.DELETE else b'null,"after":%b' % line
+            word = DELETED if op == Op.DELETE else CREATED
+            yield (
+                b'{"before":%b,"source":{"ts_ms":%b},"op":"%b"}' % (images, when.encode(), word.encode()),
+                row,
+            )
+
+    @classmethod
+    def schema(cls, ids: IdKind | None) -> dict[str, Any]:
+        """JSON Schema of one message whose row's columns are the fields of an event."""
+        event = JsonFormat.schema(ids)
+        row = {"anyOf": [*event["anyOf"], {"type": "null"}]}
+        source = {"type": "object", "properties": {"ts_ms": {"type": "integer"}}, "required": ["ts_ms"]}
+        return {
+            **{key: event[key] for key in ("$schema", "$defs")},
+            "title": "Debezium change event",
+            "type": "object",
+            "properties": {
+                BEFORE: row,
+                AFTER: row,
+                "source": source,
+                "op": {"enum": [*INSERTS, DELETED]},
+            },
+            "required": ["op", "source"],
+        }
+
+
+@FORMATS.register
+class DebeziumAvroFormat(Envelope):
+    """Debezium's events in Avro, by a schema registry."""
+
+    name: ClassVar[str] = "debezium-avro"
+    about: ClassVar[str] = "Debezium's change events in Avro, by Confluent's schema registry"
+    reasons: ClassVar[dict[str, str]] = REASONS
+    columns: ClassVar[dict[str, str]] = {
+        name: "feature_offset" if name == "offset" else name
+        for name in FIELDS
+        if name not in ("node", "values")
+    }
+
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind) -> None:
+        super().__init__(topic, kafka, ids)
+        assert kafka.schema_registry is not None  # refuses
+        before = self._mapping(BEFORE, {}).paths
+        paths = [keys for _, keys in (*self.mapping.paths, *before)]
+        self._optional = topic.fields is None
+        self._reader = AvroReader(kafka.schema_registry, paths)
+
+    @classmethod
+    def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
+        """See ``MessageFormat.refuses``."""
+        return refuses_registry(topic, kafka) or super().refuses(topic, kafka) or refuses_columns(topic)
+
+    def prepare(self, values: pa.LargeBinaryArray) -> None:
+        """See ``MessageFormat.prepare``."""
+        self._reader.prepare(values)
+
+    def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
+        self.prepare(values)
+        read, refused = self._reader.read(values)
+        inserted: list[Rows] = []
+        deleted: list[Rows] = []
+        replaced: list[Rows] = []
+        for columns in read:
+            try:
+                self._split(columns, inserted, deleted, replaced, refused)
+            except RefusedError as error:  # a fault of the schema, which they share
+                refused.append(refused_alike(columns[0], error.reason, str(error)))
+        return Images(in_order(inserted), in_order(deleted), in_order(replaced)), refused
+
+    def _split(
+        self,
+        columns: Columns,
+        inserted: list[Rows],
+        deleted: list[Rows],
+        replaced: list[Rows],
+        refused: list[pa.Table],
+    ) -> None:
+        messages, batch = columns
+        for name in ("op", AFTER, BEFORE):
+            if name not in batch.schema.names:
+                raise RefusedError(
+                    Reason.MISSING_FIELD, f"field {name} is missing: it is no event of Debezium's"
+                )
+        op = pc.cast(batch["op"], pa.string())
+        has_before = batch[BEFORE].is_valid().to_numpy(zero_copy_only=False)
+        is_update = pc.equal(op, UPDATED).fill_null(False).to_numpy(zero_copy_only=False)
+        is_delete = pc.equal(op, DELETED).fill_null(False).to_numpy(zero_copy_only=False)
+        known = pc.is_in(op, pa.array(INSERTS)).to_numpy(zero_copy_only=False)
+        other = np.flatnonzero(~known & ~is_delete)
+        if len(other):
+            words = ", ".join([*INSERTS, DELETED])
+            sentences = [
+                f"op is {each!r}, expected one of {words}" for each in op.take(pa.array(other)).to_pylist()
+            ]
+            refused.append(refused_alike(messages[other], Reason.UNKNOWN_OP, sentences))
+        for rows, which, image in (
+            (inserted, known, AFTER),
+            (deleted, is_delete, BEFORE),
+            (replaced, is_update & has_before, BEFORE),
+        ):
+            places = np.flatnonzero(which)
+            if len(places):
+                rows.append(self._rows(messages[places], batch.take(pa.array(places)), image))
+
+    def _rows(self, messages: Int64Array, batch: pa.RecordBatch, image: str) -> Rows:
+        mapping = replace(self._mapping(image, {}), own_ops=False)
+        paths = [each for each in mapping.paths if each[0][0] != "op"]
+        if self._optional:  # the fields of a topic that names none: those that its rows have
+            paths = [
+                each for each in paths if _has(batch.schema, each[1]) or each[0][0] in ("src", "dst", "t")
+            ]
+        rows = event_rows(batch, messages, self.ids, self.unit, replace(mapping, paths=tuple(paths)))
+        is_of_edges = self.topic.fields is not None and self.topic.fields.src is not None
+        # Without dst a row of columns is a node event, where the topic does not say that it has edges.
+        return _with_op(rows, Op.INSERT) if is_of_edges else rows
+
+    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        """See ``MessageFormat.encode``; the schema is registered under the subject ``<topic>-value``."""
+        described = self.schema(self.ids)
+        header = schema_header(self._reader.client.register(f"{self.topic.name}-value", described))
+        schema = parse_schema(described)
+        for row, event in enumerate(events.select(event_schema(self.ids).names).to_pylist()):
+            gone = event["op"] == Op.DELETE
+            source = {"ts_ms": event["t"] // (1_000 if self.unit == "ms" else 1)}
+            images = {BEFORE: event if gone else None, AFTER: None if gone else event}
+            yield (
+                written(header, schema, {**images, "source": source, "op": DELETED if gone else CREATED}),
+                row,
+            )
+
+    @classmethod
+    def schema(cls, ids: IdKind | None) -> dict[str, Any]:
+        """The Avro schema of an envelope whose row's columns are the fields of an event."""
+        row = event_record(ids or "int", "Row")
+        source = {"type": "record", "name": "Source", "fields": [{"name": "ts_ms", "type": "long"}]}
+        fields = [
+            {"name": BEFORE, "type": ["null", row], "default": None},
+            {"name": AFTER, "type": ["null", "Row"], "default": None},
+            {"name": "source", "type": source},
+            {"name": "op", "type": "string"},
+        ]
+        return {"type": "record", "name": "Envelope", "namespace": "freshet", "fields": fields}
+
+
+def _has(schema: pa.Schema, keys: tuple[str, ...]) -> bool:
+    """Whether columns have a path."""
+    place = schema.get_field_index(keys[0])
+    if place < 0:
+        return False
+    kind = schema.field(place).type
+    for key in keys[1:]:
+        place = kind.get_field_index(key) if pa.types.is_struct(kind) else -1
+        if place < 0:
+            return False
+        kind = kind.field(place).type
+    return True
+
+
+def _may_hold(values: pa.LargeBinaryArray, word: str) -> Int64Array:
+    """Messages that may have a string of one word: where it stands as it is, or its first letter as an escape."""
+    plain = pc.match_substring(values, f'"{word}"')
+    escaped = pc.match_substring(values, f"\\u00{ord(word[0]):02x}", ignore_case=True)
+    return np.flatnonzero(pc.or_(plain, escaped).to_numpy(zero_copy_only=False))
+
+
+def _preferred(first: pa.Table, second: pa.Table, *, unless: str = "") -> pa.Table:
+    """The refusals of a second look, each with what the first look said of the message unless that was one reason."""
+    told = first.filter(pc.not_equal(first["reason"], str(unless)))
+    told = told.filter(pc.is_in(told["message"], second["message"].combine_chunks()))
+    others = second.filter(pc.invert(pc.is_in(second["message"], told["message"].combine_chunks())))
+    return pa.concat_tables([told, others])

@@ -1,0 +1,138 @@
+"""A message format: what reads, writes and describes the messages of a topic; and the registry that finds one by name."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from schemas.config import Kafka, Topic
+from schemas.events import IdKind
+from stream.decode.mapping import Mapping as Fields
+from stream.decode.reading import Limits, Rows
+from stream.decode.times import TimeUnit
+from stream.registry import Registry
+from stream.service.failure import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The messages of a poll, read.
+
+    Attributes:
+        rows: Runs of rows in the order of the messages.
+        refused: Messages and rows that became no event (``stream.decode.reading.REFUSAL_SCHEMA``).
+        looked_at: How many messages were read; the others are left for the next call.
+    """
+
+    rows: list[Rows]
+    refused: list[pa.Table]
+    looked_at: int
+
+
+class UnavailableError(Exception):
+    """A service that a format needs does not answer: the messages are kept, and read when it does."""
+
+
+class MessageFormat(ABC):
+    """Base of all formats. One object reads one topic.
+
+    Nothing that a message holds may raise, or cost more than a bounded multiple of its bytes in memory and time: it
+    becomes rows or refusals. Rows are checked by ``stream.decode.validate`` afterwards, so a format need not know
+    the rules of meaning.
+
+    Args:
+        topic: Its fields, words of op, prefixes and time unit.
+        kafka: Limits of messages, and the schema registry.
+        ids: Kind of node ids of the graph.
+
+    Raises:
+        Failure: ``refuses`` has a sentence.
+    """
+
+    name: ClassVar[str]
+    """What configurations call it."""
+    about: ClassVar[str]
+    """A few words for help texts."""
+    default_unit: ClassVar[TimeUnit]
+    """Unit of ``t`` where a topic has no ``time_unit``."""
+    many: ClassVar[bool] = False
+    """Whether a message may hold several rows; each then has its place in the message."""
+    reasons: ClassVar[Mapping[str, str]] = {}
+    """Reasons of refusals besides ``schemas.events.Reason``, each with its meaning; they become labels of a metric."""
+
+    def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind) -> None:
+        problem = self.refuses(topic, kafka)
+        if problem is not None:
+            raise Failure(f"topic {topic.name}: {problem}")
+        self.topic, self.kafka, self.ids = topic, kafka, ids
+        self.unit: TimeUnit = topic.time_unit or self.default_unit
+        self.limits = Limits(kafka.max_message_rows, kafka.max_message_bytes)
+        self.mapping = Fields.of(topic)
+
+    @classmethod
+    def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
+        """Why it cannot read such a topic, in a sentence without the topic's name; None: it can."""
+        return None
+
+    def prepare(self, values: pa.LargeBinaryArray) -> None:  # noqa: B027  most formats need nothing
+        """Fetch what reading these messages needs from elsewhere.
+
+        Raises:
+            UnavailableError: It cannot be had at present; ask again.
+        """
+
+    @abstractmethod
+    def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
+        """Read messages.
+
+        Args:
+            values: Without nulls, none longer than ``limits.bytes``.
+            at_once: What may be decoded together: messages from the one that would be beyond it are left, but never the
+                first. None: all are read. A format whose rows cost no more than their messages need not look.
+        """
+
+    @abstractmethod
+    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        """Canonical events as messages, in order; reading them gives the events back.
+
+        Yields:
+            Each message with the row that it holds, None where it holds several.
+
+        Raises:
+            stream.decode.encode.EventTooLongError: One event alone is longer than a message may be.
+            UnavailableError: See ``prepare``.
+        """
+
+    @classmethod
+    @abstractmethod
+    def schema(cls, ids: IdKind | None) -> dict[str, Any]:
+        """What a producer writes, for machines: ids of one kind, or (None) of either where the format can say so."""
+
+
+def _require_format(found: Any) -> None:
+    if not (isinstance(found, type) and issubclass(found, MessageFormat)):
+        raise TypeError(f"{found!r} is no subclass of MessageFormat")
+
+
+FORMATS: Registry[type[MessageFormat]] = Registry(
+    "message format",
+    "freshet.formats",
+    tuple(f"stream.decode.formats.{name}" for name in ("plain", "avro", "debezium")),
+    error=Failure,
+    check=_require_format,
+)
+
+
+def create_format(topic: Topic, kafka: Kafka, ids: IdKind) -> MessageFormat:
+    """The format of a topic, ready to read and write its messages.
+
+    Raises:
+        Failure: It is unknown, or cannot read such a topic; the sentence names the topic.
+    """
+    try:
+        found = FORMATS.find(topic.format)
+    except Failure as error:
+        raise Failure(f"topic {topic.name}: {error}") from error
+    return found(topic, kafka, ids)

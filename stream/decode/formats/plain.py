@@ -1,0 +1,114 @@
+"""Formats of Freshet's own: one JSON object per event, or Arrow record batches."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from schemas.config import Kafka, Topic
+from schemas.events import IdKind, event_schema
+from schemas.wire import ARROW_COLUMNS, JsonEvent
+from stream.decode.arrow_events import read_arrow, views
+from stream.decode.arrow_frames import NOT_ARROW
+from stream.decode.encode import encode_arrow, encode_json
+from stream.decode.formats.interface import FORMATS, MessageFormat, Read
+from stream.decode.json_events import read_json
+from stream.decode.json_message import NOT_JSON
+from stream.decode.reading import Limits, refusal_table
+from stream.decode.times import TimeUnit
+
+
+@FORMATS.register
+class JsonFormat(MessageFormat):
+    """One JSON object per message, read by the scanner of ``json_kernel``."""
+
+    name: ClassVar[str] = "json"
+    about: ClassVar[str] = "one event per message"
+    default_unit: ClassVar[TimeUnit] = "s"
+    reasons: ClassVar[dict[str, str]] = {NOT_JSON: "no JSON object, or one with the same key twice"}
+
+    def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
+        """See ``MessageFormat.read``."""
+        return Read(*read_json(values, self.ids, self.unit, self.mapping), len(values))
+
+    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        """See ``MessageFormat.encode``."""
+        return ((value, row) for row, value in enumerate(encode_json(events, time_unit=self.unit)))
+
+    @classmethod
+    def schema(cls, ids: IdKind | None) -> dict[str, Any]:
+        """JSON Schema of one message."""
+        text: dict[str, Any] = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "Freshet event",
+            **JsonEvent.json_schema(),
+        }
+        if ids is not None:
+            wanted = "integer" if ids == "int" else "string"
+            for model in text["$defs"].values():
+                for name in {"src", "dst", "node"} & model["properties"].keys():
+                    field = model["properties"][name]
+                    (kind,) = [kind for kind in field.pop("anyOf") if kind["type"] == wanted]
+                    field.update(kind)
+        return text
+
+
+@FORMATS.register
+class ArrowFormat(MessageFormat):
+    """An Arrow IPC stream of record batches per message."""
+
+    name: ClassVar[str] = "arrow"
+    about: ClassVar[str] = "up to 4,096 events and 900 kB per message"
+    default_unit: ClassVar[TimeUnit] = "us"
+    many: ClassVar[bool] = True
+    reasons: ClassVar[dict[str, str]] = {NOT_ARROW: "no uncompressed Arrow IPC stream of rows"}
+
+    @classmethod
+    def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
+        """See ``MessageFormat.refuses``."""
+        return refuses_columns(topic)
+
+    def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
+        """See ``MessageFormat.read``."""
+        rows, refusals, looked_at = read_arrow(
+            views(values), self.ids, self.unit, self.limits, self.mapping, at_once=at_once
+        )
+        return Read(rows, [refusal_table(refusals)] if refusals else [], looked_at)
+
+    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        """See ``MessageFormat.encode``."""
+        return ((value, None) for value in encode_arrow(events))
+
+    @classmethod
+    def schema(cls, ids: IdKind | None) -> dict[str, Any]:
+        """Columns of a record batch, types named as Arrow's documentation does; without a kind, ids are int64."""
+        fields = [
+            {
+                "name": field.name,
+                "type": _type(field.type),
+                "nullable": ARROW_COLUMNS[field.name].nullable,
+                "required": ARROW_COLUMNS[field.name].required,
+                "description": ARROW_COLUMNS[field.name].description,
+            }
+            for field in event_schema(ids or "int")
+        ]
+        return {"title": "Freshet events", "message": "Arrow IPC stream, uncompressed", "fields": fields}
+
+
+def refuses_columns(topic: Topic) -> str | None:
+    """Why messages that are read as columns cannot have a topic's fields; None: they can."""
+    if topic.fields is not None:
+        if topic.fields.node is not None and topic.fields.src is not None:
+            return "a row of columns is a node event where dst is null. Name src and dst in fields, or node"
+        if topic.fields.values is not None and topic.fields.features is not None:
+            return (
+                "a row of columns has one column of features, which is whole where offset is null. "
+                "Name features in fields, or offset and values"
+            )
+    return None
+
+
+def _type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list<{_type(kind.value_type)}>"
+    return "utf8" if pa.types.is_string(kind) else str(kind)

@@ -1,0 +1,105 @@
+"""A schema registry for tests: Confluent's HTTP interface as far as producers and consumers of Avro use it."""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import unquote
+
+
+class Registry:
+    """What a running registry knows, and how it misbehaves.
+
+    Attributes:
+        url: Its address.
+        asked: Paths of requests, in order.
+        login: ``user:password`` that it wants; None: none.
+        status: Answers this to everything, without a body; None: as it should.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked: list[str] = []
+        self.login: str | None = None
+        self.status: int | None = None
+        self._schemas: dict[int, dict[str, Any]] = {}
+        self._versions: dict[str, list[int]] = {}
+
+    def add(self, schema: Any, subject: str = "s", **more: object) -> int:
+        """Register a schema (parsed JSON) as a version of a subject; an equal one keeps its id."""
+        entry = {"schema": schema if isinstance(schema, str) else json.dumps(schema), **more}
+        number = next((n for n, each in self._schemas.items() if each == entry), len(self._schemas) + 1)
+        self._schemas[number] = entry
+        versions = self._versions.setdefault(subject, [])
+        if number not in versions:
+            versions.append(number)
+        return number
+
+    def answer(self, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        """Status and JSON."""
+        parts = [unquote(part) for part in path.strip("/").split("/")]
+        if parts[:2] == ["schemas", "ids"]:
+            found = self._schemas.get(int(parts[2]))
+            return (
+                (404, {"error_code": 40403, "message": "Schema not found"}) if found is None else (200, found)
+            )
+        if parts[0] == "subjects" and len(parts) == 3 and body is not None:
+            if not isinstance(json.loads(body["schema"]), dict | list | str):
+                return 422, {"error_code": 42201, "message": "Invalid schema"}
+            return 200, {"id": self.add(json.loads(body["schema"]), parts[1])}
+        if parts[0] == "subjects" and len(parts) == 4:
+            versions = self._versions.get(parts[1], [])
+            version = int(parts[3])
+            if version > len(versions):
+                return 404, {"error_code": 40402, "message": "Version not found."}
+            number = versions[version - 1]
+            return 200, {"subject": parts[1], "version": version, "id": number, **self._schemas[number]}
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+
+def confluent(number: int, value: bytes) -> bytes:
+    """A value behind the header that names its schema."""
+    return b"\0" + number.to_bytes(4, "big") + value
+
+
+@contextmanager
+def serving() -> Iterator[Registry]:
+    """A registry on a port of its own."""
+    registry = Registry()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(None)
+
+        def do_POST(self) -> None:
+            self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def _answer(self, body: dict[str, Any] | None) -> None:
+            registry.asked.append(self.path)
+            wanted = registry.login
+            token = "" if wanted is None else "Basic " + base64.b64encode(wanted.encode()).decode()
+            if registry.status is not None:
+                status, found = registry.status, None
+            elif token and self.headers.get("Authorization") != token:
+                status, found = 401, {"error_code": 40101, "message": "Unauthorized"}
+            else:
+                status, found = registry.answer(self.path, body)
+            raw = b"" if found is None else json.dumps(found).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        registry.url = f"http://127.0.0.1:{server.server_address[1]}"
+        try:
+            yield registry
+        finally:
+            server.shutdown()

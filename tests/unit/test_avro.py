@@ -1,0 +1,338 @@
+"""Avro topics: schemas of a registry, what one may not cost, and what happens while it does not answer."""
+
+import tracemalloc
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from decoding import NOW_US, decode, decoder, poll
+from fastavro import parse_schema, schemaless_writer
+from registry_server import Registry, confluent, serving
+
+from schemas.config import Topic
+from stream.decode.formats import avro, schema_registry
+from stream.decode.formats.interface import UnavailableError
+from stream.job.decoding import Decoding
+from stream.microbatch import MicroBatch
+from stream.service.failure import Failure
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with serving() as running:
+        yield running
+
+
+def record(name: str, /, **fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": k, "type": t} for k, t in fields.items()]}
+
+
+EDGE = record("Edge", src="long", dst="long", t="long")
+
+
+def value(schema: Any, row: dict[str, Any]) -> bytes:
+    written = BytesIO()
+    schemaless_writer(written, parse_schema(schema), row)
+    return written.getvalue()
+
+
+def read(
+    registry: Registry, *values: bytes | None, topic: dict[str, Any] | None = None, **more: Any
+) -> MicroBatch:
+    section = {"url": registry.url} | more.pop("section", {})
+    return decode(*values, topic={"format": "avro"} | (topic or {}), registry=section, **more)
+
+
+def edge(number: int, src: int, *, schema: Any = EDGE, **more: Any) -> bytes:
+    return confluent(number, value(schema, {"src": src, "dst": 2, "t": 10**15, **more}))
+
+
+def test_messages_of_several_schemas_are_read_in_their_order(registry: Registry) -> None:
+    wider = record("Edge", id="string", src="long", dst="long", t="long", weight=["null", "double"])
+    one, two = registry.add(EDGE), registry.add(wider)
+    rows = [edge(one, 1), edge(two, 2, schema=wider, id="x", weight=0.5), edge(one, 3), None]
+    batch = read(registry, *rows, edge(two, 4, schema=wider, id="y", weight=float("inf")), edge(one, 5))
+    assert batch.events["src"].to_pylist() == [1, 2, 3, 5]
+    assert batch.events["weight"].to_pylist() == [1.0, 0.5, 1.0, 1.0]
+    assert [(r["offset"], r["sentence"]) for r in batch.rejects.to_pylist()] == [(108, "weight is inf")]
+    assert registry.asked == ["/schemas/ids/1", "/schemas/ids/2"], "each schema is asked for once"
+
+
+def test_a_payments_topic_is_read_as_it_is(registry: Registry) -> None:
+    payment = record(
+        "Payment",
+        id={"type": "string", "logicalType": "uuid"},
+        card=record("Card", id="long", tags={"type": "array", "items": "string"}),
+        merchant=[
+            "null",
+            record("Merchant", id=["null", "string"], place=record("Place", lat="float", lon="double")),
+        ],
+        amount="double",
+        at={"type": "long", "logicalType": "timestamp-millis"},
+        kind={"type": "enum", "name": "Kind", "symbols": ["PAID", "REFUNDED"]},
+        extra={"type": "map", "values": "Card"},
+    )
+    number = registry.add(payment)
+    card = {"id": 17, "tags": ["a", "b"]}
+    row = {
+        "id": "p-1",
+        "card": card,
+        "merchant": {"id": "m/9", "place": {"lat": 1.5, "lon": 2.5}},
+        "amount": 12.5,
+        "at": 1_704_110_400_250,
+        "kind": "PAID",
+        "extra": {"x": card},
+    }
+    rows = [row, row | {"kind": "REFUNDED"}, row | {"merchant": None}]
+    topic = {
+        "fields": {
+            "src": "card.id",
+            "dst": "merchant.id",
+            "t": "at",
+            "op": "kind",
+            "weight": "amount",
+            "features": ["merchant.place.lat", "merchant.place.lon"],
+            "event_id": "id",
+        },
+        "ops": {"PAID": "insert", "REFUNDED": "delete"},
+        "id_prefix": {"src": "card:"},
+    }
+    messages = [confluent(number, value(payment, each)) for each in rows]
+    batch = read(registry, *messages, topic=topic, ids="string", features={"edge": 2})
+    assert batch.events.drop_columns(["offset"]).slice(0, 1).to_pylist() == [
+        {
+            "op": 1,
+            "src": "card:17",
+            "dst": "m/9",
+            "t": 1_704_110_400_250_000,
+            "weight": 12.5,
+            "features": [1.5, 2.5],
+            "feature_offset": None,
+            "label": None,
+            "event_id": "p-1",
+        }
+    ]
+    assert batch.events["op"].to_pylist() == [1, -1]
+    (reject,) = batch.rejects.to_pylist()
+    assert (reject["offset"], reject["reason"], reject["raw"]) == (104, "missing_field", messages[2])
+
+
+def test_op_may_be_a_word(registry: Registry) -> None:
+    schema = record("Edge", src="long", dst="long", t="long", op=["null", "string"])
+    number = registry.add(schema)
+    words = [None, "insert", "delete", "other"]
+    batch = read(registry, *(edge(number, 1, schema=schema, op=word) for word in words))
+    assert batch.events["op"].to_pylist() == [1, 1, -1]
+    assert batch.rejects["reason"].to_pylist() == ["unknown_op"]
+
+
+def test_a_schema_may_refer_to_others(registry: Registry) -> None:
+    registry.add(record("a.Inner", id="long"), "inner")
+    middle = record("a.Middle", inner="a.Inner")
+    registry.add(middle, "middle", references=[{"name": "a.Inner", "subject": "inner", "version": 1}])
+    outer = record("a.Outer", src="a.Middle", dst="a.Inner", t="long")
+    number = registry.add(outer, references=[{"name": "a.Middle", "subject": "middle", "version": 1}])
+    raw = confluent(number, b"\x0a\x0c\x80\x80\x02")  # 5, 6, 16384
+    topic = {"fields": {"src": "src.inner.id", "dst": "dst.id", "t": "t"}}
+    batch = read(registry, raw, topic=topic, time_bounds=(0, None))
+    assert batch.events.select(["src", "dst", "t"]).to_pylist() == [{"src": 5, "dst": 6, "t": 16384}]
+
+
+NESTED: Any = record("Edge", src="long", dst="long", t="long")
+for _depth in range(20):
+    NESTED = record(f"N{_depth}", a=NESTED, b=f"N{_depth - 1}" if _depth else "Edge")
+NOTHING = {
+    "type": "array",
+    "items": record("Empty", a="null", b={"type": "fixed", "name": "None0", "size": 0}),
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (record("Loop", src="long", next=["null", "Loop"]), "recursive: Loop is inside of itself"),
+        (record("Edge", src="long", dst="long", t="long", x=NOTHING), "array of items without bytes"),
+        (NESTED, "more than 20000 types"),
+        ({"type": "array", "items": EDGE}, "is array, expected a record"),
+        ({"type": "wrong"}, "its Avro schema cannot be read"),
+        ("no json {", "is not JSON"),
+    ],
+)
+def test_a_hostile_schema_is_refused(registry: Registry, schema: Any, words: str) -> None:
+    number, good = registry.add(schema), registry.add(EDGE)
+    batch = read(registry, confluent(number, b"\x02" * 50_000), edge(good, 3))
+    (reject,) = batch.rejects.to_pylist()
+    assert reject["reason"] == "unknown_schema"
+    assert words in reject["sentence"]
+    assert batch.events["src"].to_pylist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"src": "string"}, "column src is string, but ids are int64"),
+        (
+            {"weight": ["null", "string", "double"]},
+            "field weight is a union of double, string, expected one type",
+        ),
+        ({"features": {"type": "array", "items": "string"}}, "field features is an array of string"),
+        (
+            {"weight": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}},
+            "column weight is binary",
+        ),
+    ],
+)
+def test_a_field_of_another_type_is_named(registry: Registry, more: Any, words: str) -> None:
+    schema = record("Edge", **({"src": "long", "dst": "long", "t": "long"} | more))
+    raw = confluent(registry.add(schema), bytes(len(schema["fields"])))
+    (sentence,) = read(registry, raw).rejects["sentence"].to_pylist()
+    assert words in sentence
+
+
+def test_a_missing_field_is_named(registry: Registry) -> None:
+    number = registry.add(record("Edge", src="long", t="long"))
+    (sentence,) = read(registry, confluent(number, b"\0\0")).rejects["sentence"].to_pylist()
+    assert sentence == "column dst is missing; found src, t"
+
+
+def test_bytes_that_are_no_value_are_refused_one_by_one(registry: Registry) -> None:
+    schema = record("Edge", src="long", dst="long", t="long", event_id="string")
+    number = registry.add(schema)
+    good = edge(number, 1, schema=schema, event_id="é")
+    wrong = [
+        good[:-1],
+        good + b"\0",
+        good[:-2] + b"\xff\xff",
+        good[:-3] + b"\xfe\xff\xff\xff\x0f",
+        b"\0\0\0\0",
+        b"\1" + good,
+    ]
+    batch = read(registry, good, *wrong, good)
+    assert batch.events.num_rows == 2
+    assert batch.rejects["reason"].to_pylist() == ["not_avro"] * len(wrong)
+    assert "has 1 bytes after its value" in batch.rejects["sentence"].to_pylist()
+
+
+def test_lists_that_no_event_has_are_skipped_however_many_objects_they_would_be(registry: Registry) -> None:
+    rows = {"type": "array", "items": record("Row", a="boolean", b=["null", "long"])}
+    schema = record("Edge", src="long", rows=rows, dst="long", t="long")
+    number = registry.add(schema)
+    raw = edge(number, 7, schema=schema, rows=[{"a": True, "b": None}] * 45_000)
+    given = decoder(topic={"format": "avro"}, registry={"url": registry.url})
+    assert given.decode(poll([raw])).events["src"].to_pylist() == [7]
+    tracemalloc.start()
+    try:
+        given.decode(poll([raw]))
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(raw)
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_unknown_id_is_refused_and_asked_for_once_a_minute(registry: Registry, monkeypatch: Any) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(schema_registry.time, "monotonic", lambda: now[0])
+    given = decoder(topic={"format": "avro"}, registry={"url": registry.url})
+    for _ in range(2):
+        (reject,) = given.decode(poll([edge(1, 5)])).rejects.to_pylist()
+        assert reject["reason"] == "unknown_schema"
+        assert reject["sentence"] == f"the schema registry at {registry.url} has no schema 1"
+    assert len(registry.asked) == 1
+    registry.add(EDGE)
+    now[0] += 61
+    assert given.decode(poll([edge(1, 5)])).events.num_rows == 1
+
+
+def test_ids_at_random_are_not_a_request_each(registry: Registry, monkeypatch: Any) -> None:
+    monkeypatch.setattr(avro, "UNKNOWN_AT_ONCE", 3)
+    number = registry.add(EDGE)
+    flood = [confluent(1000 + i, b"") for i in range(50)]
+    batch = read(registry, *flood, edge(number, 1), edge(number, 2))
+    assert batch.events["src"].to_pylist() == [1, 2], "the schema of most messages is asked for first"
+    assert batch.rejects["reason"].to_pylist() == ["unknown_schema"] * 50
+    assert len(registry.asked) == 4
+
+
+def test_a_registry_that_wants_a_login_gets_it(registry: Registry, tmp_path: Any) -> None:
+    registry.login = "reader:s3cret"
+    number = registry.add(EDGE)
+    with pytest.raises(UnavailableError, match=r"HTTP 401\. Check kafka\.schema_registry\.username"):
+        read(registry, edge(number, 1))
+    (tmp_path / "password").write_text("s3cret\n")
+    section = {"username": "reader", "password_file": str(tmp_path / "password")}
+    assert read(registry, edge(number, 1), section=section).events.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"url": "ftp://x"}, "schema_registry.url"),
+        ({"url": "http://x", "username": "u"}, "Give both or neither"),
+        ({"url": "http://x", "username": "u", "password": "p", "password_file": "f"}, "Give one of them"),
+    ],
+)
+def test_a_wrong_section_names_the_key(section: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=r"schema_registry") as caught:
+        decoder(topic={"format": "avro"}, registry=section)
+    assert words in str(caught.value)
+
+
+def test_without_a_registry_the_key_is_named() -> None:
+    with pytest.raises(Failure, match=r"topic edges: .* Give its address in kafka\.schema_registry\.url"):
+        decoder(topic={"format": "avro"})
+
+
+def test_another_service_at_the_address_is_not_taken_for_an_unknown_schema(registry: Registry) -> None:
+    with pytest.raises(UnavailableError, match=r"HTTP 404\. Check kafka\.schema_registry\.url"):
+        read(registry, edge(1, 1), section={"url": f"{registry.url}/elsewhere"})
+
+
+class Present:
+    """A clock that is right."""
+
+    error_s = 0.0
+    now_us = staticmethod(lambda: NOW_US)
+
+    def check(self, raw: object) -> None: ...
+
+
+def test_messages_are_kept_while_the_registry_does_not_answer(registry: Registry) -> None:
+    number = registry.add(EDGE)
+    registry.status = 503
+    given = decoder(topic={"format": "avro"}, registry={"url": registry.url})
+    config = given._config.model_copy(
+        update={
+            "kafka": given._config.kafka.model_copy(update={"topics": [Topic(name="edges", format="avro")]})
+        }
+    )
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        if len(waits) == 2:
+            registry.status = None
+        return False
+
+    read = list(Decoding(config, Present(), wait, lambda _: None).batches(poll([edge(number, 8)])))
+    assert [(batch.events.num_rows, batch.end_offset) for batch in read] == [(0, 100), (0, 100), (1, 102)]
+    registry.status = 503
+    unknown = poll([edge(number + 1, 8)])
+    with pytest.raises(Failure, match="HTTP 503"):
+        list(Decoding(config, Present(), None, lambda _: None).batches(unknown))
+
+
+def test_rows_of_several_reads_keep_their_sentences(registry: Registry) -> None:
+    other = record("Edge", src="long", dst="long", t="long", weight="double")
+    one, two = registry.add(EDGE), registry.add(other)
+    bad = edge(one, 1, t=5)
+    batch = read(
+        registry,
+        edge(two, 1, schema=other, weight=float("nan")),
+        bad,
+        edge(two, 2, schema=other, weight=1.0),
+        bad,
+    )
+    told = [sentence.split(",")[0] for sentence in batch.rejects["sentence"].to_pylist()]
+    assert told == ["weight is nan", "t is 1970-01-01T00:00:00.000005Z", "t is 1970-01-01T00:00:00.000005Z"]
+    assert pa.types.is_int64(batch.events["src"].type)

@@ -1,0 +1,187 @@
+"""Debezium's change events: rows that come, change and go, as edges, in JSON and in Avro."""
+
+import json
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from typing import Any
+
+import pytest
+from decoding import decode
+from fastavro import parse_schema, schemaless_writer
+from registry_server import Registry, confluent, serving
+
+from stream.microbatch import MicroBatch
+from stream.service.failure import Failure
+
+T_MS = 1_082_040_961_000
+FOLLOWS = {
+    "type": "record",
+    "name": "Value",
+    "fields": [
+        {"name": "who", "type": "long"},
+        {"name": "whom", "type": ["null", "long"], "default": None},
+        {"name": "note", "type": ["null", "string"], "default": None},
+    ],
+}
+SOURCE = {
+    "type": "record",
+    "name": "Source",
+    "fields": [{"name": "ts_ms", "type": "long"}, {"name": "db", "type": "string"}],
+}
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", FOLLOWS], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "source", "type": SOURCE},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
+FIELDS = {"src": "after.who", "dst": "after.whom", "t": "source.ts_ms"}
+Read = Callable[..., MicroBatch]
+
+
+def change(op: str, before: Any = None, after: Any = None, ts_ms: int = T_MS) -> dict[str, Any]:
+    return {
+        "before": before,
+        "after": after,
+        "source": {"ts_ms": ts_ms, "db": "d"},
+        "op": op,
+        "ts_ms": ts_ms + 5,
+    }
+
+
+def row(who: int, whom: int | None, note: str | None = None) -> dict[str, Any]:
+    return {"who": who, "whom": whom, "note": note}
+
+
+def as_json(*changes: Any, **more: Any) -> MicroBatch:
+    values = [None if each is None else json.dumps(each).encode() for each in changes]
+    return decode(*values, topic={"format": "debezium", "fields": FIELDS, **more})
+
+
+def with_schema(*changes: Any, **more: Any) -> MicroBatch:
+    return as_json(
+        *({"schema": {"type": "struct"}, "payload": each} if each else each for each in changes), **more
+    )
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[Registry]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(params=["json", "schema", "avro"])
+def read(request: pytest.FixtureRequest, registry: Registry) -> Read:
+    def as_avro(*changes: Any, **more: Any) -> MicroBatch:
+        schema, values = parse_schema(ENVELOPE), []
+        number = registry.add(ENVELOPE)
+        for each in changes:
+            written = BytesIO()
+            if each is not None:
+                schemaless_writer(written, schema, each)
+            values.append(None if each is None else confluent(number, written.getvalue()))
+        topic = {"format": "debezium-avro", "fields": FIELDS, **more}
+        return decode(*values, topic=topic, registry={"url": registry.url})
+
+    return {"json": as_json, "schema": with_schema, "avro": as_avro}[request.param]
+
+
+def edges(batch: MicroBatch) -> list[tuple[int, ...]]:
+    """(message, row in it, op, src, dst)."""
+    columns = ("offset", "row", "op", "src", "dst")
+    return [
+        ((each["offset"] - 100) // 2, *(each[name] for name in columns[1:]))
+        for each in batch.events.to_pylist()
+    ]
+
+
+def test_rows_that_come_and_go_are_inserts_and_deletes(read: Read) -> None:
+    batch = read(
+        change("r", None, row(1, 2)),
+        change("c", None, row(1, 3)),
+        change("d", row(1, 2), None),
+        None,
+        change("c", None, row(4, 5, note="d")),
+        change("u", None, row(4, 5, note="u")),
+    )
+    assert edges(batch) == [
+        (0, 1, 1, 1, 2),
+        (1, 1, 1, 1, 3),
+        (2, 0, -1, 1, 2),
+        (4, 1, 1, 4, 5),
+        (5, 1, 1, 4, 5),
+    ]
+    assert set(batch.events["t"].to_pylist()) == {T_MS * 1000}
+    assert (batch.tombstones, batch.rejects.num_rows) == (1, 0)
+
+
+def test_an_update_to_another_pair_deletes_the_former_one_at_its_own_time(read: Read) -> None:
+    batch = read(
+        change("u", row(1, 2), row(1, 3)),
+        change("u", row(1, 3, "old"), row(1, 3, "new")),
+        change("u", row(7, None), row(7, 8)),
+    )
+    assert edges(batch) == [(0, 0, -1, 1, 2), (0, 1, 1, 1, 3), (1, 1, 1, 1, 3), (2, 1, 1, 7, 8)]
+    assert batch.rejects.num_rows == 0
+
+
+def test_what_is_no_change_of_a_row_is_refused(read: Read) -> None:
+    batch = read(
+        change("t"),
+        change("d", None, None),
+        change("c", None, None),
+        change("d", row(3, None), None),
+        change("c", None, row(1, 2), ts_ms=-(10**14)),
+        change("c", None, row(1, 2)),
+    )
+    assert edges(batch) == [(5, 1, 1, 1, 2)]
+    reasons = batch.rejects["reason"].to_pylist()
+    assert reasons == ["unknown_op", *["missing_field"] * 3, "time_out_of_bounds"]
+    sentences = batch.rejects["sentence"].to_pylist()
+    assert "who) is missing" in sentences[1]
+    assert "after" in sentences[2]
+    assert "whom) is missing" in sentences[3]
+
+
+def test_escapes_and_columns_named_as_the_envelope_are_told_apart() -> None:
+    escaped = json.dumps(change("d", row(1, 2))).replace('"d"', '"\\u0064"').encode()
+    moved = json.dumps(change("u", row(1, 2), row(2, 2))).replace('"u"', '"\\u0075"').encode()
+    fields = {"format": "debezium", "fields": FIELDS}
+    assert edges(decode(escaped, moved, topic=fields)) == [
+        (0, 0, -1, 1, 2),
+        (1, 0, -1, 1, 2),
+        (1, 1, 1, 2, 2),
+    ]
+    outbox = change("c", None, row(1, 2) | {"payload": "x", "op": "d", "before": {"who": 9}})
+    assert edges(as_json(outbox)) == [(0, 1, 1, 1, 2)]
+
+
+def test_a_table_of_nodes_sets_features_and_its_deletions_are_refused() -> None:
+    topic = {"fields": {"node": "after.who", "features": ["after.x", "after.y"], "t": "ts_ms"}}
+    rows = [change("c", None, {"who": 1, "x": 0.5, "y": 2}), change("d", {"who": 1, "x": 0.5, "y": 2})]
+    values = [json.dumps(each).encode() for each in rows]
+    batch = decode(*values, topic={"format": "debezium", **topic}, features={"node": 2})
+    assert batch.events.select(["op", "src", "features"]).to_pylist() == [
+        {"op": 0, "src": 1, "features": [0.5, 2.0]}
+    ]
+    (reject,) = batch.rejects.to_pylist()
+    assert (reject["reason"], reject["sentence"]) == ("unknown_op", "op is d, which is known for edges only")
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ({"ops": {"x": "insert"}, "fields": None}, "Leave out ops"),
+        ({"fields": FIELDS | {"op": "op"}}, "Leave out ops"),
+        ({"fields": FIELDS | {"src": "who"}}, "Write after.who"),
+        ({"fields": FIELDS | {"dst": "before.whom"}}, "under after"),
+    ],
+)
+def test_a_mapping_that_an_envelope_cannot_have_is_refused(topic: dict[str, Any], words: str) -> None:
+    with pytest.raises(Failure, match="topic edges: ") as caught:
+        as_json(**topic)
+    assert words in str(caught.value)
