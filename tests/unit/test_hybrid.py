@@ -120,7 +120,7 @@ def test_full_batches_averaged_after_every_step_are_one_ranks_under_plain_descen
         )
         learner = session.strategy.learner
         learner._limit = None
-        learner.rate.optimiser = torch.optim.SGD(session.model.parameters(), lr=RATE)
+        learner.rate.optimiser = torch.optim.SGD(session.model.parameters(), lr=RATE, fused=True)
         passes(session, book_of(session))
         return weights(session)
 
@@ -148,7 +148,7 @@ def test_weights_are_equal_on_all_ranks_after_every_snapshot(average: str, lane:
             for found in (state, their_state)
         ]
         assert all(torch.equal(*pair) for pair in zip(*moments, strict=True))
-    assert not torch.equal(one[0][0]["decoder.output.weight"], one[-1][0]["decoder.output.weight"])
+    assert any(not torch.equal(value, one[-1][0][name]) for name, value in one[1][0].items()), "they moved"
 
 
 @pytest.mark.parametrize("average", ["every_steps", "delayed"])
@@ -188,14 +188,14 @@ def test_without_the_clock_a_run_is_bit_equal_and_so_is_its_continuation(
 
 
 def test_a_pass_ends_with_its_seconds_and_tells_what_it_did(lane: LaneReader) -> None:
-    session = session_of(lane, Ranks(), steps=0, seconds_per_snapshot=0.05, adjuster="bandit", **SIZES)
-    *_, report = passes(session, book_of(session), end=5)
+    session = session_of(lane, Ranks(), steps=0, seconds_per_snapshot=0.2, every_steps=1, **SIZES)
+    *_, report = passes(session, book_of(session), end=3)
     (told,) = report.batches
     assert report.steps > 0
     assert report.events > 0
     assert sum(told.reads.values()) == report.steps
     assert sum(told.reservoir.values()) > 0
-    assert told.reward != 0
+    assert told.averages > 0
     assert 0 < told.size["snapshots"] <= HORIZON
 
 
