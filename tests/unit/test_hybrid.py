@@ -100,11 +100,15 @@ def test_embeddings_of_a_batch_are_those_of_the_whole_graph(
     expected = unroll(whole.model.stages, WholeLayout(horizon, whole.model))[0][:, horizon.places(nodes)]
     maker = ours.strategy._maker
     closure = maker.close(horizon.taus, nodes)
-    layout = ClosedLayout(closure, maker.inputs(ours.model.encode, horizon.taus, closure), torch.device("cpu"))
+    layout = ClosedLayout(
+        closure, maker.inputs(ours.model.encode, horizon.taus, closure), torch.device("cpu")
+    )
     found = unroll(ours.model.stages, layout)[0]
     assert len(horizon.taus) == 5
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * expected.abs().max().item())
-    layout = ClosedLayout(closure, maker.inputs(ours.model.encode, horizon.taus, closure), torch.device("cpu"))
+    layout = ClosedLayout(
+        closure, maker.inputs(ours.model.encode, horizon.taus, closure), torch.device("cpu")
+    )
     last = unroll(ours.model.stages, layout, last=True)[0]
     torch.testing.assert_close(last[0], expected[-1], rtol=0, atol=1e-6 * expected.abs().max().item())
 
@@ -144,7 +148,11 @@ def test_weights_are_equal_on_all_ranks_after_every_snapshot(average: str, lane:
     for (ours, state), (theirs, their_state) in zip(one, other, strict=True):
         require_same_bits(ours, theirs)
         moments = [
-            [each[name] for each in found["rate"]["optimiser"]["state"].values() for name in ("exp_avg", "step")]
+            [
+                each[name]
+                for each in found["rate"]["optimiser"]["state"].values()
+                for name in ("exp_avg", "step")
+            ]
             for found in (state, their_state)
         ]
         assert all(torch.equal(*pair) for pair in zip(*moments, strict=True))

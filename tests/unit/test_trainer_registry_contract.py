@@ -46,7 +46,8 @@ def config_for(folder: Path, model: str, strategy: str, task: str) -> TrainerCon
     return TrainerConfig.model_validate(
         {
             "store": str(folder / "store"), "lane": "hash", "window": 2, "model": model, "model_params": params,
-            "strategy": strategy, "strategy_params": TIMELESS.get(strategy, {}), "task": task, "optimisation": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01},
+            "strategy": strategy, "strategy_params": TIMELESS.get(strategy, {}), "task": task,
+            "optimisation": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01},
         }
     )  # fmt: skip
 

@@ -13,7 +13,6 @@ from trainer.learning.rate import USUAL, LearningRate
 from trainer.learning.soundness import outcome, spoil, told
 from trainer.ranks import Ranks
 
-
 NEVER = 1 << 62
 """Steps between averages of a strategy that averages by itself."""
 
@@ -126,7 +125,7 @@ class Learner:
         self._lap("synchronise", began)
 
     def tables(self) -> list[Tensor]:
-        """What ranks that learn apart average: every weight, then Adam's moments and count of steps of each; of one form on all ranks."""
+        """What ranks that learn apart average: every weight, then Adam's moments and steps of each; alike on all ranks."""
         moments = []
         for weight in self._weights:
             state = self.rate.optimiser.state[weight]

@@ -32,13 +32,16 @@ class Adjuster(Protocol):
 
     Attributes:
         judges: Whether it must be told what batches came to.
-        epsilon: Probability of a random choice; 0 where there is no such.
         reward: The last one; 0 before any.
     """
 
     judges: ClassVar[bool]
-    epsilon: float
     reward: float
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a random choice; 0 where there is no such."""
+        ...
 
     def choose(self) -> int:
         """Number of the size of the next batches."""
@@ -70,7 +73,12 @@ class Fixed:
     """
 
     judges: ClassVar[bool] = False
-    epsilon = reward = 0.0
+    reward = 0.0
+
+    @property
+    def epsilon(self) -> float:
+        """See ``Adjuster.epsilon``."""
+        return 0.0
 
     def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
         snapshots, vertices = (sorted({size[of] for size in sizes}) for of in (0, 1))
@@ -102,10 +110,13 @@ class Random(Fixed):
         seed: Of draws.
     """
 
-    epsilon = 1.0
-
     def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
         self._count, self._seed, self._draws = len(sizes), seed, 0
+
+    @property
+    def epsilon(self) -> float:
+        """See ``Adjuster.epsilon``."""
+        return 1.0
 
     def choose(self) -> int:
         """See ``Adjuster.choose``."""
@@ -136,8 +147,12 @@ class Bandit(Random):
 
     def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
         super().__init__(sizes, seed)
-        self.epsilon = self.reward = 0.0
         self._weight, self._sum, self._squares = (np.zeros(len(sizes)) for _ in range(3))
+
+    @property
+    def epsilon(self) -> float:
+        """See ``Adjuster.epsilon``."""
+        return 0.0
 
     def choose(self) -> int:
         """See ``Adjuster.choose``: a size that was never tried comes first."""
@@ -159,7 +174,11 @@ class Bandit(Random):
 
     def state(self) -> dict[str, Any]:
         """See ``Adjuster.state``."""
-        return {**super().state(), "tables": np.stack([self._weight, self._sum, self._squares]), "reward": self.reward}
+        return {
+            **super().state(),
+            "tables": np.stack([self._weight, self._sum, self._squares]),
+            "reward": self.reward,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Adjuster.restore``."""
@@ -198,7 +217,9 @@ class DqnAdjuster:
         if last is None:
             return
         self.reward = cleaned_reward(
-            (last.seconds, tried.seconds), (last.fall, tried.fall), (self._sizes[last.action], self._sizes[tried.action])
+            (last.seconds, tried.seconds),
+            (last.fall, tried.fall),
+            (self._sizes[last.action], self._sizes[tried.action]),
         )
         self._network.learn(last.fall, tried.action, self.reward, tried.fall)
 

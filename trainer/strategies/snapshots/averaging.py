@@ -91,7 +91,9 @@ class Averager:
 
     def _note(self, before: Sequence[Tensor], means: Sequence[Tensor]) -> None:
         weights = self._learner.num_weights
-        apart = sum(float((own - mean).square().sum()) for own, mean in zip(before[:weights], means, strict=False))
+        apart = sum(
+            float((own - mean).square().sum()) for own, mean in zip(before[:weights], means, strict=False)
+        )
         norm = sum(float(mean.square().sum()) for mean in means[:weights])
         self.divergence = max(self.divergence, (apart / norm) ** 0.5 if norm else 0.0)
         self.count += 1

@@ -41,7 +41,10 @@ class BatchMaker:
         self._loads: dict[int, Float64] = {}
         self._asked: dict[int, AskedNodes] = {}
         self._windows: dict[tuple[int, int], LessonWindow] = {}
-        self._reading, self._windowing = threading.Lock(), threading.Lock()  # of generators, never of training
+        self._reading, self._windowing = (
+            threading.Lock(),
+            threading.Lock(),
+        )  # of generators, never of training
 
     def take_in(self, view: TimelineView) -> None:
         """Take in the newest snapshots of a view; what is known of the others stays."""
@@ -49,7 +52,9 @@ class BatchMaker:
         if view is not self._view:
             self._view, self._graphs, self._loads = view, {}, {}
         taus = host.taus
-        self._graphs = {tau: self._graphs[tau] if tau in self._graphs else host_graph(view, tau) for tau in taus}
+        self._graphs = {
+            tau: self._graphs[tau] if tau in self._graphs else host_graph(view, tau) for tau in taus
+        }
         self._loads = {tau: loads for tau, loads in self._loads.items() if tau in taus}
 
     def open(self, lessons: Sequence[Lesson], held: Int64) -> None:
@@ -111,7 +116,7 @@ class BatchMaker:
                 means = self._view.timeline.smoothing.kind == "m-product"
                 degrees = None if means else torch.from_numpy(self._graphs[tau].degrees(nodes))
                 parts.append(encode(split_rows(nodes, rows, degrees)))
-            return torch.cat(parts)
+            return torch.cat(parts) if parts else torch.empty(0, self._model.inputs)
 
     @property
     def taus(self) -> list[int]:
@@ -121,7 +126,9 @@ class BatchMaker:
     @property
     def held_bytes(self) -> int:
         """Bytes of graphs and loads."""
-        return sum(each.nbytes for each in self._graphs.values()) + sum(each.nbytes for each in self._loads.values())
+        return sum(each.nbytes for each in self._graphs.values()) + sum(
+            each.nbytes for each in self._loads.values()
+        )
 
     def _window(self, first: int, length: int) -> list[int]:
         at = self.taus.index(first)

@@ -133,11 +133,13 @@ def close(graphs: Sequence[HostGraph], stages: Sequence[Stage], nodes: Int64, nu
     their own.
 
     Args:
-        graphs: Of the snapshots, oldest first, at least one.
+        graphs: Of the snapshots, oldest first.
         stages: Of the model.
         nodes: int64 (n,), ascending.
         num_nodes: Dense ids in use.
     """
+    if not graphs:
+        return Closure(nodes, [], np.empty(0, np.int64), (), np.empty(0, np.bool_))
     levels: list[Level] = []
     rows = [nodes] * len(graphs)
     place, order = np.full(num_nodes, -1, np.int32), np.empty(num_nodes, np.int64)
@@ -170,9 +172,7 @@ def _below(
     for graph, targets in zip(graphs, rows, strict=True):
         if not uniform:
             count = enter(targets, place, order, 0)
-        starts, sources, edges, count = expand(
-            graph.starts, graph.neighbours, targets, place, order, count
-        )
+        starts, sources, edges, count = expand(graph.starts, graph.neighbours, targets, place, order, count)
         found.append((starts, sources, edges, place[targets]))
         if not uniform:
             below.append(order[:count].copy())
@@ -195,7 +195,10 @@ def _level(
     first_edge = np.cumsum([0, *(len(sources) for _, sources, _, _ in found)]).astype(np.int32)
     first_row = np.cumsum([0, *sources_of]).astype(np.int32)
     starts = np.concatenate(
-        [np.zeros(1, np.int32), *(each[1:] + at for (each, _, _, _), at in zip(found, first_edge, strict=False))]
+        [
+            np.zeros(1, np.int32),
+            *(each[1:] + at for (each, _, _, _), at in zip(found, first_edge, strict=False)),
+        ]
     )
     sources = np.concatenate([each + at for (_, each, _, _), at in zip(found, first_row, strict=False)])
     own = np.concatenate([each + at for (_, _, _, each), at in zip(found, first_row, strict=False)])
@@ -203,7 +206,11 @@ def _level(
     values = None
     if graphs[0].values is not None:
         values = np.concatenate(
-            [graph.values[edges] for graph, (_, _, edges, _) in zip(graphs, found, strict=True) if graph.values is not None]
+            [
+                graph.values[edges]
+                for graph, (_, _, edges, _) in zip(graphs, found, strict=True)
+                if graph.values is not None
+            ]
         )
     scale = operator = None
     if normalised:
@@ -211,7 +218,9 @@ def _level(
             np.concatenate([graph.scales(each) for graph, each in zip(graphs, sets, strict=True)])
             for sets in (rows, below)
         )
-        operator = scaled(starts, sources, scale, of_sources, np.empty(0, np.float32) if values is None else values)
+        operator = scaled(
+            starts, sources, scale, of_sources, np.empty(0, np.float32) if values is None else values
+        )
     return Level(
         starts, sources, own, back_starts, back_targets,
         values, None if values is None else values[stood],

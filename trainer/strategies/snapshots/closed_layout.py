@@ -52,7 +52,9 @@ class BlockGraph(CSRGraph):
     def operator(self) -> CSRGraph:
         """See ``CSRGraph.operator``: by the degrees in the whole snapshot."""
         assert self._level.scaled is not None
-        return _Known(self, self._tensor(self._level.scaled[self._edges]), self._turned(self._level.back_scaled))
+        return _Known(
+            self, self._tensor(self._level.scaled[self._edges]), self._turned(self._level.back_scaled)
+        )
 
     @cached_property
     def transpose(self) -> CSRGraph:
@@ -118,7 +120,9 @@ class ClosedLayout:
         sizes = level.sources_of[len(level.sources_of) - len(weights) :]
         x = x[len(x) - sum(sizes) :]
         found = []
-        for at, (rows, weight) in enumerate(zip(x.split(sizes), weights, strict=True), start=first):
+        for at, (rows, weight) in enumerate(
+            zip(torch.split(x, list(sizes)), weights, strict=True), start=first
+        ):
             graph = BlockGraph(level, self._device, at)
             found.append(stage(graph, rows.index_select(0, graph.own), rows, weight))
         return torch.cat(found)

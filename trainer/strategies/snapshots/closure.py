@@ -37,7 +37,9 @@ class HostGraph:
     scale: Float32
 
     @classmethod
-    def of_pairs(cls, tau: int, num_nodes: int, low: Int64, high: Int64, values: Float32 | None) -> "HostGraph":
+    def of_pairs(
+        cls, tau: int, num_nodes: int, low: Int64, high: Int64, values: Float32 | None
+    ) -> "HostGraph":
         """From pairs of two nodes, each once."""
         ends = np.concatenate([low, high])
         others = np.concatenate([high, low])
@@ -49,7 +51,12 @@ class HostGraph:
         strength = np.diff(starts) if both is None else np.bincount(ends, both, size)
         scale = ((strength.astype(np.float32) + np.float32(1)) ** np.float32(-0.5)).astype(np.float32)
         return cls(
-            tau, num_nodes, starts, others[order].astype(np.int32), None if both is None else both[order], scale
+            tau,
+            num_nodes,
+            starts,
+            others[order].astype(np.int32),
+            None if both is None else both[order],
+            scale,
         )
 
     def degrees(self, nodes: Int64) -> Int64:

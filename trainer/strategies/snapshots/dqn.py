@@ -97,12 +97,12 @@ class Dqn:
         hidden = np.maximum(states[:, None] * first + bias, 0)
         error = 2 * (self._values(self._q, states)[np.arange(len(states)), actions] - wanted) / len(states)
         found = np.zeros_like(self._q)
-        of_first, of_bias, of_second, of_other = self._split(found)
-        np.add.at(of_second, actions, error[:, None] * hidden)
-        np.add.at(of_other, actions, error)
+        parts = self._split(found)
+        np.add.at(parts[2], actions, error[:, None] * hidden)
+        np.add.at(parts[3], actions, error)
         back = error[:, None] * second[actions] * (hidden > 0)
-        of_first += (back * states[:, None]).sum(axis=0)
-        of_bias += back.sum(axis=0)
+        parts[0][:] = (back * states[:, None]).sum(axis=0)
+        parts[1][:] = back.sum(axis=0)
         return found
 
     def _follow(self, gradient: Float64) -> None:
@@ -115,7 +115,9 @@ class Dqn:
         self._q -= RATE * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
 
 
-def cleaned_reward(seconds: tuple[float, float], falls: tuple[float, float], sizes: tuple[Size, Size]) -> float:
+def cleaned_reward(
+    seconds: tuple[float, float], falls: tuple[float, float], sizes: tuple[Size, Size]
+) -> float:
     """R = (t_l − t_c) / t_l + (Δ_c − Δ_l) / Δ_c (equation 3), by the rules of the authors' code where it would mislead.
 
     No penalty for time where both sizes shrank, none for the loss where both grew; where the loss rose, both parts are

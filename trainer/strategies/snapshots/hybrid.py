@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -106,7 +106,9 @@ class HybridOptions:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in 0 … 1, found {getattr(self, name)}")
         if not self.steps and not self.seconds_per_snapshot:
-            raise ValueError("steps is 0 and seconds_per_snapshot is 0, so a pass would not end. Set one of them")
+            raise ValueError(
+                "steps is 0 and seconds_per_snapshot is 0, so a pass would not end. Set one of them"
+            )
 
 
 @STRATEGIES.register
@@ -137,9 +139,7 @@ class HybridStrategy(WindowedStrategy):
         self._action = self._adjuster.choose()
         self._reservoir = Reservoir(self._sizes, options.newest_share, options.refresh)
         self._maker = BatchMaker(self._model, self._sizes, [self._seed, self._ranks.rank])
-        self._generator = BatchGenerator(
-            self._maker.make, int(options.reservoir_mib * MIB), options.threads
-        )
+        self._generator = BatchGenerator(self._maker.make, int(options.reservoir_mib * MIB), options.threads)
         ahead = options.every_steps
         self._crew = Crew(
             self._ranks, self.learner, self._averager, self._adjuster, self._reservoir, self._generator, ahead
@@ -203,8 +203,8 @@ class HybridStrategy(WindowedStrategy):
         """See ``Strategy.learn``."""
         began = time.perf_counter()
         taus, newest = self._maker.taus, lessons[-1]
-        if len(taus) < 2:  # nothing is known before the first snapshot
-            return StepReport()
+        if len(taus) < 2:
+            return self._first(newest, began)
         draws = np.random.default_rng([self._seed, newest.tau % (1 << 63), epoch, 3])
         self._reservoir.slide(taus, draws)
         self._generator.retain(self._reservoir.recipes())
@@ -253,6 +253,16 @@ class HybridStrategy(WindowedStrategy):
         """See ``Strategy.held_bytes``."""
         return {"timeline": self._maker.held_bytes, "reservoir": self._generator.held_bytes}
 
+    def _first(self, lesson: Lesson, began: float) -> StepReport:
+        """A pass over the first snapshot, before which nothing is known: one step over all of it."""
+        items = np.arange(len(lesson))
+        batch = replace(self._maker.batch([], [(0, *lesson.part(items))]), items=items, targets=len(items))
+        self._averager.begin()
+        self.learner.step(self._loss(batch), 1 / max(batch.queries, 1))
+        self._averager.stepped(batch.queries)
+        self._averager.average(last=True)
+        return self._report([batch], began)
+
     def _held_out(self, newest: Lesson, epoch: int) -> Int64:
         """Items of the newest lesson that the adjuster judges by, int64, ascending; they are learned when it is a former one."""
         if not self._adjuster.judges:
@@ -283,12 +293,18 @@ class HybridStrategy(WindowedStrategy):
         z, nodes = self._rows(self._model, batch.closure, batch.inputs), batch.closure.nodes
         losses = []
         for place, asked, truth in batch.asked:
-            ends = [rows(z[place], to_device(np.searchsorted(nodes, each), self._device)) for each in asked.ends]
-            losses.append(self._task.loss(asked.read(self._model.decoder, ends), to_device(truth, self._device)))
+            ends = [
+                rows(z[place], to_device(np.searchsorted(nodes, each), self._device)) for each in asked.ends
+            ]
+            losses.append(
+                self._task.loss(asked.read(self._model.decoder, ends), to_device(truth, self._device))
+            )
         return torch.stack(losses).sum()
 
     def _rows(self, model: SnapshotModel, closure: Closure, inputs: Tensor, *, last: bool = False) -> Tensor:
-        """Embeddings (t, n, width) of a closure's nodes."""
+        """Embeddings (t, n, width) of a closure's nodes; without snapshots (1, n, width), those before any."""
+        if not closure.lowest_of:
+            return before_any(model, len(closure.nodes)).unsqueeze(0)
         layout = ClosedLayout(closure, inputs.to(self._device), self._device)
         return unroll(model.stages, layout, last=last)[0]
 
@@ -299,12 +315,9 @@ class HybridStrategy(WindowedStrategy):
         for first in range(0, len(nodes), self._options.inference_nodes):
             beat()
             chunk = nodes[first : first + self._options.inference_nodes]
-            if taus:
-                closure = self._maker.close(taus, chunk)
-                inputs = self._maker.inputs(model.encode, taus, closure)
-                found.append(self._rows(model, closure, inputs, last=True)[0])
-            else:
-                found.append(before_any(model, len(chunk)))
+            closure = self._maker.close(taus, chunk)
+            inputs = self._maker.inputs(model.encode, taus, closure)
+            found.append(self._rows(model, closure, inputs, last=True)[0])
         return torch.cat(found)
 
     def _report(self, learned: Sequence[HybridBatch], began: float) -> StepReport:
@@ -330,7 +343,11 @@ class HybridStrategy(WindowedStrategy):
             events=int(events),
             loss=loss / queries if queries else None,
             nonfinite=nonfinite,
-            seconds={"train": time.perf_counter() - began, **self.learner.seconds(), "batches": math.fsum(waits_s)},
+            seconds={
+                "train": time.perf_counter() - began,
+                **self.learner.seconds(),
+                "batches": math.fsum(waits_s),
+            },
             batches=[
                 Batches(
                     {

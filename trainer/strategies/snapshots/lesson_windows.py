@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.strategies.snapshots.closure import Float64, HostGraph
+from trainer.strategies.snapshots.closure import Float64
 from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
 from trainer.tasks.interface import Asked, Lesson
 
@@ -57,7 +57,9 @@ class LessonWindow:
 
     def __init__(self, asked: Mapping[int, AskedNodes]) -> None:
         self._asked = dict(asked)
-        self.nodes: Int64 = np.unique(np.concatenate([np.empty(0, np.int64), *(each.nodes for each in asked.values())]))
+        self.nodes: Int64 = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(each.nodes for each in asked.values())])
+        )
         load = np.zeros(len(self.nodes))
         for each in asked.values():
             load[np.searchsorted(self.nodes, each.nodes)] += each.load
@@ -72,14 +74,11 @@ class LessonWindow:
 
 def roots(asked: Sequence[tuple[int, Asked, Float32]]) -> Int64:
     """All nodes that questions are about, int64, ascending."""
-    return np.unique(np.concatenate([np.empty(0, np.int64), *(ends for _, each, _ in asked for ends in each.ends)]))
+    return np.unique(
+        np.concatenate([np.empty(0, np.int64), *(ends for _, each, _ in asked for ends in each.ends)])
+    )
 
 
 def least_load(hops: int) -> float:
     """The load of a node without an edge: itself in every layer."""
     return float(hops + 1)
-
-
-def loads_of(graph: HostGraph, hops: int) -> Float64:
-    """See ``HostGraph.loads``."""
-    return graph.loads(hops)

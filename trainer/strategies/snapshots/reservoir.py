@@ -1,7 +1,7 @@
-"""The reservoir of hybrid batches: which are used again, which are made anew, and the threads that make them (DynaHB section 5.2).
+"""The reservoir of hybrid batches: which are used again, which are made anew, and the threads that make them (DynaHB, 5.2).
 
-What is drawn never depends on time: a ``Reservoir`` knows recipes only, from which a batch follows. A ``BatchGenerator`` keeps
-what its bytes allow of the batches themselves, and makes the others ahead of their use.
+What is drawn never depends on time: a ``Reservoir`` knows recipes only, from which a batch follows. A ``BatchGenerator``
+keeps what its bytes allow of the batches themselves, and makes the others ahead of their use.
 """
 
 import time
@@ -45,8 +45,8 @@ class Recipe:
 class Reservoir:
     """Recipes by size; a batch is used again with probability (batches of its size) / capacity, equation 4.
 
-    Half of the batches, or another share, are to contain the newest lesson; those have recipes of their own, which go with the
-    snapshot, since its lesson is another one afterwards (all of it, and nothing held out).
+    A share of the batches is to contain the newest lesson; those have recipes of their own, which go with the snapshot, since
+    its lesson is another one afterwards (all of it, and nothing held out).
 
     Args:
         sizes: Shares of snapshots and of vertices of each size.
@@ -65,9 +65,14 @@ class Reservoir:
         self._pools = {(size, newest): [] for size in range(len(self._sizes)) for newest in (False, True)}
 
     def slide(self, taus: Sequence[int], generator: np.random.Generator) -> None:
-        """Go on to other snapshots, the newest lesson's last: what is older than the first of them goes, and a share of the rest."""
+        """Go on to other snapshots, the newest lesson's last: what is older than they are goes, and a share of the rest.
+
+        What had the newest lesson before goes, too.
+        """
         for (_, newest), pool in self._pools.items():
-            pool[:] = [] if newest else [each for each in pool if each.first >= taus[0] and each.until < taus[-1]]
+            pool[:] = (
+                [] if newest else [each for each in pool if each.first >= taus[0] and each.until < taus[-2]]
+            )
             kept = len(pool) - round(self._refresh * len(pool))
             pool[:] = [pool[at] for at in np.sort(generator.permutation(len(pool))[:kept])]
 
@@ -100,13 +105,14 @@ class Reservoir:
 
     def counts(self) -> dict[int, int]:
         """Recipes by size."""
-        return {size: sum(len(self._pools[size, newest]) for newest in (False, True)) for size in range(len(self._sizes))}
+        return {
+            size: sum(len(self._pools[size, newest]) for newest in (False, True))
+            for size in range(len(self._sizes))
+        }
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from; that of rank 0 serves all, unless time decided how many were drawn."""
-        rows = [
-            (*astuple(each), int(newest)) for (_, newest), pool in self._pools.items() for each in pool
-        ]
+        rows = [(*astuple(each), int(newest)) for (_, newest), pool in self._pools.items() for each in pool]
         return {"drawn": self._drawn, "recipes": np.array(rows, np.int64).reshape(len(rows), 6)}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -158,10 +164,9 @@ class BatchGenerator:
         """Begin to make a batch that will be taken, if there is room for it."""
         if recipe in self._kept or recipe in self._futures:
             return
-        room = self._budget - self._largest * (len(self._futures) + 1)
-        self._evict(max(room, 0))
-        if room >= 0 or not self._futures:
+        if self._room() >= self._largest or not self._futures:
             self._submit(recipe)
+            self._evict(self._room())
 
     def take(self, recipe: Recipe, *, known: bool) -> HybridBatch:
         """A batch; waits until it is made.
@@ -190,8 +195,8 @@ class BatchGenerator:
         self.waits_s.append(time.perf_counter() - began)
         self.outcomes["again" if known else "fresh"] += 1
         self._largest = max(self._largest, found.nbytes)
-        if found.nbytes <= self._budget:
-            self._evict(self._budget - found.nbytes)
+        if found.nbytes <= self._room():
+            self._evict(self._room() - found.nbytes)
             self._kept[recipe] = found
             self._kept_bytes += found.nbytes
         return found
@@ -227,6 +232,14 @@ class BatchGenerator:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="batches")
         self._futures[recipe] = self._pool.submit(self._make, recipe)
+
+    def _room(self) -> int:
+        """Bytes for what is kept, beside batches that are ready, and those under way, taken to be as large as any was."""
+        taken = 0
+        for future in self._futures.values():
+            ready = future.done() and future.exception() is None
+            taken += future.result().nbytes if ready else self._largest
+        return self._budget - taken
 
     def _evict(self, most: int) -> None:
         while self._kept and self._kept_bytes > most:
