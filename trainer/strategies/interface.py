@@ -92,7 +92,7 @@ class Batches:
     epsilon: float
     reward: float
     reservoir: dict[str, int]
-    reads: Counter[str]
+    reads: dict[str, int]
     waits_s: list[float]
     averages: int
     divergence: float

@@ -357,7 +357,7 @@ class HybridStrategy(WindowedStrategy):
                     self._adjuster.epsilon,
                     self._adjuster.reward,
                     {f"{s:g}x{v:g}": counts[at] for at, (s, v) in enumerate(self._sizes)},
-                    reads,
+                    dict(reads),
                     waits_s,
                     averages,
                     apart / PARTS,
