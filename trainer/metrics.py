@@ -1,7 +1,7 @@
 """The trainer's Prometheus series, named in docs/metrics.md."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -12,7 +12,9 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
+from trainer.batch_metrics import BatchMetrics
 from trainer.scoring.figures import Figures
+from trainer.strategies.interface import Batches
 from trainer.wire.traffic import Traffic
 
 STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -170,6 +172,7 @@ class TrainerMetrics:
         self._export_held = self._make(
             Gauge, "trainer_export_held", "1 while exports are held back for what the model predicts"
         )
+        self._batches = BatchMetrics(self._make, self._rank)
         self._build = self._make(Gauge, "build_info", "1, labelled with the version", "version")
         self._config = self._make(Gauge, "config_info", "1, labelled with the configuration's hash", "hash")
         self._digest = config.digest()
@@ -329,6 +332,10 @@ class TrainerMetrics:
         self._schedule.clear()
         for labels, value in balance.items():
             self._schedule.labels(self._graph, *labels).set(value)
+
+    def batched(self, parts: Sequence[Batches]) -> None:
+        """What became of hybrid batches for a snapshot, by pass."""
+        self._batches.told(self._graph, parts)
 
     def checkpointed(self) -> None:
         """A checkpoint was written now."""

@@ -76,6 +76,7 @@ def on_any_number() -> list[Any]:
             strategy, model, task, dtype, id=f"{strategy}-{model}-{task}-{dtype}".replace("torch.", "")
         )
         for strategy, model in pairs("snapshot")
+        if strategy != "hybrid"  # its ranks learn apart
         for task in ("link-prediction", "node-regression")
         for dtype in (torch.float64, torch.float32)
         if strategy != "group" or (task == "link-prediction" and dtype == torch.float64)

@@ -220,6 +220,11 @@ def loss_is_not_finite(world: World) -> None:
     world.patch.setattr(world.trainer._lessons, "learn", learn)
 
 
+def ranks_learn_apart(world: World) -> None:
+    assert world.trainer is not None
+    world.patch.setattr(world.trainer.session.strategy._averager, "since_last", lambda: (1, 0.5))
+
+
 def model_is_poor(world: World) -> None:
     world.figures[("ap", "all", "model")] = 0.5
 
@@ -287,6 +292,7 @@ FAULTS: list[tuple[Callable[[World], None], dict[str, Any], int, set[str]]] = [
     (rank_hangs, {}, 40, {"FreshetStale", "FreshetRankDown"}),
     (ranks_die_again_and_again, {}, 40, {"FreshetRanksRestart"}),
     (loss_is_not_finite, {}, 3, {"FreshetLossNotFinite"}),
+    (ranks_learn_apart, {"strategy": "hybrid", "strategy_params": {"steps": 2}}, 30, {"FreshetRanksDiverge"}),
     (model_is_poor, {}, 33, {"FreshetBelowRecency"}),
     (model_is_poor, {"exports": {"embeddings": True, "hold": {"below_recency": True}}}, 33,
      {"FreshetBelowRecency", "FreshetExportHeld"}),

@@ -270,7 +270,7 @@ def test_models_lists_what_goes_together() -> None:
     code, listed, _ = invoke("models")
     assert code == 0
     model = next(entry for entry in listed["models"] if entry["name"] == "sage-linear")
-    assert model["strategies"] == ["group", "snapshot", "vertex", "whole"]
+    assert model["strategies"] == ["group", "hybrid", "snapshot", "vertex", "whole"]
     assert model["params"]["hidden"] == 128
     assert "vertex" in RUNNER.invoke(app, ["models"]).stdout
 

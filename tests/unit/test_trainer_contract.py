@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ SNAPSHOT_MODELS = [name for name, kind in KINDS.items() if kind == "snapshot"]
 EVENT_MODELS = [name for name, kind in KINDS.items() if kind == "event"]
 TRAINED = {
     "vertex": "sage-linear", "whole": "sage-linear", "snapshot": "sage-linear",
-    "group": "sage-linear",
+    "group": "sage-linear", "hybrid": "sage-linear",
     "sequential": "tgn-history", "pac": "tgn-history",
 }  # fmt: skip
 NAMES = sorted(STRATEGIES.all())
@@ -48,7 +49,9 @@ def small(name: str, features: int, window: int = 2) -> Model:
 def session_in(folder: Path, strategy: str, model: str, **more: object) -> Session:
     """A strategy with one rank on a small lane."""
     # a pass of whole is a step over all events, where others take one per 16
-    params = {"steps": 4} if strategy in ("whole", "snapshot") else {}
+    params: dict[str, Any] = {"steps": 4} if strategy in ("whole", "snapshot") else {}
+    if strategy == "hybrid":  # without the clock, and with batches that have every event
+        params = {"adjuster": "fixed", "snapshots": [1.0], "vertices": [1.0], "newest_share": 1.0}
     return session_on(make_lane(folder, **more), strategy, model, strategy_params=params)
 
 

@@ -197,8 +197,8 @@ def test_a_model_that_cannot_be_made_keeps_nobody_from_the_list(site: Path) -> N
     listed = printed(trainer(site, "models", "--json"))
     models = {entry["name"]: entry for entry in listed["models"]}
     assert models["theirs"]["strategies"] == []
-    assert models["tgcn"]["strategies"] == ["group", "snapshot", "whole"]
-    assert strategies_for("tgcn") == ["group", "snapshot", "whole"]
+    assert models["tgcn"]["strategies"] == ["group", "hybrid", "snapshot", "whole"]
+    assert strategies_for("tgcn") == ["group", "hybrid", "snapshot", "whole"]
 
 
 @pytest.mark.parametrize("decorated", [True, False])

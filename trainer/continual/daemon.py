@@ -246,6 +246,7 @@ class Trainer:
         self.metrics.waited(step.report.traffic.wait_s)
         self.metrics.transferred(step.report.transfer_bytes)
         self.metrics.cached(step.report.cache_rows, step.report.halo)
+        self.metrics.batched(step.report.batches)
         self.metrics.resources(
             self.ranks.traffic,
             {

@@ -1,7 +1,7 @@
 """What is written down of a snapshot that was learned: a line of the score file, and metrics."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import structlog
@@ -112,6 +112,8 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
         }
     if step.report.balance:
         line["balance"] = {f"{figure} {of}": value for (figure, of), value in step.report.balance.items()}
+    if step.report.batches:
+        line["batches"] = [asdict(each) for each in step.report.batches]
     if step.report.loss is not None:
         line["loss"] = step.report.loss
     if step.report.replayed:

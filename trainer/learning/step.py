@@ -13,6 +13,9 @@ from trainer.learning.rate import USUAL, LearningRate
 from trainer.learning.soundness import outcome, spoil, told
 from trainer.ranks import Ranks
 
+NEVER = 1 << 62
+"""Steps between averages of a strategy that averages by itself."""
+
 
 class Learner:
     """Optimiser, learning rate, clipping, and how ranks come to the same weights.
@@ -27,7 +30,7 @@ class Learner:
         model: Its weights, on the ranks' device and equal on all of them.
         optimisation: Rate, weight decay, clipping.
         ranks: All ranks.
-        averages_every: Steps between averages; None: gradients are summed.
+        averages_every: Steps between averages; None: gradients are summed; ``NEVER``: the strategy averages by itself.
         usual_rate: Where ``optimisation`` names none.
 
     Attributes:
@@ -120,6 +123,26 @@ class Learner:
         ]
         self._ranks.average([weight.data for weight in self._weights] + moments)
         self._lap("synchronise", began)
+
+    def tables(self) -> list[Tensor]:
+        """What ranks that learn apart average: every weight, then Adam's moments and steps of each; alike on all ranks."""
+        moments = []
+        for weight in self._weights:
+            state = self.rate.optimiser.state[weight]
+            if not state:  # this rank has learned nothing by it yet, another one may have
+                state["step"] = torch.zeros((), dtype=torch.float32, device=weight.device)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+            moments += [state["exp_avg"], state["exp_avg_sq"], state["step"]]
+        return [weight.data for weight in self._weights] + moments
+
+    @property
+    def num_weights(self) -> int:
+        """How many of ``tables`` are weights."""
+        return len(self._weights)
+
+    def waited(self, seconds: float) -> None:
+        """Take note of seconds that a strategy spent on averages of its own."""
+        self._seconds["synchronise"] += seconds
 
     def settled(self) -> list[tuple[float, bool]]:
         """This rank's loss (0 without one) of each step since the last call, and whether the step was left out."""

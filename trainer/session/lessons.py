@@ -125,6 +125,7 @@ def _together(reports: list[StepReport]) -> StepReport:
         cache_rows=sum((report.cache_rows for report in reports), Counter()),
         halo=reports[-1].halo,
         traffic=Traffic.sum(report.traffic for report in reports),
+        batches=[each for report in reports for each in report.batches],
         balance=next((report.balance for report in reversed(reports) if report.balance), {}),
     )
 

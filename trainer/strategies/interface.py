@@ -74,6 +74,31 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
+class Batches:
+    """What became of hybrid batches since the report before, of this rank.
+
+    Attributes:
+        size: Mean ``snapshots`` and ``vertices`` of a batch.
+        epsilon: Probability that the adjuster chooses at random.
+        reward: Its last one.
+        reservoir: Batches that may be used again, by size.
+        reads: Batches by outcome: hit, fresh, again.
+        waits_s: Seconds that training waited for each batch that was not there.
+        averages: Of all ranks' weights.
+        divergence: The largest distance of a rank's weights from their mean, in units of the mean's norm; over all ranks.
+    """
+
+    size: dict[str, float]
+    epsilon: float
+    reward: float
+    reservoir: dict[str, int]
+    reads: dict[str, int]
+    waits_s: list[float]
+    averages: int
+    divergence: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """The outcome of training on one snapshot, over all ranks unless said otherwise.
 
@@ -88,6 +113,7 @@ class StepReport:
         traffic: Bytes that this rank sent and seconds that it waited in collectives, by purpose.
         balance: How evenly ranks worked, of strategies that schedule: (``imbalance`` or ``efficiency``, ``predicted`` or
             ``measured``), (``error``, ``predicted``) of groups' seconds, and (``gap``, ``predicted``) of the schedule.
+        batches: Of strategies that learn hybrid batches.
         transfer_bytes: From the host to the device since the report before, by kind and mode, of this rank.
         cache_rows: Rows of other ranks' nodes since the report before, by outcome: hit, miss, evicted; of this rank.
         halo: Its ``ratio`` of nodes to those of this rank, and its ``age`` in snapshots; nothing without one.
@@ -105,6 +131,7 @@ class StepReport:
     cache_rows: Counter[str] = field(default_factory=Counter)
     halo: dict[str, float] = field(default_factory=dict)
     balance: dict[tuple[str, str], float] = field(default_factory=dict)
+    batches: list[Batches] = field(default_factory=list)
 
     def phases(self) -> dict[str, float]:
         """Seconds by the names that metrics have for phases inside of training."""
@@ -276,6 +303,7 @@ STRATEGIES: Registry[Any] = Registry(
         "trainer.strategies.snapshots.whole",
         "trainer.strategies.snapshots.snapshot",
         "trainer.strategies.snapshots.group",
+        "trainer.strategies.snapshots.hybrid",
     ),
     error=Failure,
     check=_require_strategy,

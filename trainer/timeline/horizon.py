@@ -119,7 +119,7 @@ class Horizon:
         """The inputs of every node in the snapshot at a place; zeros before a node has come."""
         means = self._view.timeline.smoothing.kind == "m-product"
         rows = self._rows(at, slice(0, None, 1))
-        return _split(self.nodes, rows, None if means else self.graph(at).degrees)
+        return split_rows(self.nodes, rows, None if means else self.graph(at).degrees)
 
     def inputs_alone(self, at: int, part: slice, chosen: Int64) -> NodeInputs:
         """The inputs of nodes that have no edge in the snapshot at a place: its graph is not needed.
@@ -132,7 +132,7 @@ class Horizon:
         means = self._view.timeline.smoothing.kind == "m-product"
         rows = self._rows(at, part)
         rows = rows.index_select(0, to_device(chosen, rows.device))
-        return _split(self.nodes[part][chosen], rows, None if means else rows.new_zeros(len(rows)))
+        return split_rows(self.nodes[part][chosen], rows, None if means else rows.new_zeros(len(rows)))
 
     def _rows(self, at: int, part: slice) -> Tensor:
         """``node_rows`` of every ``part.step``-th compact number from ``part.start`` on."""
@@ -147,7 +147,7 @@ class Horizon:
         return self._timeline.rows(tau, part)
 
 
-def _split(nodes: Int64, rows: Tensor, degrees: Tensor | None) -> NodeInputs:
+def split_rows(nodes: Int64, rows: Tensor, degrees: Tensor | None) -> NodeInputs:
     """Inputs of nodes, from ``node_rows`` and, unless those have them, degrees."""
     if degrees is None:
         return NodeInputs(torch.from_numpy(nodes), rows[:, :-STRUCTURE], rows[:, -STRUCTURE:])

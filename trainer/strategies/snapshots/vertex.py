@@ -25,7 +25,7 @@ from trainer.strategies.snapshots.halo import MIB, Halo
 from trainer.strategies.snapshots.past import STRIDE, Past, PastBuilder
 from trainer.strategies.snapshots.remote import InputRows
 from trainer.strategies.snapshots.sampled_layout import SampledLayout, Shared
-from trainer.strategies.snapshots.windowed import WindowedStrategy
+from trainer.strategies.snapshots.windowed import WindowedStrategy, lane_refusal, owned_by_parts
 from trainer.tasks.interface import Asked, Lesson
 
 Int64 = NDArray[np.int64]
@@ -126,18 +126,7 @@ class VertexStrategy(WindowedStrategy):
                     f"strategy {cls.name} samples neighbours, which stage {type(stage).__name__} of {model.name} is not "
                     "defined on. Choose strategy whole"
                 )
-        if lane is None:
-            return None
-        if lane.kind != "vertex":
-            return (
-                f"strategy {cls.name} needs a lane whose partitioner gives every node one owner, but lane "
-                f"{lane.lane} is made by {lane.algorithm}, an edge partitioner; name a vertex lane in the key lane"
-            )
-        if lane.parts < ranks:
-            return (
-                f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks: start at most {lane.parts} ranks"
-            )
-        return None
+        return lane_refusal(cls.name, lane, ranks)
 
     @property
     def needs(self) -> Needs:
@@ -160,11 +149,7 @@ class VertexStrategy(WindowedStrategy):
     def owned(self, num_nodes: int) -> NDArray[np.bool_]:
         """See ``Strategy.owned``."""
         assert self._view is not None
-        part = np.arange(num_nodes)
-        owner = self._view.owner(self._view.taus[-1])
-        part[: len(owner)] = np.where(owner >= 0, owner, part[: len(owner)])
-        mine: NDArray[np.bool_] = part % self._ranks.size == self._ranks.rank
-        return mine
+        return owned_by_parts(self._view, num_nodes, self._ranks)
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
         """See ``WindowedStrategy.embed_before``: in chunks, which bound memory."""

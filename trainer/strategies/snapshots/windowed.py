@@ -8,12 +8,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from schemas.store import LaneHeader
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Queries, Share
 from trainer.data.history import Inserts
+from trainer.data.views import GraphView
 from trainer.device import to_device
 from trainer.learning.step import Learner
 from trainer.models.interface import Kind, SnapshotModel
+from trainer.ranks import Ranks
 from trainer.tasks.interface import Asked, Asks
 
 Int64 = NDArray[np.int64]
@@ -82,3 +85,32 @@ class WindowedStrategy:
 
     def close(self) -> None:
         """See ``Strategy.close``."""
+
+
+def lane_refusal(name: str, lane: LaneHeader | None, ranks: int) -> str | None:
+    """The sentence that says why a strategy whose nodes have one owner each cannot train on a lane; None: it can.
+
+    Args:
+        name: Of the strategy.
+        lane: None: not known yet.
+        ranks: How many.
+    """
+    if lane is None:
+        return None
+    if lane.kind != "vertex":
+        return (
+            f"strategy {name} needs a lane whose partitioner gives every node one owner, but lane "
+            f"{lane.lane} is made by {lane.algorithm}, an edge partitioner; name a vertex lane in the key lane"
+        )
+    if lane.parts < ranks:
+        return f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks: start at most {lane.parts} ranks"
+    return None
+
+
+def owned_by_parts(view: GraphView, num_nodes: int, ranks: Ranks) -> NDArray[np.bool_]:
+    """Nodes of this rank, bool (num_nodes,): part k belongs to rank k mod ranks, and a node of no part to rank id mod ranks."""
+    part = np.arange(num_nodes)
+    owner = view.owner(view.taus[-1])
+    part[: len(owner)] = np.where(owner >= 0, owner, part[: len(owner)])
+    mine: NDArray[np.bool_] = part % ranks.size == ranks.rank
+    return mine

@@ -1,0 +1,272 @@
+"""``hybrid``: exact batches, averages that leave ranks equal, bit-equal runs and resumes, and what it refuses."""
+
+import copy
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rank_equality import begun
+from thread_ranks import FakeLink, side_by_side
+from trainer_sessions import lesson_of
+from trainer_streams import make_lane, meetings
+
+from schemas.trainer_config import Smoothing
+from stream.service.failure import Failure
+from stream.store.lane.reader import LaneReader
+from trainer.models.interface import MODELS, ModelShape
+from trainer.models.unroll import unroll
+from trainer.ranks import Ranks
+from trainer.session.lesson_book import LessonBook
+from trainer.session.session import Session
+from trainer.strategies.interface import STRATEGIES, StepReport, strategy_options
+from trainer.strategies.snapshots.closed_layout import ClosedLayout
+from trainer.strategies.snapshots.whole_layout import WholeLayout
+
+WINDOW, HORIZON, RATE = 3, 6, 0.01
+SIZES = {"snapshots": [0.4, 1.0], "vertices": [0.3, 1.0]}
+WHOLE_BATCH = {"snapshots": [1.0], "vertices": [1.0], "newest_share": 1.0, "adjuster": "fixed"}
+EXACT = ["tgcn", "cdgcn", "wdgcn", "gatlstm", "evolvegcn-o", "tmgcn", "sage-linear", "dysat"]
+
+
+@pytest.fixture(scope="module")
+def lane() -> Iterator[LaneReader]:
+    with tempfile.TemporaryDirectory() as folder:
+        events = meetings(nodes=40, a_snapshot=14, snapshots=8)
+        yield make_lane(Path(folder), events=events, algorithm="load-aware")
+
+
+def session_of(
+    lane: LaneReader,
+    ranks: Ranks,
+    model: str = "wdgcn",
+    *,
+    dtype: torch.dtype = torch.float32,
+    strategy: str = "hybrid",
+    smoothing: Smoothing | None = None,
+    task: str = "link-prediction",
+    **params: Any,
+) -> Session:
+    return begun(
+        lane, strategy, model, ranks, dtype, RATE, window=WINDOW, horizon=HORIZON, strategy_params=params,
+        smoothing=smoothing or Smoothing(), task=task,
+    )  # fmt: skip
+
+
+def passes(session: Session, book: LessonBook, first: int = 0, end: int | None = None) -> list[StepReport]:
+    """The reports of a pass over each snapshot."""
+    reports = []
+    for manifest in list(session.lane.manifests)[first:end]:
+        lesson = lesson_of(session, manifest.sequence)
+        book.open(lesson)
+        reports.append(session.strategy.learn(book.with_newest(lesson), 0))
+    return reports
+
+
+def book_of(session: Session) -> LessonBook:
+    return LessonBook(session.task, session.strategy.needs.lessons)
+
+
+def weights(session: Session) -> dict[str, torch.Tensor]:
+    return {name: each.detach().clone() for name, each in session.model.named_parameters()}
+
+
+def require_same_bits(found: dict[str, torch.Tensor], one: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == one.keys()
+    for name, value in one.items():
+        assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("model", EXACT)
+@pytest.mark.parametrize("smoothing", ["none", "edge-life", "m-product"])
+def test_embeddings_of_a_batch_are_those_of_the_whole_graph(
+    model: str, smoothing: str, lane: LaneReader
+) -> None:
+    length = 1 if smoothing == "none" else 3
+    smooth = Smoothing.model_validate({"kind": smoothing, "length": length})
+    ours, whole = (
+        session_of(lane, Ranks(), model, dtype=torch.float64, strategy=strategy, smoothing=smooth)
+        for strategy in ("hybrid", "whole")
+    )
+    whole.model.load_state_dict(ours.model.state_dict())
+    for session in (ours, whole):
+        for manifest in session.lane.manifests[:6]:
+            session.advance(manifest)
+    nodes = np.array([0, 3, 17, 18, 39])
+    horizon = whole.strategy._before(nodes)
+    expected = unroll(whole.model.stages, WholeLayout(horizon, whole.model))[0][:, horizon.places(nodes)]
+    maker = ours.strategy._maker
+    closure = maker.close(horizon.taus, nodes)
+    layout = ClosedLayout(
+        closure, maker.inputs(ours.model.encode, horizon.taus, closure), torch.device("cpu")
+    )
+    found = unroll(ours.model.stages, layout)[0]
+    assert len(horizon.taus) == 5
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * expected.abs().max().item())
+    layout = ClosedLayout(
+        closure, maker.inputs(ours.model.encode, horizon.taus, closure), torch.device("cpu")
+    )
+    last = unroll(ours.model.stages, layout, last=True)[0]
+    torch.testing.assert_close(last[0], expected[-1], rtol=0, atol=1e-6 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("model", ["tgcn", "evolvegcn-o"])
+@pytest.mark.parametrize("task", ["link-prediction", "node-regression"])
+def test_full_batches_averaged_after_every_step_are_one_ranks_under_plain_descent(
+    model: str, task: str, lane: LaneReader
+) -> None:
+    def work(ranks: Ranks) -> dict[str, torch.Tensor]:
+        session = session_of(
+            lane, ranks, model, dtype=torch.float64, task=task, every_steps=1, steps=3, **WHOLE_BATCH
+        )
+        learner = session.strategy.learner
+        learner._limit = None
+        learner.rate.optimiser = torch.optim.SGD(session.model.parameters(), lr=RATE, fused=True)
+        passes(session, book_of(session))
+        return weights(session)
+
+    one = work(Ranks())
+    for found in side_by_side(2, work):
+        for name, value in one.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10 * value.abs().max().item())
+
+
+@pytest.mark.parametrize("average", ["every_steps", "every_s", "delayed"])
+def test_weights_are_equal_on_all_ranks_after_every_snapshot(average: str, lane: LaneReader) -> None:
+    def work(ranks: Ranks) -> list[Any]:
+        session = session_of(lane, ranks, average=average, every_s=0.01, steps=7, every_steps=3, **SIZES)
+        book, found = book_of(session), []
+        for sequence in range(6):
+            passes(session, book, sequence, sequence + 1)
+            found.append((weights(session), session.strategy.learner.state()))
+        return found
+
+    one, other = side_by_side(2, work)
+    for (ours, state), (theirs, their_state) in zip(one, other, strict=True):
+        require_same_bits(ours, theirs)
+        moments = [
+            [
+                each[name]
+                for each in found["rate"]["optimiser"]["state"].values()
+                for name in ("exp_avg", "step")
+            ]
+            for found in (state, their_state)
+        ]
+        assert all(torch.equal(*pair) for pair in zip(*moments, strict=True))
+    assert any(not torch.equal(value, one[-1][0][name]) for name, value in one[1][0].items()), "they moved"
+
+
+@pytest.mark.parametrize("average", ["every_steps", "delayed"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_without_the_clock_a_run_is_bit_equal_and_so_is_its_continuation(
+    size: int, average: str, lane: LaneReader
+) -> None:
+    params = {"average": average, "adjuster": "random", "every_steps": 2, "steps": 6, "threads": 2, **SIZES}
+
+    def on_ranks(work: Any) -> list[Any]:
+        return [work(Ranks())] if size == 1 else side_by_side(size, work)
+
+    def straight(ranks: Ranks) -> dict[str, torch.Tensor]:
+        session = session_of(lane, ranks, **params)
+        passes(session, book_of(session))
+        return weights(session)
+
+    def begin(ranks: Ranks) -> Any:
+        session = session_of(lane, ranks, reservoir_mib=0.001, **params)
+        book = book_of(session)
+        passes(session, book, end=5)
+        return session.state(), book.state()
+
+    def resume(ranks: Ranks, state: Any, lessons: Any) -> dict[str, torch.Tensor]:
+        session = session_of(lane, ranks, **params)
+        session.restore(copy.deepcopy(state))
+        book = book_of(session)
+        book.restore(lessons)
+        passes(session, book, first=5)
+        return weights(session)
+
+    once, begins = on_ranks(straight), on_ranks(begin)
+    state = begins[0][0]
+    resumed = on_ranks(lambda ranks: resume(ranks, state, begins[ranks.rank][1]))
+    for found in resumed:
+        require_same_bits(found, once[0])
+
+
+def test_a_pass_ends_with_its_seconds_and_tells_what_it_did(lane: LaneReader) -> None:
+    session = session_of(lane, Ranks(), steps=0, seconds_per_snapshot=0.2, every_steps=1, **SIZES)
+    *_, report = passes(session, book_of(session), end=3)
+    (told,) = report.batches
+    assert report.steps > 0
+    assert report.events > 0
+    assert sum(told.reads.values()) == report.steps
+    assert sum(told.reservoir.values()) > 0
+    assert told.averages > 0
+    assert 0 < told.size["snapshots"] <= HORIZON
+
+
+def test_a_checkpoint_has_what_the_adjuster_learned(lane: LaneReader) -> None:
+    for adjuster in ("bandit", "dqn"):
+        session, other = (session_of(lane, Ranks(), adjuster=adjuster, steps=12, **SIZES) for _ in range(2))
+        passes(session, book_of(session), end=5)
+        other.restore(copy.deepcopy(session.state()))
+        ours, theirs = (each.strategy._adjuster for each in (session, other))
+        ours.begin()
+        assert [ours.choose() for _ in range(20)] == [theirs.choose() for _ in range(20)]
+        assert ours.epsilon == theirs.epsilon
+
+
+def test_a_delayed_average_travels_while_steps_are_taken(lane: LaneReader) -> None:
+    def waited(average: str) -> float:
+        def work(ranks: Any) -> float:
+            session = session_of(lane, ranks, average=average, steps=64, every_steps=4, **WHOLE_BATCH)
+            learner, step = session.strategy.learner, session.strategy.learner.step
+
+            def stepped(*loss: Any) -> None:
+                ranks.compute(0.02)
+                step(*loss)
+
+            learner.step = stepped
+            passes(session, book_of(session), end=2)
+            return ranks.traffic.seconds["averages"]
+
+        return max(side_by_side(2, work, FakeLink(latency_s=0.05, bytes_per_s=1e9)))
+
+    assert waited("delayed") < 0.2 * waited("every_steps")
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "message"),
+    [
+        ("dcrnn", {}, "stage DiffusionCell of dcrnn convolves states and so looks further with every snapshot"),
+        ("evolvegcn-h", {}, "the weights of evolvegcn-h evolve by the best of all of them. Choose model evolvegcn-o"),
+        ("tmgcn", {"normalise": "before"}, "tmgcn looks along means of several snapshots' operators. Set normalise: after"),
+    ],
+)  # fmt: skip
+def test_models_that_look_farther_than_their_hops_are_refused(
+    model: str, params: dict[str, Any], message: str
+) -> None:
+    made = MODELS.find(model)(ModelShape(0, 3), **params)
+    refused = STRATEGIES.find("hybrid").refuses(made, None, 2)
+    assert message in refused
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"snapshots": []}, "snapshots must name shares above 0 and at most 1, found \\[\\]"),
+        ({"vertices": [0.1, 1.5]}, "vertices must name shares above 0 and at most 1"),
+        ({"adjuster": "bandid"}, "adjuster must be one of fixed, random, bandit, dqn, found 'bandid'"),
+        ({"average": "never"}, "average must be one of every_steps, every_s, delayed, found 'never'"),
+        ({"every_steps": 0}, "every_steps must be at least 1, found 0"),
+        ({"steps": -1}, "steps must be at least 0, found -1"),
+        ({"every_s": 0.0}, "every_s must be above 0, found 0.0"),
+        ({"newest_share": 1.5}, "newest_share must be in 0 … 1, found 1.5"),
+        ({"steps": 0}, "steps is 0 and seconds_per_snapshot is 0, so a pass would not end. Set one of them"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(Failure, match=f"strategy_params of hybrid: {message}"):
+        strategy_options("hybrid", params)

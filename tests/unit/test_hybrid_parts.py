@@ -1,0 +1,257 @@
+"""Parts of ``hybrid``: kernels beside plain twins, balanced targets, a reservoir within its bounds, adjusters that learn."""
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.strategies.snapshots.adjusters import ADJUSTERS, Tried
+from trainer.strategies.snapshots.closed_batch import HybridBatch, close
+from trainer.strategies.snapshots.closure import HostGraph, turned
+from trainer.strategies.snapshots.dqn import LEAST, Dqn, cleaned_reward
+from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
+from trainer.strategies.snapshots.reservoir import BatchGenerator, Recipe, Reservoir
+
+SIZES = [(s, v) for s in (0.1, 0.2, 0.5) for v in (0.05, 0.2)]
+TAUS = [3, 4, 6, 7, 8, 9, 12, 13, 14, 15, 16]
+
+
+def graph_of(edges: list[tuple[int, int]], nodes: int = 10) -> HostGraph:
+    pairs = sorted({(min(pair), max(pair)) for pair in edges if pair[0] != pair[1]})
+    low, high = np.array(pairs, np.int64).reshape(-1, 2).T
+    return HostGraph.of_pairs(0, nodes, low, high, None)
+
+
+def neighbours_of(edges: list[tuple[int, int]]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {node: set() for node in range(10)}
+    for one, other in edges:
+        if one != other:
+            found[one].add(other)
+            found[other].add(one)
+    return found
+
+
+edges = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20)
+
+
+@given(edges, st.integers(1, 3))
+def test_loads_count_walks(drawn: list[tuple[int, int]], hops: int) -> None:
+    near, graph = neighbours_of(drawn), graph_of(drawn)
+    walks = [dict.fromkeys(range(10), 1)]
+    for _ in range(hops):
+        walks.append({node: sum(walks[-1][other] for other in near[node]) for node in range(10)})
+    expected = [
+        sum(sum(walks[j][node] for j in range(most + 1)) for most in range(hops + 1)) for node in range(10)
+    ]
+    found = graph.loads(hops)
+    assert found.tolist() == expected[: len(found)]
+    assert set(expected[len(found) :]) <= {hops + 1}
+
+
+@given(st.lists(edges, min_size=1, max_size=3), st.sets(st.integers(0, 9)))
+def test_a_closure_has_the_neighbours_of_every_hop_and_no_other_rows(
+    drawn: list[list[tuple[int, int]]], asked: set[int]
+) -> None:
+    """Two convolutions without and with a recurrence between them."""
+    from trainer.models.convolutions import LaplacianConvolution
+    from trainer.models.recurrences import MovingMean
+
+    graphs, near = [graph_of(each) for each in drawn], [neighbours_of(each) for each in drawn]
+    nodes = np.array(sorted(asked), np.int64)
+    first, second = (LaplacianConvolution(1, 1) for _ in range(2))
+
+    def around(sets: list[set[int]]) -> list[set[int]]:
+        return [of | {far for node in of for far in at[node]} for of, at in zip(sets, near, strict=True)]
+
+    for stages in ([first, second], [first, MovingMean(2), second]):
+        rows = around([asked] * len(graphs))
+        if len(stages) == 3:
+            rows = [set().union(*rows)] * len(graphs)
+        rows = around(rows)
+        closure = close(graphs, stages, nodes, 10)
+        ends = np.cumsum([0, *closure.lowest_of])
+        found = [closure.lowest[begin:end] for begin, end in itertools.pairwise(ends)]
+        assert [set(each.tolist()) for each in found] == rows
+        assert all(len(each) == len(set(each.tolist())) for each in found)
+        low = closure.levels[0]
+        assert len(low.starts) - 1 == len(low.own) == sum(low.targets_of)
+        begins, targets, stood = turned(low.starts, low.sources, len(closure.lowest))
+        pairs = [(t, s) for t in range(len(low.own)) for s in low.sources[low.starts[t] : low.starts[t + 1]]]
+        assert sorted(pairs, key=lambda pair: (pair[1], pair[0])) == [
+            (targets[at], s) for s in range(len(begins) - 1) for at in range(begins[s], begins[s + 1])
+        ]
+        assert [pairs[at][1] for at in stood] == sorted(s for _, s in pairs)
+
+
+def test_a_sample_has_as_many_targets_of_every_group_and_a_load_like_the_others() -> None:
+    rng = np.random.default_rng(0)
+    load = rng.pareto(1.5, 2000)
+    sampler = LoadBalancedSampler(load)
+    samples = [sampler.draw(205, rng) for _ in range(50)]
+    rank = np.argsort(np.argsort(-load)) // 200
+    for sample in samples:
+        assert len(np.unique(sample)) == 205
+        counts = np.bincount(rank[sample], minlength=10)
+        assert counts.min() == 20
+        assert counts.max() <= 21
+    uniform = [rng.choice(2000, 205, replace=False) for _ in range(50)]
+
+    def spread(of: list[Any]) -> float:
+        return float(np.std([load[sample].sum() for sample in of]))
+
+    assert spread(samples) < spread(uniform)
+    assert set(np.concatenate(samples).tolist()) > set(range(0, 2000, 1000))
+    few = LoadBalancedSampler(load[:3])
+    assert few.draw(10, rng).tolist() == [0, 1, 2]
+    assert len(LoadBalancedSampler(load[:0]).draw(2, rng)) == 0
+
+
+def batch_of(size: int) -> HybridBatch:
+    return HybridBatch(close([], [], np.empty(0, np.int64), 0), torch.zeros(size), [])
+
+
+def test_a_reservoir_has_no_batch_older_than_the_horizon_and_drops_a_share_of_the_others() -> None:
+    rng = np.random.default_rng(1)
+    reservoir = Reservoir(SIZES, newest_share=0.3, refresh=0.5)
+    for _ in range(400):
+        recipe, _ = reservoir.draw(int(rng.integers(len(SIZES))), TAUS, rng)
+        at = TAUS.index(recipe.first)
+        assert TAUS[at + recipe.length] == recipe.until
+        assert recipe.length == max(1, round(SIZES[recipe.size][0] * (len(TAUS) - 1)))
+    before = reservoir.recipes()
+    assert sum(reservoir.counts().values()) == len(before)
+    again = Reservoir(SIZES, newest_share=0.3, refresh=0.5)
+    again.restore(copy.deepcopy(reservoir.state()))
+    assert again.recipes() == before
+    reservoir.slide([*TAUS[2:], 20], rng)
+    kept = reservoir.recipes()
+    may_stay = {each for each in before if each.first >= TAUS[2] and each.until < TAUS[-1]}
+    assert kept < may_stay
+    assert 0.4 * len(may_stay) < len(kept) < 0.6 * len(may_stay)
+    draws = [np.random.default_rng(5) for _ in range(2)]
+    again.slide([*TAUS[2:], 20], np.random.default_rng(5))
+    other = Reservoir(SIZES, newest_share=0.3, refresh=0.5)
+    other.restore(again.state())
+    assert [again.draw(1, TAUS, draws[0]) for _ in range(30)] == [
+        other.draw(1, TAUS, draws[1]) for _ in range(30)
+    ]
+
+
+def test_full_reservoirs_are_read_again_as_the_paper_has_it() -> None:
+    rng = np.random.default_rng(2)
+    reservoir = Reservoir([(0.5, 0.2)], newest_share=0.0, refresh=0.0)
+    known = [reservoir.draw(0, TAUS, rng)[1] for _ in range(2000)]
+    assert len(reservoir.recipes()) == 10, "N·T / (N_S · N_V)"
+    assert all(known[-500:])
+    assert not known[0]
+
+
+def test_batches_stay_within_their_bytes_and_come_as_they_were_asked_for() -> None:
+    made: list[Recipe] = []
+
+    def make(recipe: Recipe) -> HybridBatch:
+        made.append(recipe)
+        return batch_of(25 * (1 + recipe.number % 3))
+
+    generator = BatchGenerator(make, 1000, threads=2)
+    rng = np.random.default_rng(3)
+    recipes = [Recipe(0, 1, 1, 2, number) for number in range(12)]
+    order = [recipes[2], *(recipes[at] for at in rng.integers(0, 12, 199))]  # none is larger than the first
+    for now, ahead in zip(order, [*order[1:], order[0]], strict=True):
+        generator.want(now)
+        generator.want(ahead)
+        batch = generator.take(now, known=False)
+        assert len(batch.inputs) == 25 * (1 + now.number % 3)
+        assert generator.held_bytes <= 1000
+    waits_s, outcomes = generator.since_last()
+    assert outcomes["hit"] > 50
+    assert len(waits_s) == outcomes["fresh"] == 200 - outcomes["hit"]
+    generator.retain({recipes[0]})
+    generator.drain()
+    assert generator.held_bytes <= 100
+
+    def broken(recipe: Recipe) -> HybridBatch:
+        raise ValueError("no such snapshot")
+
+    with pytest.raises(ValueError, match="no such snapshot"):
+        BatchGenerator(broken, 1000, threads=1).take(recipes[0], known=False)
+    for _ in range(2):
+        generator.close()
+
+
+@pytest.mark.parametrize("name", ADJUSTERS)
+def test_an_adjuster_goes_on_from_its_state(name: str) -> None:
+    def told(adjuster: Any, steps: int, rng: np.random.Generator) -> list[int]:
+        chosen = []
+        for _ in range(steps):
+            chosen.append(adjuster.choose())
+            adjuster.told(Tried(chosen[-1], float(rng.normal(0.1, 0.01)), float(rng.uniform(0.1, 0.2))))
+        return chosen
+
+    straight, resumed = (ADJUSTERS[name](SIZES, 7) for _ in range(2))
+    told(straight, 30, np.random.default_rng(0))
+    resumed.restore(copy.deepcopy(straight.state()))
+    for adjuster in (straight, resumed):
+        adjuster.begin()
+    assert told(straight, 30, np.random.default_rng(1)) == told(resumed, 30, np.random.default_rng(1))
+    assert straight.reward == resumed.reward
+    assert straight.epsilon == resumed.epsilon
+
+
+def test_the_bandit_finds_the_size_that_learns_most_in_a_second() -> None:
+    adjuster, rng = ADJUSTERS["bandit"](SIZES, 3), np.random.default_rng(0)
+    chosen = []
+    for _ in range(300):
+        chosen.append(adjuster.choose())
+        rate = 0.5 if chosen[-1] == 4 else 0.2
+        adjuster.told(Tried(chosen[-1], float(rng.normal(rate, 0.1)) * 0.3, 0.3))
+    assert set(chosen[: len(SIZES)]) == set(range(len(SIZES)))
+    assert chosen[100:].count(4) > 150
+
+
+def test_a_fixed_size_is_the_middle_one() -> None:
+    assert SIZES[ADJUSTERS["fixed"](SIZES, 0).choose()] == (0.2, 0.2)
+
+
+def test_the_network_follows_the_gradient_of_its_error_and_explores_less_and_less() -> None:
+    network, rng = Dqn(4, 1), np.random.default_rng(0)
+    states, actions, wanted = rng.normal(size=6), rng.integers(0, 4, 6), rng.normal(size=6)
+
+    def error() -> float:
+        return float(np.mean((network._values(network._q, states)[np.arange(6), actions] - wanted) ** 2))
+
+    found, h = network._gradient(states, actions, wanted), 1e-6
+    for at in range(len(network._q)):
+        network._q[at] += h
+        above = error()
+        network._q[at] -= 2 * h
+        below = error()
+        network._q[at] += h
+        assert found[at] == pytest.approx((above - below) / (2 * h), abs=1e-5)
+    for _ in range(600):
+        action = network.choose(0.5)
+        network.learn(0.5, action, 1.0 if action == 2 else 0.0, 0.5)
+    assert network.epsilon == LEAST
+    assert np.argmax(network._values(network._q, np.array([0.5]))[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "falls", "sizes", "reward"),
+    [
+        ((2.0, 1.0), (0.1, 0.2), (0, 0), 0.5 + 0.5),
+        ((1.0, 2.0), (0.1, 0.2), (0, 0), -1.0 + 0.5),
+        ((1.0, 2.0), (0.1, 0.2), (5, 0), 0.0 + 0.5),  # both shrank: no penalty for time
+        ((2.0, 1.0), (0.2, 0.1), (0, 5), 0.5 + 0.0),  # both grew: none for the loss
+        ((2.0, 1.0), (0.1, -0.1), (0, 0), -0.5 - 2.0),  # the loss rose
+        ((2.0, 1.0), (0.1, 1e-9), (0, 0), 0.5 - 10.0),  # a division by next to nothing is bounded
+    ],
+)
+def test_rewards_are_equation_3_with_guards(
+    seconds: tuple[float, float], falls: tuple[float, float], sizes: tuple[int, int], reward: float
+) -> None:
+    assert cleaned_reward(seconds, falls, (SIZES[sizes[0]], SIZES[sizes[1]])) == pytest.approx(reward)

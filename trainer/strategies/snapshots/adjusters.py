@@ -1,0 +1,246 @@
+"""Who chooses the size of the next batches: fixed and random, or by what was learned in a second (DynaHB section 5.1)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from trainer.strategies.snapshots.dqn import Dqn, cleaned_reward
+
+FORGET = 0.9
+"""Weight of an earlier measurement against one after it, of the same size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What batches of one size came to.
+
+    Attributes:
+        action: Number of the size.
+        fall: By how much the loss fell a step, against held-out questions.
+        seconds: A step.
+    """
+
+    action: int
+    fall: float
+    seconds: float
+
+
+class Adjuster(Protocol):
+    """Chooses sizes; rank 0's choices are everyone's.
+
+    Attributes:
+        judges: Whether it must be told what batches came to.
+        reward: The last one; 0 before any.
+    """
+
+    judges: ClassVar[bool]
+    reward: float
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a random choice; 0 where there is no such."""
+        ...
+
+    def choose(self) -> int:
+        """Number of the size of the next batches."""
+        ...
+
+    def told(self, tried: Tried) -> None:
+        """Learn from what batches of a size came to."""
+        ...
+
+    def begin(self) -> None:
+        """Another snapshot: falls of the loss before it say nothing about those after it."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        ...
+
+
+class Fixed:
+    """One size.
+
+    Args:
+        sizes: Shares of snapshots and vertices; the middle one of each list is taken, which of one is that one.
+        seed: Unused.
+    """
+
+    judges: ClassVar[bool] = False
+    reward = 0.0
+
+    @property
+    def epsilon(self) -> float:
+        """See ``Adjuster.epsilon``."""
+        return 0.0
+
+    def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
+        snapshots, vertices = (sorted({size[of] for size in sizes}) for of in (0, 1))
+        self._action = sizes.index((snapshots[len(snapshots) // 2], vertices[len(vertices) // 2]))
+
+    def choose(self) -> int:
+        """See ``Adjuster.choose``."""
+        return self._action
+
+    def told(self, tried: Tried) -> None:
+        """See ``Adjuster.told``."""
+
+    def begin(self) -> None:
+        """See ``Adjuster.begin``."""
+
+    def state(self) -> dict[str, Any]:
+        """See ``Adjuster.state``."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Adjuster.restore``."""
+
+
+class Random(Fixed):
+    """Any size, each as likely: the baseline of the paper's table 10.
+
+    Args:
+        sizes: Shares.
+        seed: Of draws.
+    """
+
+    def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
+        self._count, self._seed, self._draws = len(sizes), seed, 0
+
+    @property
+    def epsilon(self) -> float:
+        """See ``Adjuster.epsilon``."""
+        return 1.0
+
+    def choose(self) -> int:
+        """See ``Adjuster.choose``."""
+        return int(self._draw().integers(self._count))
+
+    def state(self) -> dict[str, Any]:
+        """See ``Adjuster.state``."""
+        return {"draws": self._draws}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Adjuster.restore``."""
+        self._draws = int(state["draws"])
+
+    def _draw(self) -> np.random.Generator:
+        self._draws += 1
+        return np.random.default_rng([self._seed, 1, self._draws])
+
+
+class Bandit(Random):
+    """Thompson sampling on the fall of the loss in a second: each size's is taken to be normal, and earlier ones fade.
+
+    Args:
+        sizes: Shares.
+        seed: Of draws.
+    """
+
+    judges: ClassVar[bool] = True
+
+    def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
+        super().__init__(sizes, seed)
+        self._weight, self._sum, self._squares = (np.zeros(len(sizes)) for _ in range(3))
+
+    @property
+    def epsilon(self) -> float:
+        """See ``Adjuster.epsilon``."""
+        return 0.0
+
+    def choose(self) -> int:
+        """See ``Adjuster.choose``: a size that was never tried comes first."""
+        untried = np.flatnonzero(self._weight == 0)
+        if len(untried):
+            return int(self._draw().choice(untried))
+        mean = self._sum / self._weight
+        spread = np.maximum(self._squares / self._weight - mean**2, 0)
+        # with one measurement a size's spread is unknown: that of all of them stands in
+        common = max(float(np.mean(spread)), float(np.var(mean)), 1e-30)
+        deviation = np.sqrt((spread * self._weight + common) / (self._weight + 1) / self._weight)
+        return int(np.argmax(self._draw().normal(mean, deviation)))
+
+    def told(self, tried: Tried) -> None:
+        """See ``Adjuster.told``."""
+        self.reward = tried.fall / max(tried.seconds, 1e-9)
+        for table, value in ((self._weight, 1.0), (self._sum, self.reward), (self._squares, self.reward**2)):
+            table[tried.action] = FORGET * table[tried.action] + value
+
+    def state(self) -> dict[str, Any]:
+        """See ``Adjuster.state``."""
+        return {
+            **super().state(),
+            "tables": np.stack([self._weight, self._sum, self._squares]),
+            "reward": self.reward,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Adjuster.restore``."""
+        super().restore(state)
+        self._weight, self._sum, self._squares = np.array(state["tables"], np.float64)
+        self.reward = float(state["reward"])
+
+
+class DqnAdjuster:
+    """The paper's deep Q-network: its state is the fall of the loss, its reward equation 3 with guards.
+
+    Args:
+        sizes: Shares.
+        seed: Of weights and draws.
+    """
+
+    judges: ClassVar[bool] = True
+
+    def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
+        self._sizes, self._network = sizes, Dqn(len(sizes), seed)
+        self.reward = 0.0
+        self._last: Tried | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """See ``Adjuster``."""
+        return self._network.epsilon
+
+    def choose(self) -> int:
+        """See ``Adjuster.choose``."""
+        return self._network.choose(0.0 if self._last is None else self._last.fall)
+
+    def told(self, tried: Tried) -> None:
+        """See ``Adjuster.told``: the first of a snapshot only sets what the next is compared with."""
+        last, self._last = self._last, tried
+        if last is None:
+            return
+        self.reward = cleaned_reward(
+            (last.seconds, tried.seconds),
+            (last.fall, tried.fall),
+            (self._sizes[last.action], self._sizes[tried.action]),
+        )
+        self._network.learn(last.fall, tried.action, self.reward, tried.fall)
+
+    def begin(self) -> None:
+        """See ``Adjuster.begin``."""
+        self._last = None
+
+    def state(self) -> dict[str, Any]:
+        """See ``Adjuster.state``: weights, replay memory and draws."""
+        return {"network": self._network.state(), "reward": self.reward}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Adjuster.restore``."""
+        self._last = None
+        self._network.restore(state["network"])
+        self.reward = float(state["reward"])
+
+
+ADJUSTERS: dict[str, Callable[[list[tuple[float, float]], int], Adjuster]] = {
+    "fixed": Fixed,
+    "random": Random,
+    "bandit": Bandit,
+    "dqn": DqnAdjuster,
+}

@@ -1,0 +1,105 @@
+"""Averages of ranks that learn apart: when, and what becomes of the steps that are taken meanwhile (DynaHB, algorithm 2)."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trainer.learning.step import Learner
+from trainer.ranks import Ranks
+from trainer.wire.exchange import Handle
+
+AVERAGES = ("every_steps", "every_s", "delayed")
+
+
+class Averager:
+    """Brings weights and Adam's moments of all ranks to their means, each weighted by the questions it learned since.
+
+    ``every_steps`` and ``every_s`` wait for it. ``delayed`` lets it travel while the next steps are taken: these are added to
+    the means when they come, so a rank's weights are the means as of one period ago and its own steps since.
+
+    Args:
+        learner: Takes steps by itself.
+        ranks: All ranks.
+        kind: One of ``AVERAGES``.
+        every: Steps, or with ``every_s`` seconds, between averages.
+
+    Attributes:
+        count: Averages so far, since ``since_last``.
+        divergence: The largest ‖x − x̄‖ / ‖x̄‖ of this rank's weights before one of them.
+    """
+
+    def __init__(self, learner: Learner, ranks: Ranks, kind: str, every: float) -> None:
+        self._learner, self._ranks, self._kind, self._every = learner, ranks, kind, every
+        self._flight: tuple[Handle[list[Tensor]], list[Tensor]] | None = None
+        self.count, self.divergence = 0, 0.0
+        self.begin()
+
+    @property
+    def timed(self) -> bool:
+        """Whether time ends a period, and ranks take different numbers of steps."""
+        return self._kind == "every_s"
+
+    def begin(self) -> None:
+        """A period begins."""
+        self._steps, self._queries, self._began_s = 0, 0, time.perf_counter()
+
+    def stepped(self, queries: int) -> bool:
+        """Take note of a step; whether the period is over for this rank."""
+        self._steps, self._queries = self._steps + 1, self._queries + queries
+        if self._kind == "every_s":
+            return time.perf_counter() - self._began_s >= self._every
+        return self._steps >= self._every
+
+    def average(self, *, last: bool) -> None:
+        """Average, or begin to; a collective.
+
+        Args:
+            last: Whether weights are to be equal on all ranks now.
+        """
+        self._arrive()
+        if self._kind == "delayed" and not last:
+            tables = self._learner.tables()
+            began = [table.detach().clone() for table in tables]
+            self._flight = self._ranks.begin_average(tables, self._weight()), began
+        else:
+            tables = self._learner.tables()
+            means = self._ranks.begin_average(tables, self._weight()).wait()
+            self._note(tables, means)
+            _set(tables, means)
+        self.begin()
+
+    def since_last(self) -> tuple[int, float]:
+        """Averages and divergence since the last call."""
+        found = self.count, self.divergence
+        self.count, self.divergence = 0, 0.0
+        return found
+
+    def _weight(self) -> float:
+        """Ranks that learned nothing count next to nothing, and if none has, all count alike."""
+        return max(float(self._queries), 1e-6)
+
+    def _arrive(self) -> None:
+        if self._flight is None:
+            return
+        (handle, began), self._flight = self._flight, None
+        means, tables = handle.wait(), self._learner.tables()
+        self._note(began, means)
+        # moments that there were not yet when it set out stay this rank's own until the next
+        _set(tables, [mean + (now - then) for mean, now, then in zip(means, tables, began, strict=False)])
+
+    def _note(self, before: Sequence[Tensor], means: Sequence[Tensor]) -> None:
+        weights = self._learner.num_weights
+        apart = sum(
+            float((own - mean).square().sum()) for own, mean in zip(before[:weights], means, strict=False)
+        )
+        norm = sum(float(mean.square().sum()) for mean in means[:weights])
+        self.divergence = max(self.divergence, (apart / norm) ** 0.5 if norm else 0.0)
+        self.count += 1
+
+
+@torch.no_grad()
+def _set(tables: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for table, value in zip(tables, values, strict=False):
+        table.copy_(value)

@@ -1,0 +1,141 @@
+"""DynaHB's deep Q-network (definitions 4 to 6, algorithm 2, and what of it only the authors' code says)."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64 = NDArray[np.float64]
+Size = tuple[float, float]
+
+DISCOUNT, DECAY, LEAST, RATE = 0.99, 0.95, 0.1, 0.005
+"""γ; ε falls by DECAY from 1 to LEAST; learning rate (section 5.1, table 10)."""
+
+WIDTH, MEMORY, BATCH, SOFT = 16, 1000, 5, 0.01
+"""Of the hidden layer; transitions kept, and learned at once; by how much the target moves (the authors' code)."""
+
+BOUND = 10.0
+"""Of either part of a reward, which divides by what may be next to nothing."""
+
+
+class Dqn:
+    """A perceptron 1-16-n of the fall of the loss, with replay, a target that follows softly, and Adam.
+
+    Args:
+        actions: n.
+        seed: Of weights and draws.
+
+    Attributes:
+        epsilon: Probability of a random choice.
+    """
+
+    def __init__(self, actions: int, seed: int) -> None:
+        self._actions, self._seed, self._draws, self.epsilon = actions, seed, 0, 1.0
+        self._q = np.concatenate(
+            [
+                self._draw().uniform(-1, 1, 2 * WIDTH),
+                self._draw().uniform(-(WIDTH**-0.5), WIDTH**-0.5, actions * (WIDTH + 1)),
+            ]
+        )
+        self._target = self._q.copy()
+        self._moments = np.zeros((2, len(self._q)))
+        self._steps = 0
+        self._replay: Float64 = np.zeros((0, 4))  # state, action, reward, state after
+
+    def choose(self, state: float) -> int:
+        """The action of the largest Q, or with probability ε a random one; ε falls."""
+        draw, epsilon = self._draw(), self.epsilon
+        self.epsilon = max(LEAST, DECAY * self.epsilon)
+        if draw.random() < epsilon:
+            return int(draw.integers(self._actions))
+        return int(np.argmax(self._values(self._q, np.array([state]))[0]))
+
+    def learn(self, state: float, action: int, reward: float, after: float) -> None:
+        """Remember a transition, and follow the gradient of the squared error of a few that are remembered."""
+        self._replay = np.concatenate([self._replay, [[state, action, reward, after]]])[-MEMORY:]
+        if len(self._replay) < BATCH:
+            return
+        states, actions, rewards, afters = self._replay[
+            self._draw().choice(len(self._replay), BATCH, replace=False)
+        ].T
+        wanted = rewards + DISCOUNT * self._values(self._target, afters).max(axis=1)
+        self._follow(self._gradient(states, actions.astype(np.int64), wanted))
+        self._target += SOFT * (self._q - self._target)
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from."""
+        return {
+            "q": self._q.copy(), "target": self._target.copy(), "moments": self._moments.copy(),
+            "replay": self._replay.copy(), "steps": self._steps, "draws": self._draws, "epsilon": self.epsilon,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        self._q, self._target, self._moments = (np.array(state[name]) for name in ("q", "target", "moments"))
+        self._replay = np.array(state["replay"]).reshape(-1, 4)
+        self._steps, self._draws = int(state["steps"]), int(state["draws"])
+        self.epsilon = float(state["epsilon"])
+
+    def _draw(self) -> np.random.Generator:
+        self._draws += 1
+        return np.random.default_rng([self._seed, 2, self._draws])
+
+    def _split(self, weights: Float64) -> tuple[Float64, Float64, Float64, Float64]:
+        """Views of (16,), (16,), (n, 16), (n,)."""
+        first, bias = weights[:WIDTH], weights[WIDTH : 2 * WIDTH]
+        second = weights[2 * WIDTH :].reshape(self._actions, WIDTH + 1)
+        return first, bias, second[:, :WIDTH], second[:, WIDTH]
+
+    def _values(self, weights: Float64, states: Float64) -> Float64:
+        """Q of every action, (k, n)."""
+        first, bias, second, other = self._split(weights)
+        return np.maximum(states[:, None] * first + bias, 0) @ second.T + other
+
+    def _gradient(self, states: Float64, actions: NDArray[np.int64], wanted: Float64) -> Float64:
+        """Of the mean of (Q(s, a) − wanted)²."""
+        first, bias, second, _ = self._split(self._q)
+        hidden = np.maximum(states[:, None] * first + bias, 0)
+        error = 2 * (self._values(self._q, states)[np.arange(len(states)), actions] - wanted) / len(states)
+        found = np.zeros_like(self._q)
+        parts = self._split(found)
+        np.add.at(parts[2], actions, error[:, None] * hidden)
+        np.add.at(parts[3], actions, error)
+        back = error[:, None] * second[actions] * (hidden > 0)
+        parts[0][:] = (back * states[:, None]).sum(axis=0)
+        parts[1][:] = back.sum(axis=0)
+        return found
+
+    def _follow(self, gradient: Float64) -> None:
+        """A step of Adam."""
+        self._steps += 1
+        mean, square = self._moments
+        mean += 0.1 * (gradient - mean)
+        square += 0.001 * (gradient**2 - square)
+        corrected = mean / (1 - 0.9**self._steps), square / (1 - 0.999**self._steps)
+        self._q -= RATE * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+
+
+def cleaned_reward(
+    seconds: tuple[float, float], falls: tuple[float, float], sizes: tuple[Size, Size]
+) -> float:
+    """R = (t_l − t_c) / t_l + (Δ_c − Δ_l) / Δ_c (equation 3), by the rules of the authors' code where it would mislead.
+
+    No penalty for time where both sizes shrank, none for the loss where both grew; where the loss rose, both parts are
+    penalties. Each part is bounded.
+
+    Args:
+        seconds: t_l of the choice before, and t_c of this one.
+        falls: Δ_l and Δ_c of the loss.
+        sizes: Shares of snapshots and vertices of both.
+    """
+    (before_s, now_s), (fall_before, fall) = seconds, falls
+    of_time = np.clip((before_s - now_s) / max(before_s, 1e-9), -BOUND, BOUND)
+    of_loss = np.clip((fall - fall_before) / (fall if abs(fall) > 1e-12 else 1e-12), -BOUND, BOUND)
+    if fall <= 0:
+        return float(-abs(of_time) - abs(of_loss))
+    (snapshots_before, vertices_before), (snapshots, vertices) = sizes
+    if snapshots < snapshots_before and vertices < vertices_before:
+        of_time = max(of_time, 0.0)
+    if snapshots > snapshots_before and vertices > vertices_before:
+        of_loss = max(of_loss, 0.0)
+    return float(of_time + of_loss)

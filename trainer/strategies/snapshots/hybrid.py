@@ -1,0 +1,375 @@
+"""``hybrid``: ranks learn batches of some snapshots and some nodes by themselves, and average their weights (DynaHB)."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from schemas.store import LaneHeader
+from stream.nearest import did_you_mean
+from stream.service.heartbeat import beat
+from trainer.device import to_device
+from trainer.learning.step import NEVER, Learner
+from trainer.models.interface import Model, SnapshotModel
+from trainer.models.stages import CellStage, GraphStage, TimeStage
+from trainer.models.unroll import unroll
+from trainer.nn.rows import rows
+from trainer.strategies.interface import STRATEGIES, Batches, Needs, Setting, StepReport
+from trainer.strategies.snapshots.adjusters import ADJUSTERS
+from trainer.strategies.snapshots.averaging import AVERAGES, Averager
+from trainer.strategies.snapshots.batch_maker import BatchMaker
+from trainer.strategies.snapshots.closed_batch import Closure, HybridBatch
+from trainer.strategies.snapshots.closed_layout import ClosedLayout
+from trainer.strategies.snapshots.halo import MIB
+from trainer.strategies.snapshots.hybrid_pass import Crew, HybridPass, Until
+from trainer.strategies.snapshots.reservoir import BatchGenerator, Reservoir
+from trainer.strategies.snapshots.whole import RATE
+from trainer.strategies.snapshots.whole_layout import combines
+from trainer.strategies.snapshots.windowed import WindowedStrategy, lane_refusal, owned_by_parts
+from trainer.tasks.interface import Lesson
+from trainer.timeline.view import TimelineView
+
+Int64 = NDArray[np.int64]
+
+WINDOWS = 4
+"""Windows that the horizon has, where none is configured."""
+
+HELD_OUT, MOST_HELD = 10, 512
+"""One of so many items of the newest lesson is held out for the adjuster, and never more than so many."""
+
+PARTS = 1_000_000
+"""Of a whole, by which ranks tell each other a ratio."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridOptions:
+    """Options of ``hybrid``.
+
+    Attributes:
+        snapshots: Shares of the horizon that a batch may have, in (0, 1]; with ``vertices`` they are the sizes to choose from.
+        vertices: Shares of the nodes that are asked about, likewise.
+        adjuster: Who chooses the size: ``fixed`` (the middle one of each list), ``random``, ``bandit``, ``dqn``.
+        steps: Optimiser steps a pass over a snapshot, of each rank. 0: until ``seconds_per_snapshot`` have passed.
+        seconds_per_snapshot: A pass ends after so many seconds, if ``steps`` are not taken before. 0: never.
+        average: When ranks average their weights: ``every_steps``, ``every_s`` (as published), or ``delayed``: every so many
+            steps, while the next are taken.
+        every_steps: Steps between averages, and between choices of a size.
+        every_s: Seconds between them, under ``every_s``.
+        newest_share: Of batches that must contain the newest lesson, in 0 … 1.
+        reservoir_mib: Batches that are kept, MiB; what has no room is made again.
+        refresh: Share of former batches that a snapshot drops, in 0 … 1.
+        threads: That make batches.
+        inference_nodes: Nodes embedded at once when predicting: bounds memory.
+    """
+
+    snapshots: Sequence[float] = (0.1, 0.2, 0.3)
+    vertices: Sequence[float] = (0.01, 0.05, 0.1)
+    adjuster: str = "bandit"
+    steps: int = 16
+    seconds_per_snapshot: float = 0.0
+    average: str = "every_steps"
+    every_steps: int = 4
+    every_s: float = 0.2
+    newest_share: float = 0.5
+    reservoir_mib: float = 512.0
+    refresh: float = 0.2
+    threads: int = 1
+    inference_nodes: int = 65_536
+
+    def __post_init__(self) -> None:
+        for name in ("snapshots", "vertices"):
+            shares = getattr(self, name)
+            if not shares or not all(isinstance(each, (int, float)) and 0 < each <= 1 for each in shares):
+                raise ValueError(f"{name} must name shares above 0 and at most 1, found {list(shares)}")
+        for name, known in (("adjuster", list(ADJUSTERS)), ("average", list(AVERAGES))):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(known)}, found {value!r}{did_you_mean(value, known)}"
+                )
+        for name in ("every_steps", "threads", "inference_nodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        for name in ("steps", "seconds_per_snapshot"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be at least 0, found {getattr(self, name)}")
+        for name in ("every_s", "reservoir_mib"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be above 0, found {getattr(self, name)}")
+        for name in ("newest_share", "refresh"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in 0 … 1, found {getattr(self, name)}")
+        if not self.steps and not self.seconds_per_snapshot:
+            raise ValueError(
+                "steps is 0 and seconds_per_snapshot is 0, so a pass would not end. Set one of them"
+            )
+
+
+@STRATEGIES.register
+class HybridStrategy(WindowedStrategy):
+    """Each rank learns hybrid batches of the nodes that it owns, and weights are averaged.
+
+    A rank follows the whole lane, as under ``group``, so that a batch has everything that its embeddings are made of and
+    nothing crosses ranks but weights. A batch is some consecutive snapshots of the horizon, and questions after each of them
+    about some of the rank's nodes, which are drawn by load.
+    """
+
+    name: ClassVar[str] = "hybrid"
+    reads_timeline: ClassVar[bool] = True
+    Options: ClassVar[type] = HybridOptions
+
+    def __init__(self, setting: Setting, options: HybridOptions) -> None:
+        self._model: SnapshotModel = setting.model
+        self._task, self._ranks, self._seed = setting.task, setting.ranks, setting.seed
+        self._device, self._options = setting.ranks.device, options
+        self._horizon = setting.horizon or WINDOWS * self._model.window
+        self.learner = Learner(
+            self._model, setting.optimisation, self._ranks, averages_every=NEVER, usual_rate=RATE
+        )
+        every = options.every_s if options.average == "every_s" else options.every_steps
+        self._averager = Averager(self.learner, self._ranks, options.average, every)
+        self._sizes = [(float(s), float(v)) for s in options.snapshots for v in options.vertices]
+        self._adjuster = ADJUSTERS[options.adjuster](self._sizes, self._seed)
+        self._action = self._adjuster.choose()
+        self._reservoir = Reservoir(self._sizes, options.newest_share, options.refresh)
+        self._maker = BatchMaker(self._model, self._sizes, [self._seed, self._ranks.rank])
+        self._generator = BatchGenerator(self._maker.make, int(options.reservoir_mib * MIB), options.threads)
+        ahead = options.every_steps
+        self._crew = Crew(
+            self._ranks, self.learner, self._averager, self._adjuster, self._reservoir, self._generator, ahead
+        )
+        self._view: TimelineView | None = None
+
+    @classmethod
+    def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
+        """See ``Strategy.refuses``."""
+        assert isinstance(model, SnapshotModel)
+        for stage in model.stages:
+            if isinstance(stage, CellStage):
+                return (
+                    f"strategy {cls.name} has what is a few hops away, but stage {type(stage).__name__} of {model.name} "
+                    "convolves states and so looks further with every snapshot. Choose strategy group or whole"
+                )
+            if isinstance(stage, GraphStage) and stage.summarises:
+                return (
+                    f"strategy {cls.name} has some rows of each snapshot, but the weights of {model.name} evolve by the best "
+                    "of all of them. Choose model evolvegcn-o, or strategy group or whole"
+                )
+        if combines(model, next(model.parameters())):
+            return (
+                f"strategy {cls.name} has the neighbours of each snapshot, but {model.name} looks along means of several "
+                "snapshots' operators. Set normalise: after, or choose strategy group or whole"
+            )
+        return lane_refusal(cls.name, lane, ranks)
+
+    @property
+    def needs(self) -> Needs:
+        """See ``Strategy.needs``."""
+        return Needs("timeline", self._horizon, parts="all", lessons=self._horizon)
+
+    def rewind(self) -> None:
+        """See ``Strategy.rewind``."""
+        self._reservoir.begin()
+        self._generator.retain(set())
+
+    def take_in(self, view: TimelineView) -> None:
+        """See ``Strategy.take_in``."""
+        self._view = view
+        self._maker.take_in(view)
+
+    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+        """See ``Strategy.owned``."""
+        assert self._view is not None
+        return owned_by_parts(self._view, num_nodes, self._ranks)
+
+    def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
+        """See ``WindowedStrategy.embed_before``: from a state of zero at the beginning of the window, and alone."""
+        return self._embed_all(model, self._maker.taus[:-1][-self._model.window :], nodes)
+
+    @torch.no_grad()
+    def embeddings(self, nodes: Int64) -> Tensor:
+        """See ``Strategy.embeddings``."""
+        distinct, place = np.unique(nodes, return_inverse=True)
+        z = self._embed_all(self._model, self._maker.taus[-self._model.window :], distinct)
+        return z[to_device(place, z.device)]
+
+    def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
+        """See ``Strategy.learn``."""
+        began = time.perf_counter()
+        taus, newest = self._maker.taus, lessons[-1]
+        if len(taus) < 2:
+            return self._first(newest, began)
+        draws = np.random.default_rng([self._seed, newest.tau % (1 << 63), epoch, 3])
+        self._reservoir.slide(taus, draws)
+        self._generator.retain(self._reservoir.recipes())
+        held = self._held_out(newest, epoch)
+        self._maker.open(lessons, held)
+        exam = self._exam(newest, held)
+        limit_s = self._options.seconds_per_snapshot
+        self._model.train()
+        work = HybridPass(self._crew, taus, draws, self._action, self._loss, exam)
+        work.run(Until(self._options.steps, began + limit_s if limit_s else None))
+        self._model.eval()
+        self._generator.drain()
+        self._action = work.action
+        return self._report(work.learned, began)
+
+    def state(self) -> dict[str, Any]:
+        """See ``Strategy.state``: batches are made again from their recipes."""
+        return {
+            **super().state(),
+            "adjuster": self._adjuster.state(),
+            "action": self._action,
+            "reservoir": self._reservoir.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See ``Strategy.restore``."""
+        super().restore(state)
+        if "reservoir" not in state:  # what the learner alone had
+            return
+        self._adjuster.restore(state["adjuster"])
+        self._action = int(state["action"])
+        self._reservoir.restore(state["reservoir"])
+        self._generator.retain(set())
+
+    def close(self) -> None:
+        """See ``Strategy.close``."""
+        self._generator.close()
+
+    @property
+    def step_events(self) -> int:
+        """See ``Strategy.step_events``: a share of a snapshot, whatever its size."""
+        return 1
+
+    @property
+    def held_bytes(self) -> dict[str, int]:
+        """See ``Strategy.held_bytes``."""
+        return {"timeline": self._maker.held_bytes, "reservoir": self._generator.held_bytes}
+
+    def _first(self, lesson: Lesson, began: float) -> StepReport:
+        """A pass over the first snapshot, before which nothing is known: one step over all of it."""
+        items = np.arange(len(lesson))
+        batch = replace(self._maker.batch([], [(0, *lesson.part(items))]), items=items, targets=len(items))
+        self._averager.begin()
+        self.learner.step(self._loss(batch), 1 / max(batch.queries, 1))
+        self._averager.stepped(batch.queries)
+        self._averager.average(last=True)
+        return self._report([batch], began)
+
+    def _held_out(self, newest: Lesson, epoch: int) -> Int64:
+        """Items of the newest lesson that the adjuster judges by, int64, ascending; they are learned when it is a former one."""
+        if not self._adjuster.judges:
+            return np.empty(0, np.int64)
+        draw = np.random.default_rng([self._seed, self._ranks.rank, newest.tau % (1 << 63), epoch, 4])
+        count = min(len(newest) // HELD_OUT, MOST_HELD)
+        return np.sort(draw.choice(len(newest), count, replace=False))
+
+    def _exam(self, newest: Lesson, held: Int64) -> Callable[[], float | None]:
+        """The mean loss of held-out questions of all ranks, after the window before the newest snapshot; a collective."""
+        taus = self._maker.taus[:-1][-self._model.window :]
+        batch = None
+        if len(held):
+            batch = self._maker.batch(taus, [(len(taus) - 1, *newest.part(held))])
+
+        def judge() -> float | None:
+            self._model.eval()
+            with torch.no_grad():
+                own = 0.0 if batch is None else float(self._loss(batch))
+            self._model.train()
+            loss, queries = self._ranks.total([own, 0 if batch is None else batch.queries])
+            return loss / queries if queries else None
+
+        return judge
+
+    def _loss(self, batch: HybridBatch) -> Tensor:
+        """Sum of a batch's losses, a scalar."""
+        z, nodes = self._rows(self._model, batch.closure, batch.inputs), batch.closure.nodes
+        losses = []
+        for place, asked, truth in batch.asked:
+            ends = [
+                rows(z[place], to_device(np.searchsorted(nodes, each), self._device)) for each in asked.ends
+            ]
+            losses.append(
+                self._task.loss(asked.read(self._model.decoder, ends), to_device(truth, self._device))
+            )
+        return torch.stack(losses).sum()
+
+    def _rows(self, model: SnapshotModel, closure: Closure, inputs: Tensor, *, last: bool = False) -> Tensor:
+        """Embeddings (t, n, width) of a closure's nodes; without snapshots (1, n, width), those before any."""
+        if not closure.lowest_of:
+            return before_any(model, len(closure.nodes)).unsqueeze(0)
+        layout = ClosedLayout(closure, inputs.to(self._device), self._device)
+        return unroll(model.stages, layout, last=last)[0]
+
+    def _embed_all(self, model: SnapshotModel, taus: Sequence[int], nodes: Int64) -> Tensor:
+        """Embeddings (n, width) of nodes, ascending, after snapshots."""
+        model.eval()
+        found = [next(model.parameters()).new_zeros(0, model.width)]
+        for first in range(0, len(nodes), self._options.inference_nodes):
+            beat()
+            chunk = nodes[first : first + self._options.inference_nodes]
+            closure = self._maker.close(taus, chunk)
+            inputs = self._maker.inputs(model.encode, taus, closure)
+            found.append(self._rows(model, closure, inputs, last=True)[0])
+        return torch.cat(found)
+
+    def _report(self, learned: Sequence[HybridBatch], began: float) -> StepReport:
+        """The report of a pass; a collective."""
+        ended = self.learner.settled()
+        taken = [(loss, batch) for (loss, out), batch in zip(ended, learned, strict=True) if not out]
+        items = np.unique(np.concatenate([np.empty(0, np.int64), *(batch.items for _, batch in taken)]))
+        averages, divergence = self._averager.since_last()
+        loss, queries, events = self._ranks.total(
+            [
+                math.fsum(loss for loss, _ in taken),
+                sum(batch.queries for _, batch in taken),
+                len(items),
+            ]
+        )
+        steps, nonfinite, apart = self._ranks.maximum(
+            [len(ended), len(ended) - len(taken), round(divergence * PARTS)]
+        )
+        waits_s, reads = self._generator.since_last()
+        counts = self._reservoir.counts()
+        return StepReport(
+            steps=steps,
+            events=int(events),
+            loss=loss / queries if queries else None,
+            nonfinite=nonfinite,
+            seconds={
+                "train": time.perf_counter() - began,
+                **self.learner.seconds(),
+                "batches": math.fsum(waits_s),
+            },
+            batches=[
+                Batches(
+                    {
+                        "snapshots": float(np.mean([batch.snapshots for batch in learned])),
+                        "vertices": float(np.mean([batch.targets for batch in learned])),
+                    },
+                    self._adjuster.epsilon,
+                    self._adjuster.reward,
+                    {f"{s:g}x{v:g}": counts[at] for at, (s, v) in enumerate(self._sizes)},
+                    dict(reads),
+                    waits_s,
+                    averages,
+                    apart / PARTS,
+                )
+            ],
+        )
+
+
+def before_any(model: SnapshotModel, nodes: int) -> Tensor:
+    """Embeddings (nodes, width) before the first snapshot."""
+    none, last = next(model.parameters()).new_zeros(nodes, model.width), model.stages[-1]
+    return last.before_any(none) if isinstance(last, TimeStage) else none
+
+
+__all__ = ["HybridOptions", "HybridStrategy"]

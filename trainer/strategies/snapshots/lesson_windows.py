@@ -1,0 +1,84 @@
+"""The questions of some consecutive snapshots by the node that is asked about: what targets of hybrid batches are drawn from."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.strategies.snapshots.closure import Float64
+from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
+from trainer.tasks.interface import Asked, Lesson
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+
+class AskedNodes:
+    """One lesson's items by the node that is asked about, its source, and what they load a batch with.
+
+    Args:
+        lesson: This rank's.
+        items: int64, ascending, those of its items that may be learned.
+        loads: Load of each dense id in the snapshot before, float64; nodes beyond have ``least``.
+        least: Load of a node without an edge.
+    """
+
+    def __init__(self, lesson: Lesson, items: Int64, loads: Float64, least: float) -> None:
+        self.lesson = lesson
+        asked, _ = lesson.part(items)
+        first = asked.ends[0][: len(items)]
+        order = np.argsort(first, kind="stable")
+        self._items = items[order]
+        self.nodes, begins = np.unique(first[order], return_index=True)
+        self._begins = np.append(begins, len(order))
+        place = np.searchsorted(self.nodes, asked.ends[0])
+        weight = np.zeros(len(place))
+        for ends in asked.ends[1:]:
+            known = ends < len(loads)
+            weight += np.where(known, loads[np.where(known, ends, 0)] if len(loads) else least, least)
+        own = np.full(len(self.nodes), least)
+        known = self.nodes < len(loads)
+        own[known] = loads[self.nodes[known]]
+        self.load: Float64 = own + np.bincount(place, weight, len(self.nodes))
+
+    def items_of(self, nodes: Int64) -> Int64:
+        """Items that ask about nodes, ascending; ``nodes`` int64, ascending."""
+        at = np.flatnonzero(np.isin(self.nodes, nodes, assume_unique=True))
+        chosen = [self._items[self._begins[i] : self._begins[i + 1]] for i in at]
+        return np.sort(np.concatenate([np.empty(0, np.int64), *chosen]))
+
+
+class LessonWindow:
+    """Questions after each of some consecutive snapshots, and a sampler over all nodes that are asked about.
+
+    Args:
+        asked: By place of the snapshot after which it is asked.
+    """
+
+    def __init__(self, asked: Mapping[int, AskedNodes]) -> None:
+        self._asked = dict(asked)
+        self.nodes: Int64 = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(each.nodes for each in asked.values())])
+        )
+        load = np.zeros(len(self.nodes))
+        for each in asked.values():
+            load[np.searchsorted(self.nodes, each.nodes)] += each.load
+        self.sampler = LoadBalancedSampler(load)
+
+    def questions(self, targets: Int64) -> tuple[list[tuple[int, Asked, Float32]], dict[int, Int64]]:
+        """Questions about targets, int64 ascending, by place, and which items they are; places without any are left out."""
+        items = {place: each.items_of(targets) for place, each in self._asked.items()}
+        items = {place: chosen for place, chosen in items.items() if len(chosen)}
+        return [(place, *self._asked[place].lesson.part(chosen)) for place, chosen in items.items()], items
+
+
+def roots(asked: Sequence[tuple[int, Asked, Float32]]) -> Int64:
+    """All nodes that questions are about, int64, ascending."""
+    return np.unique(
+        np.concatenate([np.empty(0, np.int64), *(ends for _, each, _ in asked for ends in each.ends)])
+    )
+
+
+def least_load(hops: int) -> float:
+    """The load of a node without an edge: itself in every layer."""
+    return float(hops + 1)

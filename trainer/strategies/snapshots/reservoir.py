@@ -1,0 +1,246 @@
+"""The reservoir of hybrid batches: which are used again, which are made anew, and the threads that make them (DynaHB, 5.2).
+
+What is drawn never depends on time: a ``Reservoir`` knows recipes only, from which a batch follows. A ``BatchGenerator``
+keeps what its bytes allow of the batches themselves, and makes the others ahead of their use.
+"""
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.service.heartbeat import beat
+from trainer.strategies.snapshots.closed_batch import HybridBatch
+
+Int64 = NDArray[np.int64]
+LOOK_S = 1.0
+"""A wait looks up so often, to tell that the process lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that a batch follows from, beside lessons and snapshots.
+
+    Attributes:
+        size: Number of the size of batches.
+        first: Interval index of its first snapshot.
+        length: Its snapshots.
+        until: Interval index of its last lesson.
+        number: Of the draw.
+    """
+
+    size: int
+    first: int
+    length: int
+    until: int
+    number: int
+
+
+class Reservoir:
+    """Recipes by size; a batch is used again with probability (batches of its size) / capacity, equation 4.
+
+    A share of the batches is to contain the newest lesson; those have recipes of their own, which go with the snapshot, since
+    its lesson is another one afterwards (all of it, and nothing held out).
+
+    Args:
+        sizes: Shares of snapshots and of vertices of each size.
+        newest_share: Of batches that must contain the newest lesson.
+        refresh: Share of former recipes that a snapshot drops.
+    """
+
+    def __init__(self, sizes: Sequence[tuple[float, float]], newest_share: float, refresh: float) -> None:
+        self._sizes, self._newest_share, self._refresh = sizes, newest_share, refresh
+        self._pools: dict[tuple[int, bool], list[Recipe]] = {}
+        self._drawn = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all recipes."""
+        self._pools = {(size, newest): [] for size in range(len(self._sizes)) for newest in (False, True)}
+
+    def slide(self, taus: Sequence[int], generator: np.random.Generator) -> None:
+        """Go on to other snapshots, the newest lesson's last: what is older than they are goes, and a share of the rest.
+
+        What had the newest lesson before goes, too.
+        """
+        for (_, newest), pool in self._pools.items():
+            pool[:] = (
+                [] if newest else [each for each in pool if each.first >= taus[0] and each.until < taus[-2]]
+            )
+            kept = len(pool) - round(self._refresh * len(pool))
+            pool[:] = [pool[at] for at in np.sort(generator.permutation(len(pool))[:kept])]
+
+    def draw(self, size: int, taus: Sequence[int], generator: np.random.Generator) -> tuple[Recipe, bool]:
+        """The next batch of a size.
+
+        Args:
+            size: Its number.
+            taus: Interval indices, ascending, at least two: the last one is the newest lesson's.
+            generator: Draws.
+
+        Returns:
+            Its recipe, and whether it was there before.
+        """
+        newest = bool(generator.random() < self._newest_share)
+        pool, again = self._pools[size, newest], generator.random()
+        if again < len(pool) / self._capacity(size, newest=newest):
+            return pool[int(generator.integers(len(pool)))], True
+        whole = len(taus) - 1
+        length = max(1, round(self._sizes[size][0] * whole))
+        at = whole - length if newest else int(generator.integers(whole - length + 1))
+        recipe = Recipe(size, int(taus[at]), length, int(taus[at + length]), self._drawn)
+        self._drawn += 1
+        pool.append(recipe)
+        return recipe, False
+
+    def recipes(self) -> set[Recipe]:
+        """All."""
+        return {each for pool in self._pools.values() for each in pool}
+
+    def counts(self) -> dict[int, int]:
+        """Recipes by size."""
+        return {
+            size: sum(len(self._pools[size, newest]) for newest in (False, True))
+            for size in range(len(self._sizes))
+        }
+
+    def state(self) -> dict[str, Any]:
+        """The state that ``restore`` continues from; that of rank 0 serves all, unless time decided how many were drawn."""
+        rows = [(*astuple(each), int(newest)) for (_, newest), pool in self._pools.items() for each in pool]
+        return {"drawn": self._drawn, "recipes": np.array(rows, np.int64).reshape(len(rows), 6)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state()``."""
+        self.begin()
+        self._drawn = int(state["drawn"])
+        for *columns, newest in np.asarray(state["recipes"]).tolist():
+            recipe = Recipe(*columns)
+            self._pools[recipe.size, bool(newest)].append(recipe)
+
+    def _capacity(self, size: int, *, newest: bool) -> int:
+        snapshots, vertices = self._sizes[size]
+        whole = 1 / (snapshots * vertices) / len(self._sizes)
+        share = self._newest_share if newest else 1 - self._newest_share
+        return max(1, round(whole * share))
+
+
+class BatchGenerator:
+    """Makes batches beside training, and keeps them within bytes.
+
+    Only the thread that trains touches what is kept; a batch is handed over by its future, and no lock is held meanwhile.
+
+    Args:
+        make: Makes a batch, in any thread.
+        budget_bytes: Of batches that are kept or ready.
+        threads: That make them.
+
+    Attributes:
+        waits_s: Seconds that training waited for each batch that was not there, since ``since_last``.
+        outcomes: Of batches since then: ``hit``, ``fresh`` (made now), ``again`` (made again, it had no room).
+    """
+
+    def __init__(self, make: Callable[[Recipe], HybridBatch], budget_bytes: int, threads: int) -> None:
+        self._make, self._budget, self._threads = make, budget_bytes, threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._futures: OrderedDict[Recipe, Future[HybridBatch]] = OrderedDict()
+        self._kept: OrderedDict[Recipe, HybridBatch] = OrderedDict()
+        self._kept_bytes = self._largest = 0
+        self.waits_s: list[float] = []
+        self.outcomes: Counter[str] = Counter()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of batches that are kept or ready."""
+        ready = [each for each in self._futures.values() if each.done() and each.exception() is None]
+        return self._kept_bytes + sum(each.result().nbytes for each in ready)
+
+    def want(self, recipe: Recipe) -> None:
+        """Begin to make a batch that will be taken, if there is room for it."""
+        if recipe in self._kept or recipe in self._futures:
+            return
+        if self._room() >= self._largest or not self._futures:
+            self._submit(recipe)
+            self._evict(self._room())
+
+    def take(self, recipe: Recipe, *, known: bool) -> HybridBatch:
+        """A batch; waits until it is made.
+
+        Args:
+            recipe: Of it.
+            known: Whether the reservoir had the recipe.
+        """
+        found = self._kept.get(recipe)
+        if found is not None:
+            self._kept.move_to_end(recipe)
+            self.outcomes["hit"] += 1
+            return found
+        began = time.perf_counter()
+        if recipe not in self._futures:
+            self._submit(recipe)
+        future = self._futures.pop(recipe)
+        while True:
+            try:
+                found = future.result(timeout=LOOK_S)
+                break
+            except NotYet:
+                if future.done():
+                    raise
+                beat()
+        self.waits_s.append(time.perf_counter() - began)
+        self.outcomes["again" if known else "fresh"] += 1
+        self._largest = max(self._largest, found.nbytes)
+        if found.nbytes <= self._room():
+            self._evict(self._room() - found.nbytes)
+            self._kept[recipe] = found
+            self._kept_bytes += found.nbytes
+        return found
+
+    def retain(self, recipes: set[Recipe]) -> None:
+        """Give up all batches but those of some recipes."""
+        for recipe in [each for each in self._kept if each not in recipes]:
+            self._kept_bytes -= self._kept.pop(recipe).nbytes
+
+    def drain(self) -> None:
+        """Give up what is not taken, and wait for what is being made: afterwards no thread reads anything."""
+        for future in self._futures.values():
+            future.cancel()
+        for future in self._futures.values():
+            if not future.cancelled():
+                future.exception()
+        self._futures.clear()
+
+    def close(self) -> None:
+        """End the threads; doing so twice is harmless."""
+        self.drain()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def since_last(self) -> tuple[list[float], Counter[str]]:
+        """Waits and outcomes since the last call."""
+        found = self.waits_s, self.outcomes
+        self.waits_s, self.outcomes = [], Counter()
+        return found
+
+    def _submit(self, recipe: Recipe) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="batches")
+        self._futures[recipe] = self._pool.submit(self._make, recipe)
+
+    def _room(self) -> int:
+        """Bytes for what is kept, beside batches that are ready, and those under way, taken to be as large as any was."""
+        taken = 0
+        for future in self._futures.values():
+            ready = future.done() and future.exception() is None
+            taken += future.result().nbytes if ready else self._largest
+        return self._budget - taken
+
+    def _evict(self, most: int) -> None:
+        while self._kept and self._kept_bytes > most:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
