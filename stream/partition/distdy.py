@@ -1,4 +1,4 @@
-"""DistDy: online vertex partitioning with storage prices and rewards (seed 000, section 4).
+"""DistDy: online vertex partitioning with storage prices and rewards (DistDy, section 4).
 
 Each snapshot: a base partition that keeps nodes where they are (Alg. 1), sweeps that move nodes to where
 their neighbours are as far as the prices of storage allow (Alg. 2), then new prices and rewards (Alg. 3).

@@ -1,4 +1,4 @@
-"""load-aware: equal training load a part, whatever is cut (DynaHB section 4.2, seed 002)."""
+"""load-aware: equal training load a part, whatever is cut (DynaHB, section 4.2)."""
 
 import math
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""``sep``: SPEED's streaming edge partitioning (seed 004, section II-B), its shared nodes chosen by one of two rules.
+"""``sep``: SPEED's streaming edge partitioning (SPEED, section II-B), its shared nodes chosen by one of two rules.
 
 ``need``, the default, is the sealed-snapshot need cover; ``centrality`` is the paper's rule with a sealed snapshot
 as its batch. ``foresee`` gives the whole file to the paper's rule first: SPEED's two passes. Both rules keep at

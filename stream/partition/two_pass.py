@@ -1,4 +1,4 @@
-"""SEP by centrality: SPEED's streaming edge partitioner (seed 004, section II-B), a sealed snapshot as its batch.
+"""SEP by centrality: SPEED's streaming edge partitioner (SPEED, section II-B), a sealed snapshot as its batch.
 
 Pass 1 adds the snapshot's inserts to the nodes' centralities and takes the top k of the nodes seen so far
 as hubs; pass 2 assigns the inserts in log order. Nothing of a later snapshot is used, unless ``foresee``

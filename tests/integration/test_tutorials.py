@@ -1,0 +1,57 @@
+"""The tutorials, followed from top to bottom: files are written as shown, commands run in order."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from streaming import fresh_topic
+
+ROOT = Path(__file__).parents[2]
+TUTORIALS = ROOT / "docs" / "tutorials"
+
+
+def follow(name: str, folder: Path, here: dict[str, str] | None = None) -> str:
+    """Do what a page says, in a folder, with some of its words as they are here; what its commands print."""
+    text = (TUTORIALS / name).read_text(encoding="utf-8")
+    for word, by in (here or {}).items():
+        text = text.replace(word, by)
+    printed = ""
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
+    for about, block in re.findall(r"```([^\n]+)\n(.*?)```", text, re.DOTALL):
+        if about == "sh":
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", block],
+                cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+            printed += done.stdout
+        else:
+            (folder / about.split()[1]).write_text(block, encoding="utf-8")
+    return printed
+
+
+def test_partitioners_are_compared_on_a_file(tmp_path: Path) -> None:
+    printed = follow("compare-partitioners.md", tmp_path)
+    assert (tmp_path / "events-partitioners.png").stat().st_size > 10_000
+    found = [json.loads((tmp_path / f"{lane}.json").read_text()) for lane in ("hash", "distdy")]
+    assert abs(found[0]["ap"] - found[1]["ap"]) < 0.05
+    sent = re.findall(r"^(hash|distdy): AP [\d.]+, ([\d.]+) MB sent$", printed, re.MULTILINE)
+    assert [lane for lane, _ in sent] == ["hash", "distdy"]
+    assert float(sent[1][1]) < float(sent[0][1]), "the lower cut sends less"
+
+
+@pytest.mark.integration
+def test_stolen_cards_stand_out_among_payments(kafka: str, tmp_path: Path) -> None:
+    topic = fresh_topic(kafka)
+    here = {"127.0.0.1:9092": kafka, '"payments"': f'"{topic}"', "name: payments": f"name: {topic}"}
+    printed = follow("payments.md", tmp_path, here)
+    stolen = re.search(r"(\d+) of 20 stolen payments are among the least likely 5 %", printed)
+    assert stolen is not None, printed
+    assert int(stolen[1]) >= 12
