@@ -122,6 +122,9 @@ class TrainerMetrics:
         self._share = self._make(
             Gauge, "trainer_trained_ratio", "Share of the last snapshot's inserts that were learned"
         )
+        self._step_events = self._make(
+            Gauge, "trainer_step_events", "Events of all ranks that an optimiser step learns from, at most"
+        )
         self._excluded = self._make(Counter, "trainer_eval_excluded", "Events left out of scores", "reason")
         self._nonfinite = self._make(Counter, "trainer_nonfinite", "Steps with non-finite loss or gradient")
         self._checkpoint = self._make(
@@ -275,6 +278,10 @@ class TrainerMetrics:
         if drop is not None:
             self._drop.labels(self._graph).set(drop)
         self._drifts.labels(self._graph).inc(int(drifted))
+
+    def steps_of(self, events: int) -> None:
+        """Events of a step, at most."""
+        self._step_events.labels(self._graph).set(events)
 
     def trained_share(self, share: float) -> None:
         """How much of the last snapshot was learned."""

@@ -6,7 +6,7 @@ from schemas.trainer_config import Budget, TrainerConfig
 from stream.partition.interface import create
 from stream.service.failure import Failure
 from trainer.session.session import new_model
-from trainer.strategies.interface import STRATEGIES, require_together, strategy_options
+from trainer.strategies.interface import STRATEGIES, Resizes, require_together, strategy_options
 from trainer.tasks.interface import TASKS
 from trainer.tasks.node_regression import NodeRegression
 
@@ -29,6 +29,11 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
     if config.target is not None and config.task != NodeRegression.name:
         raise Failure(
             f"key target is of task {NodeRegression.name}, but the task is {config.task}. Leave it out"
+        )
+    if config.optimisation.batch_size == "auto" and not issubclass(STRATEGIES.find(config.strategy), Resizes):
+        raise Failure(
+            f"key optimisation.batch_size: strategy {config.strategy} does not change the size of its steps. Give a "
+            "number instead of auto"
         )
     _require_timeline(config)
     if config.exports.scores and task.asks != "pairs":

@@ -29,7 +29,7 @@ from trainer.session.checkpoint import Checkpoints
 from trainer.session.lessons import Lessons
 from trainer.session.resume import identity, newest_checkpoint
 from trainer.session.session import Session
-from trainer.strategies.interface import Forgets
+from trainer.strategies.interface import Forgets, Resizes
 from trainer.tasks.link_prediction import LinkPrediction
 from trainer.workable import require_workable
 
@@ -62,7 +62,8 @@ class Trainer:
         require_workable(config)
         self.session = Session(config, lane, ranks)
         self._lessons = Lessons(self.session)
-        self.pace = Pace(config.optimisation, self.session.model.kind)
+        interval_s = lane.header.interval_us / US_PER_S
+        self.pace = Pace(config.optimisation, self.session.model.kind, interval_s)
         self.load = LoadPolicy(config.overload, config.lag.max_snapshots)
         self._saved = -1  # sequence of the newest checkpoint
         self._saving = Saving(config.checkpoint_every)
@@ -84,8 +85,11 @@ class Trainer:
         self.metrics.lag(self._lag(self.sequence))
         step.skipped = self._skip_to(manifest.sequence)
         turn = self.pace.take(manifest.num_events)
+        if isinstance(self.session.strategy, Resizes):
+            self.session.strategy.resize(turn.batch)
         step.passes = self._passes(manifest.sequence, turn.passes)
         session = self.session
+        step.step_events = session.strategy.step_events
         with phases("advance"):
             session.advance(manifest)
         with phases("prepare"):

@@ -50,6 +50,7 @@ class Step:
         sizes: Events that they are made of, by kind.
         sliding: Of the newest snapshots, on rank 0.
         passes: Over its events.
+        step_events: Of a step, at most.
         report: What was learned.
         held: Why its export was held back; None: it was not.
         evicted: What was forgotten afterwards.
@@ -65,6 +66,7 @@ class Step:
     sizes: dict[str, int] = field(default_factory=dict)
     sliding: Sliding = field(default_factory=lambda: Sliding({}))
     passes: float = 0.0
+    step_events: int = 0
     report: StepReport = field(default_factory=StepReport)
     held: str | None = None
     evicted: Forgotten = field(default_factory=Forgotten)
@@ -94,6 +96,7 @@ def write_line(scores: ScoreFile, step: Step, *, newest_us: int, oldest_us: int,
         "evicted": step.evicted.nodes,
         "excluded": step.lesson.excluded,
         "steps": step.report.steps,
+        "step_events": step.step_events,
         "seconds": dict(step.phases.seconds),
         "train_seconds": dict(step.report.seconds),
         "wait_s": step.report.traffic.wait_s,
@@ -152,6 +155,7 @@ def observe(metrics: TrainerMetrics, step: Step, task: Task, *, newest_us: int, 
     metrics.slid(task.picks[0], step.sliding.means, step.sliding.drop, drifted=step.sliding.drifted)
     metrics.excluded(step.lesson.excluded)
     metrics.used("trained", report.events)
+    metrics.steps_of(step.step_events)
     metrics.used("discarded", report.discarded)
     metrics.used("replayed", report.replayed)
     metrics.used("state_only", max(0, inserts - report.events - report.discarded))

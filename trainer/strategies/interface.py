@@ -288,6 +288,15 @@ class Forgets(Protocol):
         ...
 
 
+@runtime_checkable
+class Resizes(Protocol):
+    """A strategy whose steps may have another size from one snapshot to the next."""
+
+    def resize(self, batch: int) -> None:
+        """Make steps of so many events from now on, as ``optimisation.batch_size`` has it."""
+        ...
+
+
 def _require_strategy(found: Any) -> None:
     """Check that an entry point leads to a strategy's class."""
     require_members(found, Strategy, "strategy", made=frozenset({"learner"}))
@@ -385,6 +394,7 @@ __all__ = [
     "GraphView",
     "Lesson",
     "Needs",
+    "Resizes",
     "Setting",
     "Stateful",
     "StepReport",

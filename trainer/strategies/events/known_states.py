@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,12 +20,12 @@ class KnownStates:
     asked about by the batch before.
 
     Args:
-        width: d, of states.
+        none: (0, d), of the type and where states are.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, none: Tensor) -> None:
         self._slot: Int64 = np.empty(0, np.int64)  # of each node, its row below; NONE without
-        self._states = torch.empty(0, width)
+        self._states = none
         self._used = 0
 
     def of(self, nodes: Int64, compute: Callable[[Int64], Tensor]) -> Tensor:

@@ -100,7 +100,7 @@ class MemoryStream:
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Within it weights stay as they are, so each state is computed once until its node gets mail; no gradients."""
-        self._known = KnownStates(self.model.width)
+        self._known = KnownStates(self.mailbox.mail.new_empty(0, self.model.width))
         try:
             yield
         finally:

@@ -86,8 +86,7 @@ class PacStrategy(RememberingStrategy):
         super().__init__(setting, options)
         self._pac, self._seed = options, setting.seed
         self._synchronise: Synchronise = cast(Synchronise, options.synchronise)
-        batch = setting.optimisation.batch_size
-        self._batch = math.ceil(batch / self._ranks.size) if options.batch == "divided" else batch
+        self.resize(setting.optimisation.batch)
         self._passes = 0
         self.rewind()
 
@@ -241,6 +240,10 @@ class PacStrategy(RememberingStrategy):
         self._first = len(self._memories.feed)
         self._learner = self._learner[:0]
         return events
+
+    def resize(self, batch: int) -> None:
+        """See ``Resizes``."""
+        self._batch = math.ceil(batch / self._ranks.size) if self._pac.batch == "divided" else batch
 
     @property
     def step_events(self) -> int:

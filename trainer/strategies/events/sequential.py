@@ -42,7 +42,7 @@ class SequentialStrategy(RememberingStrategy):
 
     def __init__(self, setting: Setting, options: EventOptions) -> None:
         super().__init__(setting, options)
-        self._batch = setting.optimisation.batch_size
+        self.resize(setting.optimisation.batch)
         self.rewind()
 
     @classmethod
@@ -132,6 +132,10 @@ class SequentialStrategy(RememberingStrategy):
     def forget(self, kept: Int64, first: int) -> int:
         """See ``Forgets.forget``."""
         return self._memories.forget(kept, first)
+
+    def resize(self, batch: int) -> None:
+        """See ``Resizes``."""
+        self._batch = batch
 
     @property
     def step_events(self) -> int:

@@ -84,7 +84,7 @@ class VertexStrategy(WindowedStrategy):
         self._task = setting.task
         self._ranks = setting.ranks
         self._seed = setting.seed
-        self._batch = setting.optimisation.batch_size
+        self._batch = setting.optimisation.batch
         self._features = setting.lane.node_features
         self._inference_nodes = options.inference_nodes
         self.learner = Learner(self._model, setting.optimisation, setting.ranks)

@@ -78,7 +78,7 @@ class WholeStrategy(WindowedStrategy):
         self._model: SnapshotModel = setting.model
         self._task, self._device = setting.task, setting.ranks.device
         self._options = options
-        self._batch, self._seed = setting.optimisation.batch_size, setting.seed
+        self._batch, self._seed = setting.optimisation.batch, setting.seed
         self.learner = Learner(self._model, setting.optimisation, setting.ranks, usual_rate=RATE)
         self._horizon = setting.horizon or self._model.window
         self._smoothing = setting.smoothing
