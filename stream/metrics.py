@@ -17,8 +17,6 @@ from stream.service.heartbeat import beat
 from stream.snapshots.held_back import Held, OpenEventTime
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.log.refusals import Refused
-from stream.store.places.cache import cache_of
-from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import place_of
 
 COMMIT_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -349,8 +347,7 @@ class StreamMetrics:
 
 def _free_bytes(store: str) -> int:
     """Free bytes where the store lies, or will lie, or its cache: a scrape may come before the store is made."""
-    place = place_of(store)
-    folder = (cache_of(place).folder if isinstance(place, ObjectPath) else place).absolute()
+    folder = place_of(store).disk().absolute()
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pyarrow as pa
 
 from schemas.exports import ExportCommit
+from stream.store.crash import arm
 from stream.store.exports.reader import ExportReader
 from stream.store.exports.writer import ExportWriter
-from stream.store.files.crash import arm
 
 POINTS = (
     "file.torn", "file.written", "file.synced", "file.renamed:1", "file.renamed:2", "files.named", "export.named",

@@ -12,9 +12,8 @@ import pytest
 from obstore.store import MemoryStore
 from s3_server import S3Server
 
-from stream.store.files.paths import plain
 from stream.store.places.bucket import Bucket
-from stream.store.places.cache import apart
+from stream.store.places.names import plain
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place, place_of
 from stream.store.verify.check import Check
@@ -124,7 +123,7 @@ def flipped(content: bytes, at: int, bits: int = 4) -> bytes:
 @contextmanager
 def anew(store: Place) -> Iterator[Place]:
     """A store as another machine sees it, which has no copies of its files."""
-    with apart(store) as place:
+    with place_of(store).apart() as place:
         yield place
 
 

@@ -4,10 +4,6 @@ A runner's own cancelling may leave sources running, and a job whose submitter d
 sources end by themselves as soon as the store no longer names their submission.
 """
 
-import os
-
-from stream.store.files.paths import make_folders
-from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place, place_of
 
 FOLDER = "job"
@@ -16,14 +12,7 @@ NAME = "current"
 
 def announce(store: str | Place, submission: str) -> None:
     """From now on this submission reads for the store, and every other one ends."""
-    folder = place_of(store) / FOLDER
-    if isinstance(folder, ObjectPath):
-        (folder / NAME).put(f"{submission}\n".encode("ascii"))
-        return
-    make_folders(folder)
-    temporary = folder / f"{NAME}.{os.getpid()}"
-    temporary.write_text(f"{submission}\n", encoding="ascii")
-    temporary.replace(folder / NAME)
+    (place_of(store) / FOLDER / NAME).put(f"{submission}\n".encode("ascii"))
 
 
 def withdraw(store: str | Place, submission: str) -> None:

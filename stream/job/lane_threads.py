@@ -1,7 +1,6 @@
 """Lanes at work: one thread each follows the log, so that lanes run side by side and heal by themselves."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol, Self
 
 from schemas.config import Lane
@@ -9,6 +8,7 @@ from schemas.store import LaneManifest
 from stream.background import Background
 from stream.store.lane.index import LaneTotals
 from stream.store.lane.writer import LaneWriter
+from stream.store.places.place import Place
 
 CLOSE_S = 5.0
 """How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off heals like after a kill."""
@@ -42,7 +42,7 @@ class LaneThread:
         lag: Sealed snapshots it lacked when it last looked.
     """
 
-    def __init__(self, store: str | Path, lane: Lane, observer: LaneObserver) -> None:
+    def __init__(self, store: str | Place, lane: Lane, observer: LaneObserver) -> None:
         """Open the lane and start following the log.
 
         Raises:

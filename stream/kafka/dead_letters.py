@@ -13,7 +13,7 @@ from stream.background import Background
 from stream.kafka.client import client_settings, kafka_failures
 from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
-from stream.store.files.crash import crash_point
+from stream.store.crash import crash_point
 from stream.store.log.outbox import RejectedMessages
 
 FLUSH_S = 30.0

@@ -19,10 +19,10 @@ from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
 from stream.metrics import StreamMetrics
 from stream.service.failure import Failure
+from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, RetainedError
 from stream.store.exports.layout import COMMITS, PUBLISHED
 from stream.store.exports.reader import ExportReader
-from stream.store.files.crash import crash_point
 from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.paths import make_folders
 from stream.store.files.watch import FolderWatch

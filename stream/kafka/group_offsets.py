@@ -6,7 +6,7 @@ from schemas.config import Kafka
 from schemas.store import Position
 from stream.background import Background
 from stream.kafka.client import client_settings
-from stream.store.files.crash import crash_point
+from stream.store.crash import crash_point
 
 COMMIT_TIMEOUT_MS = 10_000
 

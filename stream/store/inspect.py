@@ -1,8 +1,5 @@
 """What a store holds, in numbers: its log, and every lane beside what full snapshots would take."""
 
-import os
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +10,7 @@ from stream.decode.rules import show_time
 from stream.snapshots.delta import Int64
 from stream.snapshots.pairs import pair_keys
 from stream.store.as_of import AsOf
+from stream.store.files.sweep import length
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.lane.layout import lane_names
 from stream.store.lane.reader import LaneReader
@@ -20,7 +18,6 @@ from stream.store.log.history import rows_read
 from stream.store.log.index import LogTotals
 from stream.store.log.reader import LogReader
 from stream.store.log.refusals import as_json, newest_refused
-from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
 from stream.store.undisturbed import undisturbed
 
@@ -153,19 +150,8 @@ def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
         "saving": saving(totals.bytes, totals.full_bytes),
         **{name: getattr(quality, name) if quality else None for name in figures},
         "update_s": totals.seconds,
-        "disk_bytes": _disk_bytes(lane.root) if whole else totals.disk_bytes,
+        "disk_bytes": length([lane.root]) if whole else totals.disk_bytes,
     }
-
-
-def _disk_bytes(folder: Place) -> int:
-    if isinstance(folder, ObjectPath):
-        return sum(path.stat().st_size for path in folder.rglob("*"))
-    total = 0
-    for parent, _, files in os.walk(folder):  # which passes over folders that go meanwhile
-        for name in files:
-            with suppress(FileNotFoundError):  # a state that its writer has just replaced
-                total += Path(parent, name).stat().st_size
-    return total
 
 
 def _live_edges(log: LogReader, lanes: list[LaneReader], end: int) -> int:

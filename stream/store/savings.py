@@ -18,13 +18,14 @@ from stream.decode.event_file import EventFile
 from stream.service.scratch import scratch_folder
 from stream.snapshots.delta import Int64
 from stream.store.errors import StoreError
-from stream.store.files.data import COMPRESSED
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import disk_bytes
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.tables import BUNDLE_SCHEMA, bundle_batches
 from stream.store.lane.writer import LaneWriter, stored_batches
 from stream.store.log.writer import LogWriter
+from stream.store.places.place import place_of
+from stream.store.places.staging import COMPRESSED
 from stream.store.window.held import HeldParts
 from stream.store.window.view import WindowView
 
@@ -108,7 +109,8 @@ def measure(
             "params": params or {},
         }
     )  # fmt: skip
-    with scratch_folder("savings") as folder:
+    with scratch_folder("savings") as scratch:
+        folder = place_of(scratch)
         with LogWriter.open(folder, header) as log:
             for tau, events in _snapshots(file, header.interval_us, made_up, change, seed):
                 log.commit(seal=[(tau, events)])

@@ -17,7 +17,7 @@ from stream.store.undisturbed import undisturbed
 def is_store(source: str | Place) -> bool:
     """Whether a command was given a store, a folder or an address, and not a file."""
     place = place_of(source)
-    return not isinstance(place, Path) or place.is_dir()
+    return place.remote or place.is_dir()
 
 
 def read_source(source: str | Place, as_of: str | None = None, columns: str | None = None) -> EventFile:
@@ -40,8 +40,7 @@ def read_source(source: str | Place, as_of: str | None = None, columns: str | No
     elif as_of is not None:
         raise Failure(f"--as-of is for a store's folder, {place} is none")
     else:
-        assert isinstance(place, Path), "what isn't a store is a file"
-        read = read_events(place, columns=FileColumns.parse(columns))
+        read = read_events(place.disk(), columns=FileColumns.parse(columns))
     if read.events.num_rows == 0:
         when = "" if as_of is None else f" as of {as_of}: freshet-stream inspect shows its first snapshot"
         raise Failure(f"{place} has no events{when}")

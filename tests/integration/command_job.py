@@ -8,7 +8,7 @@ import stream.job.loop
 import stream.metrics
 import stream.pipeline
 from stream.start import main
-from stream.store.files.crash import arm
+from stream.store.crash import arm
 
 
 def begin(command: list[str], log: str) -> None:

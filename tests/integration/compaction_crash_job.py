@@ -4,7 +4,7 @@ from pathlib import Path
 
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
-from stream.store.files.crash import arm
+from stream.store.crash import arm
 
 
 def compact_store(store: Path, keep: int, crash_at: str, remove: tuple[str, ...] = ()) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from lane_stream import lane, make_store
 
 from schemas.config import Lane
-from stream.store.files.crash import arm
+from stream.store.crash import arm
 from stream.store.lane.writer import LaneWriter
 
 

@@ -10,7 +10,7 @@ from test_broker_outage import Running
 from test_stream_lanes import reached
 
 from schemas.config import StreamConfig
-from stream.store.files import data
+from stream.store.places.folder_staging import FolderStaging
 
 pytestmark = pytest.mark.integration
 
@@ -22,14 +22,14 @@ BYTES_AN_EVENT = 120
 def test_a_slow_disk_shows_as_lag_and_nothing_is_dropped(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced, free = data.Staging.finish, threading.Event()
+    synced, free = FolderStaging.finish, threading.Event()
 
-    def finish(staging: data.Staging) -> None:
+    def finish(staging: FolderStaging) -> None:
         if "log" in staging._root.parts and not free.wait(60):
             raise TimeoutError
         synced(staging)
 
-    monkeypatch.setattr(data.Staging, "finish", finish)
+    monkeypatch.setattr(FolderStaging, "finish", finish)
     topic = fresh_topic(kafka, partitions=PARTITIONS)
     for partition in range(PARTITIONS):
         mine = range(partition, EVENTS, PARTITIONS)

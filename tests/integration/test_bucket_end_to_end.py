@@ -12,8 +12,8 @@ import yaml
 from s3_server import S3Server
 from streaming import COMMAND, T0, configuration, edge, fresh_topic, run_job, send, written
 
+from stream.store.crash import VARIABLE
 from stream.store.exports.reader import ExportReader
-from stream.store.files.crash import VARIABLE
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader

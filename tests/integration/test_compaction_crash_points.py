@@ -13,8 +13,8 @@ from lane_stream import lane
 
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
+from stream.store.crash import COMPACTION, CRASH_POINTS
 from stream.store.errors import RetainedError
-from stream.store.files.crash import COMPACTION, CRASH_POINTS
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
 from stream.store.verify.store import verify

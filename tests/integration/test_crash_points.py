@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.events import event_schema
-from stream.store.files.crash import CRASH_POINTS, VARIABLE
+from stream.store.crash import CRASH_POINTS, VARIABLE
 from stream.store.log.reader import LogReader
 from stream.store.verify.log import verify_log
 

@@ -8,7 +8,7 @@ import pytest
 from lane_crash_job import catch_up
 from lane_stream import lane, lane_files, make_store
 
-from stream.store.files.crash import CRASH_POINTS
+from stream.store.crash import CRASH_POINTS
 from stream.store.lane.layout import COMMITS
 from stream.store.lane.reader import LaneReader
 from stream.store.verify.store import verify

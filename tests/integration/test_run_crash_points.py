@@ -8,7 +8,7 @@ import pytest
 from forked import Commands
 from streaming import T0, configuration, contents, edge, fresh_topic, read_topic, send, written
 
-from stream.store.files.crash import AFTER_COMMIT, CRASH_POINTS
+from stream.store.crash import AFTER_COMMIT, CRASH_POINTS
 from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ from test_stream_lanes import reached
 
 from schemas.config import StreamConfig
 from stream import background
-from stream.store.files import data
+from stream.store.places.folder_staging import FolderStaging
 from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
@@ -39,14 +39,14 @@ class SmallDisk:
         self._mounted = os.name == "posix" and _done(["mount", *options])
         self._full = False
         if not self._mounted:
-            whole = data.Staging.add
+            whole = FolderStaging.add
 
-            def add(staging: data.Staging, relative: str, write: Callable[[Any], None]) -> Any:
+            def add(staging: FolderStaging, relative: str, write: Callable[[Any], None]) -> Any:
                 if self._full:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 return whole(staging, relative, write)
 
-            monkeypatch.setattr(data.Staging, "add", add)
+            monkeypatch.setattr(FolderStaging, "add", add)
 
     def fill(self) -> None:
         self._full = True
@@ -142,14 +142,14 @@ def test_a_lane_that_finds_no_room_is_tried_again_and_the_log_goes_on(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "RETRY_S", 0.2)
-    full, whole = [True], data.Staging.add
+    full, whole = [True], FolderStaging.add
 
-    def add(staging: data.Staging, relative: str, write: Callable[[Any], None]) -> Any:
+    def add(staging: FolderStaging, relative: str, write: Callable[[Any], None]) -> Any:
         if full[0] and "lanes" in staging._root.parts:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return whole(staging, relative, write)
 
-    monkeypatch.setattr(data.Staging, "add", add)
+    monkeypatch.setattr(FolderStaging, "add", add)
     topic = fresh_topic(kafka)
     send(kafka, topic, [edge(day, i, T0 + 86_400 * day + i) for day in range(3) for i in range(5)])
     content = configuration(tmp_path / "store", kafka, topic, lanes=LANES)

@@ -1,6 +1,6 @@
 """Readers and writers while other processes compact, commit, remove lanes and prune exports, at the worst moments."""
 
-import os
+import fcntl
 import re
 import shutil
 import time
@@ -27,13 +27,14 @@ from stream.store.compact.store import compact, remove_lane
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError, RetainedError
 from stream.store.exports.reader import ExportReader
 from stream.store.exports.writer import ExportWriter
-from stream.store.files.lock import FolderLock
 from stream.store.inspect import inspect
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
 from stream.store.places.cache import cache_of
+from stream.store.places.folder import FolderPath
+from stream.store.places.folder_lock import FolderLock
 from stream.store.places.place import Place, place_of
 from stream.store.verify import lane as verify_lane
 from stream.store.window.view import WindowView
@@ -230,21 +231,21 @@ def test_who_reads_a_lane_of_a_bucket_is_told_as_soon_as_its_removal_began(store
 
 def test_a_store_is_described_though_a_lane_goes_under_it(tmp_path, monkeypatch):
     store = grown(tmp_path, *LANES, end=3)
-    scan = os.scandir
+    names = FolderPath.names
 
-    def scandir(path: Any = ".") -> Any:
-        if str(path).endswith("distdy/snapshots/1"):
-            shutil.rmtree(path)
-        return scan(path)
+    def names_of(folder: FolderPath) -> list[str]:
+        if str(folder).endswith("distdy/snapshots/1"):
+            shutil.rmtree(folder)
+        return names(folder)
 
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(FolderPath, "names", names_of)
     assert inspect(store)["lanes"]["distdy"]["snapshots"] == 3
 
 
 def test_what_two_remove_at_once_is_gone(tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
-    with_before(monkeypatch, stream.store.files.sweep, "names_in", once(lambda: shutil.rmtree(folder)))
+    with_before(monkeypatch, FolderPath, "names", once(lambda: shutil.rmtree(folder)))
     assert stream.store.files.sweep.remove([folder]) == 0
 
 
@@ -252,9 +253,7 @@ def test_the_lock_of_a_folder_that_is_removed_this_moment_is_nobodys(tmp_path, m
     folder = tmp_path / "lane"
     folder.mkdir()
     with monkeypatch.context() as patch:
-        with_before(
-            patch, stream.store.files.lock.fcntl, "flock", lambda: folder.rename(tmp_path / "lane.removed")
-        )
+        with_before(patch, fcntl, "flock", lambda: folder.rename(tmp_path / "lane.removed"))
         with pytest.raises(LaneBusyError, match="was removed by another process this moment"):
             FolderLock(folder, "a writer")
 
@@ -294,7 +293,7 @@ def test_a_commit_of_a_former_writer_ends_the_opening_of_the_next(tmp_path, monk
         with pytest.raises(
             LaneBusyError, match=r"commit 3 of .* was made while the next held the log's lock"
         ):
-            LogWriter(tmp_path / "log", former.header, former._lock, "the next")
+            LogWriter(place_of(tmp_path) / "log", former.header, former._lock, "the next")
 
 
 def test_what_a_topic_has_is_noted_the_first_time_as_well(exported):

@@ -10,10 +10,10 @@ from placed import Places
 from schemas.store_address import Address
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
-from stream.store.files.paths import with_token
 from stream.store.files.sweep import outdated
 from stream.store.log.writer import LogWriter
 from stream.store.places.bucket import Bucket, Found
+from stream.store.places.names import with_token
 from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
 from stream.store.verify.store import verify

@@ -13,10 +13,10 @@ from stream.job import room
 from stream.job.room import RoomForCommits
 from stream.service.failure import Failure
 from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.store.crash import CRASH_POINTS
 from stream.store.errors import StoreError
 from stream.store.files import data as files
 from stream.store.files import records
-from stream.store.files.crash import CRASH_POINTS
 from stream.store.lane import writer as lane_writer
 from stream.store.lane.writer import LaneWriter
 from stream.store.log import writer as log_writer

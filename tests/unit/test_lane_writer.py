@@ -14,10 +14,10 @@ from schemas.store import LaneManifest, LogHeader
 from stream.partition.hash import Hash
 from stream.partition.interface import PartitionError, Why, empty_assignment
 from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError, StoreError
-from stream.store.files.data import Staging
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.writer import LogWriter
+from stream.store.places.folder_staging import FolderStaging
 from stream.store.verify.store import verify
 
 
@@ -158,14 +158,14 @@ def test_a_full_disk_loses_nothing_and_the_next_try_goes_on(tmp_path):
     with LaneWriter(store, lane("sep")) as writer:
         for passes in range(8):
             tries = iter([None] * passes)
-            real = Staging.finish
+            real = FolderStaging.finish
 
             def finish(staging, tries=tries, real=real):
                 if next(tries, full) is full:
                     raise full
                 real(staging)
 
-            with mock.patch.object(Staging, "finish", finish), pytest.raises(OSError, match="No space"):
+            with mock.patch.object(FolderStaging, "finish", finish), pytest.raises(OSError, match="No space"):
                 writer.catch_up()
                 pytest.fail("nothing was left to write")
             if len(writer.manifests) >= 6:

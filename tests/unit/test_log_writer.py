@@ -17,15 +17,15 @@ from log_events import event
 
 from schemas.events import REJECT_SCHEMA, IdKind, event_schema
 from schemas.store import LogHeader, Position
+from stream.store.crash import CRASH_POINTS, arm
 from stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
-from stream.store.files.crash import CRASH_POINTS, arm
 from stream.store.files.data import put_record, read_record
-from stream.store.files.paths import plain
 from stream.store.log import writer as log_writer
 from stream.store.log.canonical import canonical_batches
 from stream.store.log.reader import LogReader
 from stream.store.log.tail import FAN_IN, absorbed_from, tail_schema
 from stream.store.log.writer import LogWriter
+from stream.store.places.names import plain
 from stream.store.places.place import Place
 from stream.store.verify.log import verify_log
 
@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_the_commit_can_be_tried_again(
             def full(path: Path) -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            patch.setattr("stream.store.files.data.sync_file", full)
+            patch.setattr("stream.store.places.folder_staging.sync_file", full)
             with pytest.raises(OSError, match="No space"):
                 writer.commit(seal=[(0, events(event(1, 2, 5), event(3, 3, 6)))], tail=tail(event(4, 4, 15)))
         assert (writer.num_nodes, files(tmp_path, "tail"), files(tmp_path, "snapshots")) == (
@@ -201,7 +201,7 @@ def test_a_record_of_unknown_fate_stops_the_writer_until_the_log_is_opened_again
 def test_locks_that_do_not_work_are_noticed_at_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.store.files.lock.fcntl.flock", lambda *_: None)
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)
     one = LogWriter.open(tmp_path, HEADER, writer_id="one")
     two = LogWriter.open(tmp_path, HEADER, writer_id="two")
     one.commit(positions=at(1))

@@ -12,14 +12,15 @@ import pyarrow as pa
 import pytest
 
 from schemas.store import FileRef, LaneHeader, LogHeader
+from stream.store.crash import VARIABLE
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, LaneBusyError
 from stream.store.files import records
-from stream.store.files.crash import VARIABLE
-from stream.store.files.data import Staging, checksum, open_table, read_table, write_file, write_table
-from stream.store.files.lock import FolderLock
-from stream.store.files.paths import inside
+from stream.store.files.data import checksum, open_table, read_table, stage, write_file, write_table
 from stream.store.files.records import put_record, read_record
-from stream.store.files.write_out import WriteOut
+from stream.store.places.folder_lock import FolderLock
+from stream.store.places.names import inside
+from stream.store.places.place import place_of
+from stream.store.places.write_out import WriteOut
 
 HEADER = LogHeader(graph="g", interval_us=1, ids="int")
 TABLE = pa.table({"x": pa.array(range(100), pa.int64())})
@@ -54,8 +55,8 @@ def test_a_commit_that_fails_while_naming_removes_all_of_its_files(
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("stream.store.files.data.sync_folder", full)
-    with pytest.raises(OSError, match="No space"), Staging(tmp_path) as staging:
+    monkeypatch.setattr("stream.store.places.folder_staging.sync_folder", full)
+    with pytest.raises(OSError, match="No space"), stage(tmp_path) as staging:
         staging.add_table("a.arrow", TABLE)
         staging.add_table("b.arrow", TABLE)
         staging.finish()
@@ -111,7 +112,7 @@ def test_no_symbolic_link_leads_out_of_the_store(tmp_path: Path) -> None:
     outside.mkdir()
     (store / "link").symlink_to(outside)
     with pytest.raises(CorruptError, match="symbolic link"):
-        inside(store, "link/x.arrow")
+        inside(place_of(store), "link/x.arrow")
 
 
 def test_a_record_is_read_back_and_never_replaced(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_a_second_writer_is_refused_with_both_names(tmp_path: Path) -> None:
 
 def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from stream.store.files.lock import FolderLock\n"
+        "import sys, time; from pathlib import Path; from stream.store.places.folder_lock import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1]), 'doomed'); print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
@@ -198,7 +199,7 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
 
 
 def test_a_crash_point_kills_at_the_pass_that_was_asked_for() -> None:
-    code = "from stream.store.files.crash import crash_point\nfor i in range(5): print(i, flush=True); crash_point('here')"
+    code = "from stream.store.crash import crash_point\nfor i in range(5): print(i, flush=True); crash_point('here')"
     for wanted, seen in (("here:3", "0\n1\n2\n"), ("here", "0\n"), ("elsewhere", "0\n1\n2\n3\n4\n")):
         done = subprocess.run(
             [sys.executable, "-c", code],

@@ -14,13 +14,13 @@ from stream.store.as_of import AsOf
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact, remove_lane
 from stream.store.errors import ConfigMissingError, LaneBusyError, RetainedError
-from stream.store.files.paths import with_token
 from stream.store.graph import read_graph
 from stream.store.inspect import inspect
 from stream.store.lane.layout import lane_names
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter
 from stream.store.log.reader import LogReader
+from stream.store.places.names import with_token
 from stream.store.places.place import place_of
 from stream.store.verify.store import verify
 

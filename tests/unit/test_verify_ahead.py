@@ -3,7 +3,6 @@
 import threading
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from compacted import grown
@@ -21,7 +20,7 @@ from stream.store.verify.store import verify
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> ObjectPath:
     """A place in a bucket that nobody asks for anything, with a large cache."""
-    monkeypatch.setattr(ahead, "cache_of", lambda _: SimpleNamespace(limit_bytes=1 << 40))
+    monkeypatch.setattr(ObjectPath, "ahead_bytes", lambda _: 1 << 40)
     return ObjectPath(Bucket(parse_address("s3://bucket/store")), "store")
 
 
@@ -31,7 +30,7 @@ def test_outcomes_come_in_order_and_each_raises_its_own(root: ObjectPath, tmp_pa
             raise ValueError(str(number))
         return number * 2
 
-    for place in (root, tmp_path):
+    for place in (root, place_of(tmp_path)):
         found = []
         for read in ahead._ahead(place, range(200), work, lambda _: 1):
             try:

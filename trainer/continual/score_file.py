@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from stream.service.failure import Failure
-from stream.store.files.paths import sync_file, sync_folder
+from stream.store.files.paths import sync_folder
+from stream.store.places.durable import sync_file
 
 NAME = "scores.jsonl"
 

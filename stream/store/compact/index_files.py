@@ -2,8 +2,8 @@
 
 import re
 
-from stream.store.files.paths import TEMPORARY, plain
 from stream.store.log.index import COPIES
+from stream.store.places.names import TEMPORARY, plain
 from stream.store.places.place import Place
 
 _NUMBERED = re.compile(r"(\d+)\.(json|arrow)")

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 from schemas.store import FileRef, LaneIndex, LaneManifest
 from stream.store.compact.index_files import next_number, replaced
-from stream.store.files.crash import crash_point
+from stream.store.crash import crash_point
 from stream.store.files.data import Staging, stage
-from stream.store.files.paths import last_step, sync_folder
+from stream.store.files.paths import sync_folder
 from stream.store.files.records import put_record
 from stream.store.files.sweep import number_in, outdated, present, remove
 from stream.store.lane.diff import segment_width
@@ -26,6 +26,7 @@ from stream.store.lane.sweep import newest_states
 from stream.store.lane.tables import bundle_batches
 from stream.store.lane.writer import stored_batches
 from stream.store.log.index import COPIES
+from stream.store.places.names import last_step
 from stream.store.places.place import Place
 from stream.store.window.held import HeldParts
 

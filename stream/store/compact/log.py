@@ -9,9 +9,9 @@ import pyarrow as pa
 from schemas.events import node_schema
 from schemas.store import CommitRecord, Dropped, FileRef, LogIndex
 from stream.store.compact.index_files import next_number, replaced
-from stream.store.files.crash import crash_point
+from stream.store.crash import crash_point
 from stream.store.files.data import Staging, stage
-from stream.store.files.paths import last_step, plain, sync_folder
+from stream.store.files.paths import sync_folder
 from stream.store.files.records import put_record, read_record
 from stream.store.files.sweep import number_in, outdated, present, remove
 from stream.store.log.base import fold
@@ -32,6 +32,7 @@ from stream.store.log.layout import (
 from stream.store.log.reader import LogReader
 from stream.store.log.sealed import batch_rows
 from stream.store.log.tail import absorbed_from
+from stream.store.places.names import last_step, plain
 from stream.store.places.place import Place
 
 _IDS = re.compile(r".*/ids-(\d+)-(\d+)\.arrow")

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from stream.store.compact.index_files import is_complete
 from stream.store.compact.lane import droppable_before, index_lane, sweep_lane_index
 from stream.store.compact.log import Freed, index_log, sweep_log_index
 from stream.store.compact.retention import Keep, is_due
+from stream.store.crash import crash_point
 from stream.store.errors import ConfigMissingError, StoreError
-from stream.store.files.crash import crash_point
 from stream.store.files.lock import COMPACTION, lock_folder, new_writer_id
 from stream.store.files.paths import sync_folder
 from stream.store.files.sweep import remove as remove_all
@@ -18,7 +17,6 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.index import COPIES
 from stream.store.log.layout import log_folder
 from stream.store.log.reader import LogReader
-from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place, place_of
 
 INDEX_EVERY = 1024
@@ -115,14 +113,12 @@ def remove_lane(store: str | Place, name: str) -> int:
     folder = lane_folder(store, name)
     lock = lock_folder(folder, new_writer_id())
     try:
-        gone: Place
-        if isinstance(folder, Path):
-            gone = folder.with_name(folder.name + REMOVED)
+        gone = folder.with_name(folder.name + REMOVED)
+        if folder.can_move:
             remove_all([gone])  # of an earlier lane of the name, whose removal was cut off
-            folder.rename(gone)
+            folder.move(gone)
             sync_folder(folder.parent)
         else:
-            gone = folder.with_name(folder.name + REMOVED)
             gone.put(b"")
         crash_point("compact.removing")
         return _remove_marked(gone)
@@ -132,7 +128,7 @@ def remove_lane(store: str | Place, name: str) -> int:
 
 def _remove_marked(mark: Place) -> int:
     """Remove a lane that has got its other name; in a bucket, the lane that the mark beside it means, the mark last."""
-    if isinstance(mark, ObjectPath):
+    if not mark.can_move:
         freed = remove_all([mark.with_name(mark.name.removesuffix(REMOVED))])
         remove_all([mark])
         return freed

@@ -15,10 +15,10 @@ from typing import Self
 from schemas.exports import ExportCommit, ExportKind
 from schemas.store import FileRef
 from stream.service.failure import Failure
+from stream.store.crash import crash_point
 from stream.store.exports.layout import FILES, commit_name, file_name, file_number
 from stream.store.exports.reader import ExportReader
 from stream.store.files.clean_up import CleanUp
-from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, Write, stage
 from stream.store.files.records import put_record
 from stream.store.files.sweep import names_in, remove

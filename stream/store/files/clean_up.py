@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -22,7 +23,7 @@ class CleanUp:
         folder: What is cleaned up, for the log.
     """
 
-    def __init__(self, folder: Place) -> None:
+    def __init__(self, folder: Path | Place) -> None:
         self._folder = folder
         self._due: dict[Hashable, Callable[[], object]] = {}
         self._told = False
@@ -31,7 +32,7 @@ class CleanUp:
         """Have work done by the next ``run``, and again until it succeeds; what is due already stays due once."""
         self._due.setdefault(work, work)
 
-    def add_removal(self, files: Iterable[Place]) -> None:
+    def add_removal(self, files: Iterable[Path | Place]) -> None:
         """Have files removed, each by itself."""
         for file in files:
             self._due.setdefault(file, partial(file.unlink, missing_ok=True))

@@ -2,11 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 import xxhash
@@ -14,16 +10,14 @@ import xxhash
 from schemas.store import FileRef
 from stream.store.errors import CorruptError, MissingError
 from stream.store.files.arrow_bounds import open_bounded, require_whole
-from stream.store.files.crash import crash_point
-from stream.store.files.paths import TEMPORARY, inside, make_folders, remove_empty, sync_file, sync_folder
 from stream.store.files.records import put_record, read_record
-from stream.store.files.write_out import WriteOut
-from stream.store.places.cache import cache_of
-from stream.store.places.object_path import ObjectPath
-from stream.store.places.place import Place
+from stream.store.places.names import inside
+from stream.store.places.place import Place, place_of
+from stream.store.places.staging import Staging, Write
 
 __all__ = [
     "Staging",
+    "Write",
     "checksum",
     "open_table",
     "put_record",
@@ -34,131 +28,13 @@ __all__ = [
     "write_table",
 ]
 
-SYNC_THREADS = 8
-"""Threads that sync the files of one commit: file systems group concurrent fsyncs."""
 
-_PLAIN = pa.ipc.IpcWriteOptions()
-COMPRESSED = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
-"""Level 1 takes a third of the time of level 3, and on sorted ids and changed features gives nearly the same."""
-
-Write = Callable[[Any], None]
-"""Writes a file's content to the ``pyarrow.NativeFile`` it is given."""
+def stage(root: Path | Place, token: str | None = None) -> Staging:
+    """See ``Place.stage``: the data files of one commit of a log or lane, to be used as a context manager."""
+    return place_of(root).stage(token)
 
 
-class Staging:
-    """The data files of one commit: written under temporary names, then made durable and named together.
-
-    Use it as a context manager: an exception inside removes what was written. The steps of ``finish``:
-    1. fsync of every file; 2. rename to the final names; 3. fsync of every folder that changed.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._staged: list[Path] = []
-        self._folders: set[Path] = set()
-        self._made: list[Path] = []
-
-    def add(self, relative: str, write: Write) -> FileRef:
-        """Write one file under its temporary name.
-
-        Args:
-            relative: Path under the root.
-            write: Called once with an open ``pyarrow.NativeFile``.
-
-        Returns:
-            The reference that a record needs: path, length and checksum.
-
-        Raises:
-            OSError: The disk refuses (full, read-only).
-        """
-        path = inside(self._root, relative)
-        made = make_folders(path.parent)
-        self._made.extend(made)
-        self._folders.update(folder.parent for folder in made)
-        self._folders.add(path.parent)
-        temporary = path.with_name(path.name + TEMPORARY)
-        self._staged.append(path)
-        with WriteOut(temporary) as sink:
-            write(sink.native())
-        size = sink.bytes
-        crash_point("file.torn", lambda: os.truncate(temporary, size // 2))
-        crash_point("file.written")
-        return FileRef(path=relative, bytes=size, checksum=sink.checksum)
-
-    def add_table(
-        self, relative: str, table: pa.Table | list[pa.RecordBatch], *, compressed: bool = False
-    ) -> FileRef:
-        """Write a table, or a list of record batches of one schema, as an Arrow IPC file.
-
-        Args:
-            relative: Path under the root.
-            table: What to write.
-            compressed: Buffers in zstd: for files that are read once, not mapped for long.
-        """
-        schema = table.schema if isinstance(table, pa.Table) else table[0].schema
-        options = COMPRESSED if compressed else _PLAIN
-
-        def write(sink: BinaryIO) -> None:
-            with pa.ipc.new_file(sink, schema, options=options) as writer:
-                for batch in table.to_batches() if isinstance(table, pa.Table) else table:
-                    writer.write_batch(batch)
-
-        return self.add(relative, write)
-
-    def finish(self) -> None:
-        """Make all files durable under their final names."""
-        if not self._staged:
-            return
-        temporaries = [path.with_name(path.name + TEMPORARY) for path in self._staged]
-        _each(sync_file, temporaries)
-        crash_point("file.synced")
-        for temporary, path in zip(temporaries, self._staged, strict=True):
-            temporary.rename(path)
-            crash_point("file.renamed")
-        _each(sync_folder, list(self._folders))
-        crash_point("files.named")
-
-    def discard(self) -> None:
-        """Remove what was written, whatever step it had reached, and the folders made for it: the next try syncs its own."""
-        for path in self._staged:
-            path.with_name(path.name + TEMPORARY).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-        remove_empty(self._made)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.discard()
-
-
-def stage(root: Place, token: str | None = None) -> Staging:
-    """The data files of one commit of a log or lane, to be used as a context manager.
-
-    Args:
-        root: Folder of the log or lane.
-        token: In a bucket, part of the files' names; None: a new one, empty: none, for files that no record names.
-    """
-    if isinstance(root, ObjectPath):
-        from stream.store.files.object_staging import ObjectStaging
-
-        return ObjectStaging(root, token)
-    return Staging(root)
-
-
-def _each(sync: Callable[[Path], None], paths: list[Path]) -> None:
-    if len(paths) <= 2:
-        for path in paths:
-            sync(path)
-        return
-    with ThreadPoolExecutor(min(SYNC_THREADS, len(paths))) as pool:
-        list(pool.map(sync, paths))
-
-
-def write_file(root: Place, relative: str, write: Write) -> FileRef:
+def write_file(root: Path | Place, relative: str, write: Write) -> FileRef:
     """Write one durable file: temporary name, fsync, rename, fsync of the folder.
 
     Raises:
@@ -170,7 +46,7 @@ def write_file(root: Place, relative: str, write: Write) -> FileRef:
     return reference
 
 
-def write_table(root: Place, relative: str, table: pa.Table | list[pa.RecordBatch]) -> FileRef:
+def write_table(root: Path | Place, relative: str, table: pa.Table | list[pa.RecordBatch]) -> FileRef:
     """Write a table, or record batches of one schema, as one durable Arrow IPC file."""
     with stage(root, token="") as staging:
         reference = staging.add_table(relative, table)
@@ -188,7 +64,9 @@ def checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def open_table(root: Place, reference: FileRef, *, verify: bool = True) -> pa.ipc.RecordBatchFileReader:
+def open_table(
+    root: Path | Place, reference: FileRef, *, verify: bool = True
+) -> pa.ipc.RecordBatchFileReader:
     """Open an Arrow IPC file of the store, memory-mapped; one in a bucket is fetched into the cache first.
 
     Args:
@@ -204,20 +82,16 @@ def open_table(root: Place, reference: FileRef, *, verify: bool = True) -> pa.ip
             than it has bytes; the message names the file.
         OSError: A bucket or the cache's disk refuses.
     """
-    place = inside(root, reference.path)
-    if isinstance(place, Path):
-        return _open(place, place, reference, verify)
-    cache = cache_of(place)
+    place = inside(place_of(root), reference.path)
     for again in (True, False):
         try:
-            path = cache.fetched(place, reference.bytes, reference.checksum)
+            path = place.here(reference.bytes, reference.checksum)
         except FileNotFoundError:
             raise _missing(place) from None
         try:
             return _open(path, place, reference, verify)
         except CorruptError:
-            # Evicted by another process this moment, or the copy is damaged: what lies in the bucket decides.
-            if not again or (not cache.forget(place, reference.checksum) and path.exists()):
+            if not again or not place.worth_another_try(reference.checksum, path):
                 raise
     raise AssertionError("the second try returns or raises")
 
@@ -250,7 +124,7 @@ def _missing(place: Place) -> MissingError:
 
 
 def read_table(
-    root: Place, reference: FileRef, *, schema: pa.Schema | None = None, verify: bool = True
+    root: Path | Place, reference: FileRef, *, schema: pa.Schema | None = None, verify: bool = True
 ) -> pa.Table:
     """The whole table of a file of the store, memory-mapped and zero-copy.
 

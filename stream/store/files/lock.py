@@ -1,15 +1,12 @@
-"""One writer a folder: a lock that dies with its process, so that a stale one never needs a human."""
+"""Who may write into a folder of a store."""
 
-import fcntl
 import os
 import secrets
 import socket
 from pathlib import Path
 
-from stream.store.errors import LaneBusyError
-from stream.store.places.lease import Lease
-from stream.store.places.object_path import ObjectPath
-from stream.store.places.place import Place
+from stream.store.places.place import Place, place_of
+from stream.store.places.promises import Lock
 
 NAME = "lock"
 COMPACTION = "compaction.lock"
@@ -21,76 +18,7 @@ def new_writer_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-class FolderLock:
-    """Exclusive right to write into one folder, held until ``release`` or the end of the process.
-
-    The lock is the kernel's (flock on a file of the folder); the file's text only says who holds it.
-    """
-
-    why_both = "locks don't work on this file system; put the store on a local disk, or run one stream job"
-    """What to say where another writer was there all the same."""
-
-    def __init__(
-        self, folder: Path, writer_id: str, name: str = NAME, otherwise: str = "choose another store"
-    ) -> None:
-        """Take the lock.
-
-        Args:
-            folder: An existing folder, such as a log's or a lane's.
-            writer_id: Who takes it.
-            name: The lock's file: there is one for commits, and one for compaction.
-            otherwise: What can be done instead of stopping the other writer, for the message.
-
-        Raises:
-            LaneBusyError: Another writer holds it; the message names both.
-        """
-        path = folder / name
-        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._descriptor, 256, 0).decode(errors="replace").strip() or "another writer"
-            self._let_go()
-            raise LaneBusyError(
-                f"{folder} is being {_DOING.get(name, 'written')} by {holder}, so {writer_id} cannot do so too; "
-                f"stop the other process or {otherwise}"
-            ) from None
-        except OSError:
-            self._let_go()
-            raise
-        if not _is_at(self._descriptor, path):
-            self._let_go()
-            raise LaneBusyError(f"{folder} was removed by another process this moment; try again")
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
-
-    def require(self) -> None:
-        """Check that the lock is still held: a kernel takes none away."""
-
-    def release(self) -> None:
-        """Give the lock back, and with it the word of who holds it; doing so twice is harmless."""
-        if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
-            self._let_go()
-
-    def _let_go(self) -> None:
-        assert self._descriptor is not None
-        os.close(self._descriptor)
-        self._descriptor = None
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether a file that is open still has its name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-Lock = FolderLock | Lease
-
-
-def lock_folder(folder: Place, writer_id: str, name: str = NAME) -> Lock:
+def lock_folder(folder: Path | Place, writer_id: str, name: str = NAME) -> Lock:
     """Take the exclusive right to write into a folder of a log or lane: the kernel's lock, or in a bucket a lease.
 
     Args:
@@ -102,6 +30,4 @@ def lock_folder(folder: Place, writer_id: str, name: str = NAME) -> Lock:
         LaneBusyError: Another writer holds it; the message names both.
         OSError: The disk or the bucket refuses.
     """
-    if isinstance(folder, ObjectPath):
-        return Lease(folder, writer_id, name, _DOING.get(name, "written"))
-    return FolderLock(folder, writer_id, name)
+    return place_of(folder).lock(writer_id, name, _DOING.get(name, "written"))

@@ -1,11 +1,8 @@
 """JSON records: canonical, self-checksummed, put whole and never changed once others build on them."""
 
-import errno
 import json
-import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,10 +12,7 @@ from pydantic import ValidationError
 
 from schemas.store import Record
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
-from stream.store.files.crash import crash_point
-from stream.store.files.paths import TEMPORARY, make_folders, sync_file, sync_folder
-from stream.store.places.object_path import ObjectPath
-from stream.store.places.place import Place
+from stream.store.places.place import Place, place_of
 
 R = TypeVar("R", bound=Record)
 
@@ -27,8 +21,6 @@ READ_THREADS = 16
 
 MOST_AHEAD = 64
 """Records of a bucket that are asked for before it is known that they are there."""
-
-_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 def canonical(content: dict[str, Any]) -> bytes:
@@ -47,21 +39,16 @@ def seal_record(record: R) -> R:
     return record.model_copy(update={"checksum": checksum_of(record.model_dump(mode="json"))})
 
 
-def put_record(path: Place, record: R, *, replace: bool = False) -> R:
+def put_record(path: Path | Place, record: R, *, replace: bool = False) -> R:
     """Write a record under a name that isn't taken: whole, durable, and never over another one.
 
-    1. canonical JSON under a temporary name, fsync;
-    2. hard link to the final name, which fails if that exists;
-    3. fsync of the folder, and the temporary name goes; where that is refused, it is left to the next sweep.
-
-    A crash leaves either the whole record or a temporary file that nobody reads. In a bucket one conditional put does all
-    three; where its answer is lost it is repeated, and the record that it finds is taken for its own if it is the same.
+    A crash leaves either the whole record or a temporary file that nobody reads. The steps are those of the place.
 
     Args:
         path: Where it goes.
         record: What it says.
-        replace: Take the place of the record there, if there is one: step 2 is a rename over it, so that every reader finds
-            the old one or the new one, whole. Only for a record that nothing was built on yet.
+        replace: Take the place of the record there, if there is one: every reader finds the old one or the new one, whole.
+            Only for a record that nothing was built on yet.
 
     Returns:
         The record as written, checksum included.
@@ -71,32 +58,11 @@ def put_record(path: Place, record: R, *, replace: bool = False) -> R:
         OSError: The disk refuses (full, read-only).
     """
     record = seal_record(record)
-    if isinstance(path, ObjectPath):
-        crash_point("record.written")
-        content = canonical(record.model_dump(mode="json"))
-        path.change(content) if replace and path.exists() else path.put_new(content)
-        crash_point("record.named")
-        return record
-    made = make_folders(path.parent)
-    temporary = path.with_name(path.name + TEMPORARY)
-    try:
-        temporary.write_bytes(canonical(record.model_dump(mode="json")))
-        crash_point("record.torn", lambda: os.truncate(temporary, temporary.stat().st_size // 2))
-        crash_point("record.written")
-        sync_file(temporary)
-        crash_point("record.synced")
-        temporary.replace(path) if replace else _name_once(temporary, path)
-        crash_point("record.linked")
-        for folder in {path.parent, *(folder.parent for folder in made)}:
-            sync_folder(folder)
-        crash_point("record.named")
-    finally:
-        with suppress(OSError):  # a second name of the record, or half of one: how this ended stays the same
-            temporary.unlink(missing_ok=True)
+    place_of(path).put_record(canonical(record.model_dump(mode="json")), replace=replace)
     return record
 
 
-def read_records(paths: Iterable[Place], kind: type[R]) -> Iterator[R]:
+def read_records(paths: Iterable[Path | Place], kind: type[R]) -> Iterator[R]:
     """Read records in order up to the first that isn't there; those of a bucket several at a time.
 
     Raises:
@@ -115,30 +81,18 @@ def read_records(paths: Iterable[Place], kind: type[R]) -> Iterator[R]:
             if record is None:
                 return
             yield record
-        if isinstance(some[0], ObjectPath):  # a follower finds one at most, a reader that opens a store many
+        if place_of(some[0]).remote:  # a follower finds one at most, a reader that opens a store many
             ahead = min(2 * ahead, MOST_AHEAD)
 
 
-def _read_if_there(path: Place, kind: type[R]) -> R | None:
+def _read_if_there(path: Path | Place, kind: type[R]) -> R | None:
     try:
         return read_record(path, kind)
     except ConfigMissingError:
         return None
 
 
-def _name_once(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        # A file system without hard links: the folder's lock keeps others from the gap between the two.
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        temporary.rename(path)
-
-
-def read_record(path: Place, kind: type[R]) -> R:
+def read_record(path: Path | Place, kind: type[R]) -> R:
     """Read a record and check that every byte is what was written.
 
     Raises:

@@ -1,6 +1,7 @@
 """Waiting for a folder to change: inotify where there is one, polling everywhere."""
 
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -8,8 +9,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
-from stream.store.places.object_path import ObjectPath
-from stream.store.places.place import Place
+from stream.store.places.place import Place, place_of
 
 POLL_S = 0.25
 """Longest wait for one look: covers network file systems, whose changes by other hosts inotify doesn't see."""
@@ -24,11 +24,11 @@ class FolderWatch(FileSystemEventHandler):
     Where the folder can't be watched (a bucket, no inotify, its limits reached), ``wait`` just polls.
     """
 
-    def __init__(self, folder: Place) -> None:
+    def __init__(self, folder: Path | Place) -> None:
         """Begin to watch an existing folder."""
         self._changed = threading.Event()
         self._observer: BaseObserver | None = None
-        self.polling = isinstance(folder, ObjectPath)
+        self.polling = place_of(folder).remote
         self.poll_s = BUCKET_POLL_S if self.polling else POLL_S
         if self.polling:
             return

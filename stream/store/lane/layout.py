@@ -1,7 +1,6 @@
 """Where a lane keeps what: the file names of ``docs/store-format.md``."""
 
 from stream.store.errors import LaneBusyError
-from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place, place_of
 
 FOLDER = "lanes"
@@ -23,7 +22,7 @@ def lane_names(store: str | Place) -> list[str]:
     """Lanes that a store has, by name; one whose header isn't written yet, or that is being removed, doesn't count."""
     folder = place_of(store) / FOLDER
     names = {path.parent.name for path in folder.glob(f"*/{HEADER}")}
-    if isinstance(folder, ObjectPath):  # which can't be renamed: a mark beside it says that it goes
+    if not folder.can_move:  # a mark beside it says that it goes
         names -= {path.name.removesuffix(REMOVED) for path in folder.glob(f"*{REMOVED}")}
     return sorted(name for name in names if not name.endswith(REMOVED))
 
@@ -39,7 +38,7 @@ def made(folder: Place) -> float | None:
 def is_going(folder: Place) -> bool:
     """Whether the lane of a folder is being removed, in a bucket, where the folder itself can't be moved away at once."""
     mark = folder.with_name(folder.name + REMOVED)
-    return isinstance(mark, ObjectPath) and mark.exists()
+    return not mark.can_move and mark.exists()
 
 
 def require_not_removed(folder: Place) -> None:

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Literal, Self
 
 import pyarrow as pa
@@ -13,9 +12,9 @@ import pyarrow as pa
 from schemas.config import Lane
 from schemas.store import FileRef, LaneManifest, QualityRecord, SealedSnapshot
 from stream.partition.interface import Quality
+from stream.store.crash import crash_point
 from stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
 from stream.store.files.clean_up import CleanUp
-from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record, stage
 from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import lock_folder, new_writer_id
@@ -129,7 +128,7 @@ class LaneWriter:
             )
             self._reader = LaneReader(store, lane.name)
             self._clean_up = CleanUp(self.root)
-            if isinstance(self.root, Path):
+            if self.root.lock_shuts_out:
                 sweep_lane(self.root, self._reader)
             else:  # in a bucket only the first manifest shuts out a former writer
                 self._clean_up.add(partial(sweep_lane, self.root, self._reader))

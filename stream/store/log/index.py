@@ -14,10 +14,10 @@ import pyarrow as pa
 from schemas.store import CommitRecord, Dropped, FileRef, LogIndex, SealedSnapshot
 from stream.store.errors import CorruptError, StoreError
 from stream.store.files.data import read_table
-from stream.store.files.paths import token_of
 from stream.store.files.records import read_record
 from stream.store.files.sweep import names_in
 from stream.store.log.layout import INDEX, commit_name, events_name, index_name, nodes_name
+from stream.store.places.names import token_of
 from stream.store.places.place import Place
 
 COPIES: Final = 2

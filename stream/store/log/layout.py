@@ -1,6 +1,6 @@
 """Where the log keeps what: the file names of ``docs/store-format.md``."""
 
-from stream.store.files.paths import with_token
+from stream.store.places.names import with_token
 from stream.store.places.place import Place, place_of
 
 FOLDER = "log"

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
@@ -11,11 +10,11 @@ import pyarrow as pa
 from schemas.events import REJECT_SCHEMA, log_event_schema
 from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
+from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, MissingError, StoreError
 from stream.store.files.clean_up import CleanUp
-from stream.store.files.crash import crash_point
 from stream.store.files.data import Staging, put_record, read_record, read_table, stage
-from stream.store.files.lock import Lock, lock_folder, new_writer_id
+from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
 from stream.store.files.paths import make_folders, settle
 from stream.store.log.commits import CommitChain
@@ -38,6 +37,7 @@ from stream.store.log.tail import (
     tail_schema,
 )
 from stream.store.places.place import Place
+from stream.store.places.promises import Lock
 
 Key = tuple[str, int]
 """A topic partition: topic name and partition number."""
@@ -67,7 +67,7 @@ class LogWriter:
         self._chain.refresh()
         self._chain.require_whole()
         self._clean_up = CleanUp(root)
-        if isinstance(root, Path):
+        if root.lock_shuts_out:
             sweep(root, self._chain)
         else:  # in a bucket only the first commit shuts out whoever wrote before
             self._clean_up.add(partial(sweep, root, self._chain))
@@ -374,7 +374,7 @@ class LogWriter:
             ) from None
         except OSError:
             # Without its name the record is not there, and nothing has happened; a put that nobody answered may still come.
-            self._usable = isinstance(path, Path) and not path.exists()
+            self._usable = path.errors_are_certain and not path.exists()
             raise
         self._chain.add(record)
         return record

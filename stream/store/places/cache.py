@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import xxhash
 
 from schemas.store_address import Address
-from stream.store.places.bucket import Bucket
-from stream.store.places.object_path import ObjectPath
-from stream.store.places.place import Place
+
+if TYPE_CHECKING:
+    from stream.store.places.object_path import ObjectPath
 
 SCRATCH = "scratch-"
 """Prefix of files that are being written or fetched."""
@@ -54,7 +55,7 @@ class Cache:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self.folder / f"{SCRATCH}{os.getpid()}-{secrets.token_hex(8)}"
 
-    def adopt(self, scratch: Path, place: ObjectPath, checksum: str) -> Path:
+    def adopt(self, scratch: Path, place: "ObjectPath", checksum: str) -> Path:
         """Keep a scratch file as the copy of a place's file; returns where it is."""
         size = scratch.stat().st_size
         path = self._path(place, checksum)
@@ -62,7 +63,7 @@ class Cache:
         self._grew(size, path)
         return path
 
-    def fetched(self, place: ObjectPath, size: int, checksum: str) -> Path:
+    def fetched(self, place: "ObjectPath", size: int, checksum: str) -> Path:
         """The copy of a place's file, fetched where it isn't here yet.
 
         Args:
@@ -93,7 +94,7 @@ class Cache:
         finally:
             scratch.unlink(missing_ok=True)
 
-    def forget(self, place: ObjectPath, checksum: str) -> bool:
+    def forget(self, place: "ObjectPath", checksum: str) -> bool:
         """Remove a copy that turned out damaged, so that it is fetched anew; whether there was one."""
         try:
             self._path(place, checksum).unlink()
@@ -101,7 +102,7 @@ class Cache:
             return False
         return True
 
-    def _path(self, place: ObjectPath, checksum: str) -> Path:
+    def _path(self, place: "ObjectPath", checksum: str) -> Path:
         return self.folder / f"{xxhash.xxh128_hexdigest(f'{self._bucket} {place.key}'.encode())}-{checksum}"
 
     def _grew(self, size: int, path: Path) -> None:
@@ -140,9 +141,12 @@ _caches: dict[Address, Cache] = {}
 _making = threading.Lock()
 
 
-def cache_of(place: ObjectPath) -> Cache:
+def cache_of(place: "ObjectPath") -> Cache:
     """The cache that a place's files are read through, one a process."""
-    address = place.bucket.address
+    return _cache_at(place.bucket.address)
+
+
+def _cache_at(address: Address) -> Cache:
     with _making:
         if address not in _caches:
             _caches[address] = Cache(address)
@@ -150,16 +154,12 @@ def cache_of(place: ObjectPath) -> Cache:
 
 
 @contextmanager
-def apart(place: Place) -> Iterator[Place]:
-    """The same place, read without what was fetched or written before: through a cache that ends with the block."""
-    if isinstance(place, Path):
-        yield place
-        return
-    usual = place.bucket.address
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=cache_of(place).folder) as folder:
+def cache_apart(usual: Address) -> Iterator[Address]:
+    """A bucket's address with a cache of its own, which ends with the block."""
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=_cache_at(usual).folder) as folder:
         address = replace(usual, cache=Path(folder))
         try:
-            yield ObjectPath(Bucket(address), place.key)
+            yield address
         finally:
             with _making:
                 _caches.pop(address, None)

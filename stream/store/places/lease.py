@@ -15,10 +15,13 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stream.store.errors import LaneBusyError
 from stream.store.places.bucket import ObjectStoreError, StaleError
-from stream.store.places.object_path import ObjectPath
+
+if TYPE_CHECKING:
+    from stream.store.places.object_path import ObjectPath
 
 CLOSE_S = 5.0
 """How long a release waits for a renewal that nobody answers."""
@@ -39,7 +42,7 @@ class Lease:
     why_both = "one of them was silent for longer than its lease; run one stream job"
     """What to say where another writer was there all the same."""
 
-    def __init__(self, folder: ObjectPath, writer_id: str, name: str, doing: str) -> None:
+    def __init__(self, folder: "ObjectPath", writer_id: str, name: str, doing: str) -> None:
         """Take the lease; where a holder has fallen silent, that takes its ``lease_s`` seconds or this writer's.
 
         Args:

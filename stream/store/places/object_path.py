@@ -3,12 +3,21 @@
 A folder is what keys have in common up to a slash: it is there while something lies in it, and nothing has to make it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Self
+from pathlib import Path
+from typing import ClassVar, Self
 
+from stream.store.crash import crash_point
 from stream.store.places.bucket import Bucket, Found
+from stream.store.places.bucket_staging import BucketStaging
+from stream.store.places.cache import cache_apart, cache_of
+from stream.store.places.lease import Lease
+
+REMOVED_AT_ONCE = 1000
+"""Objects that one request removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,11 @@ class ObjectPath:
     bucket: Bucket = field(compare=False)
     key: str
     listed: Found | None = field(default=None, compare=False, repr=False)
+
+    remote: ClassVar[bool] = True
+    lock_shuts_out: ClassVar[bool] = False
+    can_move: ClassVar[bool] = False
+    errors_are_certain: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return f"{self.bucket.address}/{self.key}"
@@ -157,6 +171,101 @@ class ObjectPath:
     def absolute(self) -> Self:
         """Itself: a bucket has no working folder."""
         return self
+
+    def entry(self, steps: Sequence[str]) -> "ObjectPath":
+        """See ``Place.entry``: keys lead nowhere else."""
+        return self / "/".join(steps)
+
+    def make(self) -> list[Path]:
+        """See ``Place.make``: nothing has to be made."""
+        return []
+
+    def settle(self) -> None:
+        """See ``Place.settle``: what was put is durable."""
+
+    def sync(self) -> None:
+        """See ``Place.sync``: what was put is durable."""
+
+    def put_record(self, content: bytes, *, replace: bool) -> None:
+        """See ``Place.put_record``: one conditional put.
+
+        Where its answer is lost it is repeated, and the record that it finds is taken for its own if it is the same.
+        """
+        crash_point("record.written")
+        self.change(content) if replace and self.exists() else self.put_new(content)
+        crash_point("record.named")
+
+    def move(self, to: "ObjectPath") -> None:
+        """See ``Place.move``: it cannot."""
+        raise NotImplementedError(f"{self} cannot be moved to {to}")
+
+    def stage(self, token: str | None = None) -> BucketStaging:
+        """See ``Place.stage``."""
+        return BucketStaging(self, token)
+
+    def lock(self, writer_id: str, name: str, doing: str) -> Lease:
+        """See ``Place.lock``: a lease."""
+        return Lease(self, writer_id, name, doing)
+
+    def here(self, size: int, checksum: str) -> Path:
+        """See ``Place.here``: a copy in the cache."""
+        return cache_of(self).fetched(self, size, checksum)
+
+    def worth_another_try(self, checksum: str, tried: Path) -> bool:
+        """See ``Place.worth_another_try``.
+
+        Where the copy was evicted by another process this moment, or is damaged, what lies in the bucket decides.
+        """
+        return cache_of(self).forget(self, checksum) or not tried.exists()
+
+    def ahead_bytes(self) -> int:
+        """See ``Place.ahead_bytes``: a part of the cache."""
+        return cache_of(self).limit_bytes // 4
+
+    def disk(self) -> Path:
+        """See ``Place.disk``: the cache's."""
+        return cache_of(self).folder
+
+    @contextmanager
+    def apart(self) -> "Iterator[ObjectPath]":
+        """See ``Place.apart``: through a cache that ends with the block."""
+        with cache_apart(self.bucket.address) as address:
+            yield ObjectPath(Bucket(address), self.key)
+
+    def names(self) -> list[str]:
+        """See ``Place.names``."""
+        return [path.name for path in self.iterdir()]
+
+    def entries(self, chosen: Callable[[list[str]], Iterable[str]]) -> "list[ObjectPath]":
+        """See ``Place.entries``: with what the listing says of each."""
+        listed = {path.name: path for path in self.iterdir()}
+        return [listed[name] for name in chosen(list(listed))]
+
+    def outdated(self, paths: "Iterable[ObjectPath]") -> "Iterator[ObjectPath]":
+        """See ``Place.outdated``: files that were put before this record, by the service's clock.
+
+        Whoever put them without naming them until then was shut out when the record took its name. What is younger may
+        be of a writer that has taken over.
+        """
+        before_s = self.stat().st_mtime
+        for path in paths:
+            files = [path] if path.listed is not None else list(path.rglob("*"))
+            yield from (file for file in files if file.stat().st_mtime < before_s)
+
+    def length(self) -> int:
+        """See ``Place.length``: of objects that were listed."""
+        return sum(one.listed.bytes for one in ([self] if self.listed else self.rglob("*")) if one.listed)
+
+    @classmethod
+    def remove(cls, paths: "Sequence[ObjectPath]") -> int:
+        """See ``Place.remove``."""
+        objects: list[ObjectPath] = []
+        for path in paths:
+            objects.extend([path] if path.listed is not None else [path, *path.rglob("*")])
+        for start in range(0, len(objects), REMOVED_AT_ONCE):
+            some = objects[start : start + REMOVED_AT_ONCE]
+            some[0].bucket.remove([path.key for path in some])
+        return sum(path.listed.bytes for path in objects if path.listed is not None)
 
     def _prefix(self) -> str:
         return f"{self.key}/" if self.key else ""

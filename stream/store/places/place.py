@@ -1,4 +1,4 @@
-"""A place is a folder or file of a store, wherever it lies."""
+"""Which place a path or an address names."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -6,22 +6,25 @@ from pathlib import Path
 from schemas.store_address import Address, is_address, parse_address
 from stream.store.errors import ConfigMissingError
 from stream.store.places.bucket import Bucket
+from stream.store.places.folder import FolderPath
 from stream.store.places.object_path import ObjectPath
+from stream.store.places.promises import Place
 
-Place = Path | ObjectPath
-"""What both know is what the store uses; what differs (durability, locks, mapping) is in ``stream.store.files``."""
+__all__ = ["Place", "place_of"]
 
 
-def place_of(store: str | Place) -> Place:
+def place_of(store: str | Path | Place) -> Place:
     """The place of a store that is named by a path or by an address such as ``s3://bucket/prefix``.
 
     Raises:
         ConfigMissingError: It begins like an address and is none.
     """
+    if isinstance(store, Path):
+        return store if isinstance(store, FolderPath) else FolderPath(store)
     if not isinstance(store, str):
         return store
     if not is_address(store):
-        return Path(store)
+        return FolderPath(store)
     try:
         address = parse_address(store)
     except ValueError as error:

@@ -5,14 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from schemas.store import FileRef
 from stream.store.errors import StoreError
-from stream.store.files.paths import inside
 from stream.store.files.records import READ_THREADS, R, read_record
-from stream.store.places.cache import cache_of
+from stream.store.places.names import inside
 from stream.store.places.place import Place
 
 T = TypeVar("T")
@@ -44,9 +42,7 @@ def files_ahead(root: Place, items: Iterable[T], files: Callable[[T], list[FileR
     def fetch(named: tuple[T, list[FileRef]]) -> T:
         for reference in named[1]:
             with suppress(StoreError, OSError):  # told by who opens it
-                place = inside(root, reference.path)
-                if not isinstance(place, Path):
-                    cache_of(place).fetched(place, reference.bytes, reference.checksum)
+                inside(root, reference.path).here(reference.bytes, reference.checksum)
         return named[0]
 
     named = ((item, files(item)) for item in items)
@@ -58,11 +54,11 @@ def _ahead(
     root: Place, items: Iterable[T], work: Callable[[T], V], size: Callable[[T], int]
 ) -> Iterator[Callable[[], V]]:
     """For each item in order what gives the outcome of work on it, done ahead on threads for a bucket's."""
-    if isinstance(root, Path):
+    most = min(MOST_AHEAD_BYTES, root.ahead_bytes())
+    if most == 0:
         for item in items:
             yield partial(work, item)
         return
-    most = min(MOST_AHEAD_BYTES, cache_of(root).limit_bytes // 4)
     waiting: deque[tuple[Future[V], int]] = deque()
     held = 0
     pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="verify")

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from stream.store.places.object_path import ObjectPath
 from stream.store.places.place import Place
 
 
@@ -41,9 +40,8 @@ class Check:
 
         In a bucket that is listed once, a thousand objects a request: asking each for its length takes as long as reading it.
         """
-        if not isinstance(root, ObjectPath):
-            return cls(doubt=doubt)
-        return cls(doubt=doubt, listed={path.key: path.stat().st_size for path in root.rglob("*")})
+        listed = root.rglob("*") if root.remote else ()
+        return cls(doubt=doubt, listed={str(path): path.stat().st_size for path in listed})
 
     @property
     def ok(self) -> bool:
@@ -62,7 +60,7 @@ class Check:
 
     def read(self, path: Place) -> None:
         """Count a file, if it is there: a writer beside may sweep one at any moment."""
-        size = self.listed.get(path.key) if isinstance(path, ObjectPath) else None
+        size = self.listed.get(str(path)) if self.listed else None
         if size is None:
             try:
                 size = path.stat().st_size

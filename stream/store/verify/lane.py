@@ -15,7 +15,6 @@ from stream.snapshots.graph import LiveGraph
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
 from stream.store.files.arrow_bounds import require_whole
 from stream.store.files.data import open_table
-from stream.store.files.paths import plain
 from stream.store.files.records import read_record
 from stream.store.lane.index import read_lane_index
 from stream.store.lane.layout import (
@@ -32,6 +31,7 @@ from stream.store.lane.sweep import KEPT_STATES
 from stream.store.log.base import groups
 from stream.store.log.index import current_indexes
 from stream.store.log.reader import LogReader
+from stream.store.places.names import plain
 from stream.store.places.place import Place
 from stream.store.verify.ahead import files_ahead, records_ahead
 from stream.store.verify.check import Check, Doubt

@@ -16,12 +16,12 @@ from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.dictionary import new_dictionary
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
 from stream.store.files.data import read_record, read_table
-from stream.store.files.paths import token_of
 from stream.store.lane.layout import lane_names
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import rows_read
 from stream.store.log.layout import HEADER, HISTORY, INDEX, commit_name, events_name, log_folder, nodes_name
 from stream.store.log.tail import tail_schema
+from stream.store.places.names import token_of
 from stream.store.places.place import Place
 from stream.store.verify.ahead import files_ahead, records_ahead
 from stream.store.verify.check import Check, Doubt

@@ -5,7 +5,6 @@ from functools import partial
 from stream.store.exports.layout import EXPORTS
 from stream.store.lane.layout import FOLDER, REMOVED, lane_folder
 from stream.store.log.layout import log_folder
-from stream.store.places.cache import apart
 from stream.store.places.place import Place, place_of
 from stream.store.verify.check import Check
 from stream.store.verify.compacted import settled
@@ -31,7 +30,7 @@ def verify(store: str | Place) -> Check:
         ConfigMissingError: There is no store at this place.
         OSError: A bucket refuses, or nobody answers.
     """
-    with apart(place_of(store)) as place:
+    with place_of(store).apart() as place:
         return _look(place)
 
 

@@ -4,24 +4,27 @@ import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from schemas.store import FileRef
-from stream.store.files.crash import crash_point
-from stream.store.files.data import SYNC_THREADS, Staging, Write
-from stream.store.files.paths import inside, with_token
-from stream.store.files.write_out import WriteOut
+from stream.store.crash import crash_point
 from stream.store.places.cache import cache_of
-from stream.store.places.object_path import ObjectPath
+from stream.store.places.names import inside, with_token
+from stream.store.places.staging import SYNC_THREADS, Staging, Write
+from stream.store.places.write_out import WriteOut
+
+if TYPE_CHECKING:
+    from stream.store.places.object_path import ObjectPath
 
 
-class ObjectStaging(Staging):
-    """As ``Staging``, with a token in every name instead of a rename.
+class BucketStaging(Staging):
+    """Put under final names at once, with a token in every name instead of a rename.
 
     A writer that was shut out, and a request that was given up and arrives all the same, can so harm nobody: no record names
     what they put. ``finish`` puts all files at once; what an error or a crash leaves is swept once its writer is shut out.
     """
 
-    def __init__(self, root: ObjectPath, token: str | None = None) -> None:
+    def __init__(self, root: "ObjectPath", token: str | None = None) -> None:
         """Begin.
 
         Args:
@@ -69,7 +72,7 @@ class ObjectStaging(Staging):
         for _, scratch, _ in self._files:
             scratch.unlink(missing_ok=True)
 
-    def _put(self, file: tuple[ObjectPath, Path, str]) -> None:
+    def _put(self, file: "tuple[ObjectPath, Path, str]") -> None:
         place, scratch, digest = file
         place.bucket.put(place.key, scratch)
         crash_point("file.renamed")

@@ -1,0 +1,86 @@
+"""A file system's folders and files, made so that they outlive the power."""
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def make_folders(folder: Path) -> list[Path]:
+    """Create a folder and its missing parents; if one of them can't be, none of them stays.
+
+    Returns:
+        The folders made, outermost first. Their parents have to be synced before anything in them is durable.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    missing = []
+    step = folder
+    while not step.exists():
+        missing.append(step)
+        step = step.parent
+    made: list[Path] = []
+    try:
+        for step in reversed(missing):
+            step.mkdir(exist_ok=True)
+            made.append(step)
+    except OSError:
+        remove_empty(made)
+        raise
+    return made
+
+
+def remove_empty(folders: list[Path]) -> None:
+    """Remove folders that were made for nothing, innermost last in the list; those that hold something stay."""
+    for folder in reversed(folders):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def settle(folder: Path) -> None:
+    """Make durable what a folder holds and that it is there, up to the file system's root.
+
+    For a writer that goes on where another may have been killed between making a folder or a name and syncing it: what
+    is built on it must not outlive it.
+    """
+    for step in (folder.absolute(), *folder.absolute().parents):
+        try:
+            sync_folder(step)
+        except PermissionError:
+            return  # a folder that is none of ours was not made by us either
+        if step.is_mount():
+            return
+
+
+def sync_file(path: Path) -> None:
+    """Force a file's bytes to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force a folder's entries (new names, renames) to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def name_once(temporary: Path, path: Path) -> None:
+    """Give a file a second name that must be free."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        # A file system without hard links: the folder's lock keeps others from the gap between the two.
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.rename(path)

@@ -1,0 +1,162 @@
+"""A place on a file system: a ``pathlib.Path`` with a store's promises."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path, PosixPath
+from typing import ClassVar
+
+from stream.store.crash import crash_point
+from stream.store.errors import CorruptError
+from stream.store.places import durable
+from stream.store.places.durable import sync_file, sync_folder
+from stream.store.places.folder_lock import FolderLock
+from stream.store.places.folder_staging import FolderStaging
+from stream.store.places.names import TEMPORARY
+
+
+class FolderPath(PosixPath):
+    """See ``Place`` for what is not ``pathlib``'s."""
+
+    remote: ClassVar[bool] = False
+    lock_shuts_out: ClassVar[bool] = True
+    can_move: ClassVar[bool] = True
+    errors_are_certain: ClassVar[bool] = True
+
+    def entry(self, steps: Sequence[str]) -> "FolderPath":
+        """See ``Place.entry``."""
+        path = self.joinpath(*steps)
+        if _has_link(str(self), steps):
+            real_root = os.path.realpath(self)
+            if not os.path.realpath(path).startswith(real_root + os.sep):
+                raise CorruptError(
+                    f"{path} leads out of the store through a symbolic link; copy the file into the store"
+                )
+        return path
+
+    def make(self) -> list[Path]:
+        """See ``Place.make``."""
+        return durable.make_folders(self)
+
+    def settle(self) -> None:
+        """See ``Place.settle``: up to the file system's root."""
+        durable.settle(self)
+
+    def sync(self) -> None:
+        """See ``Place.sync``."""
+        durable.sync_folder(self)
+
+    def put(self, content: bytes) -> None:
+        """See ``Place.put``: by a rename."""
+        durable.make_folders(self.parent)
+        temporary = self.with_name(f"{self.name}.{os.getpid()}")
+        temporary.write_bytes(content)
+        temporary.replace(self)
+
+    def put_record(self, content: bytes, *, replace: bool) -> None:
+        """See ``Place.put_record``.
+
+        1. the content under a temporary name, fsync;
+        2. hard link to the final name, which fails if that exists; with ``replace`` a rename over it, so that every
+           reader finds the old one or the new one, whole;
+        3. fsync of the folder, and the temporary name goes; where that is refused, it is left to the next sweep.
+        """
+        made = durable.make_folders(self.parent)
+        temporary = self.with_name(self.name + TEMPORARY)
+        try:
+            temporary.write_bytes(content)
+            crash_point("record.torn", lambda: os.truncate(temporary, temporary.stat().st_size // 2))
+            crash_point("record.written")
+            sync_file(temporary)
+            crash_point("record.synced")
+            temporary.replace(self) if replace else durable.name_once(temporary, self)
+            crash_point("record.linked")
+            for folder in {self.parent, *(folder.parent for folder in made)}:
+                sync_folder(folder)
+            crash_point("record.named")
+        finally:
+            with suppress(
+                OSError
+            ):  # a second name of the record, or half of one: how this ended stays the same
+                temporary.unlink(missing_ok=True)
+
+    def move(self, to: "FolderPath") -> None:
+        """See ``Place.move``."""
+        self.rename(to)
+
+    def stage(self, token: str | None = None) -> FolderStaging:
+        """See ``Place.stage``."""
+        return FolderStaging(self)
+
+    def lock(self, writer_id: str, name: str, doing: str) -> FolderLock:
+        """See ``Place.lock``: the kernel's."""
+        return FolderLock(self, writer_id, name, doing=doing)
+
+    def here(self, size: int, checksum: str) -> Path:
+        """See ``Place.here``: itself."""
+        return self
+
+    def worth_another_try(self, checksum: str, tried: Path) -> bool:
+        """See ``Place.worth_another_try``: never."""
+        return False
+
+    def ahead_bytes(self) -> int:
+        """See ``Place.ahead_bytes``."""
+        return 0
+
+    def disk(self) -> Path:
+        """See ``Place.disk``: itself."""
+        return self
+
+    def apart(self) -> "AbstractContextManager[FolderPath]":
+        """See ``Place.apart``: itself."""
+        return nullcontext(self)
+
+    def names(self) -> list[str]:
+        """See ``Place.names``. A lane of long life has a hundred thousand."""
+        try:
+            return os.listdir(self)  # noqa: PTH208  a Path an entry takes ten times as long
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def entries(self, chosen: Callable[[list[str]], Iterable[str]]) -> "list[FolderPath]":
+        """See ``Place.entries``."""
+        return [self / name for name in chosen(self.names())]
+
+    def outdated(self, paths: "Iterable[FolderPath]") -> "Iterator[FolderPath]":
+        """See ``Place.outdated``: all, for the folder's lock keeps others out."""
+        yield from paths
+
+    def length(self) -> int:
+        """See ``Place.length``."""
+        try:
+            if self.is_symlink() or not self.is_dir():
+                return self.lstat().st_size
+        except FileNotFoundError:
+            return 0
+        return sum((self / name).length() for name in self.names())
+
+    @classmethod
+    def remove(cls, paths: "Sequence[FolderPath]") -> int:
+        """See ``Place.remove``."""
+        freed = 0
+        for path in paths:
+            freed += path.length()
+            if path.is_dir() and not path.is_symlink():
+                while path.exists():
+                    try:
+                        shutil.rmtree(path)
+                    except FileNotFoundError:
+                        continue  # swept by two at once: a writer that starts, and compaction
+            else:
+                path.unlink(missing_ok=True)
+        return freed
+
+
+def _has_link(path: str, steps: Sequence[str]) -> bool:
+    for step in steps:
+        path = f"{path}{os.sep}{step}"
+        if os.path.islink(path):  # noqa: PTH114  a Path an step takes longer than the look
+            return True
+    return False

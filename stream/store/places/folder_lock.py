@@ -1,0 +1,79 @@
+"""One writer a folder: a lock that dies with its process, so that a stale one never needs a human."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from stream.store.errors import LaneBusyError
+
+
+class FolderLock:
+    """Exclusive right to write into one folder, held until ``release`` or the end of the process.
+
+    The lock is the kernel's (flock on a file of the folder); the file's text only says who holds it.
+    """
+
+    why_both = "locks don't work on this file system; put the store on a local disk, or run one stream job"
+    """What to say where another writer was there all the same."""
+
+    def __init__(
+        self,
+        folder: Path,
+        writer_id: str,
+        name: str = "lock",
+        otherwise: str = "choose another store",
+        doing: str = "written",
+    ) -> None:
+        """Take the lock.
+
+        Args:
+            folder: An existing folder, such as a log's or a lane's.
+            writer_id: Who takes it.
+            name: The lock's file: there is one for commits, and one for compaction.
+            otherwise: What can be done instead of stopping the other writer, for the message.
+            doing: What the holder does to the folder, for the message.
+
+        Raises:
+            LaneBusyError: Another writer holds it; the message names both.
+        """
+        path = folder / name
+        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._descriptor, 256, 0).decode(errors="replace").strip() or "another writer"
+            self._let_go()
+            raise LaneBusyError(
+                f"{folder} is being {doing} by {holder}, so {writer_id} cannot do so too; "
+                f"stop the other process or {otherwise}"
+            ) from None
+        except OSError:
+            self._let_go()
+            raise
+        if not _is_at(self._descriptor, path):
+            self._let_go()
+            raise LaneBusyError(f"{folder} was removed by another process this moment; try again")
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
+
+    def require(self) -> None:
+        """Check that the lock is still held: a kernel takes none away."""
+
+    def release(self) -> None:
+        """Give the lock back, and with it the word of who holds it; doing so twice is harmless."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        assert self._descriptor is not None
+        os.close(self._descriptor)
+        self._descriptor = None
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a file that is open still has its name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
