@@ -17,6 +17,7 @@ pytestmark = pytest.mark.integration
 PARTS_OF_IT = {
     "snapshot": {"model": "cdgcn", "strategy_params": {"blocks": 2}},
     "group": {"model": "wdgcn", "horizon": 5},
+    "hybrid": {"model": "tgcn", "horizon": 5, "strategy_params": {"average": "delayed", "seconds_per_snapshot": 2.0}},
 }
 
 
@@ -25,7 +26,8 @@ def test_two_ranks_learn_a_live_stream_through_kills_and_one_goes_on(
     strategy: str, kafka: str, tmp_path: Path
 ) -> None:
     topic = fresh_topic(kafka)
-    lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
+    algorithm = "load-aware" if strategy == "hybrid" else "hash"
+    lanes = [{"name": "hash", "algorithm": algorithm, "parts": 2}]
     stream = written(tmp_path, configuration(tmp_path / "store", kafka, topic, lanes=lanes))
     trainer = tmp_path / "trainer.yaml"
     keys = {
@@ -58,9 +60,15 @@ def test_two_ranks_learn_a_live_stream_through_kills_and_one_goes_on(
     assert [line["sequence"] for line in lines] == list(range(len(lines)))
     assert json.loads(out)["total_snapshots"] == len(lines)
     of_two = lines[4]  # with two snapshots or more before it
-    assert of_two["sent_bytes"]["gradients" if strategy == "group" else "rows_to_nodes"] > 0
+    crosses = {"snapshot": "rows_to_nodes", "group": "gradients", "hybrid": "averages"}
+    assert of_two["sent_bytes"][crosses[strategy]] > 0
     if strategy == "group":
         assert {"imbalance measured", "efficiency predicted", "error predicted"} <= of_two["balance"].keys()
+    if strategy == "hybrid":
+        told = of_two["batches"][-1]
+        assert told["averages"] > 0
+        assert sum(told["reads"].values()) == of_two["steps"] // 2, "of one pass of two"
+        assert told["size"]["vertices"] > 0
     assert all(line["lag"] == 0 for line in lines[-1:])
     assert all(line["loss"] > 0 for line in lines[1:])
     if strategy == "snapshot":

@@ -13,6 +13,8 @@ GROUPS = 10
 class LoadBalancedSampler:
     """Draws targets so that every batch of a size has nearly the same load.
 
+    Loads have heavy tails, so a group is divided again, into as many strata as it has targets in the batch.
+
     Args:
         load: float64 (n,), of each candidate.
         groups: N_bg; there are never more than candidates.
@@ -32,10 +34,10 @@ class LoadBalancedSampler:
         """
         count = min(count, self._size)
         quotas = self._quotas(count, generator)
-        drawn = [
-            generator.choice(group, quota, replace=False)
-            for group, quota in zip(self._groups, quotas, strict=True)
-        ]
+        drawn = []
+        for group, quota in zip(self._groups, quotas.tolist(), strict=True):
+            borders = np.arange(quota + 1) * len(group) // max(quota, 1)
+            drawn.append(group[borders[:-1] + (generator.random(quota) * np.diff(borders)).astype(np.int64)])
         return np.sort(np.concatenate(drawn))
 
     def _quotas(self, count: int, generator: np.random.Generator) -> Int64:
