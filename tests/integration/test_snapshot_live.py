@@ -17,7 +17,11 @@ pytestmark = pytest.mark.integration
 PARTS_OF_IT = {
     "snapshot": {"model": "cdgcn", "strategy_params": {"blocks": 2}},
     "group": {"model": "wdgcn", "horizon": 5},
-    "hybrid": {"model": "tgcn", "horizon": 5, "strategy_params": {"average": "delayed", "seconds_per_snapshot": 2.0}},
+    "hybrid": {
+        "model": "tgcn",
+        "horizon": 5,
+        "strategy_params": {"average": "delayed", "seconds_per_snapshot": 2.0},
+    },
 }
 
 
