@@ -3,9 +3,12 @@
 - balance: edges that batches of each of two ranks aggregate, over 200 batches, beside targets drawn uniformly: the mean over
   batches of (largest rank / mean rank), and the same of all batches together. On a ``load-aware`` lane and on a ``hash`` one.
 - generator: edges a second that one thread makes into batches, and the share of training's time that it waited for them.
-- loss: seconds until the loss on the snapshot after the horizon, of which nothing is learned, is within 5 % of the best of a
-  full batch. Every way begins with the same weights and learns the same horizon for as many seconds; weights are judged
-  afterwards, which costs no time. One rank, one thread that trains and one that makes batches.
+- memory: bytes that a step keeps for its backward pass, of a batch of 20 % × 5 % and of a full batch.
+- loss: seconds until the loss on the snapshot after the horizon, of which nothing is learned, is within 5 % of the best that
+  snapshot batches come to in the time that all ways have. Every way begins with the same weights and learns the same horizon
+  for as many seconds; weights are judged afterwards, which costs no time. One rank, one thread that trains and one that makes
+  batches; seconds are those of the processor in the first, so what else the machine does is left out, and waiting for
+  batches, which ``generator`` tells.
 """
 
 import argparse
@@ -30,11 +33,15 @@ from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.snapshots.reservoir import Recipe
+from trainer.strategies.snapshots.saved_bytes import SavedBytes
 
 DATA = Path("../shared/data")
 HORIZON, WINDOW, BATCHES = 16, 4, 200
 WEEK_US = 7 * 86_400_000_000
 SNAPSHOTS, VERTICES = [0.1, 0.2, 0.3], [0.01, 0.05, 0.1]
+FIXED = [(0.1, 0.01), (0.1, 0.1), (0.2, 0.05), (0.3, 0.01), (0.3, 0.1)]
+"""The middle size and the outer ones."""
+BASE = "snapshot batches, 20 %"
 
 
 class Uniform:
@@ -151,20 +158,40 @@ def generator(store: Path, name: str) -> None:
     )
 
 
+def memory(store: Path, name: str) -> None:
+    """Print bytes that steps keep."""
+    rows = []
+    for model in ("tgcn", "wdgcn", "evolvegcn-o"):
+        kept = []
+        for sizes in ([0.2], [0.05]), ([1.0], [1.0]):
+            params = {"snapshots": sizes[0], "vertices": sizes[1]}
+            session, book, newest = followed(store, Ranks(), model=model, newest_share=1.0, **params)
+            maker = session.strategy._maker
+            maker.open(book.with_newest(newest), np.empty(0, np.int64))
+            taus, length = maker.taus, max(1, round(sizes[0][0] * HORIZON))
+            batch = maker.make(Recipe(0, taus[-1 - length], length, taus[-1], 0))
+            with SavedBytes(list(session.model.parameters())) as saved:
+                session.strategy._loss(batch)
+            kept.append(saved.bytes)
+        rows.append(
+            [name, f"`{model}`", *(f"{each / 2**20:.1f}" for each in kept), f"{kept[0] / kept[1]:.3f}"]
+        )
+    table("set | model | 20 % × 5 %, MiB | full batch, MiB | share", rows)
+
+
 def ways() -> dict[str, dict[str, Any]]:
     """Strategy parameters by name."""
     found: dict[str, dict[str, Any]] = {
         "full batch": {"snapshots": [1.0], "vertices": [1.0], "adjuster": "fixed"},
-        "snapshot batches, 20 %": {"snapshots": [0.2], "vertices": [1.0], "adjuster": "fixed"},
+        BASE: {"snapshots": [0.2], "vertices": [1.0], "adjuster": "fixed"},
         "vertex batches, 5 %": {"snapshots": [1.0], "vertices": [0.05], "adjuster": "fixed"},
     }
-    for s in SNAPSHOTS:
-        for v in VERTICES:
-            found[f"fixed {100 * s:g} % × {100 * v:g} %"] = {
-                "snapshots": [s],
-                "vertices": [v],
-                "adjuster": "fixed",
-            }
+    for s, v in FIXED:
+        found[f"fixed {100 * s:g} % × {100 * v:g} %"] = {
+            "snapshots": [s],
+            "vertices": [v],
+            "adjuster": "fixed",
+        }
     sizes = {"snapshots": SNAPSHOTS, "vertices": VERTICES}
     return found | {name: {**sizes, "adjuster": name} for name in ("random", "bandit", "dqn")}
 
@@ -180,9 +207,9 @@ def curve(
     strategy.learner.rate.optimiser.state.clear()
     strategy.rewind()
     while spent < budget_s:
-        began = time.perf_counter()
+        began = time.thread_time()
         strategy.learn(book.with_newest(newest), epoch)
-        spent, epoch = spent + time.perf_counter() - began, epoch + 1
+        spent, epoch = spent + time.thread_time() - began, epoch + 1
         kept.append((spent, copy.deepcopy(session.model.state_dict())))
     manifests = list(session.lane.manifests)
     at = [each.tau for each in manifests].index(newest.tau) + 1
@@ -222,7 +249,7 @@ def loss(store: Path, given: argparse.Namespace) -> None:
     told = {f"{metric} {scorer}": round(value, 5) for (metric, _, scorer), value in figures.items()}
     print({key: value for key, value in told.items() if key.startswith(("mse", "ap "))})
     rows = []
-    targets = [1.05 * min(at for _, at in points) for points in curves["full batch"]]
+    targets = [1.05 * min(at for _, at in points) for points in curves[BASE]]
     for name, found in curves.items():
         seconds = [reached(points, target) for points, target in zip(found, targets, strict=True)]
         best = statistics.median(min(at for _, at in points) for points in found)
@@ -231,14 +258,14 @@ def loss(store: Path, given: argparse.Namespace) -> None:
             f" ({missed} of {len(seconds)} did not)" if missed else ""
         )
         rows.append([name, told_s, f"{best:.5f}"])
-    table(f"{given.set}, `{given.model}` | s to 1.05 of the full batch's best | best loss", rows)
+    table(f"{given.set}, `{given.model}` | s to 1.05 of the best of snapshot batches | best loss", rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["balance", "generator", "loss"])
+    parser.add_argument("part", choices=["balance", "generator", "memory", "loss"])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--set", default="slashdot", choices=["slashdot", "sx"])
     parser.add_argument("--model", default="tgcn")
@@ -254,7 +281,7 @@ def main() -> None:
         if given.part == "loss":
             loss(store, given)
         else:
-            {"balance": balance, "generator": generator}[given.part](store, given.set)
+            {"balance": balance, "generator": generator, "memory": memory}[given.part](store, given.set)
 
 
 if __name__ == "__main__":

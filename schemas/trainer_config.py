@@ -41,7 +41,7 @@ class Optimisation(Section):
     learning_rate: float | None = Field(
         None,
         gt=0,
-        description="Of Adam; null: 0.001, under whole, whose steps are few and large, 0.005.",
+        description="Of Adam; null: 0.001, under whole, group and hybrid, whose steps are few and large, 0.005.",
     )
     rate: Literal["constant", "decay", "on-drift"] = Field(
         "constant",

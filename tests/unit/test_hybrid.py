@@ -28,7 +28,7 @@ from trainer.strategies.snapshots.whole_layout import WholeLayout
 
 WINDOW, HORIZON, RATE = 3, 6, 0.01
 SIZES = {"snapshots": [0.4, 1.0], "vertices": [0.3, 1.0]}
-WHOLE_BATCH = {"snapshots": [1.0], "vertices": [1.0], "newest_share": 1.0, "adjuster": "fixed"}
+WHOLE_BATCH = {"snapshots": [1.0], "vertices": [1.0], "newest_share": 1.0}
 EXACT = ["tgcn", "cdgcn", "wdgcn", "gatlstm", "evolvegcn-o", "tmgcn", "sage-linear", "dysat"]
 
 

@@ -50,8 +50,8 @@ def session_in(folder: Path, strategy: str, model: str, **more: object) -> Sessi
     """A strategy with one rank on a small lane."""
     # a pass of whole is a step over all events, where others take one per 16
     params: dict[str, Any] = {"steps": 4} if strategy in ("whole", "snapshot") else {}
-    if strategy == "hybrid":  # without the clock, and with batches that have every event
-        params = {"adjuster": "fixed", "snapshots": [1.0], "vertices": [1.0], "newest_share": 1.0}
+    if strategy == "hybrid":  # batches that have every event
+        params = {"snapshots": [1.0], "vertices": [1.0], "newest_share": 1.0}
     return session_on(make_lane(folder, **more), strategy, model, strategy_params=params)
 
 

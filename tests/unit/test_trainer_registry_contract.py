@@ -27,9 +27,6 @@ from trainer.tasks.interface import TASKS
 LESS = {"hidden": 16, "signature": 8, "memory": 8, "time_width": 8}
 """Whichever of them a model has."""
 
-TIMELESS = {"hybrid": {"adjuster": "random"}}
-"""Parameters of strategies whose defaults let time decide what is learned."""
-
 TOGETHER = [
     (model, strategy, task)
     for model in sorted(MODELS.all())
@@ -46,8 +43,7 @@ def config_for(folder: Path, model: str, strategy: str, task: str) -> TrainerCon
     return TrainerConfig.model_validate(
         {
             "store": str(folder / "store"), "lane": "hash", "window": 2, "model": model, "model_params": params,
-            "strategy": strategy, "strategy_params": TIMELESS.get(strategy, {}), "task": task,
-            "optimisation": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01},
+            "strategy": strategy, "task": task, "optimisation": {"epochs": 1, "batch_size": 16, "learning_rate": 0.01},
         }
     )  # fmt: skip
 

@@ -70,7 +70,7 @@ class HybridOptions:
 
     snapshots: Sequence[float] = (0.1, 0.2, 0.3)
     vertices: Sequence[float] = (0.01, 0.05, 0.1)
-    adjuster: str = "bandit"
+    adjuster: str = "fixed"
     steps: int = 16
     seconds_per_snapshot: float = 0.0
     average: str = "every_steps"

@@ -29,8 +29,7 @@ class AskedNodes:
         first = asked.ends[0][: len(items)]
         order = np.argsort(first, kind="stable")
         self._items = items[order]
-        self.nodes, begins = np.unique(first[order], return_index=True)
-        self._begins = np.append(begins, len(order))
+        self.nodes, self._node_of = np.unique(first[order], return_inverse=True)
         place = np.searchsorted(self.nodes, asked.ends[0])
         weight = np.zeros(len(place))
         for ends in asked.ends[1:]:
@@ -43,9 +42,12 @@ class AskedNodes:
 
     def items_of(self, nodes: Int64) -> Int64:
         """Items that ask about nodes, ascending; ``nodes`` int64, ascending."""
-        at = np.flatnonzero(np.isin(self.nodes, nodes, assume_unique=True))
-        chosen = [self._items[self._begins[i] : self._begins[i + 1]] for i in at]
-        return np.sort(np.concatenate([np.empty(0, np.int64), *chosen]))
+        if not len(self.nodes):
+            return self._items
+        at = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
+        wanted = np.zeros(len(self.nodes), np.bool_)
+        wanted[at[self.nodes[at] == nodes]] = True
+        return np.sort(self._items[wanted[self._node_of]])
 
 
 class LessonWindow:
