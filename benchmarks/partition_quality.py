@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from stream.decode.event_file import read_events
-from stream.partition.sep import Sep
+from stream.partition.edge.sep import Sep
 from stream.snapshots.delta import Csr, Int64, SnapshotDelta, delta_of
 from stream.snapshots.slicing import densify, slice_events
 from stream.synthetic.rmat import rmat_edges

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from stream.partition import copying, two_pass
+from stream.partition.edge import copying, two_pass
 from stream.partition.interface import OnlinePartitioner, create
 from stream.service.memory import keep_memory
 from stream.snapshots.delta import Csr, SnapshotDelta, delta_of

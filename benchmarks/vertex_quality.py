@@ -31,10 +31,10 @@ import snapshot_volume
 from schemas.events import US_PER_S, Op, event_schema
 from schemas.store import LaneHeader
 from stream.decode.event_file import read_events
-from stream.partition import metis_library
-from stream.partition.distdy_base import REFERENCE_BYTES
 from stream.partition.interface import OnlinePartitioner, PartitionError
-from stream.partition.quality import foreign_parts
+from stream.partition.vertex import metis_library
+from stream.partition.vertex.distdy_base import REFERENCE_BYTES
+from stream.partition.vertex.quality import foreign_parts
 from stream.snapshots.slicing import densify, slice_events
 from stream.store.lane.state import LaneState
 from stream.synthetic import PAPER_GRAPHS, paper_snapshots

@@ -3,11 +3,20 @@
 Every record carries the checksum of its own canonical JSON; reading and writing them is ``stream.store``'s.
 """
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from math import isfinite
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    create_model,
+    model_serializer,
+)
 
 from schemas.events import IdKind
+from schemas.quality import FIGURES, Quality
 
 FORMAT_VERSION = 1
 
@@ -260,31 +269,36 @@ class PartSummary(BaseModel):
     full_bytes: Count = Field(description="Payload bytes of the part, were it stored whole.")
 
 
-class QualityRecord(BaseModel):
-    """Partition quality after a snapshot; each figure as ``docs/semantics.md`` defines it, null where it has no meaning."""
+_MADE: dict[str, Any] = {name: (float | None, None if shown.new else ...) for name, shown in FIGURES.items()}
+_Figures = create_model("_Figures", **_MADE)
+
+
+class QualityRecord(_Figures):
+    """Partition quality after a snapshot: the figures of ``schemas.quality``, null where one has no meaning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cut: float | None
-    cut_final: float | None
-    replication_factor: float | None
-    training_replication_factor: float | None
-    shared_share: float | None
-    node_balance: float | None
-    edge_balance: float | None
-    utility: float | None
-    moved_share: float | None
-    foreign_parts: float | None = Field(
-        None, description="Mean λ of the snapshot; left out of the file where it has no meaning."
-    )
     seconds: float = Field(description="What the partitioner took for this snapshot.")
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, figure: str) -> float | None: ...
+
+    @classmethod
+    def of(cls, quality: Quality, seconds: float) -> Self:
+        """The record of a quality."""
+        figures = {name: getattr(quality, name) for name in FIGURES}
+        return cls(
+            **{name: value if isfinite(value) else None for name, value in figures.items()}, seconds=seconds
+        )
 
     @model_serializer(mode="wrap")
     def _as_written(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = written(self)
-        if self.foreign_parts is None:  # as in manifests of releases that did not know it: checksums stay
-            del content["foreign_parts"]
-        return content
+        return {name: value for name, value in content.items() if value is not None or name not in _NEW}
+
+
+_NEW = {name for name, shown in FIGURES.items() if shown.new}
 
 
 class LaneManifest(Record):

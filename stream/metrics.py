@@ -12,6 +12,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S, Op
+from schemas.quality import FIGURES
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from stream.service.heartbeat import beat
 from stream.snapshots.held_back import Held, OpenEventTime
@@ -143,12 +144,17 @@ class StreamMetrics:
         self._saving = self._make(
             Gauge, "lane_saving_ratio", "Bytes saved against storing every snapshot whole", "lane"
         )
-        self._cut = self._make(Gauge, "lane_cut_ratio", "Cut or discarded share, newest snapshot", "lane")
-        self._replication = self._make(Gauge, "lane_replication_factor", "Parts a node is in, mean", "lane")
-        self._moved = self._make(Gauge, "lane_moved_ratio", "Moved nodes over live ones", "lane")
-        self._balance = self._make(
-            Gauge, "lane_balance_ratio", "Largest part over the mean part", "lane", "kind"
-        )
+        made: dict[str, Gauge] = {}
+        self._figures: list[
+            tuple[str, Gauge, tuple[str, ...]]
+        ] = []  # figure, its metric, labels after the lane's
+        for figure, shown in FIGURES.items():
+            if shown.gauge is not None:
+                name, text, kind = shown.gauge
+                labels = () if kind is None else ("kind",)
+                if name not in made:
+                    made[name] = self._make(Gauge, name, text, "lane", *labels)
+                self._figures.append((figure, made[name], () if kind is None else (kind,)))
         self._update = self._make(
             Histogram,
             "lane_update_seconds",
@@ -330,16 +336,10 @@ class StreamMetrics:
         self._store_bytes.labels(self._graph, "lane").inc(more.disk_bytes)
 
     def _show_lane(self, manifest: LaneManifest) -> None:
-        quality, labels = manifest.quality, (self._graph, manifest.lane)
-        for gauge, value in (
-            (self._cut.labels(*labels), quality.cut),
-            (self._replication.labels(*labels), quality.replication_factor),
-            (self._moved.labels(*labels), quality.moved_share),
-            (self._balance.labels(*labels, "node"), quality.node_balance),
-            (self._balance.labels(*labels, "edge"), quality.edge_balance),
-        ):
+        for figure, gauge, labels in self._figures:
+            value = getattr(manifest.quality, figure)
             if value is not None:
-                gauge.set(value)
+                gauge.labels(self._graph, manifest.lane, *labels).set(value)
 
     def _make(self, kind: type[Metric], name: str, text: str, *labels: str, **options: Any) -> Metric:
         return kind(f"freshet_{name}", text, ["graph", *labels], registry=self.registry, **options)

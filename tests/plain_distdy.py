@@ -5,8 +5,8 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from stream.partition.distdy_base import REFERENCE_BYTES
 from stream.partition.interface import CapacityError
+from stream.partition.vertex.distdy_base import REFERENCE_BYTES
 from stream.snapshots.delta import Csr, delta_of
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from schemas.events import US_PER_S
+from schemas.quality import FIGURES
 from stream.commands.units import with_units
 from stream.decode.rules import show_time
 from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table
@@ -12,7 +13,7 @@ from stream.store.errors import StoreError
 
 _LANE_COLUMNS = (
     "algorithm", "parts", "snapshots", "lag", "bytes", "full_bytes", "saving", "disk_bytes",
-    "cut", "replication_factor", "node_balance", "edge_balance", "moved_share", "foreign_parts",
+    *(name for name, shown in FIGURES.items() if shown.lane),
 )  # fmt: skip
 
 

@@ -8,27 +8,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from schemas.quality import FIGURES, Shown
+
 if TYPE_CHECKING:  # matplotlib is loaded only once there is something to draw
     from matplotlib.axes import Axes
 
     from stream.partition.comparison import Compared
 
-_COLUMNS = (
-    ("cut %", "cut", 100.0, ".1f"),
-    ("moved %", "moved_share", 100.0, ".1f"),
-    ("train RF", "training_replication_factor", 1.0, ".2f"),
-    ("nodes", "node_balance", 1.0, ".2f"),
-    ("edges", "edge_balance", 1.0, ".2f"),
-    ("s", "seconds", 1.0, ",.2f"),
-)
-
-_PANELS = (
-    ("cut", 100.0, "Cut or discarded on arrival, %"),
-    ("moved_share", 100.0, "Nodes that move a snapshot, %"),
-    ("training_replication_factor", 1.0, "Training replication factor"),
-    ("node_balance", 1.0, "Node balance, max / mean"),
-    ("seconds", 1.0, "Seconds in all"),
-)
+_SHOWN = FIGURES | {"seconds": Shown(column=("s", ",.2f"), panel="Seconds in all")}
+_COLUMNS = [(*shown.column, name, shown.scale) for name, shown in _SHOWN.items() if shown.column is not None]
+_PANELS = [(name, shown.scale, shown.panel) for name, shown in _SHOWN.items() if shown.panel is not None]
 _COLOURS = {"vertex": "#2f6f9f", "edge": "#c8713a"}
 _INK, _FAINT = "#1f2933", "#9aa5b1"
 
@@ -56,7 +45,7 @@ def print_comparison(title: str, compared: "list[Compared]") -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for one in _ordered(compared):
         assert one.figures is not None
-        cells = (_cell(one.figures[key], scale, form) for _, key, scale, form in _COLUMNS)
+        cells = (_cell(one.figures[key], scale, form) for _, form, key, scale in _COLUMNS)
         table.add_row(one.algorithm, one.kind, *cells)
     console = Console()
     console.print(table)

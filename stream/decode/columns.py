@@ -7,7 +7,6 @@ fault of its row.
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -17,8 +16,6 @@ from stream.decode.null_columns import nulls
 from stream.decode.reading import RefusedError
 from stream.decode.times import OUT_OF_RANGE_US, SCALE_DIGITS, TimeUnit
 from stream.decode.validate import Draft, Faults, draft_schema
-
-Int64Array = npt.NDArray[np.int64]
 
 REQUIRED = ("src", "dst", "t")
 _TICKS_PER_S = {"s": 1, "ms": 1_000, "us": US_PER_S, "ns": 1_000_000_000}

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from schemas.config import StreamConfig, Topic
 from schemas.events import REJECT_SCHEMA, Reason, event_schema
+from stream.arrays.kinds import Int64
 from stream.decode.formats.interface import create_format
-from stream.decode.reading import REFUSAL_SCHEMA, Int64Array, Limits, Rows, refused_alike
+from stream.decode.reading import REFUSAL_SCHEMA, Limits, Rows, refused_alike
 from stream.decode.row_text import row_texts
 from stream.decode.rules import Rules
 from stream.decode.validate import check
@@ -137,14 +138,14 @@ class Decoder:
         return batch, first + done
 
 
-def _placed(refused: pa.Table, places: Int64Array) -> pa.Table:
+def _placed(refused: pa.Table, places: Int64) -> pa.Table:
     """Refusals of the messages that were read, as refusals of the poll's."""
     return refused.set_column(
         0, REFUSAL_SCHEMA.field("message"), pa.array(places[refused["message"].to_numpy()])
     )
 
 
-def _refused_rows(rows: Rows, places: Int64Array) -> list[pa.Table]:
+def _refused_rows(rows: Rows, places: Int64) -> list[pa.Table]:
     faults = rows.draft.faults
     if faults.accepted.all():
         return []
@@ -171,7 +172,7 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return together[0] if together else pa.RecordBatch.from_pylist([], schema)
 
 
-def _rejects(raw: RawBatch, offsets: Int64Array, refusals: list[pa.Table]) -> pa.RecordBatch:
+def _rejects(raw: RawBatch, offsets: Int64, refusals: list[pa.Table]) -> pa.RecordBatch:
     if not refusals:
         return pa.RecordBatch.from_pylist([], schema=REJECT_SCHEMA)
     table = pa.concat_tables(refusals)

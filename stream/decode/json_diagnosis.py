@@ -14,6 +14,7 @@ import pyarrow as pa
 from numba import njit
 
 from schemas.events import IdKind, Reason
+from stream.arrays.kinds import Int64
 from stream.decode.json_fault import MESSAGES, count_characters, json_fault
 from stream.decode.json_grammar import (
     CLOSE_OBJECT,
@@ -52,7 +53,7 @@ from stream.decode.json_paths import (
     T,
     find_entry,
 )
-from stream.decode.json_text import Int64Array, spelled, utf8_fault
+from stream.decode.json_text import spelled, utf8_fault
 from stream.decode.mapping import FIELDS, Mapping
 from stream.decode.reading import refused_alike
 from stream.decode.rules import shorten
@@ -80,7 +81,7 @@ def _state(
     scale: int,
     numbers: int,
     words: Bytes,
-    word_ends: Int64Array,
+    word_ends: Int64,
 ) -> int:
     """What is wrong with a field's value at i … past: a fault, ``_GOOD``, or ``_DOUBTFUL``."""
     bit = 1 << slot
@@ -134,18 +135,18 @@ def _state(
 @njit(cache=True, nogil=True)
 def _diagnose(
     data: Bytes,
-    ends: Int64Array,
-    which: Int64Array,
+    ends: Int64,
+    which: Int64,
     text_ids: bool,
     scale: int,
     keys: Bytes,
-    levels: Int64Array,
-    entries: Int64Array,
+    levels: Int64,
+    entries: Int64,
     words: Bytes,
-    word_ends: Int64Array,
+    word_ends: Int64,
     numbers: int,
     parts: int,
-    faults: Int64Array,
+    faults: Int64,
 ) -> None:
     """Fill ``faults`` [n, 4]: kind; what (field, key's entry, kind of text fault); where, from and to."""
     seen = np.full(len(entries), -1, np.int64)
@@ -255,13 +256,13 @@ def _diagnose(
 
 def diagnose(
     data: Bytes,
-    ends: Int64Array,
-    which: Int64Array,
+    ends: Int64,
+    which: Int64,
     plan: Plan,
     ids: IdKind,
     unit: TimeUnit,
     mapping: Mapping,
-) -> tuple[list[pa.Table], Int64Array]:
+) -> tuple[list[pa.Table], Int64]:
     """Name what is wrong with messages.
 
     Args:
@@ -315,7 +316,7 @@ class _Words:
     mapping: Mapping
     paths: tuple[str, ...]
 
-    def of(self, kind: int, whats: Int64Array, spans: list[tuple[int, int]]) -> tuple[str, str | list[str]]:
+    def of(self, kind: int, whats: Int64, spans: list[tuple[int, int]]) -> tuple[str, str | list[str]]:
         """Reason and sentences of messages with one kind of fault in the same field (or text fault)."""
         what = int(whats[0])
         if kind == _EMPTY:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from numba import njit
 
 from schemas.events import Op
+from stream.arrays.kinds import Int64
 from stream.decode.json_grammar import (
     CLOSE_ARRAY,
     CLOSE_OBJECT,
@@ -53,7 +54,7 @@ from stream.decode.json_paths import (
     T,
     find_entry,
 )
-from stream.decode.json_text import Flags, Int64Array, is_utf8, spelled, unescape
+from stream.decode.json_text import Flags, is_utf8, spelled, unescape
 from stream.decode.times import SCALE_DIGITS, TimeUnit
 
 PART_BIT = 1 << FEATURE_PART
@@ -85,24 +86,24 @@ class Columns:
     """
 
     known: npt.NDArray[np.bool_]
-    given: Int64Array
+    given: Int64
     op: npt.NDArray[np.int8]
-    src: Int64Array
-    dst: Int64Array
-    src_bytes: Int64Array
-    dst_bytes: Int64Array
-    t: Int64Array
+    src: Int64
+    dst: Int64
+    src_bytes: Int64
+    dst_bytes: Int64
+    t: Int64
     weight: npt.NDArray[np.float32]
-    feature_ends: Int64Array
+    feature_ends: Int64
     values: npt.NDArray[np.float32]
     feature_offset: npt.NDArray[np.int32]
     label: npt.NDArray[np.int32]
-    event_id: Int64Array
-    event_id_bytes: Int64Array
+    event_id: Int64
+    event_id_bytes: Int64
     unescaped: Bytes
 
 
-def scan(data: Bytes, ends: Int64Array, plan: Plan, *, text_ids: bool, unit: TimeUnit) -> Columns:
+def scan(data: Bytes, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit) -> Columns:
     """Read messages that stand side by side in ``data``.
 
     Args:
@@ -216,32 +217,32 @@ def _read_whole(data: Bytes, i: int, end: int) -> tuple[int, int]:
 @njit(cache=True, nogil=True)
 def _scan(
     data: Bytes,
-    ends: Int64Array,
+    ends: Int64,
     text_ids: bool,
     scale: int,
     keys: Bytes,
-    levels: Int64Array,
-    entries: Int64Array,
+    levels: Int64,
+    entries: Int64,
     words: Bytes,
-    word_ends: Int64Array,
+    word_ends: Int64,
     word_ops: npt.NDArray[np.int8],
     numbers: int,
     parts: int,
     known: Flags,
-    given: Int64Array,
+    given: Int64,
     op: npt.NDArray[np.int8],
-    src: Int64Array,
-    dst: Int64Array,
-    src_bytes: Int64Array,
-    dst_bytes: Int64Array,
-    t: Int64Array,
+    src: Int64,
+    dst: Int64,
+    src_bytes: Int64,
+    dst_bytes: Int64,
+    t: Int64,
     weight: npt.NDArray[np.float32],
-    feature_ends: Int64Array,
+    feature_ends: Int64,
     values: npt.NDArray[np.float32],
     feature_offset: npt.NDArray[np.int32],
     label: npt.NDArray[np.int32],
-    event_id: Int64Array,
-    event_id_bytes: Int64Array,
+    event_id: Int64,
+    event_id_bytes: Int64,
     unescaped: Bytes,
 ) -> None:
     count = used = 0

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from stream.arrays.kinds import Int64
 from stream.decode.json_grammar import Bytes
-from stream.decode.json_text import Int64Array
 from stream.decode.mapping import FIELDS, Level, Mapping
 
 SRC, DST, T, OP, WEIGHT, FEATURES, LABEL, EVENT_ID, NODE, OFFSET, VALUES = (
@@ -35,8 +35,8 @@ class PathTable:
     """
 
     keys: Bytes
-    levels: Int64Array
-    entries: Int64Array
+    levels: Int64
+    entries: Int64
     names: tuple[str, ...]
 
     @classmethod
@@ -95,7 +95,7 @@ class Plan:
 
     paths: PathTable
     words: Bytes
-    word_ends: Int64Array
+    word_ends: Int64
     word_ops: npt.NDArray[np.int8]
     numbers: int
     parts: int
@@ -118,7 +118,7 @@ class Plan:
 
 @njit(cache=True, nogil=True)
 def find_entry(
-    data: Bytes, i: int, end: int, keys: Bytes, entries: Int64Array, first: int, last: int, guess: int
+    data: Bytes, i: int, end: int, keys: Bytes, entries: Int64, first: int, last: int, guess: int
 ) -> int:
     """The entry among [first, last) that the key ``data[i:end]`` names, looked for from ``guess`` on; −1: none."""
     size = end - i

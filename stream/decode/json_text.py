@@ -4,9 +4,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from stream.arrays.kinds import Int64
 from stream.decode.json_grammar import BACKSLASH, NINE, QUOTE, Bytes, at, is_hex
 
-Int64Array = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
@@ -140,8 +140,8 @@ def utf8_fault(data: Bytes, i: int, end: int) -> int:
 def gather_text(
     data: Bytes,
     unescaped: Bytes,
-    starts: Int64Array,
-    lengths: Int64Array,
+    starts: Int64,
+    lengths: Int64,
     prefix: Bytes,
     other: Bytes,
     is_other: Flags,
@@ -178,7 +178,7 @@ def gather_text(
 
 
 @njit(cache=True, nogil=True)
-def spelled(data: Bytes, i: int, end: int, words: Bytes, word_ends: Int64Array) -> int:
+def spelled(data: Bytes, i: int, end: int, words: Bytes, word_ends: Int64) -> int:
     """Which of some words, side by side, ``data[i:end]`` is; −1: none."""
     start = 0
     for w in range(len(word_ends)):

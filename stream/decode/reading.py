@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stream.arrays.kinds import Int64
 from stream.decode.validate import Draft, Faults
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class RefusedError(Exception):
@@ -71,7 +70,7 @@ def refusal_table(refusals: Iterable[Refusal]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=REFUSAL_SCHEMA)
 
 
-def refused_alike(messages: Int64Array, reason: str, sentences: str | Sequence[str]) -> pa.Table:
+def refused_alike(messages: Int64, reason: str, sentences: str | Sequence[str]) -> pa.Table:
     """Whole messages that are refused for one reason, with one sentence or one each."""
     count = len(messages)
     words = pa.repeat(sentences, count) if isinstance(sentences, str) else pa.array(sentences, pa.string())
@@ -96,8 +95,8 @@ class Rows:
     """
 
     draft: Draft
-    messages: Int64Array
-    rows: Int64Array | None = None
+    messages: Int64
+    rows: Int64 | None = None
 
 
 def in_order(parts: Sequence[Rows]) -> list[Rows]:

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
+from stream.arrays.kinds import Bool
 from stream.decode.rules import Rules, show_time
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -31,16 +30,16 @@ class Faults:
         """No row refused yet."""
         return cls(np.zeros(rows, np.uint16))
 
-    def refuse(self, where: BoolArray, reason: str, sentence: str | Callable[[int], str]) -> None:
+    def refuse(self, where: Bool, reason: str, sentence: str | Callable[[int], str]) -> None:
         """Refuse the rows of a mask that aren't refused yet; ``sentence`` may depend on the row."""
         if where.any():
             self.kinds.append((reason, sentence))
             self.code[where & (self.code == 0)] = len(self.kinds)
 
     @property
-    def accepted(self) -> BoolArray:
+    def accepted(self) -> Bool:
         """Mask of the rows without a fault."""
-        return cast(BoolArray, self.code == 0)
+        return cast(Bool, self.code == 0)
 
     def refused_rows(self) -> npt.NDArray[np.intp]:
         """Indices of the refused rows, ascending."""
@@ -144,7 +143,7 @@ def _check_text(faults: Faults, column: pa.Array, name: str) -> None:
 
 
 def _check_features(
-    faults: Faults, batch: pa.RecordBatch, node: BoolArray, rules: Rules, shown: Callable[[str], str]
+    faults: Faults, batch: pa.RecordBatch, node: Bool, rules: Rules, shown: Callable[[str], str]
 ) -> None:
     name = shown("features")
     features, offsets = batch["features"], batch["feature_offset"]
@@ -192,7 +191,7 @@ def _check_features(
         )
 
 
-def _any_in_row(flat: BoolArray, ends: npt.NDArray[np.int64]) -> BoolArray:
+def _any_in_row(flat: Bool, ends: npt.NDArray[np.int64]) -> Bool:
     """Rows that hold at least one True of ``flat``, given the running ends of the rows."""
     rows = np.zeros(len(ends), bool)
     rows[np.searchsorted(ends, np.flatnonzero(flat), side="right")] = True
@@ -203,9 +202,9 @@ def _numpy(array: pa.Array) -> npt.NDArray[Any]:
     return cast(npt.NDArray[Any], array.to_numpy(zero_copy_only=False))
 
 
-def _present(array: pa.Array) -> BoolArray:
+def _present(array: pa.Array) -> Bool:
     if array.null_count == 0:
         return np.ones(len(array), bool)
     if array.null_count == len(array):
         return np.zeros(len(array), bool)
-    return cast(BoolArray, _numpy(array.is_valid()))
+    return cast(Bool, _numpy(array.is_valid()))

@@ -18,11 +18,11 @@ from kafka.errors import CorruptRecordError, KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from numba import njit
 
+from stream.arrays.kinds import Int64
 from stream.decode.buffers import read_only
 from stream.kafka.compression import DamagedError, TooLongError, decompressed
 
 Bytes = npt.NDArray[np.uint8]
-Int64 = npt.NDArray[np.int64]
 
 COLUMNAR_MAGIC = 2
 """The format of record batches that the kernel reads, Kafka's since 0.11; older ones are read by the client."""

@@ -3,18 +3,20 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
 from schemas.fields import MAX_PARTS
-from stream.nearest import did_you_mean
+from schemas.quality import Quality
+from stream.arrays.kinds import Int8, Int32, Int64
 from stream.partition.parameters import PartitionError, check_parameters, own_parameters
-from stream.plugins import Plugins, plugins
-from stream.snapshots.delta import Int8, Int32, Int64, SnapshotDelta
+from stream.registry import Registry
+from stream.snapshots.delta import SnapshotDelta
 
 __all__ = [
+    "PARTITIONERS",
     "Assignment",
     "CapacityError",
     "Kind",
@@ -68,21 +70,6 @@ class Assignment:
     event_part: Int32 | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """Running quality of a partition, each figure as ``docs/semantics.md`` defines it; NaN where it has no meaning."""
-
-    cut: float
-    cut_final: float
-    replication_factor: float
-    training_replication_factor: float
-    shared_share: float
-    node_balance: float
-    edge_balance: float
-    utility: float
-    moved_share: float
-
-
 @runtime_checkable
 class OnlinePartitioner(Protocol):
     """Assigns the nodes (and events) of one snapshot after the other, never looking ahead.
@@ -117,34 +104,8 @@ class OnlinePartitioner(Protocol):
 
 
 Factory = Callable[..., OnlinePartitioner]
-Registered = TypeVar("Registered", bound=Factory)
-ENTRY_POINTS = "freshet.partitioners"
 _SEEDS = 2**63
 """Seeds are int64 in the kernels and in Arrow."""
-
-_REGISTRY: dict[str, Factory] = {}
-
-
-def register(factory: Registered) -> Registered:
-    """Class decorator: make a partitioner known under its ``name``."""
-    _REGISTRY[factory.name] = factory  # type: ignore[attr-defined]
-    return factory
-
-
-def algorithms() -> dict[str, Factory]:
-    """All partitioners by name: those of this package, then those that others installed by entry point."""
-    return _plugins().loaded | _REGISTRY
-
-
-def broken_algorithms() -> dict[str, str]:
-    """Installed partitioners that cannot be used, and why: a sentence by name."""
-    return _plugins().broken
-
-
-def _plugins() -> Plugins:
-    from stream.partition import builtin  # noqa: F401  imported for its registrations
-
-    return plugins(ENTRY_POINTS, frozenset(_REGISTRY), _require_partitioner)
 
 
 def _require_partitioner(factory: Any) -> None:
@@ -152,6 +113,24 @@ def _require_partitioner(factory: Any) -> None:
     if getattr(factory, "kind", None) not in get_args(Kind):
         raise TypeError(f"{factory!r} has no kind, vertex or edge")
     own_parameters(factory)
+
+
+_VERTEX = ("byte_lp", "distdy", "hash", "kl", "ldg", "load_aware", "metis")
+_EDGE = ("hdrf", "powergraph", "sep")
+PARTITIONERS: Registry[Factory] = Registry(
+    "partitioner",
+    "freshet.partitioners",
+    (
+        *(f"stream.partition.vertex.{name}" for name in _VERTEX),
+        *(f"stream.partition.edge.{name}" for name in _EDGE),
+    ),
+    error=PartitionError,
+    check=_require_partitioner,
+)
+register = PARTITIONERS.register
+"""Class decorator: make a partitioner known under its ``name``."""
+algorithms = PARTITIONERS.all
+broken_algorithms = PARTITIONERS.broken
 
 
 def check_parts(whose: str, parts: int) -> None:
@@ -189,23 +168,14 @@ def create(
     Raises:
         PartitionError: Unknown name or parameter, or a value of another type or out of range, each in a sentence.
     """
-    known = algorithms()
-    if name not in known:
-        broken = broken_algorithms()
-        if name in broken:
-            raise PartitionError(f"partitioner {name} is not usable: {broken[name]}")
-        others = f" (and, not usable, {', '.join(sorted(broken))})" if broken else ""
-        raise PartitionError(
-            f"unknown partitioner {name!r}; expected one of {', '.join(sorted(known))}{others}"
-            f"{did_you_mean(name, known)}"
-        )
+    found = PARTITIONERS.find(name)
     check_parts(name, parts)
     if not 0 <= seed < _SEEDS:
         raise PartitionError(f"{name} takes a seed from 0 to {_SEEDS - 1}, found {seed}")
     own = {**(given or {}), **params}
-    check_parameters(name, known[name], own)
+    check_parameters(name, found, own)
     try:
-        return known[name](parts=parts, seed=seed, window=window, **own)
+        return found(parts=parts, seed=seed, window=window, **own)
     except (TypeError, ValueError) as error:  # of types that a constructor does not state
         raise PartitionError(f"{name} cannot take {own}: {error}") from error
 

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,6 +12,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from schemas.events import US_PER_S, Op, log_event_schema
+from schemas.quality import FIGURES
+from stream.arrays.kinds import Int32, Int64
+from stream.partition.edge.part_sets import in_several
+from stream.partition.edge.quality import uncovered_share
 from stream.partition.interface import (
     Assignment,
     CapacityError,
@@ -23,9 +27,8 @@ from stream.partition.interface import (
     create,
 )
 from stream.partition.parameters import own_parameters
-from stream.partition.part_sets import in_several
-from stream.partition.quality import foreign_parts, share, uncovered_share
-from stream.snapshots.delta import Int32, Int64
+from stream.partition.quality import share
+from stream.partition.vertex.quality import foreign_parts
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.slicing import densify, slice_events
 
@@ -46,6 +49,10 @@ class TwoPass(Protocol):
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
         """Take in all inserts: dense ids and µs, (E,) each, and the number of distinct nodes."""
         ...
+
+
+_CALLED = {"foreign_parts": "lambda"}
+"""What the command line calls a figure where it is not its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,10 @@ def partition_events(
 
     quality = partitioner.quality()
     is_edge = partitioner.kind == "edge"
+    if is_edge:
+        quality = replace(quality, cut_final=uncovered_share(src, dst, last_home, in_several(masks)))
+    else:
+        quality = replace(quality, foreign_parts=share(foreign, linked))
     total_s = foresee_s + sum(seconds)
     figures = {
         "algorithm": algorithm,
@@ -156,18 +167,7 @@ def partition_events(
         "seconds": total_s,
         "snapshot_seconds": seconds,
         "edges_per_s": share(inserts.num_rows, total_s),
-        "cut": quality.cut,
-        "cut_final": uncovered_share(src, dst, last_home, in_several(masks))
-        if is_edge
-        else quality.cut_final,
-        "replication_factor": quality.replication_factor,
-        "training_replication_factor": quality.training_replication_factor,
-        "shared_share": quality.shared_share,
-        "node_balance": quality.node_balance,
-        "edge_balance": quality.edge_balance,
-        "utility": quality.utility,
-        "lambda": share(foreign, linked),
-        "moved_share": quality.moved_share,
+        **{_CALLED.get(name, name): getattr(quality, name) for name in FIGURES},
     }
     if is_edge:
         parts_of = np.concatenate(event_parts) if event_parts else np.empty(0, np.int32)

@@ -4,7 +4,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.snapshots.delta import Csr, Float32, Int32, Int64
+from stream.arrays.kinds import Float32, Int32, Int64
+from stream.snapshots.delta import Csr
 from stream.snapshots.distinct import distinct
 from stream.snapshots.pair_index import SEEN, WEIGHT, find
 from stream.snapshots.pairs import KEY_BITS

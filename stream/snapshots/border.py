@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.store import History
-from stream.snapshots.delta import Int64
+from stream.arrays.kinds import Int64
 from stream.snapshots.event_time import Key
 
 HISTORY: Final[Key] = ("file:history", 0)

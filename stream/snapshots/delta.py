@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.snapshots.arrays import Float32, Float64, Int8, Int32, Int64
+from stream.arrays.kinds import Float32, Float64, Int8, Int32, Int64
 from stream.snapshots.rows import Rows
 
 __all__ = ["Csr", "Float32", "Float64", "Int8", "Int32", "Int64", "Rows", "SnapshotDelta", "View", "delta_of"]

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from schemas.events import IdKind
-from stream.snapshots.delta import Int64
+from stream.arrays.kinds import Int64
 from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.snapshots.string_dictionary import StringDictionary
 

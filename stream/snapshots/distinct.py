@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream.snapshots.arrays import Int64
+from stream.arrays.kinds import Int64
 
 
 def distinct(*ids: Int64) -> Int64:

@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.snapshots.arrays import Int32, Int64
+from stream.arrays.kinds import Int32, Int64
 from stream.snapshots.pairs import Change, PairChanges
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.snapshots.delta import Int64
+from stream.arrays.kinds import Int64
 from stream.snapshots.siphash import Bytes, UInt64, new_key, siphash
 from stream.snapshots.string_dictionary import is_valid, text_buffers
 

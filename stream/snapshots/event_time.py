@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.snapshots.delta import Int64
+from stream.arrays.kinds import Int64
 
 BREAK_S: Final = 10.0
 """Two quiet times of a partition further apart than this are two: in between brokers may have been gone."""

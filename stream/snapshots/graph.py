@@ -11,12 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas.events import Op
+from stream.arrays.growing import Growing
+from stream.arrays.kinds import Int8, Int64
 from stream.snapshots.adjacency import advance_adjacency, sorted_rows, worth_advancing
-from stream.snapshots.delta import Csr, Int8, Int64, SnapshotDelta
+from stream.snapshots.delta import Csr, SnapshotDelta
 from stream.snapshots.distinct import distinct
 from stream.snapshots.edge_lives import EdgeLives
 from stream.snapshots.graph_state import dump, dump_arrays, load
-from stream.snapshots.growing import Growing
 from stream.snapshots.node_features import NodeFeatures, SegmentChanges
 from stream.snapshots.pair_events import apply_events
 from stream.snapshots.pair_index import (

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from schemas.events import Op
-from stream.snapshots.delta import Float32, Int64
+from stream.arrays.kinds import Float32, Int64
 from stream.snapshots.distinct import distinct
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.snapshots.arrays import Float32, Int8, Int32, Int64
+from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.snapshots.pair_index import (
     DEAD,
     HIGH,

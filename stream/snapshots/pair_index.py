@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.snapshots.arrays import Float32, Int32, Int64
+from stream.arrays.kinds import Float32, Int32, Int64
 from stream.snapshots.pairs import KEY_BITS
 
 LOW, HIGH, AT_LOW, AT_HIGH, WEIGHT, SEEN = 0, 1, 2, 3, 4, 6

@@ -9,8 +9,8 @@ rows are not sorted; their order is part of the live graph's state.
 import numpy as np
 from numba import njit
 
-from stream.snapshots.arrays import Int8, Int32, Int64
-from stream.snapshots.growing import Growing
+from stream.arrays.growing import Growing
+from stream.arrays.kinds import Int8, Int32, Int64
 from stream.snapshots.pair_index import AT_LOW, HIGH, LOW
 from stream.snapshots.rows import Rows
 

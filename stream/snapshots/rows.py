@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from stream.snapshots.arrays import Int32, Int64
+from stream.arrays.kinds import Int32, Int64
 
 
 class Rows(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from stream.snapshots.delta import Int64
+from stream.arrays.kinds import Int64
 from stream.snapshots.event_time import Key
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from stream.snapshots.delta import Int64
+from stream.arrays.kinds import Int64
 
 _LARGEST = np.iinfo(np.int64).max
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
+from stream.arrays.kinds import Int64
 from stream.decode.buffers import read_only
-from stream.snapshots.delta import Int64
 from stream.snapshots.siphash import Bytes, UInt64, new_key, same_bytes, siphash
 
 _FIRST_SLOTS = 1 << 10

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.store import LaneManifest, SealedSnapshot
-from stream.snapshots.delta import Float32, Int32, Int64
+from stream.arrays.kinds import Float32, Int32, Int64
 from stream.snapshots.graph import LiveGraph
 from stream.store.as_of import AsOf
 from stream.store.errors import RetainedError

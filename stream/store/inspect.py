@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.events import Op, Reason
+from schemas.quality import FIGURES
+from stream.arrays.kinds import Int64
 from stream.decode.rules import show_time
-from stream.snapshots.delta import Int64
 from stream.snapshots.pairs import pair_keys
 from stream.store.as_of import AsOf
 from stream.store.files.sweep import length
@@ -128,15 +129,7 @@ def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
     first = lane.manifests.first
     totals = lane.totals if whole else LaneTotals().plus(manifest_rows(lane.manifests[:done]))
     quality = lane.manifests[done - 1].quality if done > first else None
-    figures = (
-        "cut",
-        "replication_factor",
-        "node_balance",
-        "edge_balance",
-        "moved_share",
-        "shared_share",
-        "foreign_parts",
-    )
+    figures = [name for name, shown in FIGURES.items() if shown.lane]
     return {
         "snapshots": max(0, done - first),
         "first": lane.manifests[first].tau if done > first else None,

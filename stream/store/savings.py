@@ -14,9 +14,9 @@ import pyarrow as pa
 from schemas.config import Lane
 from schemas.events import Op, event_schema
 from schemas.store import LaneManifest, LogHeader
+from stream.arrays.kinds import Int64
 from stream.decode.event_file import EventFile
 from stream.service.scratch import scratch_folder
-from stream.snapshots.delta import Int64
 from stream.store.errors import StoreError
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import disk_bytes

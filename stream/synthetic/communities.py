@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Int64Array = npt.NDArray[np.int64]
+from stream.arrays.kinds import Int64
 
 _EPOCHS = 64
 _LOYALTY = 0.9
@@ -40,12 +40,12 @@ class CommunityStream:
         joined_community: int64: the community joined.
     """
 
-    src: Int64Array
-    dst: Int64Array
+    src: Int64
+    dst: Int64
     communities: int
-    joined_node: Int64Array
-    joined_at: Int64Array
-    joined_community: Int64Array
+    joined_node: Int64
+    joined_at: Int64
+    joined_community: Int64
 
 
 def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> CommunityStream:
@@ -99,7 +99,7 @@ def _epochs(edges: int) -> list[int]:
     return np.union1d(even, early[early < even[1]]).tolist()
 
 
-def _arrivals(nodes: int, edges: int) -> Int64Array:
+def _arrivals(nodes: int, edges: int) -> Int64:
     """Distinct, ascending edge indices at which nodes 0, 1, 2 … arrive; those past the end never do."""
     i = np.arange(min(nodes, edges))
     spare = max(edges - nodes, 0)
@@ -107,7 +107,7 @@ def _arrivals(nodes: int, edges: int) -> Int64Array:
 
 
 @njit(cache=True, nogil=True)
-def _by_community(community: Int64Array, communities: int) -> tuple[Int64Array, Int64Array]:
+def _by_community(community: Int64, communities: int) -> tuple[Int64, Int64]:
     """Nodes sorted by community (counting sort), and where each community starts [communities + 1]."""
     starts = np.zeros(communities + 1, np.int64)
     for c in community:
@@ -124,15 +124,15 @@ def _by_community(community: Int64Array, communities: int) -> tuple[Int64Array, 
 
 @njit(cache=True, nogil=True)
 def _draw(
-    forced: Int64Array,
-    guest: Int64Array,
-    members: Int64Array,
-    starts: Int64Array,
-    community: Int64Array,
+    forced: Int64,
+    guest: Int64,
+    members: Int64,
+    starts: Int64,
+    community: Int64,
     weight: npt.NDArray[np.float64],
     uniform: npt.NDArray[np.float64],
-    src: Int64Array,
-    dst: Int64Array,
+    src: Int64,
+    dst: Int64,
 ) -> None:
     """One epoch's edges: the source by activity (or forced), the partner evenly from its community.
 

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Int64Array = npt.NDArray[np.int64]
+from stream.arrays.kinds import Int64
 
 A, B, C = 0.57, 0.19, 0.19
 """Graph500's quadrant probabilities; D is the rest."""
@@ -13,7 +13,7 @@ _LEVELS_A_WORD = 4
 """One 64-bit draw decides four levels with 16 bits each."""
 
 
-def rmat_edges(nodes: int, edges: int, rng: np.random.Generator) -> tuple[Int64Array, Int64Array]:
+def rmat_edges(nodes: int, edges: int, rng: np.random.Generator) -> tuple[Int64, Int64]:
     """Draw edges over ids 0 … nodes − 1 in random order of ids; many ids of a large range never occur.
 
     Returns:
@@ -31,9 +31,7 @@ def rmat_edges(nodes: int, edges: int, rng: np.random.Generator) -> tuple[Int64A
 
 
 @njit(cache=True, nogil=True)
-def _descend(
-    draws: npt.NDArray[np.uint64], levels: int, label: Int64Array, src: Int64Array, dst: Int64Array
-) -> None:
+def _descend(draws: npt.NDArray[np.uint64], levels: int, label: Int64, src: Int64, dst: Int64) -> None:
     """Walk down the adjacency matrix, a quadrant a level; ids beyond the range are folded into it.
 
     Args:

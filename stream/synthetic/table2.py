@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from schemas.events import Op
-
-Int64Array = npt.NDArray[np.int64]
+from stream.arrays.kinds import Int64
 
 INTERVAL_S = 1000
 """A snapshot of these graphs is this long."""
@@ -86,12 +84,12 @@ def paper_snapshots(
         live = np.sort(np.concatenate((live[~replaced], added)))
 
 
-def _sample(count: int, share: float, rng: np.random.Generator) -> Int64Array:
+def _sample(count: int, share: float, rng: np.random.Generator) -> Int64:
     """A share of 0 … count − 1, ascending."""
     return np.sort(rng.choice(count, round(share * count), replace=False, shuffle=False))
 
 
-def _new_edges(graph: PaperGraph, count: int, live: Int64Array, rng: np.random.Generator) -> Int64Array:
+def _new_edges(graph: PaperGraph, count: int, live: Int64, rng: np.random.Generator) -> Int64:
     """Draw ``count`` distinct undirected pairs that are not in ``live``; keys src·nodes + dst, src < dst, sorted."""
     found = np.empty(0, np.int64)
     while len(found) < count:
@@ -106,7 +104,7 @@ def _new_edges(graph: PaperGraph, count: int, live: Int64Array, rng: np.random.G
     return np.sort(rng.choice(found, count, replace=False, shuffle=False))
 
 
-def _ends(graph: PaperGraph, shape: tuple[int, int], rng: np.random.Generator) -> Int64Array:
+def _ends(graph: PaperGraph, shape: tuple[int, int], rng: np.random.Generator) -> Int64:
     if not graph.hot:
         return rng.integers(0, graph.nodes, shape)
     hot = max(1, int(graph.nodes * _HOT_NODES))
@@ -118,9 +116,9 @@ def _ends(graph: PaperGraph, shape: tuple[int, int], rng: np.random.Generator) -
 def _snapshot(
     tau: int,
     graph: PaperGraph,
-    removed: Int64Array,
-    added: Int64Array,
-    changed: Int64Array,
+    removed: Int64,
+    added: Int64,
+    changed: Int64,
     features: int,
     rng: np.random.Generator,
 ) -> pa.Table:

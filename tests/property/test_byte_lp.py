@@ -8,10 +8,10 @@ from edge_events import edge_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.partition.annealing import COLUMNS, DRAWS, anneal
-from stream.partition.byte_lp_kernels import shed, traffic
 from stream.partition.interface import PartitionError, create
-from stream.partition.quality import sampled_share
+from stream.partition.vertex.annealing import COLUMNS, DRAWS, anneal
+from stream.partition.vertex.byte_lp_kernels import shed, traffic
+from stream.partition.vertex.quality import sampled_share
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import Csr
 from stream.snapshots.graph import LiveGraph

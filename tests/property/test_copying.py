@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import MASK, batches, seal, snapshot, splitmix64, streams
 
-from stream.partition import copying
+from stream.partition.edge import copying
 from stream.partition.interface import PartitionError, create
 
 GOLDEN = 0x9E3779B97F4A7C15

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_distdy import PlainDistDy, pair_lists, snapshot
 
-from stream.partition.distdy import DistDy
 from stream.partition.interface import CapacityError, PartitionError, create
+from stream.partition.vertex.distdy import DistDy
 
 changes = st.dictionaries(st.integers(0, 11), st.integers(1, 4), max_size=6)
 streams = st.lists(st.tuples(pair_lists(12), changes), min_size=1, max_size=5)

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_distdy import pair_lists, snapshot
 
-from stream.partition.distdy_base import REFERENCE_BYTES
-from stream.partition.distdy_kernels import refine
-from stream.partition.pair_totals import FRACTION
-from stream.partition.quality import sampled_share
+from stream.partition.vertex.distdy_base import REFERENCE_BYTES
+from stream.partition.vertex.distdy_kernels import refine
+from stream.partition.vertex.pair_totals import FRACTION
+from stream.partition.vertex.quality import sampled_share
 
 
 def payoff(owner, case):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream.kernels.mixing import mixed_part
 from stream.partition.interface import PartitionError, create
-from stream.partition.ldg import place_new
-from stream.partition.mixing import mixed_part
+from stream.partition.vertex.ldg import place_new
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import Csr
 from stream.snapshots.pairs import pair_keys

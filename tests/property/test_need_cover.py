@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import batches, first_draw, seal, snapshot, streams, tie_order
 
+from stream.partition.edge.sep import Sep
 from stream.partition.interface import PartitionError, Why, create
-from stream.partition.sep import Sep
 
 f32 = np.float32
 

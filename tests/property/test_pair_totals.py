@@ -6,8 +6,8 @@ from edge_events import edge_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream.kernels.node_sets import nodes_of, union
 from stream.partition.interface import create
-from stream.partition.node_sets import nodes_of, union
 from stream.snapshots.graph import LiveGraph
 
 ends = st.integers(0, 9)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sep_streams import batches, seal, snapshot, splitmix64, streams, tie_order
 
-from stream.partition import two_pass
+from stream.partition.edge import two_pass
+from stream.partition.edge.sep import Sep
 from stream.partition.interface import PartitionError, Why, create
-from stream.partition.sep import Sep
 
 
 class PlainSep:

@@ -44,7 +44,8 @@ def test_imports_point_one_way() -> None:
             {"dgl", "apache_beam", "kafka", "confluent_kafka"},
         ),
         (
-            "stream.store.lane.writer, stream.sink.snapshot_sink, stream.partition.builtin",
+            "stream.store.lane.writer, stream.sink.snapshot_sink; from stream.partition.interface import PARTITIONERS; "
+            "PARTITIONERS.all()",
             {"dgl", "apache_beam", "kafka", "torch"},
         ),
     ],

@@ -8,8 +8,8 @@ from test_partitioner_contract import stream
 from trainer_streams import make_lane
 
 from schemas.store import QualityRecord
-from stream.partition.foreign_rows import ForeignRows
 from stream.partition.interface import Why, create
+from stream.partition.vertex.foreign_rows import ForeignRows
 from stream.store.window.view import WindowView
 
 

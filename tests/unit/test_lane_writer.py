@@ -11,8 +11,8 @@ from lane_stream import FEATURES, SECOND, SEGMENTS, lane, lane_files, make_store
 from schemas.config import Lane
 from schemas.events import event_schema
 from schemas.store import LaneManifest, LogHeader
-from stream.partition.hash import Hash
 from stream.partition.interface import PartitionError, Why, empty_assignment
+from stream.partition.vertex.hash import Hash
 from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError, StoreError
 from stream.store.lane.reader import LaneReader
 from stream.store.lane.writer import LaneWriter

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from edge_events import edge_events
 
-from stream.partition import metis_library
 from stream.partition.interface import PartitionError, create
-from stream.partition.metis_library import metis
-from stream.partition.relabel import relabel
+from stream.partition.vertex import metis_library
+from stream.partition.vertex.metis_library import metis
+from stream.partition.vertex.relabel import relabel
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import pair_keys
@@ -120,7 +120,7 @@ def test_listing_the_partitioners_loads_no_library_of_theirs():
 PROGRAM = """
 import os, signal, threading, time
 import numpy as np
-from stream.partition.metis_library import metis
+from stream.partition.vertex.metis_library import metis
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.pairs import pair_keys
 asked = []
@@ -152,8 +152,11 @@ def test_sigterm_during_metis_goes_to_the_program_and_nothing_is_printed_for_it(
 
 
 def test_the_process_ends_with_the_one_that_asked():
-    program = "from stream.partition.metis_library import metis, _PROCESS\nimport numpy as np, os\n" + (
-        "metis(np.zeros(9, np.int64), np.empty(0, np.int32), 2, 0)\nprint(_PROCESS._child.pid, flush=True)\nos._exit(1)"
+    program = (
+        "from stream.partition.vertex.metis_library import metis, _PROCESS\nimport numpy as np, os\n"
+        + (
+            "metis(np.zeros(9, np.int64), np.empty(0, np.int32), 2, 0)\nprint(_PROCESS._child.pid, flush=True)\nos._exit(1)"
+        )
     )
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False

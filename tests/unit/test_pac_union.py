@@ -18,7 +18,7 @@ from trainer_streams import SECOND
 from schemas.config import Lane
 from schemas.events import event_schema
 from schemas.trainer_config import Optimisation
-from stream.partition.mixing import mixed_parts
+from stream.kernels.mixing import mixed_parts
 from stream.store.from_file import build_store
 from trainer.data.examples import Queries
 from trainer.ranks import Ranks

@@ -34,8 +34,8 @@ KEYS = [
     "node_balance",
     "edge_balance",
     "utility",
-    "lambda",
     "moved_share",
+    "lambda",
 ]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from schemas.events import log_event_schema
 from stream.partition import interface
-from stream.partition.hash import Hash
 from stream.partition.interface import OnlinePartitioner, PartitionError, Why, algorithms, create, register
+from stream.partition.vertex.hash import Hash
 from stream.snapshots.graph import LiveGraph
 
 # Other tests register rough partitioners of their own in the same process.
@@ -338,12 +338,12 @@ def test_parameters_of_a_partitioner_without_types_are_left_to_it(monkeypatch):
         def __init__(self, *, parts, seed, window, depth=1, **more):
             self.given = depth, more
 
-    monkeypatch.setattr(interface, "_REGISTRY", {**interface._REGISTRY, "untyped": Untyped})
+    monkeypatch.setattr(interface.PARTITIONERS, "_own", {**interface.PARTITIONERS._own, "untyped": Untyped})
     assert create("untyped", {"depth": "deep"}, parts=2, width=3).given == ("deep", {"width": 3})
 
 
 def test_a_registered_class_is_found_by_its_name(monkeypatch):
-    monkeypatch.setattr(interface, "_REGISTRY", dict(interface._REGISTRY))
+    monkeypatch.setattr(interface.PARTITIONERS, "_own", dict(interface.PARTITIONERS._own))
 
     @register
     class Mine(Hash):

@@ -12,11 +12,11 @@ import pytest
 from installed import install
 
 from stream import plugins as plugins_module
-from stream.partition.hash import Hash
 from stream.partition.interface import PartitionError, algorithms, broken_algorithms, create
+from stream.partition.vertex.hash import Hash
 
 GOOD = """
-from stream.partition.hash import Hash
+from stream.partition.vertex.hash import Hash
 
 class Theirs(Hash):
     name = "theirs"
@@ -73,7 +73,7 @@ def test_a_broken_one_is_named_when_asked_for_and_warned_of_once_otherwise(
 def test_one_with_a_built_ins_name_is_refused_and_the_built_in_stays(
     site: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = "import sys\nsys.stolen = True\nfrom stream.partition.ldg import Ldg as X\n"
+    source = "import sys\nsys.stolen = True\nfrom stream.partition.vertex.ldg import Ldg as X\n"
     install(site, "bad-parts", source, {"hash": "bad_parts:X"})
     assert algorithms()["hash"] is Hash
     (warning,) = [record.getMessage() for record in caplog.records]

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.snapshots.growing import Growing
+from stream.arrays.growing import Growing
 from trainer.data.pair_table import find
 
 Int64 = NDArray[np.int64]

@@ -13,6 +13,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from schemas.config import Kafka, SchemaRegistry, Topic
 from schemas.events import IdKind, event_schema
 from schemas.fields import PathKeys
+from stream.arrays.kinds import Int64
 from stream.decode.arrow_events import views
 from stream.decode.arrow_fields import mapped
 from stream.decode.buffers import read_only
@@ -22,7 +23,7 @@ from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.formats.plain import refuses_columns
 from stream.decode.formats.schema_registry import RegistryClient, UnknownSchemaError
 from stream.decode.mapping import Mapping
-from stream.decode.reading import Int64Array, Limits, RefusedError, Rows, in_order, refused_alike
+from stream.decode.reading import Limits, RefusedError, Rows, in_order, refused_alike
 from stream.decode.times import TimeUnit
 from stream.service.heartbeat import beat
 
@@ -40,7 +41,7 @@ REASONS = {
     UNKNOWN_SCHEMA: "the schema registry has no such schema, or it cannot be read",
 }
 
-Columns = tuple[Int64Array, pa.RecordBatch]
+Columns = tuple[Int64, pa.RecordBatch]
 """Indices of messages, and the wanted fields of each."""
 
 
@@ -121,7 +122,7 @@ class AvroReader:
 
     def _read_part(
         self,
-        which: Int64Array,
+        which: Int64,
         texts: list[memoryview],
         schema: AvroSchema,
         read: list[Columns],
@@ -207,9 +208,7 @@ class AvroFormat(MessageFormat):
         return event_record(ids or "int", "Event")
 
 
-def event_rows(
-    batch: pa.RecordBatch, messages: Int64Array, ids: IdKind, unit: TimeUnit, mapping: Mapping
-) -> Rows:
+def event_rows(batch: pa.RecordBatch, messages: Int64, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> Rows:
     """Columns of one row per message, as rows of events.
 
     Raises:
@@ -266,7 +265,7 @@ def written(header: bytes, schema: Any, record: dict[str, Any]) -> bytes:
     return value.getvalue()
 
 
-def _schema_ids(values: pa.LargeBinaryArray) -> Int64Array:
+def _schema_ids(values: pa.LargeBinaryArray) -> Int64:
     """The schema id of each message, int64; −1: it has no header (null messages too)."""
     _, ends_buffer, data_buffer = values.buffers()
     if len(values) == 0 or data_buffer is None:
@@ -282,7 +281,7 @@ def _schema_ids(values: pa.LargeBinaryArray) -> Int64Array:
     return numbers
 
 
-def _pieces(which: Int64Array, texts: list[memoryview]) -> Iterator[Int64Array]:
+def _pieces(which: Int64, texts: list[memoryview]) -> Iterator[Int64]:
     """Messages of up to ``BYTES_AT_ONCE`` together."""
     ends = np.cumsum([len(texts[i]) for i in which.tolist()])
     first = 0

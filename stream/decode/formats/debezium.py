@@ -18,6 +18,7 @@ from fastavro import parse_schema
 from schemas.config import Kafka, Topic
 from schemas.events import IdKind, Op, Reason, event_schema
 from schemas.fields import PathKeys
+from stream.arrays.kinds import Int64
 from stream.decode.encode import encode_json
 from stream.decode.formats.avro import (
     REASONS,
@@ -33,15 +34,7 @@ from stream.decode.formats.interface import FORMATS, MessageFormat, Read
 from stream.decode.formats.plain import JsonFormat, refuses_columns
 from stream.decode.json_events import read_json
 from stream.decode.mapping import FIELDS, Mapping, Target
-from stream.decode.reading import (
-    REFUSAL_SCHEMA,
-    Int64Array,
-    Limits,
-    RefusedError,
-    Rows,
-    in_order,
-    refused_alike,
-)
+from stream.decode.reading import REFUSAL_SCHEMA, Limits, RefusedError, Rows, in_order, refused_alike
 from stream.decode.times import TimeUnit
 
 AFTER, BEFORE = "after", "before"
@@ -194,7 +187,7 @@ class DebeziumFormat(Envelope):
         return Images(inserted, deleted, replaced), [refused] if len(refused) else []
 
     def _pass(
-        self, values: pa.LargeBinaryArray, which: Int64Array, image: str, words: dict[str, Op]
+        self, values: pa.LargeBinaryArray, which: Int64, image: str, words: dict[str, Op]
     ) -> tuple[list[Rows], pa.Table]:
         """Read one row of some messages; those with the schema around them are ``{"schema": …, "payload": …}``."""
         wrapped = which[np.isin(which, _may_hold(values, "payload"), assume_unique=True)]
@@ -205,7 +198,7 @@ class DebeziumFormat(Envelope):
         return in_order([*found, *more]), _preferred(refused, refused_plain)
 
     def _read_json(
-        self, values: pa.LargeBinaryArray, which: Int64Array, mapping: Mapping
+        self, values: pa.LargeBinaryArray, which: Int64, mapping: Mapping
     ) -> tuple[list[Rows], pa.Table]:
         wanted = values if len(which) == len(values) else values.take(pa.array(which))
         found, refused = read_json(wanted, self.ids, self.unit, mapping)
@@ -326,7 +319,7 @@ class DebeziumAvroFormat(Envelope):
             if len(places):
                 rows.append(self._rows(messages[places], batch.take(pa.array(places)), image))
 
-    def _rows(self, messages: Int64Array, batch: pa.RecordBatch, image: str) -> Rows:
+    def _rows(self, messages: Int64, batch: pa.RecordBatch, image: str) -> Rows:
         mapping = replace(self._mapping(image, {}), own_ops=False)
         paths = [each for each in mapping.paths if each[0][0] != "op"]
         if self._optional:  # the fields of a topic that names none: those that its rows have
@@ -380,7 +373,7 @@ def _has(schema: pa.Schema, keys: tuple[str, ...]) -> bool:
     return True
 
 
-def _may_hold(values: pa.LargeBinaryArray, word: str) -> Int64Array:
+def _may_hold(values: pa.LargeBinaryArray, word: str) -> Int64:
     """Messages that may have a string of one word: where it stands as it is, or its first letter as an escape."""
     plain = pc.match_substring(values, f'"{word}"')
     escaped = pc.match_substring(values, f"\\u00{ord(word[0]):02x}", ignore_case=True)

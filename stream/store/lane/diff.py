@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numba import njit
 
-from stream.snapshots.delta import Float32, Int8, Int32, Int64
+from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.snapshots.node_features import segment_bounds
 from stream.snapshots.pairs import split_keys
 

@@ -7,9 +7,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from schemas.store import LaneKind
+from stream.arrays.growing import Growing
+from stream.arrays.kinds import Int8, Int32, Int64
 from stream.partition.interface import Why
-from stream.snapshots.delta import Int8, Int32, Int64
-from stream.snapshots.growing import Growing
 
 Words = NDArray[np.uint64]
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 from schemas.store import FileRef, LaneHeader, LaneIndex, LaneManifest
-from stream.snapshots.delta import Int32
+from stream.arrays.kinds import Int32
 from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
 from stream.store.files.follow import follow
 from stream.store.files.headers import lost_header

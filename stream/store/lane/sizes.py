@@ -7,10 +7,10 @@ lengths have those). A node whose features are all zeros takes no feature bytes 
 import numpy as np
 
 from schemas.store import LaneHeader, PartSummary
-from stream.snapshots.delta import Int64
+from stream.arrays.growing import Growing
+from stream.arrays.kinds import Int64
 from stream.snapshots.distinct import distinct
 from stream.snapshots.graph import LiveGraph
-from stream.snapshots.growing import Growing
 from stream.store.lane.diff import Stored, segment_width
 from stream.store.lane.placement import Placement, Transition
 

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.store import LaneHeader, PartSummary
-from stream.partition.foreign_rows import ForeignRows
+from stream.arrays.kinds import Int32
 from stream.partition.interface import OnlinePartitioner, Why, create
-from stream.snapshots.delta import Int32, SnapshotDelta
+from stream.partition.vertex.foreign_rows import ForeignRows
+from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.store.lane.diff import (
     PairChanges,

@@ -10,10 +10,11 @@ from typing import Protocol
 import numpy as np
 from numba import njit
 
+from stream.arrays.growing import Growing
+from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.partition.interface import Assignment, PartitionError
-from stream.snapshots.delta import Float32, Int8, Int32, Int64, SnapshotDelta
+from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
-from stream.snapshots.growing import Growing
 from stream.snapshots.pair_index import HIGH, LOW, SEEN, WEIGHT, find
 from stream.snapshots.pairs import Change, pair_keys
 from stream.snapshots.rows import Rows

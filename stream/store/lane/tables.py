@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas.store import FileRef
-from stream.snapshots.delta import Float32, Int8, Int32, Int64
+from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.errors import CorruptError
 from stream.store.files.arrow_bounds import open_bounded, require_whole

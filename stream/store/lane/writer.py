@@ -1,7 +1,6 @@
 """The writer of a lane: one process catches it up from the log, one snapshot a commit."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +10,6 @@ import pyarrow as pa
 
 from schemas.config import Lane
 from schemas.store import FileRef, LaneManifest, QualityRecord, SealedSnapshot
-from stream.partition.interface import Quality
 from stream.store.crash import crash_point
 from stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
 from stream.store.files.clean_up import CleanUp
@@ -229,7 +227,10 @@ class LaneWriter:
             **files,
             parts=step.parts,
             discarded=step.discarded,
-            quality=quality_record(state.partitioner.quality(), step.foreign_parts, step.seconds),
+            quality=QualityRecord.of(
+                dataclasses.replace(state.partitioner.quality(), foreign_parts=step.foreign_parts),
+                step.seconds,
+            ),
             wall_time_us=time.time_ns() // 1_000,
         )
         if not self.manifests and self._begins_later():
@@ -359,14 +360,6 @@ class LaneWriter:
         for manifest in manifests[following:]:
             state.advance(manifest.tau, log.events(manifest.tau))
         return state
-
-
-def quality_record(quality: Quality, foreign_parts: float, seconds: float) -> QualityRecord:
-    """Quality as a manifest holds it: null where a figure has no meaning."""
-    figures = {**dataclasses.asdict(quality), "foreign_parts": foreign_parts}
-    return QualityRecord(
-        **{name: value if math.isfinite(value) else None for name, value in figures.items()}, seconds=seconds
-    )
 
 
 def stored_batches(stored: Stored, width: int) -> dict[str, list[pa.RecordBatch]]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from schemas.events import IdKind, Op, log_event_schema
 from schemas.store import LogHeader
-from stream.snapshots.delta import Int64
+from stream.arrays.kinds import Int64
 from stream.snapshots.node_features import NodeFeatures
 from stream.snapshots.pairs import pair_keys
 from stream.store.log.sealed import batch_rows

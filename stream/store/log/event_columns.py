@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from schemas.events import Op
-from stream.snapshots.delta import Float32, Int8, Int32, Int64
+from stream.arrays.kinds import Float32, Int8, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from schemas.events import MAX_ID_BYTES, Op, event_schema, log_event_schema, node_schema
 from schemas.store import LogHeader, SealedSnapshot
-from stream.snapshots.delta import Int64
+from stream.arrays.kinds import Int64
 from stream.snapshots.dictionary import IdDictionary
 from stream.store.files.data import Staging
 from stream.store.log.canonical import canonical_batches

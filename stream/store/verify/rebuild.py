@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from schemas.store import FileRef, LaneHeader, LaneManifest
-from stream.snapshots.delta import Int32, Int64, SnapshotDelta
+from stream.arrays.kinds import Int32, Int64
+from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import pair_keys
 from stream.store.lane.diff import WholePairs

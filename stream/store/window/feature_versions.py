@@ -13,7 +13,7 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.snapshots.delta import Float32, Int32, Int64
+from stream.arrays.kinds import Float32, Int32, Int64, UInt8
 from stream.snapshots.node_features import segment_bounds
 from stream.store.lane.diff import segment_width
 from stream.store.window.lines import joined, on_lines
@@ -29,8 +29,6 @@ from stream.store.window.version_kernels import (
     write,
 )
 from stream.store.window.version_reads import read
-
-UInt8 = NDArray[np.uint8]
 
 
 class FeatureVersions:

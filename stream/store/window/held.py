@@ -3,8 +3,8 @@
 import numpy as np
 
 from schemas.store import FileRef, LaneHeader, LaneManifest
+from stream.arrays.kinds import Int64
 from stream.partition.interface import Why
-from stream.snapshots.delta import Int64
 from stream.store.lane.diff import PairChanges, Stored, full_rows, segment_changes, segment_width
 from stream.store.lane.placement import Placement
 from stream.store.lane.reader import selection

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from stream.snapshots.delta import Float32, Int8, Int64
+from stream.arrays.kinds import Float32, Int8, Int64
 
 _FOLD_SHARE = 8
 """Changes older than the window are folded into the table once they are this fraction of its rows."""

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from stream.snapshots.delta import Int32, Int64
+from stream.arrays.kinds import Int32, Int64
 from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.store.window.version_kernels import sort_by_row
 

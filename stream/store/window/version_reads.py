@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from stream.partition.part_sets import count_bits, lowest_bit
+from stream.kernels.bits import count_bits, lowest_bit
 from stream.snapshots.prefetch import prefetch
 from stream.store.window.move import move
 from stream.store.window.version_kernels import MASK, NUMBER, SMALL, START, WORD

@@ -8,8 +8,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from schemas.store import LaneManifest
+from stream.arrays.kinds import Float32, Int32, Int64
 from stream.snapshots.adjacency import build_adjacency
-from stream.snapshots.delta import Csr, Float32, Int32, Int64
+from stream.snapshots.delta import Csr
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.errors import RetainedError
 from stream.store.lane.placement import Placement, Transition

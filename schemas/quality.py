@@ -1,0 +1,77 @@
+"""Figures of a partition's quality: one table, from which records, metrics, tables and pictures follow.
+
+A new figure is a field of ``Quality`` here, and the place that computes it.
+"""
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Where a figure is shown, beside results for machines, which have all of them.
+
+    Attributes:
+        lane: Whether ``inspect`` shows it of each lane.
+        column: Its heading where partitioners are compared in a table, and the form of a cell.
+        panel: Its title where they are compared in a picture.
+        scale: What it is multiplied with there, 100 for percentages.
+        gauge: Metric of the newest snapshot, without prefix; its help text; and its label ``kind``, if it has one.
+        new: Whether records of older releases lack it: it is left out where it has no meaning, so checksums stay.
+    """
+
+    lane: bool = False
+    column: tuple[str, str] | None = None
+    panel: str | None = None
+    scale: float = 1.0
+    gauge: tuple[str, str, str | None] | None = None
+    new: bool = False
+
+
+def _figure(**shown: Any) -> Any:
+    return field(default=math.nan, metadata={"shown": Shown(**shown)})
+
+
+_BALANCE = ("lane_balance_ratio", "Largest over mean part")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Running quality of a partition, each figure as ``docs/semantics.md`` defines it; NaN where it has no meaning.
+
+    ``foreign_parts`` is the lane's: the mean λ of the nodes with a neighbour, of vertex lanes only.
+    """
+
+    cut: float = _figure(
+        lane=True,
+        column=("cut %", ".1f"),
+        panel="Cut or discarded on arrival, %",
+        scale=100.0,
+        gauge=("lane_cut_ratio", "Cut or discarded share, newest snapshot", None),
+    )
+    cut_final: float = _figure()
+    replication_factor: float = _figure(
+        lane=True, gauge=("lane_replication_factor", "Parts a node is in, mean", None)
+    )
+    training_replication_factor: float = _figure(
+        column=("train RF", ".2f"), panel="Training replication factor"
+    )
+    shared_share: float = _figure(lane=True)
+    node_balance: float = _figure(
+        lane=True, column=("nodes", ".2f"), panel="Node balance, max / mean", gauge=(*_BALANCE, "node")
+    )
+    edge_balance: float = _figure(lane=True, column=("edges", ".2f"), gauge=(*_BALANCE, "edge"))
+    utility: float = _figure()
+    moved_share: float = _figure(
+        lane=True,
+        column=("moved %", ".1f"),
+        panel="Nodes that move per snapshot, %",
+        scale=100.0,
+        gauge=("lane_moved_ratio", "Moved nodes over live ones", None),
+    )
+    foreign_parts: float = _figure(lane=True, new=True)
+
+
+FIGURES: dict[str, Shown] = {each.name: each.metadata["shown"] for each in fields(Quality)}
+"""All figures, by name."""

@@ -1,0 +1,81 @@
+"""Columns that grow at their end: a row more costs constant time, amortised, and not a copy of the rest."""
+
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+_LEAST_ROWS = 64
+
+
+class Growing:
+    """Rows of one fill value that get more.
+
+    Args:
+        fill: Value of new rows.
+        dtype: Of the values.
+        width: Shape of a row; () for one value.
+    """
+
+    def __init__(self, fill: float, dtype: DTypeLike, width: tuple[int, ...] = ()) -> None:
+        self._fill = fill
+        self._room: NDArray[Any] = np.empty((0, *width), dtype)
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """All rows: a view, of these rows for ever but of their values only until the next ``grow``."""
+        return self._room[: self._rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, room for more rows included."""
+        return self._room.nbytes
+
+    def grow(self, rows: int) -> NDArray[Any]:
+        """Have at least ``rows`` rows; the values, as a view."""
+        if rows > len(self._room):
+            room = max(rows, len(self._room) + len(self._room) // 2, _LEAST_ROWS)
+            values = np.empty((room, *self._room.shape[1:]), self._room.dtype)
+            values[: self._rows] = self._room[: self._rows]
+            values[self._rows :] = self._fill
+            self._room = values
+        self._rows = max(self._rows, rows)
+        return self.values
+
+    def replace(self, values: NDArray[Any]) -> None:
+        """Hold these rows instead."""
+        self._room = np.array(values, self._room.dtype).reshape(len(values), *self._room.shape[1:])
+        self._rows = len(values)
+
+
+_ROOMS: WeakValueDictionary[int, NDArray[Any]] = WeakValueDictionary()
+"""What ``grown`` made, by ``id``: an array may be a view of anything, and only into these may it grow."""
+
+
+def grown(array: NDArray[Any], rows: int, fill: int = 0) -> NDArray[Any]:
+    """The array with at least this many rows; the new ones hold ``fill``.
+
+    What comes back is a view into room for twice as many rows, so that growing costs the new rows only. Room that is
+    not yet used are pages that the system has not yet given.
+
+    Args:
+        array: Of any shape (n, …), as ``grown`` gave it, or one of its own.
+        rows: Wanted.
+        fill: Value of the new rows.
+    """
+    have = len(array)
+    if rows <= have:
+        return array
+    room = array.base
+    if room is None or _ROOMS.get(id(room)) is not room or len(room) < rows:
+        room = np.zeros((max(rows, 2 * have), *array.shape[1:]), array.dtype)
+        room[:have] = array
+        _ROOMS[id(room)] = room
+    if fill:
+        room[have:rows] = fill
+    return room[:rows]

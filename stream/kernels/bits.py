@@ -1,0 +1,27 @@
+"""Instructions of the processor for words of bits."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def lowest_bit(_typing: Any, word: Any) -> Any:
+    """``lowest_bit(word)``: index of the lowest bit of a uint64 that is not 0, int64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def count_bits(_typing: Any, word: Any) -> Any:
+    """``count_bits(word)``: how many bits of a uint64 are set, int64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), generate

@@ -1,0 +1,59 @@
+"""Sets of nodes at a cost that goes by their number, not by that of all nodes."""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from stream.arrays.kinds import Int32, Int64
+
+Marks = NDArray[np.bool_]
+"""bool, a row a node; all false between two calls."""
+
+
+@njit(cache=True, nogil=True)
+def ascending(nodes: Int64, size: int, marks: Marks) -> Int64:
+    """The first ``size`` of ``nodes``, all of them marked, in the order of their ids; a copy.
+
+    A scan of all marks where they are many, else a sort.
+    """
+    if size * 16 < len(marks):
+        return np.sort(nodes[:size])
+    out = np.empty(size, np.int64)
+    n = 0
+    for v in range(len(marks)):
+        if marks[v]:
+            out[n] = v
+            n += 1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def union(some: Int64, others: Int64, marks: Marks) -> Int64:
+    """Nodes of either, int64, ascending and without repeats."""
+    found = np.empty(len(some) + len(others), np.int64)
+    size = 0
+    for nodes in (some, others):
+        for v in nodes:
+            if not marks[v]:
+                marks[v] = True
+                found[size] = v
+                size += 1
+    ordered = ascending(found, size, marks)
+    for v in ordered:
+        marks[v] = False
+    return ordered
+
+
+@njit(cache=True, nogil=True)
+def nodes_of(home: Int32, chosen: Marks) -> Int64:
+    """Nodes whose part is chosen, int64, ascending; ``home`` int32 (N,), −1 for none, ``chosen`` bool (K,)."""
+    size = 0
+    for v in range(len(home)):
+        size += home[v] >= 0 and chosen[home[v]]
+    found = np.empty(size, np.int64)
+    size = 0
+    for v in range(len(home)):
+        if home[v] >= 0 and chosen[home[v]]:
+            found[size] = v
+            size += 1
+    return found

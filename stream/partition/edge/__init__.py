@@ -1,0 +1,5 @@
+"""Edge partitioners: every insert has a part or is discarded, and nodes are in sets of parts."""
+
+from stream.partition.edge.base import EdgePartitioner
+
+__all__ = ["EdgePartitioner"]

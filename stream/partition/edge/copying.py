@@ -1,0 +1,112 @@
+"""What edge partitioners share that copy any node: nothing is discarded, and nothing bounds the copies."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.arrays.growing import grown
+from stream.arrays.kinds import Int8, Int32, Int64
+from stream.partition.edge.base import EdgePartitioner, Placed
+from stream.partition.edge.copying_kernels import RECORD_PARTS, assign_masks, assign_planes, count_edges
+from stream.partition.edge.load_planes import PLANE_PARTS
+from stream.partition.edge.part_sets import gains
+from stream.partition.interface import Assignment, Why
+from stream.snapshots.delta import SnapshotDelta
+
+_COUNT_SHIFT = np.uint64(32)
+_MASK = np.uint64(2**32 - 1)
+_CHUNK = 1 << 18
+"""Events of one call of a kernel: its notes of what changed stay in the cache."""
+
+
+class CopyingPartitioner(EdgePartitioner):
+    """Assigns every insert, in log order, by the parts and a count of its ends.
+
+    Args:
+        parts: P.
+        seed: Seed of the draws that break ties.
+        window: Unused.
+    """
+
+    greedy: ClassVar[bool]
+    """PowerGraph's rule; else HDRF's."""
+
+    balance_weight = 1.0
+
+    def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
+        super().__init__(parts=parts, seed=seed, window=window)
+        # One record a node up to 32 parts, parts and counts apart above, and several words of parts from 65 on.
+        words = (-(-parts // 64),) if parts > PLANE_PARTS else ()
+        self._records: NDArray[np.uint64] = np.empty((0, *words), np.uint64)
+        self._counts: NDArray[np.uint32] = np.empty(0, np.uint32)
+        self._shared = self._placed = 0  # nodes in more than one part, and in any
+
+    def _place(self, delta: SnapshotDelta) -> Placed:
+        if self.greedy:
+            self._count(delta.op, delta.src, delta.dst)
+        assigned = int(self._sizes.sum())
+        event_part = np.empty(len(delta.op), np.int32)
+        room = np.empty(2 * min(len(delta.op), _CHUNK), np.int64)
+        noted = [
+            self._assign(delta, slice(begin, begin + _CHUNK), event_part, room)
+            for begin in range(0, len(delta.op), _CHUNK)
+        ]
+        node, part, why = gains(noted, self._placements, self._home)
+        self._placed += int(np.count_nonzero(why == Why.NEW))
+        return Placed(
+            assignment=Assignment(node, part, why, event_part),
+            inserts=int(self._sizes.sum()) - assigned,
+            seen=delta.num_nodes,
+            shared=self._shared,
+            placed=self._placed,
+        )
+
+    def _memory(self) -> dict[str, NDArray[Any]]:
+        masks, counts = self._records, self._counts
+        if self.parts <= RECORD_PARTS:
+            masks, counts = masks & _MASK, (masks >> _COUNT_SHIFT).astype(np.uint32)
+        return {
+            "masks": masks.reshape(-1, -(-self.parts // 64)),
+            "counts": counts,
+            "events": np.array([self._events, self._shared]),
+        }
+
+    def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
+        masks, self._counts = memory["masks"], memory["counts"]
+        self._records = masks if self.parts > PLANE_PARTS else masks.reshape(-1)
+        if self.parts <= RECORD_PARTS:
+            self._records |= self._counts.astype(np.uint64) << _COUNT_SHIFT
+            self._counts = np.empty(0, np.uint32)
+        self._placed = int(np.count_nonzero(self._home >= 0))
+        self._events, self._shared = (int(x) for x in memory["events"])
+
+    def _assign(self, delta: SnapshotDelta, rows: slice, event_part: Int32, room: Int64) -> Int64:
+        """Assign these rows' inserts; what nodes gained by it, as ``gains`` takes it."""
+        events = delta.op[rows], delta.src[rows], delta.dst[rows]
+        rule = (self.greedy, self.balance_weight, self.seed, self._events + rows.start)
+        out = (event_part[rows], room)
+        if self.parts > PLANE_PARTS:
+            found, shared = assign_masks(
+                *events, self._records, self._counts, self._home, self._sizes, *rule, *out
+            )
+        else:
+            counts = self._counts if self.parts > RECORD_PARTS else None
+            found, shared = assign_planes(*events, self._records, counts, self._sizes, *rule, *out)
+        self._shared += int(shared)
+        return room[: int(found)].copy()
+
+    def _count(self, op: Int8, src: Int64, dst: Int64) -> None:
+        """Add a snapshot's inserts to the edges that are not yet assigned."""
+        if self.parts <= RECORD_PARTS:
+            count_edges(op, src, dst, self._records)
+            return
+        rows = op > 0
+        ends = np.concatenate([src[rows], dst[rows & (src != dst)]])
+        self._counts += np.bincount(ends, minlength=len(self._counts)).astype(np.uint32)
+
+    def _grow(self, num_nodes: int) -> None:
+        super()._grow(num_nodes)
+        self._records = grown(self._records, num_nodes)
+        if self.parts > RECORD_PARTS:
+            self._counts = grown(self._counts, num_nodes)

@@ -1,0 +1,135 @@
+"""Loads of up to 64 parts as bit planes: the least loaded of a set in a few logic operations, without a loop over parts.
+
+Loads that a rule keeps near each other need few bits above the smallest: a part's level, 0 to 7, is a bit in each of
+three words. A level of 7 stands for everything above, and who is the least there is looked up in the loads themselves.
+All levels go down by 4 as soon as none is below, so that this is rare. The words stay in registers from one edge to
+the next.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.core import types
+from numba.extending import intrinsic
+
+from stream.arrays.kinds import Int64
+
+PLANE_PARTS = 64
+"""Parts that a word has bits for."""
+
+Planes = tuple[np.uint64, np.uint64, np.uint64]
+"""Bits 0, 1 and 2 of each part's level."""
+
+TOP = 7
+"""The largest level."""
+
+_NONE, _ONE, _WORD = np.uint64(0), np.uint64(1), np.uint64(64)
+STEP = np.uint64(0x9E3779B97F4A7C15)
+"""From the state of one draw to the next."""
+
+_HALF = np.uint64(32)
+
+
+@intrinsic
+def choose(_typing: Any, condition: Any, one: Any, other: Any) -> Any:
+    """``choose(condition, one, other)``: one of two integers without a branch that nothing could predict."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bit = context.cast(builder, arguments[0], signature.args[0], types.boolean)
+        bit = builder.trunc(bit, ir.IntType(1)) if bit.type.width > 1 else bit
+        chosen = builder.select(bit, arguments[1], arguments[2])
+        chosen.set_metadata("unpredictable", builder.module.add_metadata([]))
+        return chosen
+
+    return one(condition, one, other), generate
+
+
+@njit(cache=True, nogil=True, inline="always")
+def drawn_part(state: np.uint64, parts: int) -> np.uint64:
+    """A part in [0, ``parts``) for an event whose state is ``start + number · STEP``, as SplitMix64 counts."""
+    return ((state >> _HALF) * np.uint64(parts)) >> _HALF
+
+
+@njit(cache=True, nogil=True)
+def planes_of(sizes: Int64) -> Planes:
+    """Levels of int64 (P,) loads above the smallest."""
+    lowest = sizes.min()
+    low = middle = high = _NONE
+    for p in range(len(sizes)):
+        level = np.uint64(min(sizes[p] - lowest, TOP))
+        low |= (level & _ONE) << np.uint64(p)
+        middle |= (level >> _ONE & _ONE) << np.uint64(p)
+        high |= (level >> np.uint64(2)) << np.uint64(p)
+    return low, middle, high
+
+
+@njit(cache=True, nogil=True, inline="always")
+def least_level(planes: Planes, among: np.uint64) -> tuple[np.uint64, np.int64]:
+    """The parts of the smallest level in a set that is not empty, and that level."""
+    low, middle, high = planes
+    below = among & ~high
+    fours = below == _NONE
+    among = among if fours else below
+    below = among & ~middle
+    twos = below == _NONE
+    among = among if twos else below
+    below = among & ~low
+    ones = below == _NONE
+    among = among if ones else below
+    return among, np.int64(fours) << 2 | np.int64(twos) << 1 | np.int64(ones)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def spread(planes: Planes, everywhere: np.uint64) -> np.int64:
+    """Largest less smallest level."""
+    low, middle, high = planes
+    below_top = least_level((~low, ~middle, ~high), everywhere)[1]
+    return np.int64(TOP) - below_top - least_level(planes, everywhere)[1]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def full(planes: Planes) -> np.uint64:
+    """Parts of level 7, or above."""
+    low, middle, high = planes
+    return low & middle & high
+
+
+@njit(cache=True, nogil=True)
+def least_loaded(sizes: Int64, among: np.uint64) -> np.uint64:
+    """The parts of the smallest load in a set that is not empty, from the loads themselves."""
+    least, found = sizes.max(), _NONE
+    for p in range(len(sizes)):
+        bit = among & _ONE << np.uint64(p)
+        if bit != _NONE and sizes[p] <= least:
+            found = bit if sizes[p] < least else found | bit
+            least = sizes[p]
+    return found
+
+
+@njit(cache=True, nogil=True, inline="always")
+def next_part(among: np.uint64, first: np.uint64) -> np.uint64:
+    """Of a set that is not empty, the part that is or comes next after ``first``, in a circle; as a bit."""
+    back = (_WORD - first) & np.uint64(63)
+    turned = among >> first | among << back
+    turned &= _NONE - turned
+    return turned << first | turned >> back
+
+
+@njit(cache=True, nogil=True, inline="always")
+def raised(planes: Planes, bit: np.uint64, everywhere: np.uint64) -> tuple[Planes, bool]:
+    """Planes after one more edge in the part of a bit; whether they have to be made anew from the loads.
+
+    Functions that are part of the kernel take no array: its reference count would be kept, edge by edge.
+    """
+    low, middle, high = planes
+    risen = carry = bit & ~(low & middle & high)
+    carry, low = low & carry, low ^ carry
+    carry, middle = middle & carry, middle ^ carry
+    high ^= carry
+    above = low & middle & high
+    lowered = high == everywhere
+    anew = (above & risen != _NONE) | ((above != _NONE) & lowered)
+    high = _NONE if lowered else high
+    return (low, middle, high), anew

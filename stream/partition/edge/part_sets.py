@@ -1,0 +1,117 @@
+"""Sets of parts as bit masks: what changed in them, and which hold several."""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from stream.arrays.kinds import Bool, Int8, Int32, Int64
+from stream.partition.interface import Why
+
+_NEW, _REPLICATED = np.int8(Why.NEW), np.int8(Why.REPLICATED)
+_NOTED_NODE = np.uint64(24)
+"""A note is ``node << 24 | part << 1 | copy``."""
+
+Words = NDArray[np.uint64]
+
+
+@njit(cache=True, nogil=True)
+def note(node: np.uint64, part: int, copy: bool) -> np.uint64:
+    """That a node gained a part; ``copy``: not its first."""
+    return node << _NOTED_NODE | np.uint64(part) << np.uint64(1) | np.uint64(copy)
+
+
+def gains(noted: list[Int64], placements: Int64, home: Int32) -> tuple[Int64, Int32, Int8]:
+    """Rows (node, part, why) of what nodes gained, by node, then part.
+
+    Args:
+        noted: int64 arrays of notes, in any order.
+        placements: int64 (P,) nodes in each part, kept current.
+        home: int32 (N,) first parts, kept current.
+    """
+    rows = np.concatenate(noted) if noted else np.empty(0, np.int64)
+    rows.sort()
+    node, part, why = (
+        np.empty(len(rows), np.int64),
+        np.empty(len(rows), np.int32),
+        np.empty(len(rows), np.int8),
+    )
+    _read_notes(rows, node, part, why, placements, home)
+    return node, part, why
+
+
+@njit(cache=True, nogil=True)
+def _read_notes(rows: Int64, node: Int64, part: Int32, why: Int8, placements: Int64, home: Int32) -> None:
+    """``gains`` of sorted notes."""
+    for r in range(len(rows)):
+        v, p = rows[r] >> 24, np.int32(rows[r] >> 1 & 0x7FFFFF)
+        node[r], part[r], why[r] = v, p, _REPLICATED if rows[r] & 1 else _NEW
+        placements[p] += 1
+        if not rows[r] & 1:
+            home[v] = p
+
+
+@njit(cache=True, nogil=True)
+def placement_changes(
+    node: Int64, home_before: Int32, home: Int32, masks_before: Words, masks: Words, placements: Int64
+) -> tuple[Int64, Int32, Int8, int]:
+    """Rows (node, part, why) of the net changes, by node, then part, and the nodes that moved.
+
+    Args:
+        node: int64 (c,) ascending.
+        home_before: int32 (c,), −1 for none.
+        home: int32 (c,).
+        masks_before: uint64 (c, words).
+        masks: uint64 (c, words).
+        placements: int64 (P,) nodes in each part, kept current.
+    """
+    rows = moved = 0
+    for i in range(len(node)):
+        for w in range(masks.shape[1]):
+            changed = masks_before[i, w] ^ masks[i, w]
+            while changed:
+                changed &= changed - np.uint64(1)
+                rows += 1
+        if home[i] != home_before[i] and home_before[i] >= 0:
+            moved += 1
+            if (masks_before[i, home[i] >> 6] >> np.uint64(home[i] & 63)) & np.uint64(1):
+                rows += 1
+    out_node, out_part = np.empty(rows, np.int64), np.empty(rows, np.int32)
+    why = np.empty(rows, np.int8)
+    r = 0
+    for i in range(len(node)):
+        new_home = home[i] if home[i] != home_before[i] else -1
+        for w in range(masks.shape[1]):
+            changed = masks_before[i, w] ^ masks[i, w]
+            if new_home >> 6 == w:
+                changed |= np.uint64(1) << np.uint64(new_home & 63)
+            for p in range(64 * w, min(64 * w + 64, len(placements)) if changed else 0):
+                bit = np.uint64(1) << np.uint64(p & 63)
+                if changed & bit == 0:
+                    continue
+                was, now = masks_before[i, w] & bit != 0, masks[i, w] & bit != 0
+                out_node[r], out_part[r] = node[i], p
+                if p == new_home:
+                    why[r] = 1 if home_before[i] < 0 else 2
+                else:
+                    why[r] = 3 if now else 4
+                placements[p] += np.int64(now) - np.int64(was)
+                r += 1
+    return out_node, out_part, why, moved
+
+
+@njit(cache=True, nogil=True)
+def in_several(masks: Words) -> Bool:
+    """Which rows have more than one bit, bool (n,).
+
+    Args:
+        masks: uint64 (n, words).
+    """
+    out = np.zeros(len(masks), np.bool_)
+    for i in range(len(masks)):
+        bits = 0
+        for w in range(masks.shape[1]):
+            word = masks[i, w]
+            if word:
+                bits += 1 if word & (word - np.uint64(1)) == 0 else 2
+        out[i] = bits > 1
+    return out

@@ -1,0 +1,115 @@
+"""Running quality of an edge partition."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.arrays.kinds import Int32, Int64
+from stream.partition.interface import Quality
+from stream.partition.quality import Mean, balance, share
+
+
+class EdgeQuality:
+    """Quality of an edge partition: every insert event has a part or is discarded, nodes have sets of parts.
+
+    ``cut`` counts discards over all insert events so far; ``cut_final`` needs the events again and is left
+    to ``uncovered_share``. The training replication factor copies shared nodes to every part (SPEED
+    Alg. 1 line 20). ``edge_balance`` counts assigned insert events.
+
+    Args:
+        parts: K.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+        self._moved = Mean()
+        self._snapshots = self._inserts = self._discarded = 0
+        self._shared_share = self._replication = self._training = math.nan
+        self._node_balance = self._edge_balance = math.nan
+
+    def observe(
+        self,
+        *,
+        inserts: int,
+        discarded: int,
+        seen: int,
+        shared: int,
+        placements: Int64,
+        placed_nodes: int,
+        assigned: Int64,
+        moved: int,
+        live: int,
+    ) -> None:
+        """Take in a snapshot.
+
+        Args:
+            inserts: Insert events of the snapshot.
+            discarded: Those that got no part.
+            seen: Distinct nodes in all events so far.
+            shared: Nodes in more than one part.
+            placements: int64 (K,) nodes in each part, copies included.
+            placed_nodes: Nodes in at least one part; the rest of the seen ones count as in one.
+            assigned: int64 (K,) insert events assigned so far.
+            moved: Nodes whose home changed.
+            live: Live nodes.
+        """
+        self._inserts += inserts
+        self._discarded += discarded
+        shared_share = share(shared, seen)
+        self._shared_share = float(np.fmax(self._shared_share, shared_share))
+        self._replication = share(int(placements.sum()) + seen - placed_nodes, seen)
+        self._training = 1 + shared_share * (self.parts - 1)
+        self._node_balance, self._edge_balance = balance(placements), balance(assigned)
+        if self._snapshots:
+            self._moved.add(share(moved, live))
+        self._snapshots += 1
+
+    def quality(self) -> Quality:
+        """All snapshots so far."""
+        return Quality(
+            cut=share(self._discarded, self._inserts),
+            replication_factor=self._replication,
+            training_replication_factor=self._training,
+            shared_share=self._shared_share,
+            node_balance=self._node_balance,
+            edge_balance=self._edge_balance,
+            moved_share=self._moved.value(of_none=0.0),
+        )
+
+    def state(self) -> NDArray[np.float64]:
+        """What the next figures depend on, float64 (10,)."""
+        return np.array(
+            [
+                self._moved.total,
+                self._moved.count,
+                self._snapshots,
+                self._inserts,
+                self._discarded,
+                self._shared_share,
+                self._replication,
+                self._training,
+                self._node_balance,
+                self._edge_balance,
+            ]
+        )
+
+    def restore(self, state: NDArray[np.float64]) -> None:
+        """Continue from a ``state()``."""
+        self._moved.total, self._moved.count = float(state[0]), int(state[1])
+        self._snapshots, self._inserts, self._discarded = (int(x) for x in state[2:5])
+        self._shared_share, self._replication, self._training = (float(x) for x in state[5:8])
+        self._node_balance, self._edge_balance = (float(x) for x in state[8:])
+
+
+def uncovered_share(src: Int64, dst: Int64, home: Int32, shared: NDArray[np.bool_]) -> float:
+    """Share of events that no final node list covers, shared nodes being in all of them.
+
+    Args:
+        src: int64 (E,) ends of the insert events.
+        dst: int64 (E,).
+        home: int32 (num_nodes,).
+        shared: bool (num_nodes,) nodes in more than one part.
+    """
+    uncovered = ~shared[src] & ~shared[dst] & (home[src] != home[dst])
+    return share(int(uncovered.sum()), len(src))

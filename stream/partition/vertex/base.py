@@ -1,0 +1,145 @@
+"""What all vertex partitioners share: owners over snapshots, their changes, quality and state."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from stream.arrays.growing import grown
+from stream.arrays.kinds import Int32, Int64
+from stream.kernels.node_sets import Marks
+from stream.partition.interface import Assignment, Kind, PartitionError, Quality, Why
+from stream.partition.vertex.pair_totals import PairTotals
+from stream.partition.vertex.quality import DEFAULT_FANOUT, VertexQuality
+from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.state_table import pack, unpack
+
+
+class VertexPartitioner(ABC):
+    """Gives every live node one owner a snapshot.
+
+    A node that leaves the live graph loses its owner (GONE); when it comes back it is NEW. What is here costs by the
+    nodes that a snapshot touched and the neighbours of those that moved, whatever the size of the graph.
+
+    Args:
+        parts: K.
+        seed: Seed of every draw.
+        window: w, snapshots that trainers look back.
+        fanout: f of the utility's edge weights (DistDy section 3.4).
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind] = "vertex"
+
+    def __init__(self, *, parts: int, seed: int = 0, window: int = 4, fanout: int = DEFAULT_FANOUT) -> None:
+        self.parts, self.seed, self.window = parts, seed, window
+        self._owner: Int32 = np.empty(0, np.int32)  # a row a node and room for more, −1 where there is none
+        self._held: Int64 = np.zeros(parts, np.int64)
+        self._left_from: Int32 = np.empty(0, np.int32)
+        self._marks: Marks = np.empty(0, np.bool_)
+        self._num_nodes = 0
+        self._totals = PairTotals(parts, fanout)
+        self._is_current = True  # whether what is kept of the graph is that of the last snapshot
+        self._quality = VertexQuality()
+
+    @abstractmethod
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        """Nodes and their owners: each of ``delta.entered``, and the old ones that move.
+
+        Nodes int64 (n,), without repeats and in any order, all of them live; owners int32 (n,) in [0, K). An old node
+        may be given the owner that it has. ``self._home`` holds the owners at the snapshot before, −1 for nodes that
+        were not live and for ``delta.left``, and ``self._held`` the nodes that each part has of those that are still
+        live, int64 (K,); ``self._left_from`` the former owners of ``delta.left``. All must be left as they are.
+        """
+
+    @property
+    def _home(self) -> Int32:
+        return self._owner[: self._num_nodes]
+
+    def update(self, delta: SnapshotDelta) -> Assignment:
+        """Partition snapshot ``delta.tau``; called once a snapshot, in order."""
+        self._grow(delta.num_nodes)
+        if not self._is_current:
+            self._begin(delta)
+            self._is_current = True
+        self._left_from = self._owner[delta.left]
+        self._held -= self._count(self._left_from)
+        self._owner[delta.left] = -1
+        named, part = self._place(delta)
+        before = self._owner[named]
+        placed = before != part
+        node, part, before = named[placed], part[placed], before[placed]
+        new = before < 0
+        self._owner[node] = part
+        self._held += self._count(part) - self._count(before[~new])
+        self._totals.advance(delta, self._owner, named)
+        self._settle()
+        moved = len(node) - int(new.sum())
+        self._quality.observe(self._totals, self._held, moved)
+
+        gone = delta.left
+        node = np.concatenate([node, gone])
+        part = np.concatenate([part, np.full(len(gone), -1, np.int32)])
+        why = np.concatenate([np.where(new, Why.NEW, Why.MOVED), np.full(len(gone), Why.GONE)])
+        order = np.argsort(node)
+        return Assignment(node[order], part[order].astype(np.int32), why[order].astype(np.int8))
+
+    def home(self) -> Int32:
+        """Owner of every dense id so far, int32 (num_nodes,); −1 for nodes that are not live. A view."""
+        return self._home
+
+    def quality(self) -> Quality:
+        """Quality of all snapshots so far."""
+        return self._quality.quality()
+
+    def state(self) -> pa.Table:
+        """Everything that the next update depends on, the running quality included."""
+        return pack({"home": self._home, "quality": self._quality.state(), **self._memory()})
+
+    def restore(self, table: pa.Table) -> None:
+        """Continue from a ``state()``.
+
+        Raises:
+            PartitionError: The state lacks something: it is of a release before this shape.
+        """
+        arrays = unpack(table)
+        self._owner = arrays.pop("home")
+        self._num_nodes = len(self._owner)
+        self._is_current = self._num_nodes == 0
+        self._held = self._count(self._owner[self._owner >= 0])
+        self._quality.restore(arrays.pop("quality"))
+        try:
+            self._remember(arrays)
+        except KeyError as missing:
+            raise PartitionError(
+                f"this is not a state of {self.name} as of this release, it has no {missing.args[0]}; remove the lane's "
+                "folder and let the stream job build it anew"
+            ) from missing
+
+    def _memory(self) -> dict[str, NDArray[Any]]:
+        """State of the algorithm besides owners and quality."""
+        return {}
+
+    def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
+        """Take back what ``_memory`` gave."""
+        if memory:
+            raise ValueError(f"this is not a state of {self.name}: it has {', '.join(memory)}")
+
+    def _begin(self, delta: SnapshotDelta) -> None:
+        """After a restore, take in the graph as a whole, as the snapshot left it, under the owners of before it."""
+        self._totals.begin(delta, self._owner)
+
+    def _settle(self) -> None:  # noqa: B027  most learn nothing
+        """What an algorithm learns of a snapshot once all is placed: owners, ``_held`` and ``_totals`` are those of it."""
+
+    def _count(self, parts: Int32) -> Int64:
+        """How often each part is named, int64 (K,)."""
+        return np.bincount(parts, minlength=self.parts)
+
+    def _grow(self, num_nodes: int) -> None:
+        """Make room for a row a node in every array that has one."""
+        self._num_nodes = max(num_nodes, self._num_nodes)
+        self._owner = grown(self._owner, self._num_nodes, -1)
+        self._marks = grown(self._marks, self._num_nodes)

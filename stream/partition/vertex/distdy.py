@@ -1,0 +1,352 @@
+"""DistDy: online vertex partitioning with storage prices and rewards (DistDy, section 4).
+
+Each snapshot: a base partition that keeps nodes where they are (Alg. 1), sweeps that move nodes to where
+their neighbours are as far as the prices of storage allow (Alg. 2), then new prices and rewards (Alg. 3).
+What the paper leaves open is decided as ``docs/partitioning.md`` says; in short:
+
+- Storage is counted in bytes: a node that stays takes a reference and its changed segments, a node that is
+  new or moves takes the full vector.
+- The score of a server (line 6) uses the live load a^k, which is what balances. Within a snapshot the load
+  is counted in nodes of the base partition's mean size: then scores are differences of one payoff,
+
+      Π = U + Σ_v reward(v) − Σ_k (1 + (ln 2η − 1)/|V|)·Λ_k·s̄·n_k(n_k + 1)/2
+
+  (U: weight inside servers, Λ_k: price of a byte for the window, s̄: mean size, n_k: nodes on k), so a
+  sweep that makes only moves that gain can't worsen it. Bytes count in the prices and in what fits.
+- Prices balance only where memory is scarce beside the weights: on small dense graphs one server would take
+  all nodes. ``max_imbalance`` bounds the nodes a server; it only forbids moves.
+- A snapshot's first sweep takes the nodes that the delta touched and those without a place, later ones the neighbours
+  of what moved: work goes by the change. Prices of the other nodes have changed too, so when the nodes touched since
+  then add up to ``sweep_all`` of the graph, one first sweep takes all of them.
+- Sweeps that only gain end in poor optima. So the first ones let nodes also move at a loss below a threshold that falls
+  to nothing (threshold accepting): ``cooling`` sweeps where all nodes are taken, a quarter as many from half as high
+  where only touched ones are. Where the payoff ends lower for it, they are undone and left out.
+- ``reward="stay"`` pays μ to a node that stays; ``reward="paper"`` charges it, as φ is printed, to those that the
+  first sweep takes, which shakes nodes up by itself: once there are old nodes, no thresholds are added. Who is looked at
+  later, for a neighbour that moved, is neither paid nor charged there: charges would run through the whole graph from
+  any change.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.arrays.growing import grown
+from stream.arrays.kinds import Float64, Int32, Int64
+from stream.kernels.node_sets import Marks, union
+from stream.partition.interface import CapacityError, PartitionError, register
+from stream.partition.vertex.base import VertexPartitioner
+from stream.partition.vertex.distdy_base import REFERENCE_BYTES, base_partition
+from stream.partition.vertex.distdy_kernels import refine
+from stream.partition.vertex.pair_totals import FRACTION
+from stream.partition.vertex.quality import DEFAULT_FANOUT, sampled_share
+from stream.snapshots.delta import Rows, SnapshotDelta
+
+_VALUE_BYTES = 4
+_SLACK = 4.0
+"""Room of the default capacity over what a window can need: about what η = 6 takes for granted."""
+_START = 2.0
+"""Where thresholds of sweeps over all nodes start, in mean weights of a pair."""
+
+
+@register
+class DistDy(VertexPartitioner):
+    """DistDy Algs. 1 to 3.
+
+    Args:
+        parts: K servers.
+        seed: Unused: nothing is drawn.
+        window: w, snapshots whose storage is priced.
+        fanout: f, neighbours that a trainer samples a node.
+        batch: B, training nodes a batch; scales weights and prices alike.
+        eta: η > e/2: how much memory there is over what is used; P = 2η.
+        sweeps: M, sweeps a snapshot at most.
+        capacity: D^k in bytes, one for all servers or one each. None: at every snapshot 4 times what the
+            window would take if all nodes moved, divided by K, plus one node.
+        reward: Pay μ to nodes that stay, or charge it, as the paper prints.
+        width: Values that a node carries where the graph has no node features (an embedding).
+        max_imbalance: No server holds more than this times |V|/K nodes, plus one, except where memory leaves no
+            other place. None: only memory and its prices bound a server.
+        sweep_all: Nodes touched, as a share of all, after which a first sweep takes all nodes; 0: each does,
+            None: none does.
+        cooling: Sweeps with a threshold where all nodes are swept; 0: none anywhere, as in the paper.
+        move_cost: Mean weights of a pair that a move from where a node was must gain besides; 0: as in the paper.
+    """
+
+    name: ClassVar[str] = "distdy"
+
+    def __init__(
+        self,
+        *,
+        parts: int,
+        seed: int = 0,
+        window: int = 4,
+        fanout: int = DEFAULT_FANOUT,
+        batch: int = 512,
+        eta: float = 6.0,
+        sweeps: int = 300,
+        capacity: int | Sequence[int] | None = None,
+        reward: Literal["stay", "paper"] = "stay",
+        width: int = 32,
+        max_imbalance: float | None = 1.2,
+        sweep_all: float | None = 1.0,
+        cooling: int = 16,
+        move_cost: float = 0.0,
+    ) -> None:
+        super().__init__(parts=parts, seed=seed, window=window, fanout=fanout)
+        for value, name in (
+            (fanout, "fanout"),
+            (batch, "batch"),
+            (sweeps, "sweeps"),
+            (window, "window"),
+            (width, "width"),
+        ):
+            if value < 1:
+                raise PartitionError(f"distdy needs {name} ≥ 1, found {value}")
+        if not eta > math.e / 2:
+            raise PartitionError(f"distdy needs eta > e/2, so that rewards are positive, found {eta}")
+        if reward not in ("stay", "paper"):
+            raise PartitionError(f"distdy takes reward 'stay' or 'paper', found {reward!r}")
+        if max_imbalance is not None and not 1 <= max_imbalance < math.inf:
+            raise PartitionError(
+                f"distdy takes max_imbalance ≥ 1, nodes on a server over their mean, or null, found {max_imbalance}"
+            )
+        if sweep_all is not None and not sweep_all >= 0:
+            raise PartitionError(
+                f"distdy takes sweep_all ≥ 0, nodes touched as a share of all, or null, found {sweep_all}"
+            )
+        if cooling < 0:
+            raise PartitionError(f"distdy takes cooling ≥ 0, sweeps with a threshold, found {cooling}")
+        if not 0 <= move_cost < math.inf:
+            raise PartitionError(f"distdy takes move_cost ≥ 0, in mean weights of a pair, found {move_cost}")
+        self.cooling, self.move_cost = cooling, move_cost
+        self.max_imbalance, self.sweep_all = max_imbalance, math.inf if sweep_all is None else sweep_all
+        self.fanout, self.batch, self.eta, self.sweeps, self.width = fanout, batch, eta, sweeps, width
+        self.reward = reward
+        self._capacity = _capacities(capacity, parts)
+        self._stored: Int64 = np.zeros((window - 1, parts), np.int64)  # a^k of the last w − 1 snapshots
+        self._reward: Float64 = np.zeros(parts)  # μ of this snapshot for nodes that are on k
+        self._least_utility = math.inf  # running minimum of U/Σa, per byte
+        self._swept_since = 0  # nodes touched since the last sweep over all
+        # A row a node each: what kernels know of it, bytes of its changed segments, marks.
+        self._known: Int32 = np.empty((0, 2), np.int32)
+        self._extra: Int64 = np.empty(0, np.int64)
+        self._ever: Marks = np.empty(0, np.bool_)
+        self._asked: Marks = np.empty(0, np.bool_)
+        self._slot: Int32 = np.empty(0, np.int32)
+        # Of the snapshot that is being placed: bytes a server, capacities, and C·B/N.
+        self._load: Int64 = np.zeros(parts, np.int64)
+        self._capacity_used: Int64 = np.zeros(parts, np.int64)
+        self._scale = 0.0
+
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        live, rows = int(self._held.sum()) + len(delta.entered), delta.rows
+        self._known[delta.left, 0] = -1
+        self._known[delta.touched, 1] = self._chance(rows, delta.touched)
+        if live == 0:
+            self._load = np.zeros(self.parts, np.int64)
+            return np.empty(0, np.int64), np.empty(0, np.int32)
+        full_bytes = self._set_extra(delta)
+        capacity = self._capacity_now(live, full_bytes)
+        free = capacity - self._stored.sum(axis=0)
+        start, held, most = free.copy(), self._held.copy(), self._most_nodes(live)
+        placed, without = base_partition(
+            delta.entered,
+            self._owner,
+            self._known,
+            self._extra,
+            self._bytes_if_all_stay(delta),
+            full_bytes,
+            free,
+            held,
+            most,
+        )
+        if without:
+            self._extra[delta.feature_nodes] = 0
+            self._is_current = False
+            raise CapacityError(
+                f"distdy cannot place {without} of {live} nodes of snapshot {delta.tau}: each needs "
+                f"{full_bytes} bytes and the {self.parts} servers have {free.tolist()} bytes left of {capacity.tolist()}; "
+                "raise capacity or parts"
+            )
+        before = self._owner[placed]
+        self._owner[placed] = self._known[placed, 0]
+        self._totals.advance(delta, self._owner, placed)
+        self._owner[placed] = before
+        load = start - free
+        scale = full_bytes * self.batch / live  # DistDy section 3.4
+        price = self._prices(
+            capacity, np.zeros(self.parts, np.int64), self._base_price(scale * self._totals.inside, load)
+        )
+        log = math.log(2 * self.eta) - 1
+        first = self._first_sweep(delta, placed, live)
+        toll = (1 + log / live) * price * load.sum() / live
+        moved, free = self._refine(rows, first, scale, full_bytes, free, held, toll, most)
+        self._extra[delta.feature_nodes] = 0
+        self._capacity_used, self._load, self._scale = capacity, start - free, scale
+        changed = union(placed, moved, self._marks)
+        return changed, self._known[changed, 0]
+
+    def _refine(
+        self,
+        rows: Rows,
+        first: Int64,
+        scale: float,
+        full_bytes: int,
+        free: Int64,
+        held: Int64,
+        toll: Float64,
+        most: int,
+    ) -> tuple[Int64, Int64]:
+        """Alg. 2 from the base partition: nodes that moved, int64, and bytes left a server, int64 (K,)."""
+        mean_pair = scale * self._totals.weight / max(self._totals.pairs, 1)
+        stay = self.move_cost * mean_pair
+        paid = self._reward + stay
+        rewards = (paid, paid) if self.reward == "stay" else (stay - self._reward, np.full_like(paid, stay))
+        thresholds = self._thresholds(len(first) == held.sum(), mean_pair)
+        while True:
+            free_after = free.copy()
+            gained, moved, came_from = refine(
+                rows,
+                first,
+                self._known,
+                scale,
+                self._owner,
+                self._extra,
+                full_bytes,
+                free_after,
+                held.copy(),
+                *rewards,
+                toll,
+                thresholds,
+                most,
+                self.sweeps,
+                self._marks,
+                self._ever,
+                self._asked,
+                self._slot,
+            )
+            if gained >= 0 or not len(thresholds):
+                return moved, free_after
+            self._known[moved, 0] = came_from  # then without thresholds, which never loses
+            thresholds = np.empty(0)
+
+    def _thresholds(self, everything: bool, mean_pair: float) -> Float64:
+        """What a move may lose less than, a sweep: float64, falling evenly to nothing."""
+        if self.reward == "paper" and self._held.any():
+            return np.empty(0)
+        count, start = (self.cooling, _START) if everything else (self.cooling // 4, _START / 2)
+        count = min(count, self.sweeps - 1)
+        return start * mean_pair * (1 - np.arange(count) / max(count, 1))
+
+    def _settle(self) -> None:
+        """Prices and rewards of the next snapshot (DistDy Alg. 3)."""
+        load, live = self._load, int(self._held.sum())
+        if live:
+            log = math.log(2 * self.eta) - 1
+            utility = self._scale * self._totals.inside
+            if utility > 0:
+                self._least_utility = min(self._least_utility, utility / int(self._stored.sum() + load.sum()))
+            price = self._prices(self._capacity_used, load, self._base_price(utility, load))
+            self._reward = np.maximum(log * (utility / self.parts - price * load) / live, 0.0)
+        self._stored = _shift(self._stored, load)
+
+    def _first_sweep(self, delta: SnapshotDelta, placed: Int64, live: int) -> Int64:
+        """Nodes that the first sweep looks at, int64, ascending."""
+        touched = delta.touched[self._known[delta.touched, 0] >= 0]
+        self._swept_since += len(touched)
+        if self._swept_since >= self.sweep_all * live:
+            self._swept_since = 0
+            return np.flatnonzero(self._known[:, 0] >= 0)
+        return union(touched, placed, self._marks)
+
+    def _set_extra(self, delta: SnapshotDelta) -> int:
+        """Note what changed segments take, a node; what a node takes anywhere but where it was, in bytes."""
+        width = delta.node_features or self.width
+        changed = delta.changed_segments.astype(np.int64)
+        self._extra[delta.feature_nodes] = _VALUE_BYTES * width * changed // delta.segments
+        return REFERENCE_BYTES + _VALUE_BYTES * width
+
+    def _bytes_if_all_stay(self, delta: SnapshotDelta) -> Int64:
+        """What old nodes take where they were, int64 (K,)."""
+        stay = REFERENCE_BYTES * self._held
+        node = delta.feature_nodes[self._owner[delta.feature_nodes] >= 0]
+        np.add.at(stay, self._owner[node], self._extra[node])
+        return stay
+
+    def _grow(self, num_nodes: int) -> None:
+        super()._grow(num_nodes)
+        self._known = grown(self._known, num_nodes, -1)
+        self._extra = grown(self._extra, num_nodes, 0)
+        self._ever = grown(self._ever, num_nodes)
+        self._asked = grown(self._asked, num_nodes)
+        self._slot = grown(self._slot, num_nodes, -1)
+
+    def _begin(self, delta: SnapshotDelta) -> None:
+        super()._begin(delta)
+        self._known[:, 0] = self._owner
+        self._known[:, 1] = self._chance(delta.rows, np.arange(self._num_nodes))
+
+    def _chance(self, rows: Rows, nodes: Int64) -> Int32:
+        """Chance that a neighbour of each of these nodes is sampled, in fractions."""
+        return np.rint(FRACTION * sampled_share(rows, nodes, self.fanout)).astype(np.int32)
+
+    def _most_nodes(self, live: int) -> int:
+        """Nodes that a server may hold of this many."""
+        if self.max_imbalance is None:
+            return live
+        return int(min(self.max_imbalance * live / self.parts + 1, live))
+
+    def _capacity_now(self, live: int, full_bytes: int) -> Int64:
+        if self._capacity is not None:
+            return self._capacity
+        need = int(self._stored.sum()) + live * full_bytes
+        return np.full(self.parts, int(_SLACK * need / self.parts) + full_bytes, np.int64)
+
+    def _base_price(self, utility: float, load: Int64) -> float:
+        """F: the least utility a byte seen so far, or this snapshot's at the first one, over 2η."""
+        least = self._least_utility
+        if math.isinf(least):
+            least = utility / max(int(self._stored.sum() + load.sum()), 1)
+        return least / (2 * self.eta)
+
+    def _prices(self, capacity: Int64, load: Int64, base: float) -> Float64:
+        """Sum of λ_t over t in [τ, τ + w − 1] a server, float64 (K,): what a byte costs for the window.
+
+        At t = τ + j the snapshots before τ − (w − 1 − j) have left the window (DistDy eq. 11).
+        """
+        in_window = np.zeros((self.window, self.parts))
+        in_window[:-1] = self._stored[::-1].cumsum(axis=0)[::-1]
+        prices: Float64 = base * np.exp(math.log(2 * self.eta) * (in_window + load) / capacity)
+        over_window: Float64 = prices.sum(axis=0)
+        return over_window
+
+    def _memory(self) -> dict[str, NDArray[Any]]:
+        return {
+            "stored": self._stored,
+            "reward": self._reward,
+            "least_utility": np.array(self._least_utility),
+            "swept_since": np.array(self._swept_since),
+        }
+
+    def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
+        self._stored, self._reward = memory["stored"], memory["reward"]
+        self._least_utility = float(memory["least_utility"])
+        self._swept_since = int(memory["swept_since"])
+
+
+def _capacities(capacity: int | Sequence[int] | None, parts: int) -> Int64 | None:
+    if capacity is None:
+        return None
+    given = np.atleast_1d(np.asarray(capacity, np.int64))
+    if len(given) not in (1, parts) or (given < 1).any():
+        raise PartitionError(f"distdy takes one capacity or {parts}, each at least 1 byte, found {capacity}")
+    return np.broadcast_to(given, parts).copy()
+
+
+def _shift(stored: Int64, newest: Int64) -> Int64:
+    """History of the last w − 1 snapshots, oldest first."""
+    return np.concatenate([stored, newest[None]])[1:] if len(stored) else stored

@@ -1,0 +1,83 @@
+"""Σ λ of a vertex partition, kept current by what changed: what ranks fetch of a snapshot, each row once."""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from stream.arrays.growing import grown
+from stream.arrays.kinds import Int32, Int64
+from stream.snapshots.delta import Rows, SnapshotDelta
+
+_TOTAL, _LINKED = range(2)
+
+
+class ForeignRows:
+    """The parts other than its own in which each node has a neighbour, and their sum.
+
+    A snapshot costs the rows of the nodes that it touched, of those that moved and of their neighbours.
+
+    Args:
+        parts: K.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self._parts = parts
+        self._of: Int32 = np.empty(0, np.int32)  # −1: a node without a neighbour
+        self._sums: Int64 = np.zeros(2, np.int64)
+        self._begun = False
+
+    def advance(self, delta: SnapshotDelta, home: Int32, moved: Int64) -> None:
+        """Take in a snapshot; the first one as a whole, whatever was before.
+
+        Args:
+            delta: The snapshot.
+            home: int32 (N,) owners after it, −1 for nodes that are not live.
+            moved: int64, nodes that had another owner before.
+        """
+        self._of = grown(self._of, delta.num_nodes, -1)
+        touched = delta.touched if self._begun else np.arange(delta.num_nodes)
+        _recount(delta.rows, home, self._parts, touched, moved, self._of, self._sums)
+        self._begun = True
+
+    @property
+    def mean(self) -> float:
+        """Mean λ of the nodes with a neighbour, NaN without any."""
+        total, linked = self._sums.tolist()
+        return total / linked if linked else math.nan
+
+
+@njit(cache=True, nogil=True)
+def _recount(
+    rows: Rows, home: Int32, parts: int, touched: Int64, moved: Int64, of: Int32, sums: Int64
+) -> None:
+    done = np.zeros(len(of), np.bool_)
+    seen_by = np.full(parts, -1, np.int64)
+    for v in touched:
+        _count(v, rows, home, done, seen_by, of, sums)
+    for v in moved:
+        _count(v, rows, home, done, seen_by, of, sums)
+        for i in range(rows.start[v], rows.end[v]):
+            _count(rows.indices[i], rows, home, done, seen_by, of, sums)
+
+
+@njit(cache=True, nogil=True)
+def _count(v, rows, home, done, seen_by, of, sums):  # type: ignore[no-untyped-def]  # compiled
+    if done[v]:
+        return
+    done[v] = True
+    if of[v] >= 0:
+        sums[_TOTAL] -= of[v]
+        sums[_LINKED] -= 1
+    of[v] = -1
+    if rows.start[v] == rows.end[v]:
+        return
+    found = 0
+    for i in range(rows.start[v], rows.end[v]):
+        part = home[rows.indices[i]]
+        if part != home[v] and seen_by[part] != v:
+            seen_by[part] = v
+            found += 1
+    of[v] = found
+    sums[_TOTAL] += found
+    sums[_LINKED] += 1

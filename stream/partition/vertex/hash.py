@@ -1,0 +1,49 @@
+"""Owners that depend on nothing but the node: the baselines ``hash`` and ``random``."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.arrays.kinds import Int32, Int64
+from stream.kernels.mixing import mixed_parts
+from stream.partition.interface import register
+from stream.partition.vertex.base import VertexPartitioner
+from stream.snapshots.delta import SnapshotDelta
+
+
+@register
+class Hash(VertexPartitioner):
+    """Each node's owner is a seeded hash of its dense id, for ever (DistDy section 5.1, "Hash")."""
+
+    name: ClassVar[str] = "hash"
+
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        return delta.entered, mixed_parts(self.seed, delta.entered, self.parts)
+
+
+@register
+class Random(VertexPartitioner):
+    """New nodes are dealt to the parts in a drawn order, and stay.
+
+    Unlike ``hash``, a snapshot's new nodes are spread evenly, and a node that comes back is dealt anew.
+    """
+
+    name: ClassVar[str] = "random"
+
+    def __init__(self, **shared: Any) -> None:
+        super().__init__(**shared)
+        self._dealt = 0
+
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        new = len(delta.entered)
+        draws = np.random.default_rng([self.seed, self._dealt])
+        owner = (self._dealt + np.arange(new)) % self.parts
+        self._dealt += new
+        return draws.permutation(delta.entered), owner.astype(np.int32)
+
+    def _memory(self) -> dict[str, NDArray[Any]]:
+        return {"dealt": np.array(self._dealt)}
+
+    def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
+        self._dealt = int(memory["dealt"])

@@ -1,0 +1,82 @@
+"""LDG: new nodes go where most of their neighbours are, and stay (Stanton and Kliot 2012)."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numba import njit
+
+from stream.arrays.kinds import Int32, Int64
+from stream.kernels.mixing import mixed_part
+from stream.partition.interface import PartitionError, register
+from stream.partition.vertex.base import VertexPartitioner
+from stream.snapshots.delta import Rows, SnapshotDelta
+
+
+@register
+class Ldg(VertexPartitioner):
+    """Linear deterministic greedy: neighbours in a part, times how much of its share of nodes is free.
+
+    Args:
+        slack: Nodes that a part may have over the mean of the snapshot: capacity is slack·n/K.
+        shared: parts, seed, window and fanout of all vertex partitioners.
+    """
+
+    name: ClassVar[str] = "ldg"
+
+    def __init__(self, *, slack: float = 1.05, **shared: Any) -> None:
+        super().__init__(**shared)
+        if not slack >= 1:
+            raise PartitionError(f"ldg takes slack ≥ 1, found {slack}")
+        self.slack = slack
+
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        return delta.entered, place_new(
+            delta.rows, delta.entered, self._owner, self._held, self.slack, self.seed
+        )
+
+
+@njit(cache=True, nogil=True)
+def place_new(rows: Rows, new: Int64, owner: Int32, held: Int64, slack: float, seed: int) -> Int32:
+    """Give each new node the part of the largest ``neighbours·(1 − size/capacity)``, capacity being slack·n/K.
+
+    A part at or over its capacity is taken by no node while another has room; of equal parts the smallest,
+    then the next from a draw of the node's own.
+
+    Args:
+        rows: The live graph.
+        new: int64 (m,), in the order of placement.
+        owner: int32 (≥ N,), −1 for none and for new nodes; as it was in the end.
+        held: int64 (K,) nodes that the parts have already.
+        slack: Nodes that a part may have over the mean of all n.
+        seed: Of the draws.
+
+    Returns:
+        Parts of the new nodes, int32 (m,).
+    """
+    parts = len(held)
+    sizes = held.copy()
+    capacity = slack * (sizes.sum() + len(new)) / parts
+    near = np.zeros(parts, np.int64)
+    for v in new:
+        near[:] = 0
+        for i in range(rows.start[v], rows.end[v]):
+            p = owner[rows.indices[i]]
+            if p >= 0:
+                near[p] += 1
+        p = mixed_part(seed, v, parts)
+        best, best_score = -1, 0.0
+        for _ in range(parts):
+            room = 1.0 - sizes[p] / capacity
+            score = near[p] * room if room > 0.0 else room - 1.0
+            if best < 0 or score > best_score or (score == best_score and sizes[p] < sizes[best]):
+                best, best_score = p, score
+            p += 1
+            if p == parts:
+                p = 0
+        owner[v] = best
+        sizes[best] += 1
+    placed = np.empty(len(new), np.int32)
+    for i in range(len(new)):
+        placed[i] = owner[new[i]]
+        owner[new[i]] = -1
+    return placed

@@ -1,0 +1,120 @@
+"""The METIS baselines of DistDy section 5.1: of the union, of each snapshot, and once."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.arrays.kinds import Int32, Int64
+from stream.partition.interface import PartitionError, register
+from stream.partition.vertex.base import VertexPartitioner
+from stream.partition.vertex.ldg import place_new
+from stream.partition.vertex.live_rows import live_rows
+from stream.partition.vertex.metis_library import metis
+from stream.partition.vertex.relabel import relabel
+from stream.snapshots.adjacency import build_adjacency
+from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.pairs import pair_keys
+
+NEW_NODE_SLACK = 1.05
+"""Nodes that a part may hold over the mean before new nodes go elsewhere."""
+
+
+def metis_of_live(delta: SnapshotDelta, parts: int, seed: int, tries: int = 1) -> Int32:
+    """METIS on a snapshot's live graph, the best of some tries: int32, one a live node."""
+    starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
+    return metis(starts, neighbours, parts, seed, tries=tries)
+
+
+class _NewToNeighbours(VertexPartitioner):
+    """Old nodes stay, new ones go to their neighbours (``ldg``)."""
+
+    def _new_to_neighbours(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        new = delta.entered
+        return new, place_new(delta.rows, new, self._owner, self._held, NEW_NODE_SLACK, self.seed)
+
+
+@register
+class Metis(_NewToNeighbours):
+    """One METIS partition of the union of all snapshots, kept for ever (DistDy's "Metis").
+
+    Offline it is told the whole file. A lane has no whole: there METIS takes the live graph of the first snapshot,
+    and again that of each snapshot that has ``growth`` times the pairs that it last took, renamed so that few nodes
+    move; in between nodes stay and new ones go to their neighbours.
+
+    Args:
+        growth: More than 1: pairs at a new partition over those at the last one, where the whole is not known.
+        shared: parts, seed, window and fanout of all vertex partitioners.
+    """
+
+    name: ClassVar[str] = "metis"
+    needs_whole_file: ClassVar[bool] = True
+
+    def __init__(self, *, growth: float = 2.0, **shared: Any) -> None:
+        super().__init__(**shared)
+        if not growth > 1:
+            raise PartitionError(f"metis takes growth > 1, found {growth}")
+        self.growth = growth
+        self._whole: Int32 = np.empty(0, np.int32)
+        self._entries = 0
+
+    def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
+        """Partition the union of a file's inserts: dense ids (E,) each."""
+        keys = np.unique(pair_keys(src, dst))
+        indptr, indices, _ = build_adjacency(num_nodes, keys, np.ones(len(keys), np.float32))
+        self._whole = metis(indptr, indices, self.parts, self.seed)
+
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        if len(self._whole):
+            new, part = self._new_to_neighbours(delta)
+            known = new < len(self._whole)
+            part[known] = self._whole[new[known]]
+            return new, part
+        if 2 * delta.num_pairs > self.growth * self._entries:
+            self._entries = 2 * delta.num_pairs
+            found = metis_of_live(delta, self.parts, self.seed)
+            return delta.live, relabel(self._home[delta.live], found, self.parts)
+        return self._new_to_neighbours(delta)
+
+    def _memory(self) -> dict[str, NDArray[Any]]:
+        return {"whole": self._whole, "entries": np.array(self._entries)}
+
+    def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
+        self._whole, self._entries = memory["whole"], int(memory["entries"])
+
+
+@register
+class MetisLayer(VertexPartitioner):
+    """METIS on each snapshot anew, whatever was before (DistDy's "Metis-layer").
+
+    Args:
+        keep_names: Rename each snapshot's parts so that as few nodes as possible move. The paper's baseline doesn't.
+        shared: parts, seed, window and fanout of all vertex partitioners.
+    """
+
+    name: ClassVar[str] = "metis-layer"
+
+    def __init__(self, *, keep_names: bool = False, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.keep_names = keep_names
+
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        owner = metis_of_live(delta, self.parts, self.seed)
+        if self.keep_names:
+            owner = relabel(self._home[delta.live], owner, self.parts)
+        return delta.live, owner
+
+
+@register
+class GreedyStore(_NewToNeighbours):
+    """METIS on the first snapshot, then every node stays; new ones go to their neighbours (DistDy's "Greedy").
+
+    A lane whose nodes have all left starts again with METIS.
+    """
+
+    name: ClassVar[str] = "greedy-store"
+
+    def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
+        if not self._held.any():
+            return delta.live, metis_of_live(delta, self.parts, self.seed)
+        return self._new_to_neighbours(delta)
