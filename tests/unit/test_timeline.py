@@ -356,7 +356,7 @@ def _later(events: pa.Table, snapshots: int) -> pa.Table:
         ({"strategy": "vertex", "horizon": 6}, "key horizon is of strategies that pass over whole snapshots, and vertex"),
         (
             {"strategy": "vertex", "smoothing": {"kind": "edge-life", "length": 2}},
-            "and vertex does not. Choose strategy group or snapshot or whole, or leave the key out",
+            "and vertex does not. Choose strategy group or hybrid or snapshot or whole, or leave the key out",
         ),
         ({"strategy": "whole", "strategy_params": {"transfer": "all"}}, "transfer must be one of whole, esdg, derived"),
     ],

@@ -177,7 +177,7 @@ def test_evaluate_refuses_in_a_sentence(keys: dict, extra: list[str], sentence: 
 EVENTS = {"model": "tgn", "strategy": "sequential"}
 UNWORKABLE = [
     ({"model": "tgm"}, "unknown model 'tgm'; expected one of cdgcn, dcrnn,", "Did you mean tgn?"),
-    ({"strategy": "vertx"}, "unknown strategy 'vertx'; expected one of group, pac, sequential,", "Did you mean vertex?"),
+    ({"strategy": "vertx"}, "unknown strategy 'vertx'; expected one of group, hybrid, pac, sequential,", "Did you mean vertex?"),
     ({"strategy": "pac"}, "strategy pac trains event-based models, but model sage-linear is snapshot-based", ""),
     ({"model_params": {"hiden": 8}}, "model_params of sage-linear: unknown parameter", "Did you mean hidden?"),
     ({"model_params": {"hidden": "8"}}, "model_params of sage-linear: hidden must be a whole number", ""),
