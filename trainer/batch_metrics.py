@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from trainer.strategies.interface import Batches
+from trainer.strategies.batches import Batches
 
 WAIT_BUCKETS = (0.0001, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 

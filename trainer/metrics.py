@@ -14,7 +14,7 @@ from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
 from trainer.batch_metrics import BatchMetrics
 from trainer.scoring.figures import Figures
-from trainer.strategies.interface import Batches
+from trainer.strategies.batches import Batches
 from trainer.wire.traffic import Traffic
 
 STEP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

@@ -20,7 +20,8 @@ from trainer.models.interface import Model, SnapshotModel
 from trainer.models.stages import CellStage, GraphStage, TimeStage
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
-from trainer.strategies.interface import STRATEGIES, Batches, Needs, Setting, StepReport
+from trainer.strategies.batches import Batches
+from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.snapshots.adjusters import ADJUSTERS
 from trainer.strategies.snapshots.averaging import AVERAGES, Averager
 from trainer.strategies.snapshots.batch_maker import BatchMaker
