@@ -77,7 +77,7 @@ def measure(file: Path, store: Path) -> dict[str, float]:
     from unittest.mock import patch
 
     from schemas.config import StreamConfig
-    from stream.backfill import backfill
+    from stream.job.backfill import backfill
 
     started = time.perf_counter()
     rows = sum(batch.num_rows for batch in pq.ParquetFile(file, memory_map=True).iter_batches(1 << 18))
@@ -88,7 +88,7 @@ def measure(file: Path, store: Path) -> dict[str, float]:
         kafka={"bootstrap": "nowhere:9092", "topics": [{"name": "edges"}]},  # type: ignore[arg-type]
         snapshots={"interval_s": 86_400},  # type: ignore[arg-type]
     )
-    with patch("stream.backfill.topic_bounds", return_value=[]):
+    with patch("stream.job.backfill.topic_bounds", return_value=[]):
         done = backfill(config, [file])
     assert done.events == rows
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -32,7 +32,7 @@ from schemas.store import CommitRecord
 from stream.cluster.current import announce, withdraw
 from stream.cluster.job import ClusterJob
 from stream.cluster.plan import Plan
-from stream.cluster.stages import Decode, ReadPartition
+from stream.cluster.stages import KeyedDecodeFn, ReadPartition
 from stream.cluster.submission import options
 from stream.commands.run import calm_collector, quiet_beam
 from stream.decode.decoder import Decoder
@@ -145,7 +145,7 @@ def read_there(config: StreamConfig, events: int, meter: type[Meter]) -> float:
             pipeline
             | beam.Create(plan.starts)
             | beam.ParDo(ReadPartition(plan))
-            | beam.ParDo(Decode(plan, config.graph)).with_output_types(tuple[str, MicroBatch])
+            | beam.ParDo(KeyedDecodeFn(plan, config.graph)).with_output_types(tuple[str, MicroBatch])
             | beam.ParDo(meter(folder))
         )
         result = pipeline.run()

@@ -55,7 +55,7 @@ class _Stage(beam.DoFn):  # type: ignore[misc]  # Beam has no types
         self._stages: Stages = held(self._name, object)  # type: ignore[assignment]  # a protocol
 
 
-class Decode(_Stage):
+class DecodeFn(_Stage):
     """Polls to micro-batches."""
 
     def process(self, element: RawBatch) -> Iterable[MicroBatch]:
@@ -63,7 +63,7 @@ class Decode(_Stage):
         return self._stages.decode(element)
 
 
-class SnapshotSink(_Stage):
+class AppendFn(_Stage):
     """Micro-batches to the log; emits every τ that a commit sealed."""
 
     def process(self, element: MicroBatch) -> Iterable[int]:
@@ -71,7 +71,7 @@ class SnapshotSink(_Stage):
         return self._stages.write(element)
 
 
-class LaneSink(_Stage):
+class WakeFn(_Stage):
     """Sealed snapshots to the lanes, which follow the log on threads of their own."""
 
     def process(self, element: int) -> Iterator[None]:
@@ -92,9 +92,9 @@ def build(pipeline: beam.Pipeline, starts: list[Start], names: HeldStages) -> No
         pipeline
         | "TopicPartitions" >> beam.Create(starts, reshuffle=False)
         | "ReadFromKafka" >> beam.ParDo(ReadFromKafka(names.reader))
-        | "Decode" >> beam.ParDo(Decode(names.stages))
-        | "SnapshotSink" >> beam.ParDo(SnapshotSink(names.stages))
-        | "LaneSink" >> beam.ParDo(LaneSink(names.stages))
+        | "Decode" >> beam.ParDo(DecodeFn(names.stages))
+        | "SnapshotSink" >> beam.ParDo(AppendFn(names.stages))
+        | "LaneSink" >> beam.ParDo(WakeFn(names.stages))
     )
 
 

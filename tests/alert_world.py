@@ -132,7 +132,7 @@ class World:
         patch.setitem(SnapshotSink.__init__.__kwdefaults__, "clock", lambda: self.now_s)
         advance = SnapshotSink.advance  # commits take none of the world's time, so they are waited for
         patch.setattr(SnapshotSink, "advance", lambda sink, *, wait: advance(sink, wait=True))
-        patch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
+        patch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
         patch.setattr(Predictions, "figures", lambda _: dict(self.figures))
         self.patch, self.speed, self.figures = patch, 1.0, dict(GOOD)
         # The process that runs the tests, and the disk under them, are busy with other tests too.

@@ -8,13 +8,13 @@ from dataclasses import replace
 import structlog
 
 from schemas.config import StreamConfig
-from stream.backfill import require_takeover
 from stream.cluster.current import announce, withdraw
 from stream.cluster.log_host import open_log
 from stream.cluster.plan import Plan
 from stream.cluster.submission import Submission
 from stream.cluster.totals import LogTotals
 from stream.held import hold, release
+from stream.job.backfill import require_takeover
 from stream.job.loop import Ran, StreamJob
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.reader import PartitionReader, Start

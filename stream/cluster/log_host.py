@@ -7,17 +7,13 @@ from contextlib import ExitStack
 import structlog
 
 from schemas.config import StreamConfig
-from schemas.store import CommitRecord
 from stream.cluster.current import is_current
 from stream.cluster.plan import Plan
-from stream.job.housekeeping import Housekeeping
-from stream.job.journal import Journal
+from stream.job.open_log import OpenLog
 from stream.job.room import RoomForCommits
-from stream.kafka.dead_letters import DeadLetters
-from stream.kafka.group_offsets import GroupOffsets
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink.snapshot_sink import log_header
 from stream.store.errors import LaneBusyError, OffsetGapError
 from stream.store.log.writer import LogWriter
 
@@ -70,27 +66,13 @@ class LogHost:
             stop=lambda: not is_current(config.store, plan.id),
             retried=lambda: metrics.restarted("disk"),
         )
-        self._letters: DeadLetters | None = None
         self.last_batch_s = time.monotonic()
         with ExitStack() as stack:
             self._writer = stack.enter_context(open_log(config))
             self._writer.topic_ids = dict(plan.topic_ids)
-            metrics.opened_log(self._writer.last, self._writer.totals.bytes)
-            self._journal = Journal(config.graph, config.store, self._writer.last)
-            self._journal.reading([(s.topic, s.partition, s.offset) for s in plan.starts], self._writer.last)
-            self._sink = SnapshotSink(self._writer, config, observer=metrics, beside=True)
-            stack.callback(self._sink.close)
-            for start in plan.starts:
-                self._sink.begin((start.topic, start.partition), start.offset)
-            self._sink.assign([(start.topic, start.partition) for start in plan.starts])
-            if config.kafka.dead_letters is not None:
-                self._letters = DeadLetters(config.kafka, self._writer)
-                stack.callback(self._letters.close)
-            self._offsets = GroupOffsets(config.kafka, config.kafka.group or f"freshet-{config.graph}")
-            stack.callback(self._offsets.close)
-            self._housekeeping = stack.enter_context(
-                Housekeeping(config, lambda: metrics.restarted("compaction"))
-            )
+            self._log = OpenLog(config, metrics, self._writer, self._room, stack)
+            self._log.begin(plan.starts)
+            self._log.keep_house(stack)
             self._open = stack.pop_all()
         _log.info("log opened", graph=config.graph, writer=self._writer.writer_id)
 
@@ -113,21 +95,17 @@ class LogHost:
             StoreError, OSError: As ``SnapshotSink.advance``; a full disk is waited for.
         """
         key = (batch.topic, batch.partition)
-        expected = self._sink.next_offset(key)
+        expected = self._log.sink.next_offset(key)
         if expected is None or batch.first_offset > expected:
             raise OffsetGapError(
                 f"topic {batch.topic} partition {batch.partition}: the log's next offset is {expected}, but a batch "
                 f"that begins at {batch.first_offset} came: a worker was lost with what lay between, and it is read "
                 "again; if this comes back at every restart, switch Flink's checkpoints off (the log needs none)"
             )
-        self._sink.offer(batch)
         if batch.skipped:
             self._metrics.skipped(batch.topic, batch.skipped)
         self._lag[key] = max(0, batch.high_watermark - batch.end_offset)
-        # While there is more to read, commits go on beside it.
-        wait = not any(self._lag.values())
-        record = self._room.made(lambda: self._sink.advance(wait=wait))
-        self._committed(record)
+        record = self._log.take_in(batch, self._lag.values())
         self.last_batch_s = time.monotonic()
         self._metrics.lag(self._lag)
         return [sealed.tau for sealed in record.sealed] if record is not None else []
@@ -140,14 +118,5 @@ class LogHost:
         """
         with self._open:
             if flush:
-                self._committed(self._sink.flush())
+                self._log.committed(self._log.sink.flush())
         _log.info("log closed", writer=self._writer.writer_id)
-
-    def _committed(self, record: CommitRecord | None) -> None:
-        if record is None:
-            return
-        self._journal.committed(record)
-        if self._letters is not None:
-            self._letters.committed()
-        self._offsets.committed(record.positions)
-        self._housekeeping.wake()

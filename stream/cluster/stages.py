@@ -72,7 +72,7 @@ class ReadPartition(_Stage):
         tracker.try_claim(None)
 
 
-class Decode(_Stage):
+class KeyedDecodeFn(_Stage):
     """Polls to micro-batches, keyed by graph."""
 
     def __init__(self, plan: Plan, graph: str) -> None:
@@ -85,7 +85,7 @@ class Decode(_Stage):
             yield self._graph, batch
 
 
-class SnapshotSink(_Stage):
+class KeyedAppendFn(_Stage):
     """Micro-batches to the log; emits every τ that a commit sealed, for each lane."""
 
     def __init__(self, plan: Plan, lanes: tuple[str, ...]) -> None:
@@ -102,7 +102,7 @@ class SnapshotSink(_Stage):
                 yield lane, tau
 
 
-class LaneSink(_Stage):
+class KeyedWakeFn(_Stage):
     """Sealed snapshots to a lane, which follows the log on a thread of its own."""
 
     def process(self, element: tuple[str, int], unused: Any = _PLACED_BY_KEY) -> Iterator[None]:
@@ -120,7 +120,9 @@ def build(pipeline: beam.Pipeline, plan: Plan) -> None:
         pipeline
         | "TopicPartitions" >> beam.Create(plan.starts)
         | "ReadFromKafka" >> beam.ParDo(ReadPartition(plan))
-        | "Decode" >> beam.ParDo(Decode(plan, config.graph)).with_output_types(tuple[str, MicroBatch])
+        | "Decode" >> beam.ParDo(KeyedDecodeFn(plan, config.graph)).with_output_types(tuple[str, MicroBatch])
     )
-    sealed = read | "SnapshotSink" >> beam.ParDo(SnapshotSink(plan, lanes)).with_output_types(tuple[str, int])
-    _ = sealed | "LaneSink" >> beam.ParDo(LaneSink(plan))
+    sealed = read | "SnapshotSink" >> beam.ParDo(KeyedAppendFn(plan, lanes)).with_output_types(
+        tuple[str, int]
+    )
+    _ = sealed | "LaneSink" >> beam.ParDo(KeyedWakeFn(plan))

@@ -54,8 +54,8 @@ def backfill(
     from stream.store.errors import StoreError
 
     def body() -> None:
-        from stream.backfill import backfill as begin
         from stream.decode.file_columns import FileColumns
+        from stream.job.backfill import backfill as begin
 
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, config_file)

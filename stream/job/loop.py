@@ -7,23 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from schemas.config import Lane, StreamConfig
-from schemas.store import CommitRecord
-from stream.backfill import require_takeover
-from stream.background import ClosedTogether
 from stream.held import hold, release
+from stream.job.backfill import require_takeover
 from stream.job.decoding import Decoding
 from stream.job.fit import require_fit
-from stream.job.housekeeping import Housekeeping
-from stream.job.journal import Journal
 from stream.job.lane_threads import LaneThread
+from stream.job.open_log import OpenLog
 from stream.job.room import RoomForCommits
 from stream.job.standby import Standby, StoppedEarly
 from stream.kafka.answers import Answers
 from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.client import NoBrokerError
-from stream.kafka.dead_letters import DeadLetters
 from stream.kafka.discovery import TopicWatch
-from stream.kafka.group_offsets import GroupOffsets
 from stream.kafka.present import Present
 from stream.kafka.reader import ASK_S, PartitionReader
 from stream.metrics import StreamMetrics
@@ -33,7 +28,7 @@ from stream.service.failure import Failure
 from stream.service.full_disk import room_to_begin
 from stream.service.heartbeat import beat
 from stream.service.memory import give_back_memory
-from stream.sink.snapshot_sink import SnapshotSink, log_header
+from stream.sink.snapshot_sink import log_header
 from stream.store.log.writer import LogWriter
 
 STALLED_S = 60.0
@@ -106,11 +101,7 @@ class StreamJob:
         self._decoding = Decoding(config, self._present, wait, metrics.clock_error)
         self._reader: PartitionReader | None = None
         self._lanes: list[LaneThread] = []
-        self._letters: DeadLetters | None = None
-        self._offsets: GroupOffsets | None = None
-        self._sink: SnapshotSink
-        self._housekeeping: Housekeeping
-        self._journal: Journal
+        self._log: OpenLog
         self._topics: TopicWatch
         self._answers: Answers | None = None  # of a reader that is being made
         self._stopping = self._idle = False
@@ -191,22 +182,12 @@ class StreamJob:
                     self._alone.alone(lambda: LogWriter.open(config.store, log_header(config)))
                 )
             require_takeover(config, writer)
-            self._metrics.opened_log(writer.last, writer.totals.bytes)
-            self._journal = Journal(config.graph, config.store, writer.last)
-            self._sink = SnapshotSink(writer, config, observer=self._metrics, beside=True)
-            stack.callback(self._sink.close)
-            brokers = stack.enter_context(ClosedTogether())
-            if config.kafka.dead_letters is not None:
-                self._letters = brokers.add(DeadLetters(config.kafka, writer))
-            self._offsets = brokers.add(
-                GroupOffsets(config.kafka, config.kafka.group or f"freshet-{config.graph}")
-            )
+            self._log = OpenLog(config, self._metrics, writer, self._room, stack)
+            brokers = self._log.brokers
             with room_to_begin(config.store):
                 for lane in config.lanes:
                     self._lanes.append(stack.enter_context(self._alone.alone(partial(self._lane, lane))))
-            self._housekeeping = stack.enter_context(
-                Housekeeping(config, lambda: self._metrics.restarted("compaction"))
-            )
+            self._log.keep_house(stack)
             hold(self._names.stages, self)
             stack.callback(release, self._names.stages)
             self._topics = brokers.add(TopicWatch(config.kafka, writer.topic_ids))
@@ -263,7 +244,7 @@ class StreamJob:
                 try:
                     reader = PartitionReader(
                         self._config.kafka,
-                        self._sink.next_offset,
+                        self._log.sink.next_offset,
                         self._metrics.skipped,
                         ask_quiet_s=min(ASK_S, self._config.snapshots.idle_timeout_s / 2),
                     )
@@ -296,12 +277,8 @@ class StreamJob:
             self._reader = reader
             if self._stopping:  # asked for before there was a reader to tell
                 reader.stop.set()
-            for start in reader.starts:
-                self._sink.begin((start.topic, start.partition), start.offset)
-            self._journal.reading([(s.topic, s.partition, s.offset) for s in reader.starts], writer.last)
-            partitions = [(start.topic, start.partition) for start in reader.starts]
-            self._sink.assign(partitions)
-            self._topics.reading(partitions)
+            self._log.begin(reader.starts)
+            self._topics.reading([(start.topic, start.partition) for start in reader.starts])
             if self._topics.lost is not None:
                 return arrival_s
             writer.topic_ids = self._topics.ids
@@ -313,7 +290,7 @@ class StreamJob:
                 raise self._failure or reader.failure or error from error
             finally:
                 release(self._names.reader)
-            self._committed(self._room.made(self._sink.flush))
+            self._log.commit(self._log.sink.flush)
             return reader.last_arrival_s
         finally:
             self._reader = None
@@ -323,12 +300,8 @@ class StreamJob:
         reader = self._reader
         assert reader is not None
         begun_s = time.monotonic()
-        self._sink.offer(batch)
         lag = reader.lag()
-        # While there is more to read, commits go on beside reading.
-        wait = not any(lag.values())
-        record = self._room.made(lambda: self._sink.advance(wait=wait))
-        self._committed(record)
+        record = self._log.take_in(batch, lag.values())
         now = time.monotonic()
         self._last_round_s = now
         beat()
@@ -349,16 +322,6 @@ class StreamJob:
             reader.stop.set()
         return [sealed.tau for sealed in record.sealed] if record is not None else []
 
-    def _committed(self, record: CommitRecord | None) -> None:
-        if record is None:
-            return
-        self._journal.committed(record)
-        if self._letters is not None:
-            self._letters.committed()
-        if self._offsets is not None:
-            self._offsets.committed(record.positions)
-        self._housekeeping.wake()
-
     def _busy_s(self) -> float:
         """Seconds from the first poll to the last message's being in the log or waiting for its commit."""
         if self._first_poll_s is None or self._busy_until_s is None:
@@ -368,15 +331,15 @@ class StreamJob:
     def _finish(self, writer: LogWriter) -> float:
         """The last commit, dead letters and lanes; returns the seconds of the commit."""
         begun_s = time.monotonic()
-        record = self._room.made(self._sink.seal_all if self._idle else self._sink.flush)
-        self._committed(record)
+        sink, letters = self._log.sink, self._log.letters
+        record = self._log.commit(sink.seal_all if self._idle else sink.flush)
         seconds = time.monotonic() - begun_s if record is not None else 0.0
-        if self._letters is not None:
+        if letters is not None:
             asked_to_stop = self._stopping
-            self._letters.drain(
+            letters.drain(
                 DRAIN_S if self._idle else STOP_DRAIN_S, stop=lambda: self._stopping and not asked_to_stop
             )
-            self._room.made(self._sink.flush)  # records which are published
+            self._room.made(sink.flush)  # records which are published
         if self._idle:
             for lane in self._lanes:
                 lane.wake()  # all at once, then wait for each

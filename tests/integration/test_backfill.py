@@ -28,7 +28,7 @@ from streaming import (
 )
 
 from schemas.config import StreamConfig
-from stream.backfill import backfill
+from stream.job.backfill import backfill
 from stream.service.failure import Failure
 from stream.snapshots.border import HISTORY
 from stream.store.errors import OffsetGapError, StoreError

@@ -18,9 +18,9 @@ from test_stream_lanes import reached
 from test_topic_changes import read_of
 
 from schemas.config import StreamConfig
-from stream.backfill import backfill
 from stream.cluster import worker as worker_module
 from stream.cluster.job import ClusterJob
+from stream.job.backfill import backfill
 from stream.kafka.broker_clock import BrokerClock
 from stream.service.failure import Failure
 from stream.store.log.reader import LogReader

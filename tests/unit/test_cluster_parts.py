@@ -193,7 +193,7 @@ class NoOffsets:
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
     """A job of one topic partition, begun at offset 10, whose configuration this process holds."""
-    monkeypatch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
+    monkeypatch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
     config = stream_config(str(tmp_path), commit_every_s=3600)
     config = config.model_copy(update={"metrics": config.metrics.model_copy(update={"port": 0})})
     plan = Plan.of(config, [Start("a", 0, 10, 30)])
@@ -291,7 +291,7 @@ def test_a_failure_while_writing_has_the_log_opened_anew(plan: Plan, tmp_path: P
 def test_a_log_that_has_snapshots_wakes_the_lanes_when_it_is_opened(plan: Plan, tmp_path: Path) -> None:
     host = hosted(plan)
     host.write(batch(10, 12))
-    assert host._sink.seal_all() is not None
+    assert host._log.sink.seal_all() is not None
     host.close()
     worker = workers.acquire(plan)
     assert worker.write(batch(12, 12)) == [5]
@@ -323,7 +323,7 @@ def test_totals_count_what_was_committed_since_they_began(plan: Plan, tmp_path: 
     assert (totals.events, totals.snapshots) == (0, 0)
     host = hosted(plan)
     host.write(batch(13, 20))
-    assert host._sink.seal_all() is not None
+    assert host._log.sink.seal_all() is not None
     host.close()
     assert totals.refresh()
     assert not totals.refresh()

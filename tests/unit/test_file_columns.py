@@ -133,7 +133,7 @@ def test_backfill_takes_columns_and_keeps_to_them(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stream.commands.backfill.configure_logs", lambda **_: None)
-    monkeypatch.setattr("stream.backfill.topic_bounds", lambda _: [])
+    monkeypatch.setattr("stream.job.backfill.topic_bounds", lambda _: [])
 
     def begin(store: str, file: Path, *options: str) -> Any:
         content = configuration(tmp_path / store, "127.0.0.1:1", "edges", snapshots={"interval_s": 3600})

@@ -19,7 +19,7 @@ def test_the_end_of_an_outage_that_a_cycle_meets_while_it_connects_counts_as_an_
 ) -> None:
     config = StreamConfig(**configuration(tmp_path / "store", "127.0.0.1:1", "edges"))
     job = loop.StreamJob(config, StreamMetrics(config), until_idle_s=2.0)
-    job._sink = SimpleNamespace(next_offset=None)  # type: ignore[assignment]
+    job._log = SimpleNamespace(sink=SimpleNamespace(next_offset=None))  # type: ignore[assignment]
     job._begun = True
     silent = 2
 

@@ -35,7 +35,7 @@ from trainer.session.checkpoint import Checkpoints
 @pytest.fixture
 def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LogHost]]:
     """Opens the log of a store as a worker does; a job whose configuration this process holds."""
-    monkeypatch.setattr("stream.cluster.log_host.GroupOffsets", NoOffsets)
+    monkeypatch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
     held: list[str] = []
 
     def opened(store: str) -> LogHost:
@@ -54,9 +54,9 @@ def drive_on_a_cluster(store: str, hosted: Callable[[str], LogHost]) -> None:
     """What a worker does with batches that come again after each failure, from where the log says."""
     host = hosted(store)
     try:
-        while (first := host._sink.next_offset(KEY) or 0) < MESSAGES:
+        while (first := host._log.sink.next_offset(KEY) or 0) < MESSAGES:
             host.write(poll(*KEY, messages(first, first + 1), first=first, end=first + 1))
-        host._room.made(host._sink.seal_all)
+        host._room.made(host._log.sink.seal_all)
     except BaseException:
         host.close(flush=False)
         raise

@@ -1,0 +1,106 @@
+"""A graph's log in the process that writes it: what takes micro-batches in, and what follows each commit."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+
+from schemas.config import StreamConfig
+from schemas.store import CommitRecord
+from stream.background import ClosedTogether
+from stream.job.housekeeping import Housekeeping
+from stream.job.journal import Journal
+from stream.job.room import RoomForCommits
+from stream.kafka.dead_letters import DeadLetters
+from stream.kafka.group_offsets import GroupOffsets
+from stream.kafka.reader import Start
+from stream.metrics import StreamMetrics
+from stream.microbatch import MicroBatch
+from stream.sink.snapshot_sink import SnapshotSink
+from stream.store.log.writer import LogWriter
+
+
+class OpenLog:
+    """The one host of a log, of a job in this process and of a worker on a cluster.
+
+    After each commit dead letters and group offsets are sent from threads of their own, and housekeeping is woken.
+
+    Args:
+        config: Of the stream.
+        metrics: Told of everything.
+        writer: The log.
+        room: Waits where the disk has no room for a commit.
+        stack: Closes everything in its order, what talks to brokers together.
+
+    Raises:
+        Failure: The dead letters' topic can't be made.
+
+    Attributes:
+        sink: What takes batches in.
+        brokers: Closes what talks to brokers.
+        letters: Refused messages on their way to their topic; None: they stay in the log.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        metrics: StreamMetrics,
+        writer: LogWriter,
+        room: RoomForCommits,
+        stack: ExitStack,
+    ) -> None:
+        self._config, self._metrics, self.writer, self._room = config, metrics, writer, room
+        metrics.opened_log(writer.last, writer.totals.bytes)
+        self._journal = Journal(config.graph, config.store, writer.last)
+        self.sink = SnapshotSink(writer, config, observer=metrics, beside=True)
+        stack.callback(self.sink.close)
+        self.brokers = stack.enter_context(ClosedTogether())
+        self.letters: DeadLetters | None = None
+        if config.kafka.dead_letters is not None:
+            self.letters = self.brokers.add(DeadLetters(config.kafka, writer))
+        group = config.kafka.group or f"freshet-{config.graph}"
+        self._offsets = self.brokers.add(GroupOffsets(config.kafka, group))
+        self._housekeeping: Housekeeping | None = None
+
+    def keep_house(self, stack: ExitStack) -> None:
+        """Compact beside it from now on, until the stack ends."""
+        again = self._metrics.restarted
+        self._housekeeping = stack.enter_context(Housekeeping(self._config, lambda: again("compaction")))
+
+    def begin(self, starts: Sequence[Start]) -> None:
+        """Read these topic partitions from these offsets on."""
+        for start in starts:
+            self.sink.begin((start.topic, start.partition), start.offset)
+        self._journal.reading([(s.topic, s.partition, s.offset) for s in starts], self.writer.last)
+        self.sink.assign([(start.topic, start.partition) for start in starts])
+
+    def take_in(self, batch: MicroBatch, lag: Iterable[int]) -> CommitRecord | None:
+        """Take one micro-batch in, and commit if that is due.
+
+        Args:
+            batch: The next of its topic partition.
+            lag: Messages unread, by topic partition: while there are any, commits go on beside reading.
+
+        Returns:
+            The commit, where one was made.
+
+        Raises:
+            Failure: The disk is full, and the job was told to end.
+            StoreError, OSError: As ``SnapshotSink.advance``; a full disk is waited for.
+        """
+        self.sink.offer(batch)
+        wait = not any(lag)
+        return self.commit(lambda: self.sink.advance(wait=wait))
+
+    def commit(self, make: Callable[[], CommitRecord | None]) -> CommitRecord | None:
+        """Have the sink commit, once there is room, and tell those who wait for it."""
+        return self.committed(self._room.made(make))
+
+    def committed(self, record: CommitRecord | None) -> CommitRecord | None:
+        """Tell those who wait for a commit of one; returns it."""
+        if record is not None:
+            self._journal.committed(record)
+            if self.letters is not None:
+                self.letters.committed()
+            self._offsets.committed(record.positions)
+            if self._housekeeping is not None:
+                self._housekeeping.wake()
+        return record
