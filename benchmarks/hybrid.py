@@ -40,7 +40,7 @@ HORIZON, WINDOW, BATCHES = 16, 4, 200
 WEEK_US = 7 * 86_400_000_000
 SNAPSHOTS, VERTICES = [0.1, 0.2, 0.3], [0.01, 0.05, 0.1]
 FIXED = [(0.1, 0.01), (0.1, 0.1), (0.2, 0.05), (0.3, 0.01), (0.3, 0.1)]
-"""The middle size and the outer ones."""
+"""The middle size and the outer ones; of the adjuster ``fixed`` the second."""
 BASE = "snapshot batches, 20 %"
 
 

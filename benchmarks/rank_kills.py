@@ -1,11 +1,10 @@
 """kill -9 of one rank, again and again, under torchrun: python benchmarks/rank_kills.py [--kills 20] [--strategy pac].
 
-``freshet-trainer run`` with the strategy ``pac`` on a ``sep`` lane of invented meetings, or with ``snapshot`` or ``group`` on a
-``hash`` lane, started by torchrun. Whenever a
-snapshot more has been scored, one rank drawn by chance is killed after a random part of a second; torchrun starts all of
-them again. A kill is *recovered* if another snapshot was scored afterwards within two minutes. Then the run goes on to
-its end, and every figure of its scores is compared with those of a run that nobody disturbed. Exit code 1 if a kill is
-not recovered, or a figure differs.
+``freshet-trainer run`` with the strategy ``pac`` on a ``sep`` lane of invented meetings, or with ``snapshot``, ``group`` or
+``hybrid`` on a ``hash`` lane, started by torchrun. Whenever a snapshot more has been scored, one rank drawn by chance is
+killed after a random part of a second; torchrun starts all of them again. A kill is *recovered* if another snapshot was
+scored afterwards within two minutes. Then the run goes on to its end, and every figure of its scores is compared with those
+of a run that nobody disturbed. Exit code 1 if a kill is not recovered, or a figure differs.
 """
 
 import argparse
@@ -50,6 +49,13 @@ KEYS: dict[str, dict[str, Any]] = {
     "pac": {"lane": "sep", "model": "tgn-history", "strategy_params": {"shuffle_every": 4}},
     "snapshot": {"lane": "hash", "model": "cdgcn", "strategy_params": {"blocks": 2}, "window": 6},
     "group": {"lane": "hash", "model": "wdgcn", "window": 3, "horizon": 8},
+    "hybrid": {
+        "lane": "hash",
+        "model": "tgcn",
+        "window": 3,
+        "horizon": 8,
+        "strategy_params": {"average": "delayed"},
+    },
 }
 
 

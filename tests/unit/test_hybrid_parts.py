@@ -214,8 +214,8 @@ def test_the_bandit_finds_the_size_that_learns_most_in_a_second() -> None:
     assert chosen[100:].count(4) > 150
 
 
-def test_a_fixed_size_is_the_middle_one() -> None:
-    assert SIZES[ADJUSTERS["fixed"](SIZES, 0).choose()] == (0.2, 0.2)
+def test_a_fixed_size_has_the_fewest_snapshots_and_the_most_vertices() -> None:
+    assert SIZES[ADJUSTERS["fixed"](SIZES, 0).choose()] == (0.1, 0.2)
 
 
 def test_the_network_follows_the_gradient_of_its_error_and_explores_less_and_less() -> None:

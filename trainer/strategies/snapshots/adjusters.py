@@ -68,7 +68,7 @@ class Fixed:
     """One size.
 
     Args:
-        sizes: Shares of snapshots and vertices; the middle one of each list is taken, which of one is that one.
+        sizes: Shares of snapshots and vertices; the fewest snapshots with the most vertices are taken.
         seed: Unused.
     """
 
@@ -81,8 +81,7 @@ class Fixed:
         return 0.0
 
     def __init__(self, sizes: list[tuple[float, float]], seed: int) -> None:
-        snapshots, vertices = (sorted({size[of] for size in sizes}) for of in (0, 1))
-        self._action = sizes.index((snapshots[len(snapshots) // 2], vertices[len(vertices) // 2]))
+        self._action = min(range(len(sizes)), key=lambda at: (sizes[at][0], -sizes[at][1]))
 
     def choose(self) -> int:
         """See ``Adjuster.choose``."""

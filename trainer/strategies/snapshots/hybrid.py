@@ -55,7 +55,7 @@ class HybridOptions:
     Attributes:
         snapshots: Shares of the horizon that a batch may have, in (0, 1]; with ``vertices`` they are the sizes to choose from.
         vertices: Shares of the nodes that are asked about, likewise.
-        adjuster: Who chooses the size: ``fixed`` (the middle one of each list), ``random``, ``bandit``, ``dqn``.
+        adjuster: Who chooses the size: ``fixed`` (fewest snapshots, most vertices), ``random``, ``bandit``, ``dqn``.
         steps: Optimiser steps a pass over a snapshot, of each rank. 0: until ``seconds_per_snapshot`` have passed.
         seconds_per_snapshot: A pass ends after so many seconds, if ``steps`` are not taken before. 0: never.
         average: When ranks average their weights: ``every_steps``, ``every_s`` (as published), or ``delayed``: every so many
