@@ -72,8 +72,8 @@ def live(count: int, first: int = 0) -> list[bytes | None]:
 
 def taken_in(running: Running, topic: str) -> int:
     """Committed or not."""
-    sink = getattr(running.job, "_sink", None)
-    return 0 if sink is None else sink.next_offset((topic, 0)) or 0
+    log = getattr(running.job, "_log", None)
+    return 0 if log is None else log.sink.next_offset((topic, 0)) or 0
 
 
 def error_s(url: str) -> float:
