@@ -93,7 +93,7 @@ def followed(
 def batches_of(session: Session, book: LessonBook, newest: Any, length: int, *, uniform: bool) -> list[Any]:
     """Edges of so many batches of the middle size, whose windows are the same on all ranks."""
     maker = session.strategy._maker
-    maker.open(book.with_newest(newest), np.empty(0, np.int64))
+    maker.open([(each, session.strategy._own(each)) for each in book.with_newest(newest)])
     taus, found = maker.taus, []
     draws = np.random.default_rng(0)
     for number in range(BATCHES):
@@ -131,7 +131,7 @@ def generator(store: Path, name: str) -> None:
     for task in ("node-regression", "link-prediction"):
         session, book, newest = followed(store, Ranks(), task=task, steps=32, adjuster="fixed")
         maker = session.strategy._maker
-        maker.open(book.with_newest(newest), np.empty(0, np.int64))
+        maker.open([(each, session.strategy._own(each)) for each in book.with_newest(newest)])
         taus, rates = maker.taus, []
         for size in (0, 4, 8):
             length = max(1, round(maker._sizes[size][0] * HORIZON))
@@ -167,7 +167,7 @@ def memory(store: Path, name: str) -> None:
             params = {"snapshots": sizes[0], "vertices": sizes[1]}
             session, book, newest = followed(store, Ranks(), model=model, newest_share=1.0, **params)
             maker = session.strategy._maker
-            maker.open(book.with_newest(newest), np.empty(0, np.int64))
+            maker.open([(each, session.strategy._own(each)) for each in book.with_newest(newest)])
             taus, length = maker.taus, max(1, round(sizes[0][0] * HORIZON))
             batch = maker.make(Recipe(0, taus[-1 - length], length, taus[-1], 0))
             with SavedBytes(list(session.model.parameters())) as saved:

@@ -184,13 +184,14 @@ def test_without_the_clock_a_run_is_bit_equal_and_so_is_its_continuation(
         session = session_of(lane, ranks, **params)
         session.restore(copy.deepcopy(state))
         book = book_of(session)
-        book.restore(lessons)
+        book.restore(copy.deepcopy(lessons))
         passes(session, book, first=5)
         return weights(session)
 
     once, begins = on_ranks(straight), on_ranks(begin)
     state = begins[0][0]
-    resumed = on_ranks(lambda ranks: resume(ranks, state, begins[ranks.rank][1]))
+    lessons = begins[0][1]  # a checkpoint has those of rank 0
+    resumed = on_ranks(lambda ranks: resume(ranks, state, lessons))
     for found in resumed:
         require_same_bits(found, once[0])
 

@@ -57,21 +57,17 @@ class BatchMaker:
         }
         self._loads = {tau: loads for tau, loads in self._loads.items() if tau in taus}
 
-    def open(self, lessons: Sequence[Lesson], held: Int64) -> None:
+    def open(self, lessons: Sequence[tuple[Lesson, Int64]]) -> None:
         """Take in the lessons that are learned from now on.
 
         Args:
-            lessons: This rank's, the newest last.
-            held: int64, ascending: items of the newest that are not learned.
+            lessons: Each with those of its items that are learned, int64, ascending; the newest last.
         """
         taus = list(self._graphs)
         self._asked, self._windows = {}, {}
-        for lesson in lessons:
+        for lesson, items in lessons:
             if lesson.tau not in taus[1:]:
                 continue
-            items = np.arange(len(lesson))
-            if lesson is lessons[-1]:
-                items = np.setdiff1d(items, held, assume_unique=True)
             before = taus[taus.index(lesson.tau) - 1]
             if before not in self._loads:
                 self._loads[before] = self._graphs[before].loads(self.hops)

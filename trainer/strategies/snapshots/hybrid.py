@@ -123,6 +123,9 @@ class HybridStrategy(WindowedStrategy):
 
     name: ClassVar[str] = "hybrid"
     reads_timeline: ClassVar[bool] = True
+    learns_all: ClassVar[bool] = (
+        True  # a checkpoint has the former lessons of rank 0 alone, so those have every item
+    )
     Options: ClassVar[type] = HybridOptions
 
     def __init__(self, setting: Setting, options: HybridOptions) -> None:
@@ -210,7 +213,12 @@ class HybridStrategy(WindowedStrategy):
         self._reservoir.slide(taus, draws)
         self._generator.retain(self._reservoir.recipes())
         held = self._held_out(newest, epoch)
-        self._maker.open(lessons, held)
+        self._maker.open(
+            [
+                (each, np.setdiff1d(self._own(each), held) if each is newest else self._own(each))
+                for each in lessons
+            ]
+        )
         exam = self._exam(newest, held)
         limit_s = self._options.seconds_per_snapshot
         self._model.train()
@@ -256,7 +264,7 @@ class HybridStrategy(WindowedStrategy):
 
     def _first(self, lesson: Lesson, began: float) -> StepReport:
         """A pass over the first snapshot, before which nothing is known: one step over all of it."""
-        items = np.arange(len(lesson))
+        items = self._own(lesson)
         batch = replace(self._maker.batch([], [(0, *lesson.part(items))]), items=items, targets=len(items))
         self._averager.begin()
         self.learner.step(self._loss(batch), 1 / max(batch.queries, 1))
@@ -269,8 +277,17 @@ class HybridStrategy(WindowedStrategy):
         if not self._adjuster.judges:
             return np.empty(0, np.int64)
         draw = np.random.default_rng([self._seed, self._ranks.rank, newest.tau % (1 << 63), epoch, 4])
-        count = min(len(newest) // HELD_OUT, MOST_HELD)
-        return np.sort(draw.choice(len(newest), count, replace=False))
+        own = self._own(newest)
+        return np.sort(draw.choice(own, min(len(own) // HELD_OUT, MOST_HELD), replace=False))
+
+    def _own(self, lesson: Lesson) -> Int64:
+        """Items of a lesson that this rank learns, int64, ascending: those that ask about its nodes of that snapshot."""
+        assert self._view is not None
+        asked, _ = lesson.part(np.arange(len(lesson)))
+        first = asked.ends[0][: len(lesson)]
+        tau = lesson.tau if lesson.tau in self._view.taus else None
+        mine = owned_by_parts(self._view, int(first.max(initial=-1)) + 1, self._ranks, tau)
+        return np.flatnonzero(mine[first])
 
     def _exam(self, newest: Lesson, held: Int64) -> Callable[[], float | None]:
         """The mean loss of held-out questions of all ranks, after the window before the newest snapshot; a collective."""

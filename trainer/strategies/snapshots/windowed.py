@@ -107,10 +107,15 @@ def lane_refusal(name: str, lane: LaneHeader | None, ranks: int) -> str | None:
     return None
 
 
-def owned_by_parts(view: GraphView, num_nodes: int, ranks: Ranks) -> NDArray[np.bool_]:
-    """Nodes of this rank, bool (num_nodes,): part k belongs to rank k mod ranks, and a node of no part to rank id mod ranks."""
+def owned_by_parts(
+    view: GraphView, num_nodes: int, ranks: Ranks, tau: int | None = None
+) -> NDArray[np.bool_]:
+    """Nodes of this rank in a snapshot, by default the newest, bool (num_nodes,).
+
+    Part k belongs to rank k mod ranks, and a node of no part to rank id mod ranks.
+    """
     part = np.arange(num_nodes)
-    owner = view.owner(view.taus[-1])
+    owner = view.owner(view.taus[-1] if tau is None else tau)[:num_nodes]
     part[: len(owner)] = np.where(owner >= 0, owner, part[: len(owner)])
     mine: NDArray[np.bool_] = part % ranks.size == ranks.rank
     return mine
