@@ -27,6 +27,7 @@ import yaml
 
 from schemas.config import Kafka, Topic
 from schemas.events import event_schema
+from stream.decode.formats.interface import MessageFormat, create_format
 from stream.kafka.client import client_settings
 from stream.kafka.producer import replay
 from stream.kafka.topics import ensure_topic
@@ -65,7 +66,13 @@ def measure(folder: Path, data: Path, address: str, arguments: argparse.Namespac
     stop, sent = threading.Event(), [0]
     ensure_topic(settings, address, "warm", 1)
     warm = configuration(folder / "warm", address, "warm")
-    replay(edges(1, 0, 2_000), settings=settings, bootstrap=address, topic="warm")
+    replay(
+        edges(1, 0, 2_000),
+        settings=settings,
+        bootstrap=address,
+        topic="warm",
+        message_format=json_of(address),
+    )
     # One whole run, so that no kill meets the compiler.
     subprocess.run([*JOB, str(warm), "--until-idle", "1"], check=True, capture_output=True)
     producer = threading.Thread(target=produce, args=(settings, address, topic, arguments.seed, stop, sent))
@@ -146,8 +153,21 @@ def produce(
     """Edges in order of time, a few seconds' worth at a time, until told to stop."""
     while not stop.is_set():
         events = edges(seed + sent[0], sent[0], EVENTS_A_REPLAY)
-        replay(events, settings=settings, bootstrap=address, topic=topic, rate=EVENTS_PER_S)
+        replay(
+            events,
+            settings=settings,
+            bootstrap=address,
+            topic=topic,
+            rate=EVENTS_PER_S,
+            message_format=json_of(address),
+        )
         sent[0] += len(events)
+
+
+def json_of(address: str) -> MessageFormat:
+    """JSON with Freshet's own fields."""
+    topic = Topic(name="edges")
+    return create_format(topic, Kafka(bootstrap=address, topics=[topic]), "int")
 
 
 def edges(seed: int, first: int, rows: int) -> pa.Table:

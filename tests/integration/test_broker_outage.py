@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from decoding import message_format
 from kafka import KafkaProducer
 from kafka_broker import broker, kafka  # noqa: F401  the fixture skips where no broker can be run
 from streaming import (
@@ -170,7 +171,13 @@ def test_a_broker_that_restarts_in_mid_stream_costs_no_event_and_doubles_none(
     file = interactions(tmp_path / "events.parquet", events=3_000)
     topic = fresh_topic(own.address)
     events = read_events(tmp_path / "events.parquet").events
-    options = {"settings": settings(own.address), "bootstrap": own.address, "topic": topic, "rate": 500.0}
+    options = {
+        "settings": settings(own.address),
+        "bootstrap": own.address,
+        "topic": topic,
+        "rate": 500.0,
+        "message_format": message_format("json"),
+    }
     producer = threading.Thread(target=replay, args=(events,), kwargs=options)
     # Cycles end in the outage, too.
     config = StreamConfig(**configuration(tmp_path / "store", own.address, topic, cycle_s=1.0))

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from decoding import message_format
 from forked import Commands
 from real_data import real_file
 from streaming import configuration, contents, fresh_topic, settings, written
@@ -34,7 +35,12 @@ def test_twenty_kills_leave_the_log_of_an_uninterrupted_run(
     share, commits = -(-len(events) // KILLS), [0]
     for kill in range(KILLS):
         # Events keep coming while the job is killed, however fast or slow this machine is.
-        options = {"settings": settings(kafka), "bootstrap": kafka, "topic": topic}
+        options = {
+            "settings": settings(kafka),
+            "bootstrap": kafka,
+            "topic": topic,
+            "message_format": message_format("json"),
+        }
         part = events.slice(kill * share, share)
         producer = threading.Thread(target=replay, args=(part,), kwargs=options | {"rate": 10_000.0})
         log = tmp_path / f"{kill}.log"
