@@ -15,13 +15,12 @@ from stream.service.failure import Failure
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.crash import CRASH_POINTS
 from stream.store.errors import StoreError
-from stream.store.files import data as files
-from stream.store.files import records
 from stream.store.lane import writer as lane_writer
 from stream.store.lane.writer import LaneWriter
 from stream.store.log import writer as log_writer
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
+from stream.store.places import folder, folder_staging
 from stream.store.verify.store import verify
 
 BEFORE_ITS_NAME = CRASH_POINTS[CRASH_POINTS.index("commit.begun") : CRASH_POINTS.index("record.linked")]
@@ -72,7 +71,7 @@ def sealed(store: Path) -> list[Any]:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
     monkeypatch.setattr(room, "RETRY_S", 0.0)
-    return FullDisk(monkeypatch, files, records, log_writer, lane_writer)
+    return FullDisk(monkeypatch, folder_staging, folder, log_writer, lane_writer)
 
 
 @pytest.mark.parametrize("step", BEFORE_ITS_NAME)
