@@ -163,8 +163,8 @@ def _moved_pairs(before: Rows, after: Rows) -> Rows:
 class DebeziumFormat(Envelope):
     """Debezium's events in JSON, with or without their schema around them.
 
-    The scanner reads a message once for each row that it may have: what a message may be is told by a look for
-    ``"d"`` and ``"u"``, what it is by the scanner.
+    The scanner reads a message once for each row that it may have. A look for ``"d"`` and ``"u"`` tells which operations
+    are possible; the scanner then tells which one it is.
     """
 
     name: ClassVar[str] = "debezium"

@@ -116,7 +116,7 @@ class FolderPath(PosixPath):
     def names(self) -> list[str]:
         """See ``Place.names``. A lane of long life has a hundred thousand."""
         try:
-            return os.listdir(self)  # noqa: PTH208  a Path an entry takes ten times as long
+            return os.listdir(self)  # noqa: PTH208  one Path per entry takes ten times as long
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -157,6 +157,6 @@ class FolderPath(PosixPath):
 def _has_link(path: str, steps: Sequence[str]) -> bool:
     for step in steps:
         path = f"{path}{os.sep}{step}"
-        if os.path.islink(path):  # noqa: PTH114  a Path an step takes longer than the look
+        if os.path.islink(path):  # noqa: PTH114  one Path per step takes longer than the look
             return True
     return False
