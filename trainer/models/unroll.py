@@ -54,7 +54,12 @@ class Layout(Protocol):
 
 
 def unroll(
-    stages: Sequence[Stage], layout: Layout, carry: Sequence[Carry] | None = None, *, last: bool = False
+    stages: Sequence[Stage],
+    layout: Layout,
+    carry: Sequence[Carry] | None = None,
+    *,
+    last: bool = False,
+    nodes: Tensor | None = None,
 ) -> tuple[Tensor, list[Carry]]:
     """Pass a block of snapshots through a model's stages.
 
@@ -63,11 +68,14 @@ def unroll(
         layout: Who holds which rows. All ranks call this with layouts of one kind.
         carry: Of the block before, an entry per stage; None: this is the first block.
         last: Whether only the newest snapshot's rows are wanted.
+        nodes: int64, places of the nodes whose rows are wanted; None: all. Time stages at the end pass over these only, and
+            their carries are of these.
 
     Returns:
         Rows (t, n, d') of the last stage by node (t = 1 for ``last``), and each stage's carry.
     """
     x, kept, by_node = layout.inputs(), [], False
+    ending = _time_from(stages)
     newest_from = _newest_from(stages) if last else len(stages)
     rows = there = None
     for number, stage in enumerate(stages):
@@ -78,6 +86,8 @@ def unroll(
                 rows, there = layout.to_nodes(x)
             assert rows is not None
             assert there is not None
+            if nodes is not None and number == ending:
+                rows, there = rows.index_select(1, nodes), there.index_select(1, nodes)
             rows, after = (stage.last if newest_only else stage)(rows, there, before)
             by_node = True
         else:
@@ -95,8 +105,60 @@ def unroll(
         kept.append(after)
     if not by_node:
         rows = layout.embeddings(x)
+        if nodes is not None:
+            rows = rows.index_select(1, nodes)
     assert rows is not None
     return rows[-1:] if last else rows, kept
+
+
+class WindowedLayout(Layout, Protocol):
+    """A layout of more snapshots than one window has."""
+
+    def window(self, places: range, rows: Rows) -> Layout:
+        """The layout of some of its snapshots.
+
+        Args:
+            places: Of those snapshots.
+            rows: Of all snapshots, as graph stages take them; those of the window are its inputs.
+        """
+        ...
+
+
+def unroll_windows(
+    stages: Sequence[Stage], layout: WindowedLayout, windows: Sequence[range], nodes: Sequence[Tensor]
+) -> list[Tensor]:
+    """Embeddings after each of several windows, each with a state that begins at zero.
+
+    The graph stages before the first stage along time see each snapshot by itself, so a snapshot of several windows passes
+    through them once. Stages whose weights evolve depend on where the window begins.
+
+    Args:
+        stages: Of the model, in order.
+        layout: Of all snapshots.
+        windows: Places of the snapshots of each window.
+        nodes: int64, of each window, places of the nodes whose embeddings are wanted.
+
+    Returns:
+        Of each window (n, d').
+    """
+    x, shared = layout.inputs(), 0
+    for stage in stages:
+        if not isinstance(stage, GraphStage) or stage.evolves:
+            break
+        x = layout.along_graph(stage, stage.weights(layout.steps, None)[0], x)
+        shared += 1
+    return [
+        unroll(stages[shared:], layout.window(places, x), last=True, nodes=wanted)[0][0]
+        for places, wanted in zip(windows, nodes, strict=True)
+    ]
+
+
+def _time_from(stages: Sequence[Stage]) -> int:
+    """The first of the time stages at the end; their number where there is none."""
+    first = len(stages)
+    while first and isinstance(stages[first - 1], TimeStage):
+        first -= 1
+    return first
 
 
 def _newest_from(stages: Sequence[Stage]) -> int:

@@ -1,0 +1,243 @@
+"""Training by ``group`` on two ranks, beside PSG: python benchmarks/groups.py [--only passes|error|ap] [--data DIR].
+
+A stream is cut into slices of equally many events and its edges never end, so every snapshot is larger than the one before.
+Ranks are processes joined by gloo, with one thread each.
+
+- ``passes``: a pass over all groups of a horizon by each way of composing and scheduling steps, in nine rounds, each a few
+  snapshots further. The ways take turns, so what else the machine does is shared. Told are the medians over rounds of seconds
+  on the wall, the share of a pass below PSG's, in how many rounds that is 8 % or more, imbalance and efficiency by measured
+  seconds of groups, and the share that profiling and solving took.
+- ``error``: relative error of predicted seconds on groups that never ran: the time model is fitted to the groups of one pass,
+  on one rank, and predicts those that are trained after the stream has moved on.
+- ``ap``: average precision by ``freshet-trainer evaluate`` on one rank, each way with its own composition of steps for two.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from timeline import table
+
+from schemas.config import Lane
+from schemas.trainer_config import Optimisation, TrainerConfig
+from stream.decode.event_file import read_events
+from stream.store.from_file import build_store
+from stream.store.lane.reader import LaneReader
+from trainer.ranks import Ranks
+from trainer.session.lesson_book import LessonBook
+from trainer.session.session import Session
+
+DATA = Path("../shared/data")
+SETS = ("sx_mathoverflow", "collegemsg", "slashdot_reply")
+MODELS = ("wdgcn", "tgcn", "evolvegcn-h", "gatlstm")
+WINDOW = 4
+ROUNDS = 9
+WAYS: dict[str, dict[str, Any]] = {
+    "psg": {"composition": "schedule", "algorithm": "psg", "groups_per_rank": 1, "together": 1},
+    "schedule": {"composition": "schedule"},
+    "fixed": {},
+    "schedule, each by itself": {"composition": "schedule", "together": 1},
+}
+MARGIN = 0.08
+"""Below PSG, the part of a pass that is asked for."""
+
+
+class Follower:
+    """A session of one way, and the lessons of its horizon."""
+
+    def __init__(self, store: Path, model: str, params: dict[str, Any], ranks: Ranks, horizon: int) -> None:
+        self.session = Session(
+            TrainerConfig(
+                lane="hash", model=model, strategy="group", strategy_params=params, window=WINDOW,
+                horizon=horizon, optimisation=Optimisation(batch_size=1 << 20),
+            ),
+            LaneReader(store, "hash"),
+            ranks,
+        )  # fmt: skip
+        self.manifests = list(self.session.lane.manifests)
+        self.strategy: Any = self.session.strategy
+        self._book = LessonBook(self.session.task, self.strategy.needs.lessons)
+        self._at, self._passes = 0, 0
+
+    def follow(self, until: int, learning_from: int) -> None:
+        """Advance to a snapshot, by its number; lessons are kept from another one on."""
+        for manifest in self.manifests[self._at : until]:
+            self.session.advance(manifest)
+            if manifest.sequence >= learning_from:
+                self._newest = self.session.task.lesson(self.session.view, self.strategy)
+                self._book.open(self._newest)
+        self._at = until
+
+    def learn(self) -> Any:
+        """A pass over all groups of the horizon."""
+        self._passes += 1
+        return self.strategy.learn(self._book.with_newest(self._newest), self._passes)
+
+
+def passes(store: Path, horizon: int, models: list[str], chosen: list[str]) -> None:
+    """Print a row per model and way, on the first rank."""
+    ranks, rows = Ranks.from_environment("cpu"), []
+    for model in models:
+        ways = {name: Follower(store, model, WAYS[name], ranks, horizon) for name in chosen}
+        slices = len(next(iter(ways.values())).manifests)
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        reports: dict[str, list[Any]] = {name: [] for name in ways}
+        for until in np.linspace(horizon + 1, slices, ROUNDS).astype(int).tolist():
+            for way in ways.values():
+                way.follow(until, until - horizon)
+            for measured in (False, True, True):
+                for name, way in ways.items():
+                    ranks.total([0.0])
+                    began = time.perf_counter()
+                    report = way.learn()
+                    ranks.total([0.0])
+                    if measured:
+                        taken[name].append(time.perf_counter() - began)
+                        reports[name].append(report)
+        for name in ways:
+            rows.append([f"`{model}`", name, *_pass_row(taken[name], taken["psg"], reports[name])])
+        if not ranks.rank:
+            print("\n".join(" | ".join(row) for row in rows[-len(ways) :]), file=sys.stderr, flush=True)
+    if not ranks.rank:
+        table(
+            "model | way | pass, s | below PSG, median | lowest … highest | rounds ≥ 8 % below | imbalance | efficiency | "
+            "solving and profiling",
+            rows,
+        )
+    ranks.close()
+
+
+def _pass_row(taken: list[float], psg: list[float], reports: list[Any]) -> list[str]:
+    best, of_psg = (np.array(each).reshape(-1, 2).min(axis=1) for each in (taken, psg))
+    below = 1 - best / of_psg
+    figures = [
+        statistics.median(report.balance[name, "measured"] for report in reports)
+        for name in ("imbalance", "efficiency")
+    ]
+    beside = sum(report.seconds["schedule"] + report.seconds["profile"] for report in reports) / sum(taken)
+    return [
+        f"{statistics.median(best):.2f}",
+        f"{np.median(below):.1%}",
+        f"{below.min():.1%} … {below.max():.1%}",
+        f"{(below >= MARGIN).sum()} of {len(below)}",
+        *(f"{figure:.3f}" for figure in figures),
+        f"{beside:.2%}",
+    ]
+
+
+def errors(store: Path, horizon: int, models: list[str], name: str) -> None:
+    """Print a row per model."""
+    rows = []
+    for model in models:
+        way = Follower(store, model, {}, Ranks(device="cpu"), horizon)
+        found: list[float] = []
+        known: set[int] = set()
+        for until in np.linspace(horizon + 1, len(way.manifests), ROUNDS).astype(int).tolist():
+            way.follow(until, until - horizon)
+            profile, spied = way.strategy._profile, {}
+            measured = profile.measured
+
+            def spy(
+                names: Any, sizes: Any, seconds: Any, measured: Any = measured, spied: Any = spied
+            ) -> None:
+                spied.update(names=names, sizes=sizes, seconds=seconds)
+                measured(names, sizes, seconds)
+
+            model_before = profile.model
+            profile.measured = spy
+            way.learn()
+            profile.measured = measured
+            fresh = np.array([tau not in known for tau in spied["names"]])
+            if known and fresh.any():
+                predicted = model_before.predict(spied["sizes"])
+                found += (np.abs(predicted / spied["seconds"] - 1)[fresh]).tolist()
+            known |= set(spied["names"])
+            way.learn()
+            way.learn()
+        rows.append(
+            [
+                f"`{model}`",
+                name,
+                str(len(found)),
+                f"{np.median(found):.1%}",
+                f"{np.quantile(found, 0.95):.1%}",
+            ]
+        )
+        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+    table("model | set | groups that never ran | median error | 95th percentile", rows)
+
+
+def build(source: Path, slices: int, store: Path) -> None:
+    """A store with a lane whose edges never end, in slices of equally many events."""
+    events = read_events(source).events
+    events = events.take(pa.array(np.argsort(events["t"].to_numpy(), kind="stable")))
+    tau = pa.array(np.arange(len(events)) * slices // len(events) * 1_000_000)
+    at = events.schema.get_field_index("t")
+    events = events.set_column(at, events.schema.field(at), tau.cast(events.schema.field(at).type))
+    build_store(events, store, interval_us=1_000_000, lanes=[Lane(name="hash", algorithm="hash", parts=2)])
+
+
+def precision(store: Path, model: str, params: dict[str, Any], horizon: int) -> float:
+    """Mean AP of the predictions before each snapshot is learned, on two ranks."""
+    raise NotImplementedError(json.dumps([str(store), model, params, horizon]))
+
+
+def start(arguments: list[str], size: int) -> None:
+    """This script on so many ranks."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    started = []
+    for rank in range(size):
+        where = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+        }
+        environment = {**os.environ, **(where if size > 1 else {}), "OMP_NUM_THREADS": "1"}
+        started.append(subprocess.Popen([sys.executable, __file__, *arguments], env=environment))
+    codes = [each.wait() for each in started]
+    if any(codes):
+        raise SystemExit(max(codes))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="passes", choices=["passes", "error", "ap"])
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--set", default=SETS[0], help="A file of --data, without its suffix.")
+    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--ways", nargs="*", default=list(WAYS)[:3])
+    parser.add_argument("--slices", type=int, default=32)
+    parser.add_argument("--horizon", type=int, default=11)
+    parser.add_argument("--store", type=Path, help="made before, as by this script")
+    given = parser.parse_args()
+    if given.store is not None:
+        torch.set_num_threads(1)
+        if given.only == "error":
+            errors(given.store, given.horizon, given.models, given.set)
+        else:
+            passes(given.store, given.horizon, given.models, given.ways)
+        return
+    with tempfile.TemporaryDirectory(prefix="freshet-groups-") as folder:
+        store = Path(folder) / "store"
+        build(given.data / f"{given.set}.parquet", given.slices, store)
+        start([*sys.argv[1:], "--store", str(store)], 1 if given.only == "error" else 2)
+
+
+if __name__ == "__main__":
+    main()
