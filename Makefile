@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
 KAFKA_PORT ?= 0
 
-.PHONY: help setup demo test explore lint format bench kafka kafka-stop flink flink-stop clean
+.PHONY: help setup demo test explore docs lint format bench kafka kafka-stop flink flink-stop clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,10 @@ explore: $(STAMP) ## Draw new examples for the property tests, for a minute (SEE
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/property -m hypothesis --hypothesis-profile=exploring \
 		--hypothesis-seed=$(or $(SEED),$$RANDOM$$RANDOM) $(PYTEST_ARGS)
 
-lint: $(STAMP) ## Check style, types, import rules, spelling, dead code and the links of the documentation
+docs: $(STAMP) ## Build the site of the documentation into site/; a broken link or anchor fails
+	@$(BIN)/python -m mkdocs build --strict 2>&1 | { grep -E '^(WARNING|ERROR)|^Aborted|built in' || true; }
+
+lint: $(STAMP) ## Check style, types, import rules, spelling, dead code and the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -54,6 +57,7 @@ lint: $(STAMP) ## Check style, types, import rules, spelling, dead code and the 
 	@$(BIN)/codespell
 	@$(BIN)/vulture
 	@$(BIN)/pytest -q tests/unit/test_documentation.py
+	@$(MAKE) --no-print-directory docs
 
 format: $(STAMP) ## Put code into form and mend what can be mended mechanically
 	@$(BIN)/ruff check --fix --quiet .
@@ -75,7 +79,7 @@ flink-stop: ## Stop the development job server
 	@$(PYTHON) deploy/flink/job_server.py stop
 
 clean: kafka-stop flink-stop ## Remove caches, build products and the demo's output (.venv stays)
-	rm -rf deploy/kafka/target deploy/flink/target build dist target .build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
+	rm -rf deploy/kafka/target deploy/flink/target build dist site target .build demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .numba_cache
 	rm -f $(WARM)
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 	find . -path ./$(VENV) -prune -o -type d -name '*.egg-info' -exec rm -rf {} +

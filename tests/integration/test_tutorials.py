@@ -14,8 +14,17 @@ ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 
 
-def follow(name: str, folder: Path, here: dict[str, str] | None = None) -> str:
-    """Do what a page says, in a folder, with some of its words as they are here; what its commands print."""
+def follow(
+    name: str, folder: Path, here: dict[str, str] | None = None, around: dict[str, str] | None = None
+) -> str:
+    """Do what a page says, in a folder, with some of its words as they are here; what its commands print.
+
+    Args:
+        name: Of the page.
+        folder: The commands' own.
+        here: What stands for words of the page.
+        around: Environment of the commands, besides ours.
+    """
     text = (TUTORIALS / name).read_text(encoding="utf-8")
     for word, by in (here or {}).items():
         text = text.replace(word, by)
@@ -23,6 +32,7 @@ def follow(name: str, folder: Path, here: dict[str, str] | None = None) -> str:
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
+        **(around or {}),
     }
     for about, block in re.findall(r"```([^\n]+)\n(.*?)```", text, re.DOTALL):
         if about == "sh":
@@ -33,7 +43,9 @@ def follow(name: str, folder: Path, here: dict[str, str] | None = None) -> str:
             assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
             printed += done.stdout
         else:
-            (folder / about.split()[1]).write_text(block, encoding="utf-8")
+            file = folder / about.split('"')[1]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block, encoding="utf-8")
     return printed
 
 
@@ -45,6 +57,23 @@ def test_partitioners_are_compared_on_a_file(tmp_path: Path) -> None:
     sent = re.findall(r"^(hash|distdy): AP [\d.]+, ([\d.]+) MB sent$", printed, re.MULTILINE)
     assert [lane for lane, _ in sent] == ["hash", "distdy"]
     assert float(sent[1][1]) < float(sent[0][1]), "the lower cut sends less"
+
+
+def test_a_package_of_ones_own_brings_a_model_and_a_partitioner(tmp_path: Path) -> None:
+    site = tmp_path / "site-packages"  # instead of this environment's, and built without a network
+    installed = {
+        "PIP_TARGET": str(site),
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",
+        "PIP_NO_INDEX": "1",
+    }
+    printed = follow("your-own-model.md", tmp_path, around=installed | {"PYTHONPATH": str(site)})
+    assert "for strategy group or hybrid or snapshot or vertex or whole" in " ".join(printed.split())
+    cut = dict(re.findall(r"^([\w-]+): cut ([\d.]+),", printed, re.MULTILINE))
+    assert float(cut["near-first"]) < 0.8 * float(cut["hash"])
+    figures = dict(re.findall(r"^│ (ap|random_ap) +│ ([\d.]+)", printed, re.MULTILINE))
+    assert float(figures["ap"]) > float(figures["random_ap"]) + 0.05
+    assert "algorithm: near-first" in printed
 
 
 @pytest.mark.integration
