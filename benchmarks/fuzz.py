@@ -1,7 +1,7 @@
 """Hostile messages against the decoder: python benchmarks/fuzz.py [--messages 1000000] [--seed 1] [--rounds 1].
 
 Four topics (JSON and Arrow, ids of both kinds) get random, cut, mutated, forged and swollen messages with valid ones among
-them (``tests/hostile.py``), in polls of different sizes, inside a process of its own. What must hold, or it exits 1:
+them (``tests/support/hostile.py``), in polls of different sizes, inside a process of its own. What must hold, or it exits 1:
 
 - the process lives, and no poll raises;
 - every message ends as events, as rejects with a reason and a sentence, or as a counted tombstone, and accepted events are sound;
@@ -33,7 +33,7 @@ import psutil
 import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from hostile import Profile, profiles
 

@@ -26,8 +26,8 @@ import pyarrow as pa
 from schemas.config import Lane
 from schemas.events import event_schema, log_event_schema
 from schemas.store import LaneHeader
+from stream.arrays.kinds import Int64
 from stream.partition.interface import algorithms
-from stream.snapshots.delta import Int64
 from stream.snapshots.distinct import distinct
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.from_file import build_store

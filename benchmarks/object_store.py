@@ -24,7 +24,7 @@ import numpy as np
 import obstore
 import pyarrow as pa
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from faulty_s3 import Fault, faulty
 from s3_server import running

@@ -19,8 +19,9 @@ import pyarrow as pa
 from vertex_quality import cpu_s
 
 from schemas.events import log_event_schema
+from stream.arrays.kinds import Int64
 from stream.partition.interface import OnlinePartitioner, create
-from stream.snapshots.delta import Int64, SnapshotDelta
+from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.distinct import distinct
 from stream.snapshots.graph import LiveGraph
 

@@ -29,7 +29,7 @@ from trainer.scheduling.simulation import draw, simulate
 from trainer.scheduling.solve import solve
 from trainer.scheduling.workloads import made_up_times
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from plain_schedules import best_epoch
 
 KINDS = ("linear", "lognormal", "uniform")

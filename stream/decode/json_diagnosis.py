@@ -14,7 +14,7 @@ import pyarrow as pa
 from numba import njit
 
 from schemas.events import IdKind, Reason
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Int64, UInt8
 from stream.decode.json_fault import MESSAGES, count_characters, json_fault
 from stream.decode.json_grammar import (
     CLOSE_OBJECT,
@@ -25,7 +25,6 @@ from stream.decode.json_grammar import (
     OPEN_OBJECT,
     QUOTE,
     ZERO,
-    Bytes,
     at,
     plain_string_end,
     rfc3339,
@@ -73,14 +72,14 @@ _SRC, _DST, _T, _NODE, _FEATURES = (FIELDS.index(name) for name in ("src", "dst"
 
 @njit(cache=True, nogil=True)
 def _state(
-    data: Bytes,
+    data: UInt8,
     i: int,
     past: int,
     slot: int,
     text_ids: bool,
     scale: int,
     numbers: int,
-    words: Bytes,
+    words: UInt8,
     word_ends: Int64,
 ) -> int:
     """What is wrong with a field's value at i … past: a fault, ``_GOOD``, or ``_DOUBTFUL``."""
@@ -134,15 +133,15 @@ def _state(
 
 @njit(cache=True, nogil=True)
 def _diagnose(
-    data: Bytes,
+    data: UInt8,
     ends: Int64,
     which: Int64,
     text_ids: bool,
     scale: int,
-    keys: Bytes,
+    keys: UInt8,
     levels: Int64,
     entries: Int64,
-    words: Bytes,
+    words: UInt8,
     word_ends: Int64,
     numbers: int,
     parts: int,
@@ -255,7 +254,7 @@ def _diagnose(
 
 
 def diagnose(
-    data: Bytes,
+    data: UInt8,
     ends: Int64,
     which: Int64,
     plan: Plan,

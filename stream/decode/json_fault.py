@@ -6,6 +6,7 @@ It finds the error that ``json.loads`` would raise, of which the reference reade
 import numpy as np
 from numba import njit
 
+from stream.arrays.kinds import UInt8
 from stream.decode.json_grammar import (
     BACKSLASH,
     CLOSE_ARRAY,
@@ -20,7 +21,6 @@ from stream.decode.json_grammar import (
     POINT,
     QUOTE,
     ZERO,
-    Bytes,
     at,
     is_hex,
     skip_space,
@@ -43,7 +43,7 @@ _VALUE, _NAME, _COLON, _COMMA, _EXTRA, _UNTERMINATED, _CONTROL, _ESCAPE, _HEX = 
 
 
 @njit(cache=True, nogil=True)
-def _string(data: Bytes, i: int, end: int) -> tuple[int, int]:
+def _string(data: UInt8, i: int, end: int) -> tuple[int, int]:
     """Past a string whose opening quote is at i, and 0; or where the fault is, and which."""
     begin = i
     i += 1
@@ -74,7 +74,7 @@ def _string(data: Bytes, i: int, end: int) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True)
-def _word(data: Bytes, i: int, end: int, word: Bytes) -> bool:
+def _word(data: UInt8, i: int, end: int, word: UInt8) -> bool:
     if i + len(word) > end:
         return False
     same = True
@@ -90,7 +90,7 @@ _NULL, _TRUE, _FALSE, _NAN, _INFINITY, _MINUS_INFINITY = (
 
 
 @njit(cache=True, nogil=True)
-def _scalar(data: Bytes, i: int, end: int) -> int:
+def _scalar(data: UInt8, i: int, end: int) -> int:
     """Past a word or a number at i; −1: there is none."""
     c = at(data, i, end)
     if c == 110 and _word(data, i, end, _NULL):
@@ -130,7 +130,7 @@ def _scalar(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def json_fault(data: Bytes, i: int, end: int) -> tuple[int, int]:
+def json_fault(data: UInt8, i: int, end: int) -> tuple[int, int]:
     """The first fault of UTF-8 bytes that are to be one JSON value, nested at most 64 deep.
 
     Returns:
@@ -187,7 +187,7 @@ def json_fault(data: Bytes, i: int, end: int) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True)
-def _key(data: Bytes, i: int, end: int) -> tuple[int, int]:
+def _key(data: UInt8, i: int, end: int) -> tuple[int, int]:
     """Past a key at i, its colon and white space, and 0; or where the fault is, and which."""
     if at(data, i, end) != QUOTE:
         return i, _NAME
@@ -201,7 +201,7 @@ def _key(data: Bytes, i: int, end: int) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True)
-def count_characters(data: Bytes, i: int, end: int) -> int:
+def count_characters(data: UInt8, i: int, end: int) -> int:
     """Characters of well-formed UTF-8."""
     count = 0
     for k in range(i, end):

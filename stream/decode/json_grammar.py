@@ -5,10 +5,9 @@ answers −1 where the bytes aren't what it knows: the message is then read by `
 """
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-Bytes = npt.NDArray[np.uint8]
+from stream.arrays.kinds import UInt8
 
 MAX_SKIPPED_DEPTH = 47
 """With the longest path above it still below ``json_message.MAX_DEPTH``, and a bit each in an int64."""
@@ -28,13 +27,13 @@ MINUS, PLUS, POINT, ZERO, NINE = 45, 43, 46, 48, 57
 
 
 @njit(cache=True, nogil=True, inline="always")
-def at(data: Bytes, i: int, end: int) -> int:
+def at(data: UInt8, i: int, end: int) -> int:
     """The byte at i; 0, which JSON never has, from the end on."""
     return int(np.int64(data[i])) if i < end else 0
 
 
 @njit(cache=True, nogil=True)
-def skip_space(data: Bytes, i: int, end: int) -> int:
+def skip_space(data: UInt8, i: int, end: int) -> int:
     """The first position from i on that is no white space."""
     while i < end and (data[i] == 32 or data[i] == 10 or data[i] == 13 or data[i] == 9):
         i += 1
@@ -42,7 +41,7 @@ def skip_space(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def plain_string_end(data: Bytes, i: int, end: int) -> int:
+def plain_string_end(data: UInt8, i: int, end: int) -> int:
     """The closing quote of a string whose opening quote is at i; −1 where it has escapes."""
     i += 1
     while i < end:
@@ -62,7 +61,7 @@ def is_hex(c: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _skip_string(data: Bytes, i: int, end: int) -> int:
+def _skip_string(data: UInt8, i: int, end: int) -> int:
     """Past a string whose opening quote is at i."""
     if at(data, i, end) != QUOTE:
         return -1
@@ -89,7 +88,7 @@ def _skip_string(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _skip_key(data: Bytes, i: int, end: int) -> int:
+def _skip_key(data: UInt8, i: int, end: int) -> int:
     """Past a key, its colon and white space on both sides."""
     i = _skip_string(data, skip_space(data, i, end), end)
     if i < 0:
@@ -99,7 +98,7 @@ def _skip_key(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def skip_word(data: Bytes, i: int, end: int) -> int:
+def skip_word(data: UInt8, i: int, end: int) -> int:
     """Past true, false or null."""
     c = at(data, i, end)
     if c == 110:
@@ -110,7 +109,7 @@ def skip_word(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _skip_letters(data: Bytes, i: int, end: int, a: int, b: int, c: int, d: int, e: int) -> int:
+def _skip_letters(data: UInt8, i: int, end: int, a: int, b: int, c: int, d: int, e: int) -> int:
     if i + 4 > end or data[i] != a or data[i + 1] != b or data[i + 2] != c or data[i + 3] != d:
         return -1
     if e == 0:
@@ -119,7 +118,7 @@ def _skip_letters(data: Bytes, i: int, end: int, a: int, b: int, c: int, d: int,
 
 
 @njit(cache=True, nogil=True)
-def skip_value(data: Bytes, i: int, end: int) -> int:
+def skip_value(data: UInt8, i: int, end: int) -> int:
     """Past any JSON value and the white space before it."""
     depth = 0
     objects = 0  # bit d: level d is an object
@@ -171,7 +170,7 @@ def skip_value(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def scan_number(data: Bytes, i: int, end: int) -> tuple[int, bool, int, int, bool, bool]:
+def scan_number(data: UInt8, i: int, end: int) -> tuple[int, bool, int, int, bool, bool]:
     """Read a number's digits.
 
     Returns:
@@ -286,7 +285,7 @@ def to_us(negative: bool, digits: int, power: int, exact: bool) -> tuple[bool, i
 
 
 @njit(cache=True, nogil=True)
-def _two_digits(data: Bytes, i: int, end: int) -> int:
+def _two_digits(data: UInt8, i: int, end: int) -> int:
     tens, ones = at(data, i, end), at(data, i + 1, end)
     if tens < ZERO or tens > NINE or ones < ZERO or ones > NINE:
         return -1
@@ -294,7 +293,7 @@ def _two_digits(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def rfc3339(data: Bytes, i: int, end: int) -> tuple[bool, int]:
+def rfc3339(data: UInt8, i: int, end: int) -> tuple[bool, int]:
     """The time written at exactly i … end, as ``times.rfc3339_to_us`` reads it.
 
     Returns:

@@ -8,11 +8,10 @@ module accepts.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from schemas.events import Op
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64, UInt8
 from stream.decode.json_grammar import (
     CLOSE_ARRAY,
     CLOSE_OBJECT,
@@ -24,7 +23,6 @@ from stream.decode.json_grammar import (
     OPEN_OBJECT,
     QUOTE,
     ZERO,
-    Bytes,
     at,
     plain_string_end,
     rfc3339,
@@ -54,7 +52,7 @@ from stream.decode.json_paths import (
     T,
     find_entry,
 )
-from stream.decode.json_text import Flags, is_utf8, spelled, unescape
+from stream.decode.json_text import is_utf8, spelled, unescape
 from stream.decode.times import SCALE_DIGITS, TimeUnit
 
 PART_BIT = 1 << FEATURE_PART
@@ -85,25 +83,25 @@ class Columns:
         unescaped: uint8, texts that had escapes: a start beyond the data is one in here.
     """
 
-    known: npt.NDArray[np.bool_]
+    known: Bool
     given: Int64
-    op: npt.NDArray[np.int8]
+    op: Int8
     src: Int64
     dst: Int64
     src_bytes: Int64
     dst_bytes: Int64
     t: Int64
-    weight: npt.NDArray[np.float32]
+    weight: Float32
     feature_ends: Int64
-    values: npt.NDArray[np.float32]
-    feature_offset: npt.NDArray[np.int32]
-    label: npt.NDArray[np.int32]
+    values: Float32
+    feature_offset: Int32
+    label: Int32
     event_id: Int64
     event_id_bytes: Int64
-    unescaped: Bytes
+    unescaped: UInt8
 
 
-def scan(data: Bytes, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit) -> Columns:
+def scan(data: UInt8, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit) -> Columns:
     """Read messages that stand side by side in ``data``.
 
     Args:
@@ -154,9 +152,7 @@ def scan(data: Bytes, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit
 
 
 @njit(cache=True, nogil=True)
-def _read_floats(
-    data: Bytes, i: int, end: int, values: npt.NDArray[np.float32], count: int
-) -> tuple[int, int]:
+def _read_floats(data: UInt8, i: int, end: int, values: Float32, count: int) -> tuple[int, int]:
     """Read an array of numbers at i into ``values[count:]``; position past it or −1, and the new count."""
     if at(data, i, end) != OPEN_ARRAY:
         return -1, count
@@ -183,7 +179,7 @@ def _read_floats(
 
 @njit(cache=True, nogil=True)
 def _read_text(
-    data: Bytes, i: int, end: int, or_number: bool, unescaped: Bytes, used: int
+    data: UInt8, i: int, end: int, or_number: bool, unescaped: UInt8, used: int
 ) -> tuple[int, int, int, int]:
     """Read a text at i; a whole number's digits are its text.
 
@@ -206,7 +202,7 @@ def _read_text(
 
 
 @njit(cache=True, nogil=True)
-def _read_whole(data: Bytes, i: int, end: int) -> tuple[int, int]:
+def _read_whole(data: UInt8, i: int, end: int) -> tuple[int, int]:
     """Read an integer at i: position past it or −1, and the number."""
     i, negative, digits, power, exact, integer = scan_number(data, i, end)
     if not integer or power != 0 or not exact:
@@ -216,34 +212,34 @@ def _read_whole(data: Bytes, i: int, end: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def _scan(
-    data: Bytes,
+    data: UInt8,
     ends: Int64,
     text_ids: bool,
     scale: int,
-    keys: Bytes,
+    keys: UInt8,
     levels: Int64,
     entries: Int64,
-    words: Bytes,
+    words: UInt8,
     word_ends: Int64,
-    word_ops: npt.NDArray[np.int8],
+    word_ops: Int8,
     numbers: int,
     parts: int,
-    known: Flags,
+    known: Bool,
     given: Int64,
-    op: npt.NDArray[np.int8],
+    op: Int8,
     src: Int64,
     dst: Int64,
     src_bytes: Int64,
     dst_bytes: Int64,
     t: Int64,
-    weight: npt.NDArray[np.float32],
+    weight: Float32,
     feature_ends: Int64,
-    values: npt.NDArray[np.float32],
-    feature_offset: npt.NDArray[np.int32],
-    label: npt.NDArray[np.int32],
+    values: Float32,
+    feature_offset: Int32,
+    label: Int32,
     event_id: Int64,
     event_id_bytes: Int64,
-    unescaped: Bytes,
+    unescaped: UInt8,
 ) -> None:
     count = used = 0
     seen = np.full(len(entries), -1, np.int64)  # the last message in which each key stood

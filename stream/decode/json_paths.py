@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from stream.arrays.kinds import Int64
-from stream.decode.json_grammar import Bytes
+from stream.arrays.kinds import Int8, Int64, UInt8
 from stream.decode.mapping import FIELDS, Level, Mapping
 
 SRC, DST, T, OP, WEIGHT, FEATURES, LABEL, EVENT_ID, NODE, OFFSET, VALUES = (
@@ -34,7 +32,7 @@ class PathTable:
         names: Each entry's path, keys joined by dots.
     """
 
-    keys: Bytes
+    keys: UInt8
     levels: Int64
     entries: Int64
     names: tuple[str, ...]
@@ -94,9 +92,9 @@ class Plan:
     """
 
     paths: PathTable
-    words: Bytes
+    words: UInt8
     word_ends: Int64
-    word_ops: npt.NDArray[np.int8]
+    word_ops: Int8
     numbers: int
     parts: int
 
@@ -118,7 +116,7 @@ class Plan:
 
 @njit(cache=True, nogil=True)
 def find_entry(
-    data: Bytes, i: int, end: int, keys: Bytes, entries: Int64, first: int, last: int, guess: int
+    data: UInt8, i: int, end: int, keys: UInt8, entries: Int64, first: int, last: int, guess: int
 ) -> int:
     """The entry among [first, last) that the key ``data[i:end]`` names, looked for from ``guess`` on; −1: none."""
     size = end - i

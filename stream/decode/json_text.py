@@ -1,17 +1,14 @@
 """Texts in JSON messages, as kernels: escapes, UTF-8, words, and many texts into one Arrow array."""
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from stream.arrays.kinds import Int64
-from stream.decode.json_grammar import BACKSLASH, NINE, QUOTE, Bytes, at, is_hex
-
-Flags = npt.NDArray[np.bool_]
+from stream.arrays.kinds import Bool, Int32, Int64, UInt8
+from stream.decode.json_grammar import BACKSLASH, NINE, QUOTE, at, is_hex
 
 
 @njit(cache=True, nogil=True)
-def _code_unit(data: Bytes, i: int, end: int) -> int:
+def _code_unit(data: UInt8, i: int, end: int) -> int:
     r"""The 16 bits of a \uXXXX escape whose backslash is at i; −1: there is none."""
     if i + 6 > end or data[i] != BACKSLASH or data[i + 1] != 117:
         return -1
@@ -25,7 +22,7 @@ def _code_unit(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def unescape(data: Bytes, i: int, end: int, out: Bytes, used: int) -> tuple[int, int]:
+def unescape(data: UInt8, i: int, end: int, out: UInt8, used: int) -> tuple[int, int]:
     """Write a string whose opening quote is at i, escapes resolved, to ``out[used:]``, which is large enough.
 
     Returns:
@@ -74,7 +71,7 @@ def unescape(data: Bytes, i: int, end: int, out: Bytes, used: int) -> tuple[int,
 
 
 @njit(cache=True, nogil=True)
-def _put_character(out: Bytes, i: int, c: int) -> int:
+def _put_character(out: UInt8, i: int, c: int) -> int:
     """Write a character as UTF-8 to ``out[i:]``; the position past it."""
     if c < 0x80:
         out[i] = c
@@ -97,13 +94,13 @@ def _put_character(out: Bytes, i: int, c: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def is_utf8(data: Bytes, i: int, end: int) -> bool:
+def is_utf8(data: UInt8, i: int, end: int) -> bool:
     """Whether the bytes are well-formed UTF-8."""
     return utf8_fault(data, i, end) < 0
 
 
 @njit(cache=True, nogil=True)
-def utf8_fault(data: Bytes, i: int, end: int) -> int:
+def utf8_fault(data: UInt8, i: int, end: int) -> int:
     """Where bytes cease to be well-formed UTF-8 (no overlong forms, no surrogates, up to U+10FFFF); −1: nowhere."""
     while i < end:
         c = data[i]
@@ -138,14 +135,14 @@ def utf8_fault(data: Bytes, i: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def gather_text(
-    data: Bytes,
-    unescaped: Bytes,
+    data: UInt8,
+    unescaped: UInt8,
     starts: Int64,
     lengths: Int64,
-    prefix: Bytes,
-    other: Bytes,
-    is_other: Flags,
-) -> tuple[npt.NDArray[np.int32], Bytes]:
+    prefix: UInt8,
+    other: UInt8,
+    is_other: Bool,
+) -> tuple[Int32, UInt8]:
     """Copy pieces of ``data`` side by side, each after a prefix (``other`` where ``is_other``).
 
     Pieces that start beyond ``data`` are taken from ``unescaped``, which is thought to follow it.
@@ -178,7 +175,7 @@ def gather_text(
 
 
 @njit(cache=True, nogil=True)
-def spelled(data: Bytes, i: int, end: int, words: Bytes, word_ends: Int64) -> int:
+def spelled(data: UInt8, i: int, end: int, words: UInt8, word_ends: Int64) -> int:
     """Which of some words, side by side, ``data[i:end]`` is; −1: none."""
     start = 0
     for w in range(len(word_ends)):

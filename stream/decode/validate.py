@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.events import MAX_ID_BYTES, IdKind, Op, Reason, event_schema
-from stream.arrays.kinds import Bool
+from stream.arrays.kinds import Bool, Int64, UInt16
 from stream.decode.rules import Rules, show_time
 
 
@@ -22,7 +22,7 @@ class Faults:
         code: uint16 [rows]; 0: the row is accepted.
     """
 
-    code: npt.NDArray[np.uint16]
+    code: UInt16
     kinds: list[tuple[str, str | Callable[[int], str]]] = field(default_factory=list)
 
     @classmethod
@@ -191,7 +191,7 @@ def _check_features(
         )
 
 
-def _any_in_row(flat: Bool, ends: npt.NDArray[np.int64]) -> Bool:
+def _any_in_row(flat: Bool, ends: Int64) -> Bool:
     """Rows that hold at least one True of ``flat``, given the running ends of the rows."""
     rows = np.zeros(len(ends), bool)
     rows[np.searchsorted(ends, np.flatnonzero(flat), side="right")] = True

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
@@ -18,11 +17,9 @@ from kafka.errors import CorruptRecordError, KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from numba import njit
 
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Int64, UInt8
 from stream.decode.buffers import read_only
 from stream.kafka.compression import DamagedError, TooLongError, decompressed
-
-Bytes = npt.NDArray[np.uint8]
 
 COLUMNAR_MAGIC = 2
 """The format of record batches that the kernel reads, Kafka's since 0.11; older ones are read by the client."""
@@ -202,7 +199,7 @@ def _stamped_ms(batch: Any) -> int:
     return int(batch.max_timestamp) if batch.timestamp_type or batch.is_control_batch else 0
 
 
-def parse(data: Bytes, count: int, base_offset: int) -> tuple[pa.Array, pa.LargeBinaryArray]:
+def parse(data: UInt8, count: int, base_offset: int) -> tuple[pa.Array, pa.LargeBinaryArray]:
     """The records of one batch of format 2, decompressed, as columns.
 
     Args:
@@ -235,7 +232,7 @@ _Varint = tuple[np.int64, int]
 
 
 @njit(cache=True, nogil=True)
-def _varint(data: Bytes, at: int) -> _Varint:
+def _varint(data: UInt8, at: int) -> _Varint:
     """A zigzag varint and the position after it; position −1: it ends nowhere."""
     raw = np.uint64(0)
     shift = np.uint64(0)
@@ -250,7 +247,7 @@ def _varint(data: Bytes, at: int) -> _Varint:
 
 
 @njit(cache=True, nogil=True)
-def _scan(data: Bytes, base_offset: int, offsets: Int64, spans: Int64) -> int:
+def _scan(data: UInt8, base_offset: int, offsets: Int64, spans: Int64) -> int:
     """Offset, and start and length of the value, of each record; returns the bytes of all values, −1 where torn.
 
     Record => length, attributes (a byte), timestamp delta, offset delta, key, value, headers; a length of −1 is null.
@@ -293,7 +290,7 @@ def _scan(data: Bytes, base_offset: int, offsets: Int64, spans: Int64) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _gather(data: Bytes, spans: Int64, ends: Int64, values: Bytes, valid: npt.NDArray[np.bool_]) -> int:
+def _gather(data: UInt8, spans: Int64, ends: Int64, values: UInt8, valid: Bool) -> int:
     """Copy the values side by side; returns how many are null."""
     at = 0
     nulls = 0

@@ -2,9 +2,8 @@
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int32, Int64
+from stream.arrays.kinds import Int32, Int64, UInt64
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -21,7 +20,7 @@ def splitmix64(key: np.uint64) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def mixed(seed: int, keys: Int64) -> NDArray[np.uint64]:
+def mixed(seed: int, keys: Int64) -> UInt64:
     """Uniform 64-bit draws for non-negative keys under a seed, uint64 of the shape of ``keys``."""
     start = splitmix64(np.uint64(seed))
     out = np.empty(len(keys), np.uint64)

@@ -2,16 +2,14 @@
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int32, Int64
+from stream.arrays.kinds import Bool, Int32, Int64
 
-Marks = NDArray[np.bool_]
 """bool, a row a node; all false between two calls."""
 
 
 @njit(cache=True, nogil=True)
-def ascending(nodes: Int64, size: int, marks: Marks) -> Int64:
+def ascending(nodes: Int64, size: int, marks: Bool) -> Int64:
     """The first ``size`` of ``nodes``, all of them marked, in the order of their ids; a copy.
 
     A scan of all marks where they are many, else a sort.
@@ -28,7 +26,7 @@ def ascending(nodes: Int64, size: int, marks: Marks) -> Int64:
 
 
 @njit(cache=True, nogil=True)
-def union(some: Int64, others: Int64, marks: Marks) -> Int64:
+def union(some: Int64, others: Int64, marks: Bool) -> Int64:
     """Nodes of either, int64, ascending and without repeats."""
     found = np.empty(len(some) + len(others), np.int64)
     size = 0
@@ -45,7 +43,7 @@ def union(some: Int64, others: Int64, marks: Marks) -> Int64:
 
 
 @njit(cache=True, nogil=True)
-def nodes_of(home: Int32, chosen: Marks) -> Int64:
+def nodes_of(home: Int32, chosen: Bool) -> Int64:
     """Nodes whose part is chosen, int64, ascending; ``home`` int32 (N,), −1 for none, ``chosen`` bool (K,)."""
     size = 0
     for v in range(len(home)):

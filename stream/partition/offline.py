@@ -9,11 +9,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from schemas.events import US_PER_S, Op, log_event_schema
 from schemas.quality import FIGURES
-from stream.arrays.kinds import Int32, Int64
+from stream.arrays.kinds import Int32, Int64, UInt64
 from stream.partition.edge.part_sets import in_several
 from stream.partition.edge.quality import uncovered_share
 from stream.partition.interface import (
@@ -191,7 +190,7 @@ def accepted_params(algorithm: str) -> set[str]:
     return set(own_parameters(factory)[0]) if factory else set()
 
 
-def _follow(masks: NDArray[np.uint64], assignment: Assignment) -> None:
+def _follow(masks: UInt64, assignment: Assignment) -> None:
     """Keep the parts that each node of an edge partitioner is in, as bits."""
     bit = np.uint64(1) << (assignment.part & 63).astype(np.uint64)
     at = assignment.node, assignment.part >> 6

@@ -2,9 +2,8 @@
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Float32, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.delta import Csr
 from stream.snapshots.distinct import distinct
 from stream.snapshots.pair_index import SEEN, WEIGHT, find
@@ -134,7 +133,7 @@ def _both(record: int, records: Int32, weights: Float32) -> np.float32:
 @njit(cache=True, nogil=True)
 def _combine(
     entries: Int64, table: Int64, bits: int, records: Int32, weights: Float32
-) -> tuple[NDArray[np.bool_], Float32]:
+) -> tuple[Bool, Float32]:
     """Whether an undirected entry is live now, and its weight over both directions."""
     mask = (np.int64(1) << KEY_BITS) - 1
     present = np.zeros(len(entries), np.bool_)
@@ -155,7 +154,7 @@ def _advance(
     weights: Float32,
     num_nodes: int,
     entries: Int64,
-    present: NDArray[np.bool_],
+    present: Bool,
     combined: Float32,
 ) -> tuple[Int64, Int32, Float32]:
     """Merge changed entries, sorted by (row, column), into the rows of an adjacency."""

@@ -2,11 +2,8 @@
 
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from schemas.store import History
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Int64
 from stream.snapshots.event_time import Key
 
 HISTORY: Final[Key] = ("file:history", 0)
@@ -33,7 +30,7 @@ class Border:
         end = self._ends.get(key)
         return None if end is None else end.start
 
-    def in_history(self, key: Key, offset: Int64, t: Int64) -> NDArray[np.bool_] | None:
+    def in_history(self, key: Key, offset: Int64, t: Int64) -> Bool | None:
         """Which events of a topic partition the history has.
 
         Args:

@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
-from numpy.typing import NDArray
 
 from schemas.events import IdKind
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Int64
 from stream.snapshots.prefetch import AHEAD, prefetch
 from stream.snapshots.string_dictionary import StringDictionary
 
@@ -119,7 +118,7 @@ def _int64(column: pa.Array | pa.ChunkedArray) -> Int64:
     return np.ascontiguousarray(column.to_numpy(), np.int64)
 
 
-def _valid(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+def _valid(column: pa.ChunkedArray) -> Bool:
     if column.null_count == 0:
         return np.ones(len(column), np.bool_)
     return np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
@@ -154,7 +153,7 @@ def _find(slots: Int64, key: np.int64) -> np.int64:
 def _encode(
     src: Int64,
     dst: Int64,
-    dst_valid: NDArray[np.bool_],
+    dst_valid: Bool,
     row: int,
     slots: Int64,
     ids: Int64,

@@ -3,7 +3,6 @@
 from collections import deque
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream.arrays.kinds import Int32, Int64
 from stream.snapshots.pairs import Change, PairChanges
@@ -59,12 +58,12 @@ class EdgeLives:
         if self.life is not None:
             self._seen.append((self._tau, self.number, changes.slot[changes.change != Change.REMOVED]))
 
-    def state(self) -> dict[str, NDArray[np.int64]]:
+    def state(self) -> dict[str, Int64]:
         """Snapshots of the lists; the lists follow from when live pairs were seen."""
         listed = [(tau, number) for tau, number, _ in self._seen]
         return {"lives": np.array(listed, np.int64).reshape(-1, 2), "number": np.array(self.number)}
 
-    def restore(self, state: dict[str, NDArray[np.int64]], slots: Int64, seen: Int32) -> None:
+    def restore(self, state: dict[str, Int64], slots: Int64, seen: Int32) -> None:
         """Continue from a ``state`` with the slots of the live pairs and when each was last seen."""
         self.number = int(state["number"])
         order = np.argsort(seen, kind="stable")

@@ -7,10 +7,9 @@ store of its own: whoever opens the log reads it from there.
 import numpy as np
 import pyarrow as pa
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int64
-from stream.snapshots.siphash import Bytes, UInt64, new_key, siphash
+from stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
+from stream.snapshots.siphash import new_key, siphash
 from stream.snapshots.string_dictionary import is_valid, text_buffers
 
 _FIRST_SLOTS = 1 << 10
@@ -53,9 +52,7 @@ class EventIds:
         """Bytes of the table."""
         return int(self._slots.nbytes + self._times.nbytes)
 
-    def duplicates(
-        self, event_ids: pa.ChunkedArray, t_us: Int64, refused: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def duplicates(self, event_ids: pa.ChunkedArray, t_us: Int64, refused: Bool) -> Bool:
         """Find the duplicates among new events, in order, and remember the others.
 
         Args:
@@ -74,9 +71,7 @@ class EventIds:
             self._add(chunk, t_us[span], refused[span], found[span])
         return found
 
-    def _add(
-        self, chunk: pa.Array, t_us: Int64, refused: NDArray[np.bool_], found: NDArray[np.bool_]
-    ) -> None:
+    def _add(self, chunk: pa.Array, t_us: Int64, refused: Bool, found: Bool) -> None:
         if chunk.null_count == len(chunk):
             if not refused.all():
                 self._newest_us = max(self._newest_us, int(t_us[~refused].max()))
@@ -123,11 +118,11 @@ def _empty(count: int) -> tuple[UInt64, Int64]:
 
 @njit(cache=True, nogil=True)
 def _add(
-    ends: NDArray[np.int32],
-    text: Bytes,
-    valid: NDArray[np.bool_],
+    ends: Int32,
+    text: UInt8,
+    valid: Bool,
     t_us: Int64,
-    refused: NDArray[np.bool_],
+    refused: Bool,
     row: int,
     key: UInt64,
     slots: UInt64,
@@ -136,7 +131,7 @@ def _add(
     most: int,
     window_us: int,
     newest_us: int,
-    found: NDArray[np.bool_],
+    found: Bool,
 ) -> tuple[int, int, int, int]:
     """Look at rows from ``row`` on, until done or the table is half full; (next row, used, newest, missed)."""
     mask = np.uint64(len(slots) - 1)

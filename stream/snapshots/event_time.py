@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Int64
 
 BREAK_S: Final = 10.0
 """Two quiet times of a partition further apart than this are two: in between brokers may have been gone."""
@@ -20,7 +19,7 @@ Key = tuple[str, int]
 """A topic partition: topic name and partition number."""
 
 
-def place(t: Int64, interval_us: int, sealed_through: int | None) -> tuple[Int64, NDArray[np.bool_]]:
+def place(t: Int64, interval_us: int, sealed_through: int | None) -> tuple[Int64, Bool]:
     """The snapshot that each event is accepted for.
 
     Args:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from schemas.events import Op
 from stream.arrays.growing import Growing
-from stream.arrays.kinds import Int8, Int64
+from stream.arrays.kinds import Bool, Float32, Int8, Int64
 from stream.snapshots.adjacency import advance_adjacency, sorted_rows, worth_advancing
 from stream.snapshots.delta import Csr, SnapshotDelta
 from stream.snapshots.distinct import distinct
@@ -150,9 +150,9 @@ class LiveGraph:
         keys, slots = keys[order], slots[order]
         return PairTable(*split_keys(keys), slot_weights(slots, self._index.weights), slots)
 
-    def is_live(self, nodes: Int64) -> NDArray[np.bool_]:
+    def is_live(self, nodes: Int64) -> Bool:
         """Which of ``nodes`` are ends of a live pair."""
-        live: NDArray[np.bool_] = self._degree.values[nodes] > 0
+        live: Bool = self._degree.values[nodes] > 0
         return live
 
     def ending(self, tau: int) -> tuple[Int64, Int64]:
@@ -198,7 +198,7 @@ class LiveGraph:
         """Which segments of which nodes the last ``apply`` changed."""
         return self._segment_changes
 
-    def features(self, ids: Int64) -> NDArray[np.float32]:
+    def features(self, ids: Int64) -> Float32:
         """Current feature vectors, float32 (len(ids), F); zeros where a node has none."""
         return self._node_features.values[ids]
 

@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Float32, Int32, Int64
+from stream.arrays.kinds import Float32, Int32, Int64, UInt8
 from stream.snapshots.pair_index import (
     AT_HIGH,
     AT_LOW,
@@ -42,7 +42,7 @@ class Dump:
     length: Int32
     neighbours: Int32
     loops: Int32
-    directions: NDArray[np.uint8]
+    directions: UInt8
     slots: Int64
 
 
@@ -96,7 +96,7 @@ def load(arrays: dict[str, NDArray[Any]], index: PairIndex, adjacency: LiveRows)
 
 
 @njit(cache=True, nogil=True)
-def _dump(rows: Rows, entries: Int32, records: Int32) -> tuple[Int32, NDArray[np.uint8], Int64]:
+def _dump(rows: Rows, entries: Int32, records: Int32) -> tuple[Int32, UInt8, Int64]:
     total = (rows.end - rows.start).sum()
     out = np.empty(total, np.int32)
     directions = np.empty(total // 2, np.uint8)
@@ -132,7 +132,7 @@ def _loops(records: Int32, used: int) -> Int64:
 
 @njit(cache=True, nogil=True)
 def _load(
-    length: Int32, neighbours: Int32, loops: Int32, directions: NDArray[np.uint8], weight: Float32, seen: Int32,
+    length: Int32, neighbours: Int32, loops: Int32, directions: UInt8, weight: Float32, seen: Int32,
     table: Int64, bits: int, records: Int32, weights: Float32,
 ) -> tuple[Int32, Int64]:  # fmt: skip
     entries = np.empty(len(neighbours), np.int32)

@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
-from numpy.typing import NDArray
 
 from schemas.events import Op
-from stream.arrays.kinds import Float32, Int64
+from stream.arrays.kinds import Bool, Float32, Int64
 from stream.snapshots.distinct import distinct
 
 
@@ -23,7 +22,7 @@ class SegmentChanges:
     """
 
     nodes: Int64
-    changed: NDArray[np.bool_]
+    changed: Bool
 
 
 def segment_bounds(width: int, segments: int) -> Int64:
@@ -44,7 +43,7 @@ class NodeFeatures:
             raise ValueError(f"features need width ≥ 0 and segments ≥ 1, found {width} and {segments}")
         self.width = width
         self.segments = segments
-        self.values: NDArray[np.float32] = np.zeros((0, width), np.float32)
+        self.values: Float32 = np.zeros((0, width), np.float32)
         self._bounds = segment_bounds(width, segments)
 
     def grow(self, num_nodes: int) -> None:
@@ -104,7 +103,7 @@ class NodeFeatures:
 
 
 @njit(cache=True, nogil=True)
-def _write(table: NDArray[np.float32], node: Int64, start: Int64, offsets: Int64, values: Float32) -> None:
+def _write(table: Float32, node: Int64, start: Int64, offsets: Int64, values: Float32) -> None:
     for i in range(len(node)):
         for j in range(offsets[i + 1] - offsets[i]):
             table[node[i], start[i] + j] = values[offsets[i] + j]

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Float32, Int8, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
 from stream.snapshots.pair_index import (
     DEAD,
     HIGH,
@@ -103,7 +102,7 @@ def apply_events(
 def _take_in(
     op: Int8, src: Int64, dst: Int64, table: Int64, bits: int, records: Int32, free: Int32, num_free: int,
     used: int, expiring: Int64, seen_at: Int32,
-) -> tuple[Int64, Int32, NDArray[np.bool_], Int64, Int64, Int64]:  # fmt: skip
+) -> tuple[Int64, Int32, Bool, Int64, Int64, Int64]:  # fmt: skip
     """Every directed pair that the snapshot names.
 
     Its slot, when it was seen before, whether it is live now, and the rows of its last insert and delete, −1 for
@@ -158,7 +157,7 @@ def _take_in(
 
 @njit(cache=True, nogil=True)
 def _settle(
-    slots: Int64, seen: Int32, present: NDArray[np.bool_], inserted: Int64, deleted: Int64, place: Int64,
+    slots: Int64, seen: Int32, present: Bool, inserted: Int64, deleted: Int64, place: Int64,
     weight: Float32, table: Int64, bits: int, records: Int32, weights: Float32, degree: Int32, number: int,
 ) -> tuple[Int64, Int8, Int64, Float32, Float32, Int64, Int64, Int32, Int64, Int8]:  # fmt: skip
     """Named pairs in order of their keys: what changed, and their records brought up to date."""

@@ -8,7 +8,6 @@ stay with their pair while it is live, and say nothing about it.
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from stream.arrays.kinds import Float32, Int32, Int64
 from stream.snapshots.pairs import KEY_BITS
@@ -142,7 +141,7 @@ def index_records(table: Int64, bits: int, records: Int32, used: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def slots_of(table: Int64, bits: int, records: Int32, src: Int64, dst: Int64) -> NDArray[np.int64]:
+def slots_of(table: Int64, bits: int, records: Int32, src: Int64, dst: Int64) -> Int64:
     """Slots of directed pairs, int64 (n,); −1 for those that are not live."""
     out = np.empty(len(src), np.int64)
     for i in range(len(src)):

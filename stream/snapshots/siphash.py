@@ -7,13 +7,11 @@ import secrets
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-Bytes = npt.NDArray[np.uint8]
-UInt64 = npt.NDArray[np.uint64]
+from stream.arrays.kinds import UInt8, UInt64
 
 _V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D)
 _V2, _V3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
@@ -61,7 +59,7 @@ def _round(
 
 
 @njit(cache=True, nogil=True)
-def siphash(data: Bytes, start: int, size: int, key: UInt64) -> tuple[np.uint64, np.uint64]:
+def siphash(data: UInt8, start: int, size: int, key: UInt64) -> tuple[np.uint64, np.uint64]:
     """The 128-bit SipHash-1-3 of ``data[start:start + size]`` (Aumasson, Bernstein 2012), as two words."""
     v0, v1 = _V0 ^ key[0], _V1 ^ key[1] ^ _WIDE_1
     v2, v3 = _V2 ^ key[0], _V3 ^ key[1]
@@ -93,7 +91,7 @@ def siphash(data: Bytes, start: int, size: int, key: UInt64) -> tuple[np.uint64,
 
 
 @njit(cache=True, nogil=True)
-def same_bytes(one: Bytes, i: int, other: Bytes, j: int, size: int) -> bool:
+def same_bytes(one: UInt8, i: int, other: UInt8, j: int, size: int) -> bool:
     """Whether ``size`` bytes from i on equal those of the other array from j on."""
     if size < 8:
         same = True

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from stream.arrays.kinds import Int64
 
@@ -74,7 +73,7 @@ def _equal_counts(t: Int64, num_slices: int) -> Int64:
     return np.searchsorted(first_times, t, side="right")
 
 
-def _cut(events: pa.Table, tau: NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
+def _cut(events: pa.Table, tau: Int64) -> Iterator[tuple[int, pa.Table]]:
     starts = np.flatnonzero(np.diff(tau, prepend=tau[:1] - 1))
     for start, end in zip(starts, [*starts[1:], len(tau)], strict=True):
         yield int(tau[start]), events.slice(start, end - start)

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Int32, Int64, UInt8, UInt64
 from stream.decode.buffers import read_only
-from stream.snapshots.siphash import Bytes, UInt64, new_key, same_bytes, siphash
+from stream.snapshots.siphash import new_key, same_bytes, siphash
 
 _FIRST_SLOTS = 1 << 10
 _FIRST_BYTES = 1 << 14
@@ -121,14 +120,14 @@ def _pieces(starts: Int64) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def text_buffers(column: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
+def text_buffers(column: pa.Array) -> tuple[Int32, UInt8]:
     """Ends (int32 [n + 1]) and bytes of a string array."""
     _, ends, text = column.buffers()
     offsets = read_only(ends if ends is not None and ends.size else bytes(4), np.int32)
     return offsets[column.offset : column.offset + len(column) + 1], read_only(text or b"", np.uint8)
 
 
-def is_valid(column: pa.Array) -> NDArray[np.bool_]:
+def is_valid(column: pa.Array) -> Bool:
     """Mask of the values that aren't null."""
     if column.null_count == 0:
         return np.ones(len(column), np.bool_)
@@ -141,15 +140,15 @@ def _empty_slots(count: int) -> UInt64:
 
 @njit(cache=True, nogil=True)
 def _densify(
-    ends: NDArray[np.int32],
-    text: Bytes,
-    valid: NDArray[np.bool_],
+    ends: Int32,
+    text: UInt8,
+    valid: Bool,
     columns: int,
     done: int,
     key: UInt64,
     slots: UInt64,
     starts: Int64,
-    arena: Bytes,
+    arena: UInt8,
     size: int,
     dense: Int64,
 ) -> tuple[int, int]:
@@ -204,7 +203,7 @@ def _rehash(old: UInt64, new: UInt64, size: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _remove_newest(slots: UInt64, key: UInt64, starts: Int64, arena: Bytes, start: int, stop: int) -> None:
+def _remove_newest(slots: UInt64, key: UInt64, starts: Int64, arena: UInt8, start: int, stop: int) -> None:
     """Free the slots of ids [start, stop), newest first: no older id was probed past a newer one."""
     mask = np.uint64(len(slots) - 1)
     for dense in range(stop - 1, start - 1, -1):

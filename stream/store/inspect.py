@@ -3,11 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.events import Op, Reason
 from schemas.quality import FIGURES
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Int64
 from stream.decode.rules import show_time
 from stream.snapshots.pairs import pair_keys
 from stream.store.as_of import AsOf
@@ -158,7 +157,7 @@ def _live_edges(log: LogReader, lanes: list[LaneReader], end: int) -> int:
         edge = base["op"].to_numpy() != Op.NODE
         live = np.sort(pair_keys(base["src_node"].to_numpy()[edge], base["dst_node"].to_numpy()[edge]))
     keys: list[Int64] = []
-    inserted: list[NDArray[np.bool_]] = []
+    inserted: list[Bool] = []
     held = 0
     for snapshot in log.snapshots[:end]:
         events = log.events(snapshot.tau)
@@ -172,7 +171,7 @@ def _live_edges(log: LogReader, lanes: list[LaneReader], end: int) -> int:
     return len(_after(live, keys, inserted)) if keys else len(live)
 
 
-def _after(live: Int64, keys: list[Int64], inserted: list[NDArray[np.bool_]]) -> Int64:
+def _after(live: Int64, keys: list[Int64], inserted: list[Bool]) -> Int64:
     """Live pairs after some events: those whose last event is an insert, and those that none touched."""
     backwards = np.concatenate(keys)[::-1]
     touched, last = np.unique(backwards, return_index=True)

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Float64, Int64
 
 _EPOCHS = 64
 _LOYALTY = 0.9
@@ -129,8 +128,8 @@ def _draw(
     members: Int64,
     starts: Int64,
     community: Int64,
-    weight: npt.NDArray[np.float64],
-    uniform: npt.NDArray[np.float64],
+    weight: Float64,
+    uniform: Float64,
     src: Int64,
     dst: Int64,
 ) -> None:

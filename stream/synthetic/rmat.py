@@ -1,10 +1,9 @@
 """R-MAT edges (Chakrabarti, Zhan, Faloutsos 2004): a skewed graph, fast."""
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Int64, UInt64
 
 A, B, C = 0.57, 0.19, 0.19
 """Graph500's quadrant probabilities; D is the rest."""
@@ -31,7 +30,7 @@ def rmat_edges(nodes: int, edges: int, rng: np.random.Generator) -> tuple[Int64,
 
 
 @njit(cache=True, nogil=True)
-def _descend(draws: npt.NDArray[np.uint64], levels: int, label: Int64, src: Int64, dst: Int64) -> None:
+def _descend(draws: UInt64, levels: int, label: Int64, src: Int64, dst: Int64) -> None:
     """Walk down the adjacency matrix, a quadrant a level; ids beyond the range are folded into it.
 
     Args:

@@ -5,9 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
+from running_job import Running, reached
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send
-from test_broker_outage import Running
-from test_stream_lanes import reached
 
 from schemas.config import StreamConfig
 from stream.store.places.folder_staging import FolderStaging

@@ -1,17 +1,16 @@
 """Brokers that die or hang under a running job: it waits, says so, is not idle, and goes on when they are back."""
 
-import json
-import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from decoding import message_format
 from kafka import KafkaProducer
-from kafka_broker import broker, kafka  # noqa: F401  the fixture skips where no broker can be run
+from own_broker import Own
+from running_job import Running, reached
 from streaming import (
     T0,
     configuration,
@@ -25,75 +24,13 @@ from streaming import (
     triples,
 )
 from structlog.testing import capture_logs
-from test_stream_lanes import reached, readiness
 
 from schemas.config import StreamConfig
 from stream.decode.event_file import read_events
-from stream.job.loop import Ran, StreamJob
 from stream.kafka.producer import replay
-from stream.metrics import StreamMetrics
-from stream.service.endpoint import Endpoint
 from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
-
-
-class Own:
-    """A broker that a test may hurt.
-
-    Attributes:
-        address: host:port.
-        pid: Of its process.
-    """
-
-    def __init__(self, data: Path) -> None:
-        self._data = data
-        self.address = broker("start", "--data", str(data))
-        self._find()
-
-    def _find(self) -> None:
-        state = json.loads((self._data / "broker.json").read_text())
-        if "pid" not in state:
-            pytest.skip("the broker runs in a container: its process can't be stopped from here")
-        self.pid = int(state["pid"])
-
-    def resume(self) -> None:
-        """Start it again after it was killed, with its data."""
-        assert broker("resume", "--data", str(self._data)) == self.address
-        self._find()
-
-    def signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-
-class Running:
-    """A job on a thread with its endpoint."""
-
-    def __init__(self, config: StreamConfig, *, until_idle_s: float | None = None) -> None:
-        metrics = StreamMetrics(config)
-        self.totals = metrics.totals
-        self.job = StreamJob(config, metrics, until_idle_s=until_idle_s)
-        self.endpoint = Endpoint(config.metrics, metrics.registry, self.job.not_ready)
-        self.ran: list[Ran] = []
-        self.thread = threading.Thread(target=lambda: self.ran.append(self.job.run()))
-        self.thread.start()
-
-    def ready(self) -> tuple[int, str]:
-        return readiness(self.endpoint)
-
-    def close(self) -> None:
-        self.job.stop()
-        self.thread.join(timeout=30)
-        self.endpoint.close()
-
-
-@pytest.fixture
-def own(kafka: str, tmp_path: Path) -> Iterator[Own]:  # noqa: F811  asked for to skip where there is none
-    data = tmp_path / "broker"
-    try:
-        yield Own(data)
-    finally:
-        broker("stop", "--data", str(data))
 
 
 def test_a_killed_broker_shows_in_readiness_seals_nothing_and_the_job_still_ends_cleanly(

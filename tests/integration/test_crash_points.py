@@ -13,7 +13,7 @@ from stream.store.crash import CRASH_POINTS, VARIABLE
 from stream.store.log.reader import LogReader
 from stream.store.verify.log import verify_log
 
-JOB = Path(__file__).parent / "crash_job.py"
+JOB = Path(__file__).parents[1] / "support" / "crash_job.py"
 PASS = {"store.created": 1, "commit.begun": 4, "file.torn": 12, "file.written": 17, "file.renamed": 15}
 """Which pass of a point is hit; elsewhere the third: files and records of the first commits are there by then."""
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from test_trainer_processes import PATIENCE_S, configure, ranks_of, scored, started, until
+from trainer_processes import PATIENCE_S, configure, ranks_of, scored, started, until
 from trainer_streams import held_back, make_lane, meetings
 
 from trainer.session.checkpoint import Checkpoints

@@ -5,13 +5,13 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 from flink_server import flink, worker_pool  # noqa: F401  a fixture
 from kafka import KafkaProducer
+from on_flink import on_flink
 from streaming import (
     T0,
     configuration,
@@ -81,10 +81,6 @@ def assert_same_as_local(folder: Path, store: Path, bootstrap: str, topic: str, 
     assert there["offsets"] == here["offsets"]
     assert there["lanes"]["hashed"]["snapshots"] == here["lanes"]["hashed"]["snapshots"] == ran.snapshots
     assert verify_store(store).problems == []
-
-
-def on_flink(job_server: str, **more: Any) -> dict[str, Any]:
-    return {"name": "flink", "job_server": job_server, "parallelism": 2, "restart_delay_s": 0.2, **more}
 
 
 class Feeder:

@@ -11,6 +11,8 @@ import pytest
 from flink_server import flink, worker_pool  # noqa: F401  a fixture
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewPartitions
+from on_flink import on_flink
+from running_job import reached
 from secure_broker import PASSWORD, SecureBroker
 from streaming import (
     T0,
@@ -23,8 +25,6 @@ from streaming import (
     started,
     written,
 )
-from test_flink import on_flink
-from test_stream_lanes import reached
 
 from stream.kafka.topics import ensure_topic
 from stream.store.log.reader import LogReader

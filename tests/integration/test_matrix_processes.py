@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from test_trainer_processes import PATIENCE_S, ranks_of, started, until
+from trainer_processes import PATIENCE_S, ranks_of, started, until
 from trainer_streams import meetings
 
 from schemas.matrix import Matrix

@@ -5,27 +5,17 @@ import signal
 import urllib.request
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
-from streaming import T0, configuration, edge, fresh_topic, send, written
+from day_files import DAYS, days
+from streaming import configuration, fresh_topic, send, written
 from streaming import started as stream_started
-from test_trainer_processes import PATIENCE_S, scored, served, started, until
+from trainer_processes import PATIENCE_S, scored, served, started, until
 
 pytestmark = pytest.mark.integration
 
-DAY_S, DAYS, NODES = 86_400, 8, 20
 MSE = ("mse", "zero_mse", "mean_mse", "persistence_mse", "age_persistence_mse")
-
-
-def days(first: int, end: int) -> list[bytes | None]:
-    rng = np.random.default_rng(first)
-    return [
-        edge(int(rng.integers(NODES)), int(rng.integers(5)), T0 - T0 % DAY_S + day * DAY_S + 10 * number)
-        for day in range(first, end)
-        for number in range(40)
-    ]
 
 
 def test_tgcn_learns_in_degrees_of_a_live_stream_beside_its_floors(kafka: str, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
+from running_job import reached
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send, settings
-from test_stream_lanes import reached
 
 from schemas.config import StreamConfig
 from stream.job.loop import StreamJob

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from log_lines import log_lines
-from test_trainer_processes import PATIENCE_S, configure, get, scored, served, started, until
+from trainer_processes import PATIENCE_S, configure, get, scored, served, started, until
 from trainer_streams import SECOND, make_lane, meetings
 
 PHASES = {"train", "backward", "synchronise", "update"}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from day_files import DAYS, days
 from streaming import configuration, fresh_topic, send, written
 from streaming import started as stream_started
-from test_node_regression_live import DAYS, days
-from test_trainer_processes import PATIENCE_S, ranks_of, scored, started, until
+from trainer_processes import PATIENCE_S, ranks_of, scored, started, until
 
 pytestmark = pytest.mark.integration
 

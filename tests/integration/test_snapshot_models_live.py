@@ -11,8 +11,8 @@ import torch
 import yaml
 from streaming import T0, configuration, edge, fresh_topic, send, written
 from streaming import started as stream_started
-from test_trainer_processes import PATIENCE_S, scored, until
 from trainer_job import freshet_trainer
+from trainer_processes import PATIENCE_S, scored, until
 
 from stream.store.exports.reader import ExportReader
 from stream.store.lane.reader import LaneReader

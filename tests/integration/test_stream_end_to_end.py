@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
+from running_job import reached
 from streaming import (
     T0,
     configuration,
@@ -26,7 +27,6 @@ from streaming import (
     triples,
     written,
 )
-from test_stream_lanes import reached
 
 from schemas.config import StreamConfig
 from stream.job.loop import StreamJob

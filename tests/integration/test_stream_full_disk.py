@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from log_lines import error_of
+from running_job import Running, reached
 from streaming import T0, command, configuration, contents, edge, fresh_topic, result, run_job, send, written
 from structlog.testing import capture_logs
-from test_broker_outage import Running
-from test_stream_lanes import reached
 
 from schemas.config import StreamConfig
 from stream import background

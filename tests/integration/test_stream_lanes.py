@@ -1,13 +1,11 @@
 """Lanes beside the log: a lane that fails stops nothing, shows, and heals; a new one catches up."""
 
 import threading
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running_job import reached, readiness
 from streaming import T0, configuration, edge, fresh_topic, run_job, send
 
 from schemas.config import Metrics, StreamConfig
@@ -104,18 +102,3 @@ def manifests(tmp_path: Path, lane: str) -> list[Any]:
     if not (tmp_path / "store" / "lanes" / lane / "lane.json").exists():
         return []
     return LaneReader(tmp_path / "store", lane).manifests
-
-
-def readiness(endpoint: Endpoint) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"{endpoint.url}/readyz", timeout=5) as answer:
-            return answer.status, answer.read().decode().strip()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode().strip()
-
-
-def reached(condition, timeout_s: float = 90) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 from bad_connections import bad_connections
 from log_lines import error_of, log_lines
+from running_job import Running, ended_by, endpoint, events_of, get, reached
 from streaming import COMMAND, T0, command, configuration, edge, fresh_topic, send, started, written
-from test_broker_outage import Running
-from test_stream_lanes import reached
-from test_stream_signals import ended_by
-from test_stream_standby import endpoint, events_of, get
 
 from schemas.config import StreamConfig
 from stream.sink.snapshot_sink import SnapshotSink

@@ -12,6 +12,7 @@ from decoding import message_format
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic
 from log_lines import error_of
+from running_job import endpoint, get, sealed
 from streaming import (
     T0,
     command,
@@ -25,7 +26,6 @@ from streaming import (
     started,
     written,
 )
-from test_stream_standby import endpoint, get
 
 from schemas.events import event_schema
 from stream.kafka.producer import replay
@@ -42,10 +42,6 @@ def wait_for(what: str, condition, timeout_s: float = 90) -> None:  # type: igno
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
         time.sleep(0.05)
-
-
-def sealed(store: Path) -> int:
-    return len(LogReader(store).snapshots) if (store / "log" / "log.json").exists() else 0
 
 
 def test_a_wrong_key_is_named(kafka: str, tmp_path: Path) -> None:

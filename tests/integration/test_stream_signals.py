@@ -8,11 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
+from own_broker import Own
+from running_job import (
+    SECONDS,
+    Running,
+    ended_by,
+    endpoint,
+    events_of,
+    get,
+    reached,
+    sealed,
+)
 from streaming import T0, configuration, edge, fresh_topic, send, started, written
-from test_broker_outage import Own, Running, own  # noqa: F401  a fixture
-from test_stream_lanes import reached
-from test_stream_refuses import sealed
-from test_stream_standby import endpoint, events_of, get
 
 from schemas.config import StreamConfig
 from stream import background
@@ -23,20 +30,6 @@ from stream.store.lane.writer import LaneWriter
 from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
-
-SECONDS = 30  # on a machine however busy; what hangs would wait for a minute and more
-
-
-def ended_by(job, log: Path) -> None:  # type: ignore[no-untyped-def]
-    """Send SIGTERM; the job ends with 0 within seconds."""
-    job.send_signal(signal.SIGTERM)
-    asked_s = time.monotonic()
-    try:
-        assert job.wait(timeout=60) == 0, log.read_text()
-    finally:
-        job.kill()
-        job.wait()
-    assert time.monotonic() - asked_s < SECONDS, log.read_text()
 
 
 def test_from_its_first_moment_on(kafka: str, tmp_path: Path) -> None:
@@ -68,7 +61,7 @@ def caught(pid: int) -> bool:
     return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def test_while_brokers_do_not_answer(own: Own, tmp_path: Path) -> None:  # noqa: F811
+def test_while_brokers_do_not_answer(own: Own, tmp_path: Path) -> None:
     topic = fresh_topic(own.address)
     send(own.address, topic, [edge(1, i, T0 + i) for i in range(5)])
     # A cycle that ends in the outage must not need a broker either.

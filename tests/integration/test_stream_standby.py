@@ -3,19 +3,15 @@
 import json
 import signal
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forked import Commands
-from log_lines import served_at
+from running_job import endpoint, events_of, get, reached
 from streaming import T0, command, configuration, contents, edge, fresh_topic, read_topic, send, written
-from test_stream_lanes import reached
 
 from stream.store.lane.reader import LaneReader
-from stream.store.log.reader import LogReader
 from stream.store.verify.store import verify
 
 pytestmark = pytest.mark.integration
@@ -28,13 +24,6 @@ def day(k: int) -> list[bytes | None]:
     return [*(edge(i, k + i, T0 + 86_400 * k + i) for i in range(20)), b"{"]
 
 
-def events_of(store: Path) -> int:
-    if not (store / "log" / "log.json").exists():
-        return 0
-    log = LogReader(store)
-    return sum(snapshot.num_events for snapshot in log.snapshots) + (log.last.tail_events if log.last else 0)
-
-
 def store_configuration(folder: Path, kafka: str, topic: str, letters: str) -> Path:
     folder.mkdir()
     lanes = [{"name": "hash", "algorithm": "hash", "parts": 2}]
@@ -43,20 +32,6 @@ def store_configuration(folder: Path, kafka: str, topic: str, letters: str) -> P
         folder,
         configuration(folder / "store", kafka, topic, lanes=lanes, snapshots=snapshots, kafka=more),
     )
-
-
-def endpoint(log: Path) -> str:
-    """Where a started job serves its health."""
-    reached(lambda: log.exists() and served_at(log.read_text()))
-    return str(served_at(log.read_text()))
-
-
-def get(url: str) -> str:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return str(answer.read().decode())
-    except urllib.error.HTTPError as error:
-        return str(error.read().decode())
 
 
 def test_a_standby_takes_over_from_a_job_that_is_killed_or_told_to_end(

@@ -10,9 +10,8 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewPartitions
 from kafka.errors import KafkaTimeoutError, TopicAlreadyExistsError
+from running_job import Running, reached, read_of
 from streaming import T0, configuration, edge, fresh_topic, log_table, run_job, send, settings, triples
-from test_broker_outage import Running
-from test_stream_lanes import reached
 
 from schemas.config import StreamConfig
 from stream.kafka.reader import PartitionReader
@@ -21,7 +20,6 @@ from stream.metrics import StreamMetrics
 from stream.microbatch import RawBatch
 from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
-from stream.store.log.reader import LogReader
 
 pytestmark = pytest.mark.integration
 
@@ -33,12 +31,6 @@ def admin(kafka: str) -> Iterator[KafkaAdminClient]:
     client = KafkaAdminClient(**settings(kafka))
     yield client
     client.close()
-
-
-def read_of(store: Path) -> dict[int, int]:
-    """Next offset by partition."""
-    last = LogReader(store).last if (store / "log" / "log.json").exists() else None
-    return {position.partition: position.next for position in last.positions} if last else {}
 
 
 def test_new_partitions_are_read_within_seconds_and_from_their_first_message_on(

@@ -9,16 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_trainer_processes import (
-    PATIENCE_S,
-    configure,
-    numbers,
-    ranks_of,
-    run_to_end,
-    scored,
-    started,
-    until,
-)
+from trainer_processes import PATIENCE_S, configure, numbers, ranks_of, run_to_end, scored, started, until
 from trainer_streams import SECOND, held_back, meetings
 
 from schemas.config import Lane

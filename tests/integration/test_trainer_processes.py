@@ -1,99 +1,30 @@
 """The trainer as users start it: several ranks, signals, kills, a store that comes later."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
-import yaml
 from bad_connections import bad_connections
 from log_lines import error_of, log_lines
+from trainer_processes import (
+    PATIENCE_S,
+    configure,
+    get,
+    numbers,
+    ranks_of,
+    run_to_end,
+    scored,
+    served,
+    started,
+    until,
+)
 from trainer_streams import held_back, make_lane, meetings
 
 IMPATIENT = Path(__file__).parent / "impatient"
 SNAPSHOTS = 30
-PATIENCE_S = 300  # a rank alone loads its libraries for tens of seconds on a machine that is busy enough
-
-
-def configure(folder: Path, **keys: object) -> Path:
-    values = {
-        "store": str(folder / "store"),
-        "lane": "hash",
-        "model_params": {"hidden": 8, "signature": 8},
-        "window": 2,
-        "optimisation": {"epochs": 2, "batch_size": 16},
-        "checkpoint": str(folder / "checkpoints"),
-        "checkpoint_every": 1,
-        "metrics": {"port": 0},
-        **keys,
-    }
-    path = folder / "trainer.yaml"
-    path.write_text(yaml.safe_dump(values), encoding="utf-8")
-    return path
-
-
-@contextmanager
-def started(*arguments: str, **more: str) -> Iterator[subprocess.Popen]:
-    """``freshet-trainer`` in a process of its own, with more in its environment; it and its ranks are gone afterwards."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("FRESHET_")}
-    environment |= {"OMP_NUM_THREADS": "1", **more}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer.cli", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    try:
-        yield process
-    finally:
-        for child in ranks_of(process):
-            child.kill()
-        process.kill()
-        process.communicate()
-
-
-def ranks_of(process: subprocess.Popen) -> list[psutil.Process]:
-    try:
-        return psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_S} s"
-        time.sleep(0.05)
-
-
-def scored(folder: Path) -> list[dict]:
-    path = folder / "checkpoints" / "scores.jsonl"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
-def run_to_end(config: Path, ranks: int) -> dict:
-    with started(
-        "run", "--config", str(config), "--ranks", str(ranks), "--until-idle", "1", "--json"
-    ) as process:
-        out, err = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, err
-        return json.loads(out)
-
-
-def numbers(lines: list[dict]) -> list[tuple]:
-    keys = ("sequence", "tau", "ap", "auc", "mrr", "loss", "recency_ap", "random_ap", "steps")
-    return [tuple(line.get(key) for key in keys) for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -147,17 +78,6 @@ def test_after_kill_nine_it_goes_on_at_the_right_snapshot_with_the_same_numbers(
             assert result["total_snapshots"] == SNAPSHOTS
             assert SNAPSHOTS - already <= result["snapshots"] <= SNAPSHOTS - already + 1
     assert numbers(scored(tmp_path)) == numbers(straight)
-
-
-def served(process: subprocess.Popen, ranks: int = 1) -> dict[int, str]:
-    """Where each rank serves its health, from the first lines of the log."""
-    assert process.stderr is not None
-    found: dict[int, str] = {}
-    while len(found) < ranks:
-        (line,) = log_lines(process.stderr.readline())
-        if line["event"] == "metrics":
-            found[line["rank"]] = line["url"]
-    return found
 
 
 def at_the_end(process: subprocess.Popen, folder: Path) -> str:
@@ -298,14 +218,6 @@ def test_a_rank_that_waits_in_vain_for_another_is_not_alive(store: Path, tmp_pat
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
-
-
-def get(url: str) -> str:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.read().decode()
 
 
 def test_ranks_that_cannot_work_end_with_one_sentence(store: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import every_collective
 import pytest
+import rank_numbers
 import torch
 from rank_equality import require_equal
 from rank_numbers import numbers, small_batches
@@ -17,7 +18,7 @@ from trainer_streams import make_lane, meetings
 
 from trainer.ranks import Ranks
 
-SCRIPT = Path(__file__).with_name("rank_numbers.py")
+SCRIPT = Path(rank_numbers.__file__)
 
 
 def run_ranks(size: int, script: Path, *arguments: str) -> None:

@@ -11,11 +11,9 @@ import pytest
 from flink_server import flink  # noqa: F401  a fixture
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
+from running_job import Running, reached, read_of
 from streaming import configuration, edge, fresh_topic, log_table, run_job, send, settings
 from structlog.testing import capture_logs
-from test_broker_outage import Running
-from test_stream_lanes import reached
-from test_topic_changes import read_of
 
 from schemas.config import StreamConfig
 from stream.cluster import worker as worker_module

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from drawn_lanes import TURNOVER, TWO_NODES, lane_of, streams
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rank_equality import begun, learned, require_equal
-from test_rank_equality import TURNOVER, TWO_NODES, lane_of, streams
 from thread_ranks import side_by_side
 from trainer_sessions import learn, lesson_of
 from trainer_streams import SECOND, make_lane, meetings

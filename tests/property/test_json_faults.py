@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from drawn_json import MESSAGES
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_json_twin import MESSAGES
 
 from stream.decode import json_events, json_fault
 from stream.decode.json_message import read_message

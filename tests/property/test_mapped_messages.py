@@ -3,9 +3,9 @@
 import json
 
 import pyarrow as pa
+from drawn_json import NUMBERS, SPACE, TEXTS, VALUES, exact
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_json_twin import NUMBERS, SPACE, TEXTS, VALUES, exact
 
 from schemas.config import Topic
 from stream.decode.json_events import read_json

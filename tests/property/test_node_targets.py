@@ -1,9 +1,9 @@
 """Targets of nodes, and what is about to expire, against a plain dict of pairs."""
 
 import numpy as np
+from drawn_events import event_table
 from hypothesis import given
 from hypothesis import strategies as st
-from test_live_graph import event_table
 
 from schemas.trainer_config import Target
 from stream.snapshots.graph import LiveGraph

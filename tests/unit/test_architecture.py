@@ -107,6 +107,17 @@ def test_modules_stay_readable_in_one_sitting() -> None:
     } == {}
 
 
+def test_no_test_module_imports_another() -> None:
+    """What several share lies in tests/support, so that every module runs alone."""
+    shared = re.compile(r"^\s*(from|import) (tests\.(unit|integration|property|real)|test_)", re.MULTILINE)
+    modules = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert [path for path in modules if shared.search(path.read_text(encoding="utf-8"))] == []
+    beside = {
+        path.name for path in modules if path.parent.name in ("unit", "property", "integration", "real")
+    }
+    assert {name for name in beside if not name.startswith("test_")} == set()
+
+
 def test_every_package_folder_is_a_package() -> None:
     folders = {path.parent for path in sources()}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from offline_protocol import FIGURES, SHARES, config_for, write_events
 from structlog.testing import capture_logs
-from test_offline_protocol import FIGURES, SHARES, config_for, write_events
 
 from schemas.trainer_config import Classifier, Optimisation
 from trainer.evaluation.classification import LabelledEvents, classify

@@ -10,8 +10,8 @@ import pytest
 from compacted import EVENTS, HEADER, SECOND, seal
 from faulty_s3 import Fault, FaultyS3, faulty
 from lane_stream import lane
+from other_machine import elsewhere
 from s3_server import S3Server
-from test_places import elsewhere
 
 from schemas.store import CommitRecord
 from stream.job import room

@@ -9,7 +9,7 @@ import pytest
 from compacted import catch_up, grown, seal, seen
 from lane_stream import lane
 from s3_server import S3Server
-from test_power_failures import commits, durable_in_log, write_log
+from written_log import commits, durable_in_log, write_log
 
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact, remove_lane

@@ -9,7 +9,7 @@ from compacted import catch_up, grown, seal, seen
 from lane_stream import lane
 from placed import files_of
 from s3_server import S3Server
-from test_power_failures import HISTORY, commits, durable_in_log, write_log_again_and_again
+from written_log import HISTORY, commits, durable_in_log, write_log_again_and_again
 
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact

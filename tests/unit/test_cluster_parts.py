@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from log_events import SECOND, event, poll, stream_config
+from no_offsets import NoOffsets
 from pydantic import ValidationError
 
 from schemas.config import Runner, StreamConfig
-from schemas.store import Position
 from stream.cluster import worker as workers
 from stream.cluster.coder import VERSION, MicroBatchCoder
 from stream.cluster.current import announce, is_current, withdraw
@@ -177,17 +177,6 @@ def test_a_newer_submission_ends_an_older_one(tmp_path: Path) -> None:
 
 
 # The log's host
-
-
-class NoOffsets:
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def committed(self, positions: list[Position]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 from prometheus_client import generate_latest
-from test_trainer_daemon import EVENT_MODEL, KINDS, config_for, lines, run, trainer_for
+from small_trainers import EVENT_MODEL, KINDS, config_for, lines, run, trainer_for
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.events import event_schema

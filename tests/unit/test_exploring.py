@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
+SUPPORT = Path(__file__).parents[1] / "support"
 TIMED = """
 import time
 from hypothesis import given, settings, strategies as st
@@ -35,7 +35,7 @@ def explored(folder: Path, condition: str, *, seed: int, seconds: int = 100) -> 
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(TESTS), "FRESHET_EXPLORE_S": str(seconds)},
+        env={**os.environ, "PYTHONPATH": str(SUPPORT), "FRESHET_EXPLORE_S": str(seconds)},
     )
     drawn = [int(line) for line in (folder / "drawn").read_text().split()]
     return run.returncode, run.stdout, drawn

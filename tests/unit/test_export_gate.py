@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from test_exports import config_for, run
+from exporting_trainers import config_for
+from small_trainers import run
 from trainer_streams import make_lane
 
 from schemas.trainer_config import Hold

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
+from exported import add
+from exporting_trainers import BOTH, KINDS, config_for, exports, moved
 from prometheus_client import generate_latest
+from small_trainers import run, trainer_for
 from structlog.testing import capture_logs
 from thread_ranks import side_by_side
 from trainer_streams import make_lane, meetings
@@ -22,67 +24,13 @@ from stream.store.errors import CorruptError, RetainedError
 from stream.store.exports.reader import ExportReader
 from stream.store.exports.writer import ExportWriter
 from stream.store.files.records import put_record, read_record
-from stream.store.lane.reader import LaneReader
 from stream.store.verify.store import verify
 from trainer.continual.daemon import Trainer
 from trainer.continual.score_file import ScoreFile
 from trainer.exports.exporter import touched_nodes, version_of
 from trainer.exports.gate import ExportGate
-from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 from trainer.scoring.ranking import average_precision, batched
-
-BOTH = {"embeddings": True, "scores": True}
-EVENT_MODEL = {
-    "model": "tgn-history",
-    "strategy": "sequential",
-    "model_params": {"memory": 8, "time_width": 8},
-    "optimisation": Optimisation(epochs=1, batch_size=16, learning_rate=0.01),
-}
-KINDS = pytest.mark.parametrize("kind", [{}, EVENT_MODEL], ids=["snapshot-model", "event-model"])
-
-
-def config_for(folder: Path, **more: object) -> TrainerConfig:
-    values = {
-        "store": str(folder / "store"),
-        "lane": "hash",
-        "model_params": {"hidden": 8, "signature": 8},
-        "window": 2,
-        "checkpoint": str(folder / "checkpoints"),
-        "checkpoint_every": 1,
-        "optimisation": Optimisation(epochs=1, batch_size=16, learning_rate=0.01),
-        "exports": BOTH,
-        **more,
-    }
-    return TrainerConfig.model_validate(values)
-
-
-def trainer_for(config: TrainerConfig, ranks: Ranks | None = None) -> Trainer:
-    lane = LaneReader(config.store, config.lane)
-    metrics = TrainerMetrics(config, 0)
-    metrics.graph(lane.header.graph)
-    return Trainer(config, lane, ranks or Ranks(), metrics)
-
-
-def run(config: TrainerConfig, until: int | None = None) -> Trainer:
-    trainer = trainer_for(config)
-    for manifest in trainer.lane.manifests[trainer.sequence + 1 : until]:
-        trainer.step(manifest)
-    return trainer
-
-
-def exports(config: TrainerConfig) -> ExportReader:
-    return ExportReader(config.store, config.exports.name or config.lane)
-
-
-def moved(events: pa.Table) -> pa.Table:
-    """The same events of nodes whose ids begin at 1000, each with an event id of its own."""
-    for column in ("src", "dst"):
-        at = events.schema.get_field_index(column)
-        events = events.set_column(at, events.schema.field(at), pc.add(events[column], 1000))
-    at = events.schema.get_field_index("event_id")
-    names = pa.array([f"e{row}" for row in range(len(events))])
-    return events.set_column(at, events.schema.field(at), names)
 
 
 @KINDS
@@ -166,7 +114,7 @@ def test_scores_of_events_are_exported_while_labels_are_asked_for(tmp_path: Path
 def test_a_run_that_goes_on_exports_each_snapshot_once(tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
     config = config_for(tmp_path, checkpoint_every=4)
-    run(config, until=6)  # the checkpoint is of the fourth: two snapshots are learned and exported again
+    run(config, snapshots=6)  # the checkpoint is of the fourth: two snapshots are learned and exported again
     before = [commit.model_dump() for commit in exports(config).commits]
     run(config)
     assert [commit.model_dump() for commit in exports(config).commits] == before
@@ -177,7 +125,7 @@ def test_other_weights_for_an_old_snapshot_come_after_what_was_published(tmp_pat
     make_lane(tmp_path / "store")
     run(config_for(tmp_path))
     other = config_for(tmp_path, checkpoint=str(tmp_path / "other"), seed=1)
-    run(other, until=2)
+    run(other, snapshots=2)
     found = exports(other).commits
     assert [(commit.number, commit.sequence) for commit in found] == [
         *((number, number) for number in range(6)),
@@ -195,7 +143,7 @@ def test_what_was_held_back_is_exported_with_the_next_and_both_log_and_metric_sa
     judged = iter([None, "AP 0.6 is below", "AP 0.6 is below", None, None, None])
     monkeypatch.setattr(ExportGate, "judge", lambda *_: next(judged))
     with capture_logs() as logs:
-        trainer = run(config, until=3)
+        trainer = run(config, snapshots=3)
         assert 'freshet_trainer_export_held{graph="meetings"} 1.0' in text_of(trainer)
         for manifest in trainer.lane.manifests[3:]:
             trainer.step(manifest)
@@ -221,7 +169,7 @@ def text_of(trainer: Trainer) -> str:
 def test_embeddings_that_are_no_numbers_are_held_back(tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
     config = config_for(tmp_path)
-    trainer = run(config, until=1)
+    trainer = run(config, snapshots=1)
     whole = trainer.session.strategy.embeddings
     trainer.session.strategy.embeddings = lambda nodes: whole(nodes) * float("nan")
     trainer.step(trainer.lane.manifests[1])
@@ -243,7 +191,7 @@ def test_two_ranks_export_what_one_does(tmp_path: Path) -> None:
         for manifest in trainer.lane.manifests[:2]:
             trainer.step(manifest)
 
-    run(replace_learning(one), until=2)
+    run(replace_learning(one), snapshots=2)
     side_by_side(2, work)
     for commit, other in zip(exports(one).commits, exports(two).commits, strict=True):
         for kind in ("embeddings", "scores"):
@@ -265,7 +213,7 @@ def replace_learning(config: TrainerConfig) -> TrainerConfig:
 
 
 def test_a_kill_at_any_point_leaves_an_export_whole_or_invisible(tmp_path: Path) -> None:
-    job = Path(__file__).parents[1] / "export_job.py"
+    job = Path(__file__).parents[1] / "support" / "export_job.py"
     done = subprocess.run(
         [sys.executable, str(job), str(tmp_path / "store")], capture_output=True, text=True, check=False
     )
@@ -284,34 +232,6 @@ def exported(store: Path, count: int) -> ExportWriter:
     for _ in range(count):
         add(writer)
     return writer
-
-
-def add(writer: ExportWriter) -> None:
-    table = pa.table({"id": [1, 2]})
-
-    def write(sink: object) -> None:
-        with pa.ipc.new_file(sink, table.schema) as file:
-            file.write_table(table)
-
-    with writer.begin() as export:
-        file = export.add("embeddings", write)
-        number = export.number
-        writer.commit(
-            export,
-            ExportCommit(
-                number=number,
-                lane="lane",
-                tau=number,
-                sequence=number,
-                after=number - 1,
-                model="m",
-                model_version="v",
-                scores_version="v",
-                time_us=0,
-                embeddings=file,
-                num_embeddings=2,
-            ),
-        )
 
 
 def test_old_exports_go_but_not_those_that_a_topic_waits_for(tmp_path: Path) -> None:
@@ -355,14 +275,14 @@ def test_two_writers_that_take_turns_are_one_too_many(tmp_path: Path) -> None:
 
 def test_exports_of_another_lane_under_the_name_are_refused(tmp_path: Path) -> None:
     make_lane(tmp_path / "store")
-    run(config_for(tmp_path, exports={**BOTH, "name": "shared"}), until=1)
+    run(config_for(tmp_path, exports={**BOTH, "name": "shared"}), snapshots=1)
     commit = tmp_path / "store" / "exports" / "shared" / "commits"
     record = read_record(next(commit.iterdir()), ExportCommit)
     put_record(next(commit.iterdir()), record.model_copy(update={"lane": "sep"}), replace=True)
     with pytest.raises(
         Failure, match=r"has exports of lane sep, this trainer's lane is hash: .* exports.name"
     ):
-        run(config_for(tmp_path, exports={**BOTH, "name": "shared"}), until=2)
+        run(config_for(tmp_path, exports={**BOTH, "name": "shared"}), snapshots=2)
 
 
 def replace_number(commit: ExportCommit, number: int, file: object) -> ExportCommit:

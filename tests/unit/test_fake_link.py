@@ -4,27 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from charged import Charged
 from thread_ranks import FakeLink, ThreadRanks, side_by_side
 from torch import Tensor
 
 SLOW = FakeLink(latency_s=1.0, bytes_per_s=8.0)
 """A row of four float32 to the other rank: 1 + 16 / 8 = 3 seconds."""
 ROW_S, HALF = 3.0, [1, 1]
-
-
-class Charged(torch.autograd.Function):
-    """What it is given, for so many virtual seconds there, and twice as many back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, ranks: ThreadRanks, seconds: float) -> Tensor:
-        ctx.ranks, ctx.seconds = ranks, seconds
-        ranks.compute(seconds)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        ctx.ranks.compute(2 * ctx.seconds)
-        return gradients[0], None, None
 
 
 def two_rows() -> Tensor:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from test_partitioner_contract import stream
+from delta_stream import stream
 from trainer_streams import make_lane
 
 from schemas.store import QualityRecord

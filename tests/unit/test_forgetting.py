@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from prometheus_client import generate_latest
-from test_trainer_daemon import EVENT_MODEL, config_for, lines, run
+from small_trainers import EVENT_MODEL, config_for, lines, run
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.events import event_schema

@@ -62,7 +62,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_the_plain_reader_knows_nothing_of_freshet() -> None:
-    tree = ast.parse((TESTS / "plain_reader.py").read_text())
+    tree = ast.parse((TESTS / "support" / "plain_reader.py").read_text())
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_trainer_contract import NAMES, TRAINED, session_in
+from every_strategy import NAMES, TRAINED, session_in
 from trainer_sessions import learn, lesson_of
 from trainer_streams import make_lane
 

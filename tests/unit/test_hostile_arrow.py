@@ -12,7 +12,7 @@ import pytest
 
 from stream.store.files.arrow_bounds import FREE_BYTES, MAX_EXPANSION, require_bounded, require_whole
 
-TESTS = Path(__file__).parents[1]
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def arrow_file(table: pa.Table, compression: str | None) -> pa.Buffer:
@@ -25,9 +25,9 @@ def arrow_file(table: pa.Table, compression: str | None) -> pa.Buffer:
 
 def test_no_number_in_a_file_makes_a_reader_allocate_without_bound(tmp_path: Path) -> None:
     """In a process that may take 512 MiB more than it has."""
-    paths = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(SUPPORT), str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, str(TESTS / "hostile_arrow_job.py"), str(tmp_path)],
+        [sys.executable, str(SUPPORT / "hostile_arrow_job.py"), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,

@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 
 import pytest
+from other_machine import elsewhere
 from s3_server import S3Server
-from test_places import elsewhere
 
 from stream.store.files.lock import lock_folder
 from stream.store.places import lease as lease_module

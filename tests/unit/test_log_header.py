@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from crash_disk import KINDS, CrashDisk, put, states
 from log_events import SECOND, event
+from other_machine import elsewhere
 from plain_reader import PlainLog
 from s3_server import S3Server
-from test_places import elsewhere
 
 from schemas.config import Lane, StreamConfig
 from schemas.events import REJECT_SCHEMA, event_schema

@@ -4,43 +4,20 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import zip_longest
 from pathlib import Path
 
+import growing_log
 import pyarrow as pa
 import pytest
-from log_events import event
+from growing_log import write
 from placed import Places, anew, files_of, flipped
 from placed import write as replace
 
-from schemas.events import event_schema
-from schemas.store import LogHeader
 from stream.store.errors import ConfigMissingError, CorruptError, RetainedError
 from stream.store.files.watch import FolderWatch
 from stream.store.log.reader import LogReader
-from stream.store.log.tail import tail_schema
-from stream.store.log.writer import LogWriter
 from stream.store.places.place import Place, place_of
 from stream.store.verify.log import verify_log
-
-HEADER = LogHeader(graph="g", interval_us=10, ids="string")
-
-
-def snapshot(tau: int) -> tuple[int, pa.Table]:
-    return tau, pa.Table.from_pylist([event(f"n{tau}", "hub", tau * 10)], schema=event_schema("string"))
-
-
-def open_event(tau: int) -> pa.Table:
-    rows = snapshot(tau)[1].to_pylist()
-    provenance = [{**row, "topic": "a", "partition": 0, "offset": tau, "tau": tau} for row in rows]
-    return pa.Table.from_pylist(provenance, schema=tail_schema("string"))
-
-
-def write(store: Place, *taus: int) -> None:
-    with LogWriter.open(store, HEADER) as writer:
-        for tau, following in zip_longest(taus, taus[1:]):
-            seal = [(tau, rows) for rows in [writer.open_tail()] if rows.num_rows] or [snapshot(tau)]
-            writer.commit(seal=seal, tail=None if following is None else open_event(following))
 
 
 def test_a_store_without_a_log_is_said_to_be_missing(place: Place) -> None:
@@ -117,10 +94,11 @@ def writing_process(store: str, commits: int) -> "subprocess.Popen[bytes]":
     """Another process that commits snapshots 1, 2, 3 …, each with an open event in the tail as well."""
     code = (
         "import sys; sys.path[:0] = sys.argv[3:]\n"
-        "import test_log_reader as t; t.write(t.place_of(sys.argv[1]), *range(1, int(sys.argv[2])))"
+        "import growing_log; from stream.store.places.place import place_of\n"
+        "growing_log.write(place_of(sys.argv[1]), *range(1, int(sys.argv[2])))"
     )
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    return subprocess.Popen([sys.executable, "-c", code, store, str(commits), *paths])
+    support = str(Path(growing_log.__file__).parent)
+    return subprocess.Popen([sys.executable, "-c", code, store, str(commits), support])
 
 
 def test_a_follower_sees_and_reads_what_another_process_commits(places: Places) -> None:

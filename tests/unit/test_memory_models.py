@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from happenings import FEATURES, NODES, happenings
 from memory_reference import Event, MemoryReference
 
 from stream.service.failure import Failure
@@ -18,7 +19,6 @@ from trainer.models.memory.model import MemoryModel
 from trainer.strategies.events.mailbox import Mailbox
 from trainer.strategies.events.memory_stream import MemoryStream
 
-NODES, FEATURES = 7, 2
 WHAT = {  # message source, own in message, cell, embedding
     "jodie": ("memory", False, "rnn", "projection"),
     "dyrep": ("neighbourhood", False, "rnn", "identity"),
@@ -36,24 +36,6 @@ def small(name: str, **params: object) -> MemoryModel:
     model = create_model(name, ModelShape(0, 1, 0, FEATURES), params)
     assert isinstance(model, MemoryModel)
     return model.double().eval()
-
-
-def happenings(count: int, seed: int = 0) -> EventColumns:
-    """Few nodes, repeats, self-loops and many equal times; weights, labels and features."""
-    rng = np.random.default_rng(seed)
-    t = np.cumsum(rng.choice([0, 0, 1, 7, 90_000, 5_000_000], count) * 1_000_000).astype(np.int64)
-    return EventColumns(
-        op=np.ones(count, np.int8),
-        src=rng.integers(0, NODES, count),
-        dst=rng.integers(0, NODES, count),
-        t=t,
-        visible_t=t,
-        late=np.zeros(count, np.bool_),
-        weight=rng.normal(0, 5, count).astype(np.float32),
-        label=rng.integers(-2, 3, count).astype(np.int32),
-        has_label=rng.random(count) < 0.5,
-        features=rng.normal(0, 1, (count, FEATURES)).astype(np.float32),
-    )
 
 
 def as_events(columns: EventColumns) -> list[Event]:

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_trainers import KINDS, config_for, lines, run
 from structlog.testing import capture_logs
-from test_trainer_daemon import KINDS, config_for, lines, run
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.trainer_config import TrainerConfig

@@ -8,41 +8,14 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from offline_protocol import FIGURES, FLOORS, SHARES, config_for, write_events
 from structlog.testing import capture_logs
-from trainer_streams import meetings
 
-from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.service.failure import Failure
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.foreign_scores import ForeignScores
 from trainer.ranks import Ranks
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
-
-SHARES = (0.6, 0.2, 0.2)
-FLOORS = ("edgebank_ap", "edgebank_window_ap", "recency_ap")
-FIGURES = ("ap", "auc", "mrr", "hits_at_10", "transductive_ap", "historical_ap", *FLOORS)
-
-
-def config_for(**more: object) -> TrainerConfig:
-    values = {
-        "lane": "hash",
-        "model": "tgn",
-        "strategy": "sequential",
-        "model_params": {"memory": 8, "time_width": 8},
-        "optimisation": Optimisation(epochs=1, batch_size=50, learning_rate=0.01),
-        "interval_s": 1.0,
-        **more,
-    }
-    return TrainerConfig.model_validate(values)
-
-
-def write_events(path: Path, *, seed: int = 0) -> str:
-    events = meetings(seed=seed, snapshots=10, a_snapshot=40, features=False)
-    table = events.select(["src", "dst", "op"]).append_column(
-        "t", [[t / 1e6 for t in events["t"].to_pylist()]]
-    )
-    pq.write_table(table, path)
-    return str(path)
 
 
 def judged(data: str, *, shares: tuple[float, float, float] = SHARES, seed: int = 0, **more: object) -> dict:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from compacted import grown, seal, seen
+from exported import add
 from lane_stream import lane
 from log_events import poll, stream_config
+from no_offsets import NoOffsets
 from once import KEY, MESSAGES, NOT_CLEANED_UP, Trouble, behind_record, messages, require_once
 from placed import Places
 from structlog.testing import capture_logs
-from test_cluster_parts import NoOffsets
-from test_exports import add
 
 from stream.cluster.log_host import LogHost
 from stream.cluster.plan import Plan

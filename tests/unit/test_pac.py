@@ -1,16 +1,16 @@
 """``pac``: sub-graphs learned side by side, exact predictions, shared nodes with one memory."""
 
-import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from every_strategy import session_in
 from memory_reference import Event, MemoryReference
-from test_trainer_contract import session_in
+from pac_rank import EVENTS, STILL, Rank, make_store, scores_of
 from thread_ranks import side_by_side
-from trainer_sessions import learn, lesson_of, session_on
+from trainer_sessions import learn, lesson_of
 from trainer_streams import SECOND, meetings
 
 from schemas.config import Lane
@@ -19,69 +19,16 @@ from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 from trainer.data.event_feed import EventFeed
-from trainer.data.examples import Examples
 from trainer.models.interface import ModelShape, create_model
 from trainer.models.memory.messages import Mail
 from trainer.ranks import Ranks
 from trainer.strategies.events.part_groups import combine
 from trainer.tasks.link_prediction import predict
 
-EVENTS = meetings(snapshots=4, a_snapshot=100, nodes=40, features=False)
-STILL = Optimisation(epochs=1, batch_size=8, learning_rate=1e-30)
-"""Weights stay as they are, so memory can be compared."""
-DRAWING = threading.Lock()
-"""Threads share torch's generator."""
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_store(tmp_path_factory.mktemp("pac"))
-
-
-def make_store(folder: Path) -> Path:
-    lane = Lane(name="sep", algorithm="sep", parts=5, params={"hubs": 0.2})
-    build_store(EVENTS, folder, interval_us=SECOND, lanes=[lane])
-    return folder
-
-
-class Rank:
-    """One rank's way over the lane."""
-
-    def __init__(
-        self,
-        store: Path,
-        ranks: Ranks,
-        name: str,
-        strategy: str,
-        optimisation: Optimisation,
-        **params: object,
-    ) -> None:
-        self.ranks = ranks
-        lane = LaneReader(store, "sep")
-        sizes = {"memory": 6, "time_width": 5, **({} if name in ("jodie", "dyrep") else {"dropout": 0.0})}
-        more = {"window": 1, "model_params": sizes, "strategy_params": params}
-        with DRAWING:
-            self.session = session_on(lane, strategy, name, ranks, optimisation, **more)
-        self.model, self.strategy = self.session.model.double(), self.session.strategy
-        self.strategy.rewind()  # memory is of the weights' precision
-
-    def examples(self, sequence: int) -> Examples:
-        return lesson_of(self.session, sequence)
-
-    def leave_out(self, sequence: int) -> None:
-        """As a trainer that lags behind does."""
-        self.session.pass_over(self.session.lane.manifests[sequence])
-
-    def memory(self) -> dict[int, tuple[np.ndarray, int, int]]:
-        """Mail and times of the nodes that this rank owns."""
-        mailbox = self.strategy._memories.trained.stream.mailbox
-        rows = mailbox.rows(
-            np.flatnonzero(mailbox.event_us >= 0)[mailbox.rows_of(np.flatnonzero(mailbox.event_us >= 0)) >= 0]
-        )
-        return {
-            int(node): (rows.mail[at].numpy(), int(rows.event_us[at]), int(rows.former_us[at]))
-            for at, node in enumerate(rows.nodes)
-        }
 
 
 def test_one_rank_learns_bit_for_bit_what_sequential_learns(tmp_path: Path) -> None:
@@ -184,12 +131,6 @@ def test_snapshots_that_are_left_out_are_remembered_across_ranks(store: Path) ->
 
     assert np.isfinite(side_by_side(2, predicted)[0]).all()
     np.testing.assert_allclose(side_by_side(3, alone)[0], alone(Ranks()), atol=1e-6)
-
-
-def scores_of(rank: Rank, sequence: int) -> np.ndarray:
-    examples = rank.examples(sequence)
-    predictions = predict(rank.strategy, rank.model, None, examples, rank.ranks)
-    return predictions.positive[:, 0] if predictions is not None else np.empty(0)
 
 
 def reference_memory(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_pac import STILL, Rank, make_store, scores_of
+from pac_rank import STILL, Rank, make_store, scores_of
 from thread_ranks import side_by_side
 from trainer_sessions import learn, session_on
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from every_strategy import EVENT_MODELS
+from pac_rank import STILL, Rank
 from rank_equality import PRECISE
-from test_pac import STILL, Rank
-from test_trainer_contract import EVENT_MODELS
 from thread_ranks import side_by_side
 from trainer_sessions import learn
 from trainer_streams import SECOND

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_trainer_daemon import EVENT_MODEL, config_for, lines, run
+from small_trainers import EVENT_MODEL, config_for, lines, run
 from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Optimisation

@@ -4,13 +4,13 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from other_machine import elsewhere
 from s3_server import S3Server
 
 from schemas.store import LogHeader
@@ -200,12 +200,6 @@ def patient(bucket: ObjectPath) -> ObjectPath:
     """The same place for one who waits a minute for the next beat, however slow the service is."""
     address = bucket.bucket.address
     return ObjectPath(Bucket(replace(address, lease_s=60)), bucket.key)
-
-
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From now on this process holds leases as one of another machine would; returns what ends that."""
-    monkeypatch.setattr(lease_module, "_boot", lambda: "another machine")
-    return lambda: monkeypatch.setattr(lease_module, "_boot", lambda: "this machine")
 
 
 def test_a_lease_of_a_holder_that_fell_silent_is_taken_over(

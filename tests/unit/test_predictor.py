@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from exporting_trainers import EVENT_MODEL, KINDS, config_for, exports, moved
+from small_trainers import run
 from structlog.testing import capture_logs
-from test_exports import EVENT_MODEL, KINDS, config_for, exports, moved, run
 from trainer_streams import make_lane, meetings
 from typer.testing import CliRunner
 
@@ -27,7 +28,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_a_candidate_is_scored_as_the_trainer_scores_the_next_event(kind: dict, tmp_path: Path) -> None:
     make_lane(tmp_path / "store", events=moved(meetings()))
     config = config_for(tmp_path, **kind)
-    trainer = run(config, until=5)
+    trainer = run(config, snapshots=5)
     predictor = Predictor(config)
     trainer.step(trainer.lane.manifests[5])
     next_ones = exports(config).table(exports(config).commits[-1], "scores")
@@ -64,7 +65,7 @@ def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Pat
     config = config_for(tmp_path, checkpoint_every=2, **EVENT_MODEL)
     with pytest.raises(Failure, match=r"has no checkpoint; train with freshet-trainer run first"):
         Predictor(config)
-    run(config, until=3)  # the third snapshot's line stands, its checkpoint doesn't
+    run(config, snapshots=3)  # the third snapshot's line stands, its checkpoint doesn't
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     predictor = Predictor(config)
     assert predictor.sequence == 1

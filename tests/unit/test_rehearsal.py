@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from prometheus_client import generate_latest
-from test_trainer_daemon import EVENT_MODEL, config_for, lines, run
+from small_trainers import EVENT_MODEL, config_for, lines, run
 from trainer_streams import make_lane, meetings
 
 from schemas.trainer_config import Replay

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-GUARD = Path(__file__).parents[1] / "skip_guard.py"
+GUARD = Path(__file__).parents[1] / "support" / "skip_guard.py"
 
 
 def run_tests(

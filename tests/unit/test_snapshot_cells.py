@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_stages import Grid, arrays, sigmoid
+from grid_layout import Grid, arrays, sigmoid
 from torch import Tensor
 
 from trainer.models.attention import TemporalAttention

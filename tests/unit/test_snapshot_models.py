@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dense_tgcn import Dense, config_for, lane_of, shaken
 from hypothesis import given
 from hypothesis import strategies as st
 from model_oracles import (
@@ -19,7 +20,6 @@ from model_oracles import (
     summary,
     timelines,
 )
-from test_whole import Dense, config_for, lane_of, shaken
 
 from stream.service.failure import Failure
 from trainer.models.evolving import SummarisedConvolution

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from charged import Charged
 from rank_equality import begun
-from test_fake_link import Charged
 from thread_ranks import FakeLink, ThreadRanks, side_by_side
 from torch import Tensor
 from trainer_sessions import lesson_of

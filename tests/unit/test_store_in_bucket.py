@@ -7,7 +7,7 @@ import pytest
 from compacted import catch_up, grown, log_content, seal, seen
 from lane_stream import lane
 from s3_server import S3Server
-from test_power_failures import commits, write_log
+from written_log import commits, write_log
 
 from stream.cluster.current import announce, is_current, withdraw
 from stream.store.as_of import AsOf

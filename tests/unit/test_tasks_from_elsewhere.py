@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from offline_protocol import SHARES, config_for, write_events
 from structlog.testing import capture_logs
-from test_offline_protocol import SHARES, config_for, write_events
 from torch import Tensor
 
 from trainer.evaluation.evaluate import evaluate

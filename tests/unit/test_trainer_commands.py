@@ -1,59 +1,26 @@
 """The trainer's commands: their JSON, their exit codes, their sentences."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from structlog.testing import capture_logs
+from trainer_invoked import RUNNER, _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_streams import make_lane, meetings
-from typer.testing import CliRunner
 
 from schemas.events import US_PER_S
 from stream.service.failure import Failure
 from trainer.cli import app
 from trainer.evaluation.split import parse_shares, split_by_time
 
-RUNNER = CliRunner()
 RUN_KEYS = {"snapshots", "steps", "events", "loss", "ap", "auc", "mrr", "seconds", "checkpoint"}
 EVALUATE_KEYS = {
     "model", "strategy", "ranks", "epochs", "ap", "auc", "mrr", "inductive_ap", "random_ap", "edgebank_ap",
     "edgebank_window_ap", "recency_ap", "seeds", "epoch_s", "peak_mib",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _no_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The runner's standard error is closed after each command, and configured loggers would keep it."""
-    for command in ("run", "evaluate"):
-        module = import_module(f"trainer.commands.{command}")
-        monkeypatch.setattr(module, "configure_logs", lambda **_: None)
-    with capture_logs():
-        yield
-
-
-def write(folder: Path, **keys: object) -> str:
-    values = {
-        "lane": "hash",
-        "model_params": {"hidden": 8, "signature": 8},
-        "window": 2,
-        "checkpoint": str(folder / "checkpoints"),
-        "metrics": {"port": 0},
-        **keys,
-    }
-    (folder / "trainer.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    return str(folder / "trainer.yaml")
-
-
-def invoke(*arguments: str) -> tuple[int, dict, str]:
-    result = RUNNER.invoke(app, [*arguments, "--json"])
-    return result.exit_code, json.loads(result.stdout) if result.exit_code == 0 else {}, result.stderr
 
 
 @pytest.mark.usefixtures("clean_environment")

@@ -2,12 +2,12 @@
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from test_stages import Grid
+from every_strategy import EVENT_MODELS, KINDS, NAMES, TRAINED, session_in
+from grid_layout import Grid
 from trainer_sessions import learn, lesson_of, session_on, small_params
 from trainer_streams import make_lane, meetings
 
@@ -15,7 +15,6 @@ from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from trainer.data.history import Encounter
 from trainer.models.interface import (
-    MODELS,
     STRUCTURE,
     Model,
     ModelShape,
@@ -26,33 +25,15 @@ from trainer.models.interface import (
 from trainer.models.unroll import unroll
 from trainer.nn.csr_graph import CSRGraph
 from trainer.ranks import Ranks
-from trainer.session.session import Session
 from trainer.strategies.interface import STRATEGIES, require_together, strategy_options
 from trainer.tasks.link_prediction import LinkPrediction, predict
 
-KINDS = {name: getattr(found, "kind", "") for name, found in sorted(MODELS.all().items())}
 SNAPSHOT_MODELS = [name for name, kind in KINDS.items() if kind == "snapshot"]
-EVENT_MODELS = [name for name, kind in KINDS.items() if kind == "event"]
-TRAINED = {
-    "vertex": "sage-linear", "whole": "sage-linear", "snapshot": "sage-linear",
-    "group": "sage-linear", "hybrid": "sage-linear",
-    "sequential": "tgn-history", "pac": "tgn-history",
-}  # fmt: skip
-NAMES = sorted(STRATEGIES.all())
 
 
 def small(name: str, features: int, window: int = 2) -> Model:
     torch.manual_seed(0)
     return create_model(name, ModelShape(features, window), small_params(name))
-
-
-def session_in(folder: Path, strategy: str, model: str, **more: object) -> Session:
-    """A strategy with one rank on a small lane."""
-    # a pass of whole is a step over all events, where others take one per 16
-    params: dict[str, Any] = {"steps": 4} if strategy in ("whole", "snapshot") else {}
-    if strategy == "hybrid":  # batches that have every event
-        params = {"snapshots": [1.0], "vertices": [1.0], "newest_share": 1.0}
-    return session_on(make_lane(folder, **more), strategy, model, strategy_params=params)
 
 
 def refuse(strategy: str, model: str) -> None:

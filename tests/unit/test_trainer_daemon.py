@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from prometheus_client import generate_latest
+from small_trainers import EVENT_MODEL, KINDS, config_for, lines, run, trainer_for
 from structlog.testing import capture_logs
 from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
-from schemas.trainer_config import Lag, Optimisation, TrainerConfig
+from schemas.trainer_config import Lag, TrainerConfig
 from stream.service.failure import Failure
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
@@ -21,7 +22,7 @@ from stream.store.errors import RetainedError
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
-from trainer.continual.daemon import Trainer, follow
+from trainer.continual.daemon import follow
 from trainer.continual.follower import Follower
 from trainer.continual.overload import LoadPolicy
 from trainer.continual.score_file import ScoreFile
@@ -30,52 +31,7 @@ from trainer.ranks import Ranks
 from trainer.session.checkpoint import Checkpoints
 from trainer.session.resume import newest_checkpoint
 
-
-def config_for(folder: Path, **more: object) -> TrainerConfig:
-    values = {
-        "store": str(folder / "store"),
-        "lane": "hash",
-        "model_params": {"hidden": 8, "signature": 8},
-        "window": 2,
-        "checkpoint": str(folder / "checkpoints"),
-        "checkpoint_every": 1,
-        "optimisation": Optimisation(epochs=2, batch_size=16, learning_rate=0.01),
-        **more,
-    }
-    return TrainerConfig.model_validate(values)
-
-
-EVENT_MODEL = {
-    "model": "tgn-history",
-    "strategy": "sequential",
-    "model_params": {"memory": 8, "time_width": 8},
-    "optimisation": Optimisation(epochs=2, batch_size=16, learning_rate=0.01),
-}
 FRESH = {**EVENT_MODEL, "history_moment": "event"}
-KINDS = pytest.mark.parametrize("kind", [{}, EVENT_MODEL], ids=["snapshot-model", "event-model"])
-
-
-def trainer_for(config: TrainerConfig) -> Trainer:
-    lane = LaneReader(config.store, config.lane)
-    metrics = TrainerMetrics(config, 0)
-    metrics.graph(lane.header.graph)
-    return Trainer(config, lane, Ranks(), metrics)
-
-
-def run(config: TrainerConfig, snapshots: int | None = None) -> Trainer:
-    trainer = trainer_for(config)
-    for manifest in trainer.lane.manifests[trainer.sequence + 1 : snapshots]:
-        trainer.step(manifest)
-    return trainer
-
-
-def lines(config: TrainerConfig) -> list[dict]:
-    """Score lines without what depends on the clock."""
-    clock = ("seconds", "train_seconds", "wait_s", "wall_time")
-    return [
-        {key: value for key, value in line.items() if key not in clock}
-        for line in ScoreFile(config.checkpoint).lines()
-    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_trainer_commands import _no_logs, invoke, write  # noqa: F401  a fixture
+from trainer_invoked import _no_logs, invoke, write  # noqa: F401  a fixture
 from trainer_streams import make_lane, meetings
 
 from stream.service.failure import Failure

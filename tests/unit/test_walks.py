@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_memory_models import NODES, happenings
+from happenings import NODES, happenings
 
 from trainer.data.walks import SCALES_S, STEPS, WIDTH, WalkSketches, walk_width
 

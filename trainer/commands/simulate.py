@@ -11,7 +11,7 @@ from stream.store.errors import StoreError
 from trainer.commands.schedule import MOST_GPUS, Algorithm, Alpha, Seed
 
 if TYPE_CHECKING:
-    from trainer.scheduling.schedule import Float64
+    from stream.arrays.kinds import Float64
     from trainer.scheduling.time_model import TimeModel
 
 

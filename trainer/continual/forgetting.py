@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.trainer_config import Budget
+from stream.arrays.kinds import Int64
 from trainer.data.history import NEVER, History
 from trainer.data.node_names import NodeNames
 from trainer.strategies.interface import Forgets
-
-Int64 = NDArray[np.int64]
 
 SLACK = 8
 """Beyond the budget, an eighth of it is forgotten at once: renumbering what is left costs its size."""

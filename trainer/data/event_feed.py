@@ -6,11 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.events import Op
+from stream.arrays.kinds import Float32, Int32, Int64
 from stream.store.log.event_columns import EventColumns
 from trainer.data.temporal_graph import TemporalGraph
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 LARGEST_FEATURE = 1e6
 """Features are cut off there: larger ones overflow in a model's sums, and would say nothing more."""
@@ -53,12 +51,12 @@ class EventFeed:
         return self._size
 
     @property
-    def src(self) -> NDArray[np.int32]:
+    def src(self) -> Int32:
         """See the class."""
         return self._src[: self._size]
 
     @property
-    def dst(self) -> NDArray[np.int32]:
+    def dst(self) -> Int32:
         """See the class."""
         return self._dst[: self._size]
 

@@ -6,18 +6,14 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.events import Op
+from stream.arrays.kinds import Bool, Float32, Int64
 from stream.store.log.event_columns import EventColumns
 from trainer.data.history import History, Inserts
 from trainer.data.negatives import NONE, Draw, Judged, destination_pool, historical_pairs, random_destinations
 from trainer.device import to_device
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
-Bool = NDArray[np.bool_]
 
 
 class Purpose(IntEnum):

@@ -8,11 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from stream.arrays.kinds import Bool, Float32, Int64
 from trainer.data.pair_table import PairTable, find, pair_key
-
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
-Float32 = NDArray[np.float32]
 
 NEVER = np.iinfo(np.int64).min
 Moment = Literal["batch", "event"]
@@ -51,7 +48,7 @@ class Inserts:
     src: Int64
     dst: Int64
     visible_us: Int64
-    late: NDArray[np.bool_]
+    late: Bool
 
     def __len__(self) -> int:
         return len(self.src)

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Bool, Int64
 from trainer.data.history import History, Inserts, first_appearances
-
-Int64 = NDArray[np.int64]
 
 NONE = -1
 """In the place of a node where there is no negative."""
@@ -87,7 +85,7 @@ def random_destinations(
     return drawn
 
 
-def historical_pairs(history: History, events: Inserts, draw: Draw) -> tuple[Int64, Int64, NDArray[np.bool_]]:
+def historical_pairs(history: History, events: Inserts, draw: Draw) -> tuple[Int64, Int64, Bool]:
     """Pairs seen before this snapshot that do not occur in it (Poursafaei et al. 2022, historical negatives).
 
     Returns:

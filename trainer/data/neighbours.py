@@ -2,11 +2,9 @@
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Int64
 from stream.snapshots.rows import Rows
-
-Int64 = NDArray[np.int64]
 
 
 def sample_neighbours(graph: Rows, nodes: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:

@@ -4,12 +4,9 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Int32, Int64
 from trainer.data.pair_table import fill, find
-
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
 
 _EMPTY = -1
 

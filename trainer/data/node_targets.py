@@ -4,15 +4,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from schemas.trainer_config import Target
+from stream.arrays.kinds import Float32
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import Change
 from stream.snapshots.state_table import pack, unpack
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 
 class NodeTargets:

@@ -1,16 +1,14 @@
 """Random signatures of nodes: inputs that need no storage and no fetching."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Float32, Int64
 from trainer.data.neighbours import mix64_array
-
-Float32 = NDArray[np.float32]
 
 MAX_WIDTH = 64
 
 
-def signatures(nodes: NDArray[np.int64], width: int, seed: int) -> Float32:
+def signatures(nodes: Int64, width: int, seed: int) -> Float32:
     """Pseudo-random ±1/√width vectors, a pure function of node and seed: the same on every rank.
 
     Distinct nodes have nearly orthogonal signatures, so a mean of neighbours' signatures remembers who the

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
+from stream.arrays.kinds import Int32, Int64
 
 NODE_BITS = 31
 """Dense ids are below 2³¹."""

@@ -7,11 +7,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from stream.arrays.kinds import Int32, Int64
 from trainer.data.drawn_positions import draw_positions
 from trainer.data.temporal_graph import NODE_BITS, TemporalGraph
 
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
 How = Literal["recent", "uniform"]
 
 HOWS: tuple[How, ...] = ("recent", "uniform")

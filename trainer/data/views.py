@@ -5,14 +5,10 @@ Nodes are numbers of remembered nodes everywhere; as long as none was forgotten,
 
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from schemas.store import LaneManifest
+from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.delta import Csr
 from stream.store.log.event_columns import EventColumns
-
-Int64 = NDArray[np.int64]
 
 
 class EventsView(Protocol):
@@ -40,23 +36,23 @@ class GraphView(EventsView, Protocol):
         """Undirected adjacency of the edges stored with this view's parts."""
         ...
 
-    def pairs(self, tau: int) -> tuple[Int64, Int64, NDArray[np.float32]]:
+    def pairs(self, tau: int) -> tuple[Int64, Int64, Float32]:
         """Directed pairs stored with this view's parts: int64 src and dst (E,), self-loops included, and float32 weights (E,)."""
         ...
 
-    def features(self, ids: Int64, tau: int) -> NDArray[np.float32]:
+    def features(self, ids: Int64, tau: int) -> Float32:
         """float32 (n, F); zeros for nodes not stored with this view's parts."""
         ...
 
-    def owner(self, tau: int) -> NDArray[np.int32]:
+    def owner(self, tau: int) -> Int32:
         """Part of every node of that snapshot, over all parts; −1 for none."""
         ...
 
-    def shared(self) -> NDArray[np.bool_]:
+    def shared(self) -> Bool:
         """Nodes that are in more than one part after the newest snapshot, bool (num_nodes,); vertex lanes have none."""
         ...
 
-    def event_parts(self, tau: int) -> NDArray[np.int32] | None:
+    def event_parts(self, tau: int) -> Int32 | None:
         """Edge lanes: the part of every edge event, −1 for discarded ones and deletes; None in vertex lanes."""
         ...
 

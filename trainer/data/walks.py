@@ -2,12 +2,9 @@
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Float32, Float64, Int64
 from trainer.data.neighbours import mix64
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 SCALES_S: tuple[float, ...] = (6 * 3600.0, 14 * 86_400.0)
 """A step of a walk counts exp(−age / scale): one sketch for the day's rhythm, one for months."""
@@ -87,7 +84,7 @@ class WalkSketches:
         return other
 
     @staticmethod
-    def decayed(sketch: Float32, seconds: NDArray[np.float64]) -> Float32:
+    def decayed(sketch: Float32, seconds: Float64) -> Float32:
         """Sketches (n, scales, STEPS, WIDTH) as they are ``seconds`` (n,) later, if nothing happens."""
         steps = np.arange(1, STEPS + 1)
         rate = steps[None, None, :] / np.array(SCALES_S)[None, :, None]

@@ -3,16 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.store import LaneManifest
+from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.delta import Csr
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns, event_columns
 from trainer.data.node_names import NodeNames
 from trainer.data.views import AdvancingEvents, AdvancingGraph
-
-Int64 = NDArray[np.int64]
 
 
 class LogWindow:
@@ -114,18 +112,18 @@ class NamedGraph(NamedEvents):
         graph = self._graphs.csr(tau)
         return graph if self._names.are_ids else _named_graph(graph, self._names)
 
-    def pairs(self, tau: int) -> tuple[Int64, Int64, NDArray[np.float32]]:
+    def pairs(self, tau: int) -> tuple[Int64, Int64, Float32]:
         """See ``GraphView.pairs``; those of forgotten nodes are left out."""
         src, dst, weight = self._graphs.pairs(tau)
         src, dst = self._names.find(src), self._names.find(dst)
         kept = (src >= 0) & (dst >= 0)
         return src[kept], dst[kept], weight[kept]
 
-    def features(self, ids: Int64, tau: int) -> NDArray[np.float32]:
+    def features(self, ids: Int64, tau: int) -> Float32:
         """See ``GraphView.features``."""
         return self._graphs.features(self._names.ids(ids), tau)
 
-    def owner(self, tau: int) -> NDArray[np.int32]:
+    def owner(self, tau: int) -> Int32:
         """See ``GraphView.owner``; −1 for nodes that came after that snapshot."""
         owner = self._graphs.owner(tau)
         if self._names.are_ids:
@@ -136,12 +134,12 @@ class NamedGraph(NamedEvents):
         named_owner[there] = owner[ids[there]]
         return named_owner
 
-    def shared(self) -> NDArray[np.bool_]:
+    def shared(self) -> Bool:
         """See ``GraphView.shared``."""
         shared = self._graphs.shared()
         return shared[self._names.ids(np.arange(len(self._names)))]
 
-    def event_parts(self, tau: int) -> NDArray[np.int32] | None:
+    def event_parts(self, tau: int) -> Int32 | None:
         """See ``GraphView.event_parts``."""
         return self._graphs.event_parts(tau)
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import structlog
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from schemas.trainer_config import Classifier
+from stream.arrays.kinds import Bool, Int64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.data.history import Encounter
@@ -30,8 +30,6 @@ from trainer.session.session import Session
 from trainer.tasks.node_labels import first_ranks, labels_of, sees_encounters
 
 log = structlog.get_logger()
-
-Int64 = NDArray[np.int64]
 
 
 def event_labels(lane: LaneReader) -> dict[int, Int64]:
@@ -218,5 +216,5 @@ def node_figures(
     return figures
 
 
-def _parts(split: Split) -> Sequence[tuple[str, Callable[[Int64], NDArray[np.bool_]]]]:
+def _parts(split: Split) -> Sequence[tuple[str, Callable[[Int64], Bool]]]:
     return ("train", split.train), ("validation", split.validate), ("test", split.test)

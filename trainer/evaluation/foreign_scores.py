@@ -5,18 +5,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Bool, Float64, Int64
 from stream.service.failure import Failure
 from trainer.data.examples import Examples
 from trainer.evaluation.given_table import read_given, whole_numbers
 from trainer.evaluation.protocol import OfflineProtocol
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions, join, judged_queries, side_by_side
-
-Float64 = NDArray[np.float64]
-
-Int64 = NDArray[np.int64]
 
 REQUIRED = ("event", "score", "random_score")
 OPTIONAL = ("historical_score", "candidate_scores")
@@ -84,7 +80,7 @@ class ForeignScores:
         self._require_numbers(name, np.isnan(found), events)
         return found
 
-    def candidates(self, events: NDArray[np.int64], count: int) -> Float64:
+    def candidates(self, events: Int64, count: int) -> Float64:
         """Scores (r, count) of the candidates of ranked events.
 
         Raises:
@@ -102,7 +98,7 @@ class ForeignScores:
         self._require_numbers("candidate_scores", np.asarray(np.isnan(found).any(axis=1)), events)
         return found
 
-    def _require_numbers(self, name: str, absent: NDArray[np.bool_], events: Int64) -> None:
+    def _require_numbers(self, name: str, absent: Bool, events: Int64) -> None:
         if absent.any():
             raise Failure(
                 f"--scores {self.path}: {name} is no number for {int(absent.sum())} test events, the first is event "

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
+from stream.arrays.kinds import Bool
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples, Sampling
 from trainer.data.history import History, Inserts, Moment
@@ -17,8 +17,6 @@ from trainer.evaluation.split import Split
 from trainer.evaluation.stored_negatives import StoredNegatives
 from trainer.tasks.interface import Answers, Reduction, Shares
 from trainer.tasks.link_prediction import LinkPrediction, examples_of
-
-Int64 = NDArray[np.int64]
 
 RANKED = 2000
 """Test events that are ranked among candidates, about as many in every snapshot: each costs 50 predictions."""
@@ -116,7 +114,7 @@ class OfflineLinks(LinkPrediction):
 class _Everything:
     """Owns every node: where nothing is learned there is one rank."""
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         return np.ones(num_nodes, np.bool_)
 
     def share(self, tau: int, inserts: Inserts) -> None:

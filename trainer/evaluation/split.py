@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Bool, Int64
 from stream.service.failure import Failure
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +20,15 @@ class Split:
     train_until_us: float
     validate_until_us: float
 
-    def train(self, t: Int64) -> NDArray[np.bool_]:
+    def train(self, t: Int64) -> Bool:
         """Which times are for training."""
         return t <= self.train_until_us
 
-    def validate(self, t: Int64) -> NDArray[np.bool_]:
+    def validate(self, t: Int64) -> Bool:
         """Which times are for validation."""
         return (t > self.train_until_us) & (t <= self.validate_until_us)
 
-    def test(self, t: Int64) -> NDArray[np.bool_]:
+    def test(self, t: Int64) -> Bool:
         """Which times are for the test."""
         return t > self.validate_until_us
 

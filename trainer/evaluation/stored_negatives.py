@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from schemas.events import id_type
+from stream.arrays.kinds import Int64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples
@@ -23,8 +23,6 @@ from trainer.data.history import Inserts
 from trainer.data.negatives import NONE, Judged
 from trainer.evaluation.given_table import read_given
 from trainer.evaluation.split import Split
-
-Int64 = NDArray[np.int64]
 
 FORMAT = 1
 METADATA = b"freshet.negatives"

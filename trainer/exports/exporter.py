@@ -9,12 +9,12 @@ import pyarrow as pa
 import structlog
 import torch
 import xxhash
-from numpy.typing import NDArray
 
 from schemas.events import Op
 from schemas.exports import ExportCommit
 from schemas.store import LaneManifest
 from schemas.trainer_config import TrainerConfig
+from stream.arrays.kinds import Float32, Int64
 from stream.service.failure import Failure
 from stream.store.exports.writer import ExportWriter
 from stream.store.lane.reader import LaneReader
@@ -29,7 +29,6 @@ from trainer.tasks.interface import Judged
 
 log = structlog.get_logger()
 
-Int64 = NDArray[np.int64]
 
 NODES_AT_ONCE = 1 << 18
 """Nodes embedded and written as one record batch: bounds memory."""
@@ -228,7 +227,7 @@ def embedded(
         )
 
 
-def _on_first(rows: torch.Tensor, place: Int64, ranks: Ranks) -> NDArray[np.float32]:
+def _on_first(rows: torch.Tensor, place: Int64, ranks: Ranks) -> Float32:
     """All ranks' rows on rank 0, each at its place; none elsewhere."""
     sent = [len(rows), *[0] * (ranks.size - 1)]
     received = ranks.exchange_sizes(sent)

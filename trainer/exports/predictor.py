@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from numpy.typing import NDArray
 
 from schemas.events import US_PER_S
 from schemas.trainer_config import TrainerConfig
+from stream.arrays.kinds import Float32, Int64
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
@@ -23,8 +23,6 @@ from trainer.session.resume import newest_checkpoint
 from trainer.session.session import Session
 from trainer.strategies.interface import Forgets
 from trainer.tasks.link_prediction import LinkPrediction
-
-Int64 = NDArray[np.int64]
 
 _FAR_US = 2.0**62
 """Times beyond are none: differences of two have to fit."""
@@ -142,7 +140,7 @@ class Predictor:
         return list(zip(chosen.take(pa.array(best)).to_pylist(), scores[best].tolist(), strict=True))
 
     @torch.no_grad()
-    def _scores(self, src: Int64, dst: Int64, time_us: int) -> NDArray[np.float32]:
+    def _scores(self, src: Int64, dst: Int64, time_us: int) -> Float32:
         session = self._session
         assert isinstance(session.task, LinkPrediction), "told before"
         encounters = session.task.history.look(src, dst, time_us)
@@ -153,7 +151,7 @@ class Predictor:
         nodes, place = np.unique(np.concatenate(queries.ends), return_inverse=True)
         z = session.strategy.embeddings(nodes)
         rows = [z[to_device(half, z.device)] for half in np.split(place, 2)]
-        found: NDArray[np.float32] = queries.read(session.model.decoder, rows).cpu().numpy()
+        found: Float32 = queries.read(session.model.decoder, rows).cpu().numpy()
         return found
 
     def _beginning_with(self, prefix: str) -> pa.Array:

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from trainer.scheduling.schedule import Float64, Int64
+from stream.arrays.kinds import Float64, Int64
 from trainer.scheduling.search_kernels import cut
 
 

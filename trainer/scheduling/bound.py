@@ -3,7 +3,8 @@
 import numpy as np
 from numba import njit
 
-from trainer.scheduling.schedule import Float64, Int64, Problem
+from stream.arrays.kinds import Float64, Int64
+from trainer.scheduling.schedule import Problem
 
 
 def lower_bound_s(problem: Problem) -> float:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from trainer.scheduling.schedule import Float64, Int64, Problem, Schedule
+from stream.arrays.kinds import Float64, Int64
+from trainer.scheduling.schedule import Problem, Schedule
 
 
 def fixed_steps(sizes: Float64, per_step: int) -> list[Int64]:

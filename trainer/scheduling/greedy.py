@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stream.arrays.kinds import Float64, Int64
 from trainer.scheduling.annealing_kernels import anneal
 from trainer.scheduling.bound import lower_bound_s
 from trainer.scheduling.greedy_kernels import fill_bins
-from trainer.scheduling.schedule import Float64, Int64, Problem, Schedule, from_bins
+from trainer.scheduling.schedule import Problem, Schedule, from_bins
 from trainer.scheduling.search_kernels import cut, level
 
 ENOUGH = 1e-4

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from trainer.scheduling.schedule import Float64, Int64
+from stream.arrays.kinds import Float64, Int64
 
 
 @njit(cache=True, nogil=True)

@@ -4,7 +4,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from trainer.scheduling.schedule import Float64, Int64, Limits, Problem, Schedule, from_bins
+from stream.arrays.kinds import Float64, Int64
+from trainer.scheduling.schedule import Limits, Problem, Schedule, from_bins
 
 
 def solve(problem: Problem, limits: Limits, first: Schedule, bound_s: float) -> tuple[Schedule, float]:

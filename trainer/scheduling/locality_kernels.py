@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from trainer.scheduling.schedule import Float64, Int64
+from stream.arrays.kinds import Float64, Int64
 
 HOT, COLD = 2.0, 0.3
 """Snapshots by which an exchange may be worse at first and in the end."""

@@ -7,8 +7,9 @@ There may be fewer than G − 1 pairs. Of equal candidates the first stays. α i
 import numpy as np
 from numba import njit
 
+from stream.arrays.kinds import Float64, Int64
 from trainer.scheduling.baselines import psg_sorted
-from trainer.scheduling.schedule import Float64, Int64, Problem, Schedule
+from trainer.scheduling.schedule import Problem, Schedule
 
 PAIR = 2
 """Groups on a GPU in an iteration, at most."""

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stream.arrays.kinds import Float64, Int64
 from trainer.scheduling.bound import lower_bound_s
 from trainer.scheduling.composition import assigned, fixed_steps
-from trainer.scheduling.schedule import Float64, Int64, Limits, Problem, Schedule
+from trainer.scheduling.schedule import Limits, Problem, Schedule
 from trainer.scheduling.solve import ALGORITHMS
 
 COMPOSITIONS = ("fixed", "schedule")

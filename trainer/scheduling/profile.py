@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.scheduling.schedule import Float64
+from stream.arrays.kinds import Float64
 from trainer.scheduling.time_model import TimeModel
 
 KEPT = 256

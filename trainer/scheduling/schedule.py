@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
-Int64 = NDArray[np.int64]
+from stream.arrays.kinds import Float64, Int64
 
 
 @dataclass(frozen=True, slots=True)

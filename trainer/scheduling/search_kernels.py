@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from trainer.scheduling.schedule import Float64, Int64
+from stream.arrays.kinds import Float64, Int64
 
 REACH = 48
 """Places that are tried for one item of the fullest bin, nearest in time first."""

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.scheduling.schedule import Float64, Limits, Problem
+from stream.arrays.kinds import Float64
+from trainer.scheduling.schedule import Limits, Problem
 from trainer.scheduling.solve import solve
 
 _INK, _FAINT = "#1f2933", "#9aa5b1"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import nnls
 
-from trainer.scheduling.schedule import Float64, Int64
+from stream.arrays.kinds import Float64, Int64
 
 SMOOTHING = 0.3
 """Weight of a new measurement in the mean of measured over predicted."""

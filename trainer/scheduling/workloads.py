@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from stream.arrays.kinds import Float64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.places.place import Place
-from trainer.scheduling.schedule import Float64
 from trainer.scheduling.time_model import TimeModel, group_sizes
 
 MADE_UP = ("linear", "lognormal")

@@ -1,11 +1,9 @@
 """The floors that every model is shown beside: predictors that learn nothing."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Float32, Float64
 from trainer.data.history import Encounter
-
-Float32 = NDArray[np.float32]
 
 _UNSEEN_PAIR_S = 1e12  # longer than any age: 31,700 years
 
@@ -35,7 +33,7 @@ def edgebank_window(encounters: Float32, window_s: float) -> Float32:
     return (encounters[:, Encounter.PAIR_AGE] <= window_s).astype(np.float32)
 
 
-def recency(encounters: Float32) -> NDArray[np.float64]:
+def recency(encounters: Float32) -> Float64:
     """Recency: rank by the pair's last time, else by the destination's last time.
 
     Every pair seen before stands above every pair not seen before. Among seen pairs (u, v) the one whose last

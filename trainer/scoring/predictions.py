@@ -7,6 +7,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from stream.arrays.kinds import Bool, Float64, Int64
 from trainer.data.examples import Examples, Queries
 from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
@@ -15,8 +16,6 @@ from trainer.scoring.ranking import area_under_roc, average_precision, batched, 
 
 log = structlog.get_logger()
 
-Float64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 RANKINGS = {"ap": average_precision, "auc": area_under_roc}
 """Figures of scores of what happened and what did not."""
@@ -46,7 +45,7 @@ class Predictions:
     historical_positive: Float64
     historical_negative: Float64
     ranks: Float64
-    event: NDArray[np.int64]
+    event: Int64
     sampled: Bool
 
     @property

@@ -5,11 +5,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Float32, Int64
 from trainer.tasks.interface import Asked, Lesson, Task
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +24,12 @@ class KeptLesson:
     tau: int
     each: int
     asked: Asked
-    truth: NDArray[np.float32]
+    truth: Float32
 
     def __len__(self) -> int:
         return len(self.truth) // self.each
 
-    def part(self, chosen: Int64) -> tuple[Asked, NDArray[np.float32]]:
+    def part(self, chosen: Int64) -> tuple[Asked, Float32]:
         """See ``Lesson.part``."""
         rows = np.concatenate([chosen + len(self) * turn for turn in range(self.each)])
         asked = type(self.asked)(**{name: column[rows] for name, column in _columns(self.asked).items()})

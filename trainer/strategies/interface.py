@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
 from schemas.trainer_config import Optimisation, Smoothing
+from stream.arrays.kinds import Bool, Float32, Int64
 from stream.registry import Registry, require_members
 from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
@@ -25,8 +24,6 @@ from trainer.ranks import Ranks
 from trainer.strategies.batches import Batches
 from trainer.tasks.interface import Asked, Asks, Lesson, Task
 from trainer.wire.traffic import Traffic
-
-Int64 = NDArray[np.int64]
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +181,7 @@ class Strategy(Stateful, Protocol):
         """Forget the stream, not what was learned: the next snapshot is the first again, as in a new epoch."""
         ...
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         """Nodes whose events as a source, or whose targets, are this rank's, bool (num_nodes,); each is owned once."""
         ...
 
@@ -192,7 +189,7 @@ class Strategy(Stateful, Protocol):
         """The events of snapshot ``tau`` that this rank learns from; None: those it owns."""
         ...
 
-    def answer(self, model: Any, asked: Sequence[Asked]) -> list[NDArray[np.float32]]:
+    def answer(self, model: Any, asked: Sequence[Asked]) -> list[Float32]:
         """Answers about the newest snapshot, seen from the snapshots before it.
 
         Args:

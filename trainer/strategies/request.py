@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Int32, Int64
 from trainer.device import to_device
 from trainer.ranks import Ranks
 
-Int64 = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
 
 
@@ -25,7 +25,7 @@ class Request:
         asked: int64 keys this rank has to answer, with repetitions where several ranks want one.
     """
 
-    def __init__(self, keys: Int64, homes: NDArray[np.int32], ranks: Ranks) -> None:
+    def __init__(self, keys: Int64, homes: Int32, ranks: Ranks) -> None:
         self._ranks = ranks
         self._wanted = len(keys)
         if ranks.size == 1:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from schemas.trainer_config import TrainerConfig
+from stream.arrays.kinds import Bool, Float32, Int64
 from stream.registry import Registry, require_members
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
@@ -20,7 +19,6 @@ from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
 from trainer.scoring.predictions import Predictions
 
-Int64 = NDArray[np.int64]
 Asks = Literal["pairs", "nodes"]
 Reduction = Literal["sum", "mean"]
 
@@ -73,11 +71,11 @@ class Lesson(Protocol):
         """When each of ``items`` happened, int64 (items,), microseconds."""
         ...
 
-    def of_events(self, chosen: NDArray[np.bool_]) -> "Lesson":
+    def of_events(self, chosen: Bool) -> "Lesson":
         """The same with some of ``items`` only; ``chosen`` is bool (items,)."""
         ...
 
-    def part(self, chosen: Int64) -> tuple[Asked, NDArray[np.float32]]:
+    def part(self, chosen: Int64) -> tuple[Asked, Float32]:
         """Questions of some items of this rank, and their true answers, float32 (len(chosen) · each,).
 
         Args:
@@ -89,7 +87,7 @@ class Lesson(Protocol):
 class Shares(Protocol):
     """Divides a snapshot among ranks."""
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
         ...
 
@@ -101,7 +99,7 @@ class Shares(Protocol):
 class Answers(Shares, Protocol):
     """The part of a strategy that a task uses."""
 
-    def answer(self, model: Any, asked: Sequence[Any]) -> list[NDArray[np.float32]]:
+    def answer(self, model: Any, asked: Sequence[Any]) -> list[Float32]:
         """See ``Strategy.answer``."""
         ...
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 import structlog
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from schemas.events import Op
 from schemas.trainer_config import TrainerConfig
+from stream.arrays.kinds import Float64, Int64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import event_columns
@@ -29,8 +29,6 @@ from trainer.tasks.link_prediction import LinkPrediction
 
 log = structlog.get_logger()
 
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 
 SCORERS = ("model", "random", "activity")
 """``random``: a classifier over a model with random weights; ``activity``: the fewer events a source has had, the likelier."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from schemas.trainer_config import Target, TrainerConfig
+from stream.arrays.kinds import Bool, Float32, Float64, Int64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from stream.store.log.base import groups
@@ -22,11 +23,6 @@ from trainer.models.node_head import NodeRegressor
 from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
 from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, learns_all
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 SCORERS = ("model", "random", "zero", "mean", "persistence", "age_persistence")
 """``random`` has random weights; ``mean`` is that of all targets so far; ``persistence`` a node's last value;

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from schemas.events import Op
 from schemas.trainer_config import Smoothing
+from stream.arrays.kinds import Float32, Int64
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import Change, PairChanges, pair_keys
@@ -16,8 +16,6 @@ from stream.store.log.event_columns import EventColumns
 from trainer.timeline.smoothing import Entries, members, raw_entries, totals, union
 from trainer.timeline.snapshot import Changes, Snapshot, activity, raw
 
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 Pairs = tuple[Int64, Int64, Float32]
 
 

@@ -5,16 +5,14 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Int64
 from trainer.device import to_device
 from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.directed_graph import DirectedGraph
 from trainer.timeline.horizon import Horizon, OnDevice
 from trainer.timeline.view import TimelineView
-
-Int64 = NDArray[np.int64]
 
 
 class GroupHorizon(Horizon):

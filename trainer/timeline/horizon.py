@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Bool, Float32, Int64
 from trainer.device import to_device
 from trainer.models.interface import STRUCTURE, NodeInputs
 from trainer.nn.csr_graph import CSRGraph
@@ -17,9 +17,6 @@ from trainer.timeline.nodes import FREE, HorizonNodes
 from trainer.timeline.snapshot import Snapshot, raw
 from trainer.timeline.transfer import Transfer
 from trainer.timeline.view import TimelineView
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 
 class OnDevice(Protocol):
@@ -68,7 +65,7 @@ class Horizon:
         self.nodes: Int64 = np.concatenate([timeline.nodes.ids, self._others])
         self._timeline, self._view = timeline, view
         self._graphs: dict[int, CSRGraph] = {}
-        self._active: dict[int, NDArray[np.bool_]] = {}
+        self._active: dict[int, Bool] = {}
 
     def places(self, nodes: Int64) -> Int64:
         """Compact numbers int64 (n,) of nodes that are live or were asked for."""
@@ -87,7 +84,7 @@ class Horizon:
         """Those of all snapshots."""
         return [self.graph(at) for at in range(len(self.taus))]
 
-    def active(self, at: int) -> NDArray[np.bool_]:
+    def active(self, at: int) -> Bool:
         """Bool (n,): the nodes that have an edge in the snapshot at a place, by what the host knows."""
         if at not in self._active:
             found = np.zeros(len(self.nodes), np.bool_)

@@ -2,16 +2,14 @@
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Float32, Int64
 from trainer.timeline.nodes import HorizonNodes
 from trainer.timeline.smoothing import Entries
 from trainer.timeline.snapshot import Changes
 from trainer.timeline.transfer import Message, Transfer
 
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 Sent = tuple[Tensor, Tensor]
 """Keys int64 (n,) and values float32 (n,) on the device."""
 

@@ -4,12 +4,10 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from stream.arrays.growing import Growing
+from stream.arrays.kinds import Int32, Int64
 from trainer.data.pair_table import find
-
-Int64 = NDArray[np.int64]
 
 FREE = -1
 _LIVES = np.iinfo(np.int64).max
@@ -33,7 +31,7 @@ class HorizonNodes:
         self.version = self.generation = 0
         self._size = self._num_free = self._entries = 0
         self._leaving: dict[int, list[Int64]] = {}
-        self._table: NDArray[np.int32] = np.empty(0, np.int32)
+        self._table: Int32 = np.empty(0, np.int32)
         self._begin(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def __len__(self) -> int:
@@ -149,7 +147,7 @@ class HorizonNodes:
         self._entries = len(slots)
 
 
-def _shift(table: NDArray[np.int32]) -> int:
+def _shift(table: Int32) -> int:
     return 64 - (len(table).bit_length() - 1)
 
 

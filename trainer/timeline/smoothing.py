@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.trainer_config import Smoothing
+from stream.arrays.kinds import Float32, Int64
 from stream.snapshots.pairs import pair_keys
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.events import Op
+from stream.arrays.kinds import Float32, Int64
 from stream.store.log.event_columns import EventColumns
 from trainer.timeline.smoothing import Entries
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

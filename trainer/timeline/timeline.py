@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Int64
 from trainer.nn.directed_graph import DirectedGraph
 from trainer.timeline.device import DeviceTimeline
 from trainer.timeline.horizon import Horizon, node_rows
@@ -15,8 +15,6 @@ from trainer.timeline.nodes import HorizonNodes
 from trainer.timeline.snapshot import Snapshot
 from trainer.timeline.transfer import Mode, Transfer
 from trainer.timeline.view import TimelineView
-
-Int64 = NDArray[np.int64]
 
 
 class Timeline:

@@ -6,14 +6,13 @@ from io import BytesIO
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from schemas.config import Kafka, SchemaRegistry, Topic
 from schemas.events import IdKind, event_schema
 from schemas.fields import PathKeys
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Int64, UInt8
 from stream.decode.arrow_events import views
 from stream.decode.arrow_fields import mapped
 from stream.decode.buffers import read_only
@@ -271,7 +270,7 @@ def _schema_ids(values: pa.LargeBinaryArray) -> Int64:
     if len(values) == 0 or data_buffer is None:
         return np.full(len(values), -1, np.int64)
     ends = read_only(ends_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
-    data: npt.NDArray[np.uint8] = read_only(data_buffer, np.uint8)
+    data: UInt8 = read_only(data_buffer, np.uint8)
     numbers = np.full(len(values), -1, np.int64)
     whole = np.flatnonzero((np.diff(ends) >= HEADER_BYTES) & values.is_valid().to_numpy(zero_copy_only=False))
     starts = ends[whole]

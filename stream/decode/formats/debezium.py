@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import parse_schema
@@ -18,7 +17,7 @@ from fastavro import parse_schema
 from schemas.config import Kafka, Topic
 from schemas.events import IdKind, Op, Reason, event_schema
 from schemas.fields import PathKeys
-from stream.arrays.kinds import Int64
+from stream.arrays.kinds import Bool, Int64
 from stream.decode.encode import encode_json
 from stream.decode.formats.avro import (
     REASONS,
@@ -129,7 +128,7 @@ def _placed(rows: Rows, place: int, op: Op | None = None) -> Rows:
     return Rows(rows.draft, rows.messages, np.full(len(rows.messages), place, np.int64))
 
 
-def _with_op(rows: Rows, op: Op, *, except_: npt.NDArray[np.bool_] | bool = False) -> Rows:
+def _with_op(rows: Rows, op: Op, *, except_: Bool | bool = False) -> Rows:
     batch = rows.draft.batch
     place = batch.schema.get_field_index("op")
     ops = np.where(except_, batch["op"].to_numpy(), np.int8(op))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
-from stream.arrays.kinds import Int8, Int32, Int64
+from stream.arrays.kinds import Int8, Int32, Int64, UInt32, UInt64
 from stream.partition.edge.base import EdgePartitioner, Placed
 from stream.partition.edge.copying_kernels import RECORD_PARTS, assign_masks, assign_planes, count_edges
 from stream.partition.edge.load_planes import PLANE_PARTS
@@ -38,8 +38,8 @@ class CopyingPartitioner(EdgePartitioner):
         super().__init__(parts=parts, seed=seed, window=window)
         # One record a node up to 32 parts, parts and counts apart above, and several words of parts from 65 on.
         words = (-(-parts // 64),) if parts > PLANE_PARTS else ()
-        self._records: NDArray[np.uint64] = np.empty((0, *words), np.uint64)
-        self._counts: NDArray[np.uint32] = np.empty(0, np.uint32)
+        self._records: UInt64 = np.empty((0, *words), np.uint64)
+        self._counts: UInt32 = np.empty(0, np.uint32)
         self._shared = self._placed = 0  # nodes in more than one part, and in any
 
     def _place(self, delta: SnapshotDelta) -> Placed:

@@ -11,9 +11,8 @@ are whole numbers but for λ. Of equal loads the next part from a drawn one is t
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int8, Int32, Int64
+from stream.arrays.kinds import Int8, Int32, Int64, UInt32, Words
 from stream.kernels.bits import lowest_bit
 from stream.kernels.mixing import splitmix64
 from stream.partition.edge.load_planes import (
@@ -31,9 +30,6 @@ from stream.partition.edge.load_planes import (
 )
 from stream.partition.edge.part_sets import note
 from stream.snapshots.prefetch import AHEAD, prefetch
-
-Words = NDArray[np.uint64]
-Counts = NDArray[np.uint32]
 
 RECORD_PARTS = 32
 """Parts that fit into a record, beside a count."""
@@ -140,7 +136,7 @@ def assign_planes(
     src: Int64,
     dst: Int64,
     records: Words,
-    counts: Counts | None,
+    counts: UInt32 | None,
     sizes: Int64,
     greedy: bool,
     weight: float,
@@ -263,7 +259,7 @@ def assign_masks(
     src: Int64,
     dst: Int64,
     masks: Words,
-    counts: Counts,
+    counts: UInt32,
     home: Int32,
     sizes: Int64,
     greedy: bool,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from schemas.events import US_PER_S
 from stream.arrays.growing import grown
-from stream.arrays.kinds import Int8, Int32, Int64
+from stream.arrays.kinds import Int8, Int32, Int64, UInt16, UInt64
 from stream.partition.edge.base import EdgePartitioner, Placed
 from stream.partition.edge.load_lanes import LANE_PARTS, SHORT_LOADS, lanes_for
 from stream.partition.edge.need_cover_homes import forget_former_homes, local_graph, place, slots
@@ -66,7 +66,7 @@ class NeedCover(EdgePartitioner):
         super().__init__(parts=parts, seed=seed)
         self.hubs, self.time_constant, self.past_weight = hubs, time_constant, past_weight
         words = -(-parts // 64)
-        self._masks: NDArray[np.uint64] = np.empty((0, words), np.uint64)
+        self._masks: UInt64 = np.empty((0, words), np.uint64)
         self._nodes: Nodes = np.empty(0, NODE)
         self._local: Int32 = np.empty(0, np.int32)  # scratch, all −1 between snapshots
         self._shared: Int64 = np.empty(0, np.int64)  # ids of the shared nodes
@@ -133,8 +133,8 @@ class NeedCover(EdgePartitioner):
         op: Int8,
         first: Int32,
         second: Int32,
-        slot: NDArray[np.uint16],
-        masks: NDArray[np.uint64],
+        slot: UInt16,
+        masks: UInt64,
         event_part: Int32,
     ) -> int:
         """Write the parts of a snapshot's events; discarded inserts."""

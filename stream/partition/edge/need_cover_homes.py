@@ -7,15 +7,11 @@ this snapshot.
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, UInt16
 from stream.kernels.mixing import mixed_part
 from stream.partition.edge.load_planes import choose
 from stream.snapshots.prefetch import AHEAD, prefetch
-
-Int16 = NDArray[np.int16]
-Slots = NDArray[np.uint16]
 
 EDGE_SLACK, HARD_EDGE_SLACK = 1.04, 1.08
 """A part takes nodes up to this many times its fair share of edges, and keeps them up to the second."""
@@ -93,7 +89,7 @@ def local_graph(
 
 
 @njit(cache=True, nogil=True)
-def slots(home: Int16, shared: Bool, parts: int) -> Slots:
+def slots(home: Int16, shared: Bool, parts: int) -> UInt16:
     """Where an edge to each node goes: to its home, anywhere (P) if it is shared, nowhere yet (P + 1) without a home."""
     out = np.empty(len(home), np.uint16)
     for v in range(len(home)):
@@ -103,7 +99,7 @@ def slots(home: Int16, shared: Bool, parts: int) -> Slots:
 
 
 @njit(cache=True, nogil=True)
-def _loads(first: Int32, second: Int32, slot: Slots, sizes: Int64) -> Int64:
+def _loads(first: Int32, second: Int32, slot: UInt16, sizes: Int64) -> Int64:
     """Edges a part: those assigned before, and those of this snapshot whose part the homes so far give."""
     parts = len(sizes)
     added = np.zeros((4, parts + 2), np.int64)  # in turns: a counter cannot be read again at once

@@ -8,13 +8,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, Words
 from stream.kernels.bits import lowest_bit
 from stream.partition.interface import Why
 from stream.snapshots.prefetch import AHEAD, prefetch
-
-Words = NDArray[np.uint64]
-Int16 = NDArray[np.int16]
 
 NODE = np.dtype(
     [("need", "f4"), ("at_home", "f4"), ("at_other", "f4"), ("other", "i2"), ("shared", "?")], align=True

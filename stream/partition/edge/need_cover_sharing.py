@@ -2,9 +2,8 @@
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Int8, Int16, Int32, Int64, UInt16, Words
 from stream.kernels.mixing import splitmix64
 from stream.partition.edge.load_lanes import (
     LaneArray,
@@ -16,10 +15,6 @@ from stream.partition.edge.load_lanes import (
 )
 from stream.partition.edge.load_planes import choose
 from stream.snapshots.prefetch import AHEAD, prefetch
-
-Words = NDArray[np.uint64]
-Int16 = NDArray[np.int16]
-Slots = NDArray[np.uint16]
 
 _NONE = np.uint64(0)
 
@@ -136,7 +131,7 @@ def assign_lanes(
     op: Int8,
     first: Int32,
     second: Int32,
-    slot: Slots,
+    slot: UInt16,
     masks: Words,
     sizes: Int64,
     room: LaneArray,
@@ -221,7 +216,7 @@ def assign_masks(
     op: Int8,
     first: Int32,
     second: Int32,
-    slot: Slots,
+    slot: UInt16,
     masks: Words,
     sizes: Int64,
     most: int,
@@ -279,7 +274,7 @@ def learn(
     indptr: Int64,
     neighbours: Int32,
     home: Int16,
-    slot: Slots,
+    slot: UInt16,
     parts: int,
     pick: Int32,
     need: Float32,

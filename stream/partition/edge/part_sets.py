@@ -2,16 +2,13 @@
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Int8, Int32, Int64
+from stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
 from stream.partition.interface import Why
 
 _NEW, _REPLICATED = np.int8(Why.NEW), np.int8(Why.REPLICATED)
 _NOTED_NODE = np.uint64(24)
 """A note is ``node << 24 | part << 1 | copy``."""
-
-Words = NDArray[np.uint64]
 
 
 @njit(cache=True, nogil=True)

@@ -3,9 +3,8 @@
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Int32, Int64
+from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.partition.interface import Quality
 from stream.partition.quality import Mean, balance, share
 
@@ -77,7 +76,7 @@ class EdgeQuality:
             moved_share=self._moved.value(of_none=0.0),
         )
 
-    def state(self) -> NDArray[np.float64]:
+    def state(self) -> Float64:
         """What the next figures depend on, float64 (10,)."""
         return np.array(
             [
@@ -94,7 +93,7 @@ class EdgeQuality:
             ]
         )
 
-    def restore(self, state: NDArray[np.float64]) -> None:
+    def restore(self, state: Float64) -> None:
         """Continue from a ``state()``."""
         self._moved.total, self._moved.count = float(state[0]), int(state[1])
         self._snapshots, self._inserts, self._discarded = (int(x) for x in state[2:5])
@@ -102,7 +101,7 @@ class EdgeQuality:
         self._node_balance, self._edge_balance = (float(x) for x in state[8:])
 
 
-def uncovered_share(src: Int64, dst: Int64, home: Int32, shared: NDArray[np.bool_]) -> float:
+def uncovered_share(src: Int64, dst: Int64, home: Int32, shared: Bool) -> float:
     """Share of events that no final node list covers, shared nodes being in all of them.
 
     Args:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from schemas.events import US_PER_S
 from stream.arrays.growing import grown
-from stream.arrays.kinds import Float64, Int8, Int32, Int64
+from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, UInt64
 from stream.kernels.mixing import mixed
 from stream.partition.edge.base import EdgePartitioner, Placed
 from stream.partition.edge.load_lanes import lanes_for
@@ -71,10 +71,10 @@ class TwoPassSep(EdgePartitioner):
         self._num_nodes = 0
         # Up to 63 parts and λ = 1 a node's parts and the hub's bit are one word; else words of parts alone.
         self._marked = parts <= MARKED_PARTS and balance_weight <= 1
-        self._masks: NDArray[np.uint64] = np.empty((0, -(-parts // 64)), np.uint64)
+        self._masks: UInt64 = np.empty((0, -(-parts // 64)), np.uint64)
         self._centrality: Float64 = np.empty(0, np.float64)
         self._shared = self._placed = 0  # nodes in more than one part, and in any
-        self._hub: NDArray[np.bool_] | None = None  # of the whole file, once it is known; else None
+        self._hub: Bool | None = None  # of the whole file, once it is known; else None
         self._origin: int | None = None  # t0 of the forward decay, µs
         self._foreseen = 0  # nodes of the whole file, where ``foresee`` has told
 
@@ -137,9 +137,7 @@ class TwoPassSep(EdgePartitioner):
             placed=self._placed,
         )
 
-    def _assign(
-        self, delta: SnapshotDelta, rows: slice, hub: NDArray[np.bool_], event_part: Int32, room: Int64
-    ) -> Int64:
+    def _assign(self, delta: SnapshotDelta, rows: slice, hub: Bool, event_part: Int32, room: Int64) -> Int64:
         """Assign these rows' inserts; what nodes gained by it, as ``gains`` takes it."""
         events = delta.op[rows], delta.src[rows], delta.dst[rows]
         rule = (self.balance_weight, self.seed, self._events + rows.start)
@@ -156,9 +154,9 @@ class TwoPassSep(EdgePartitioner):
         self._shared += shared
         return room[: int(found)].copy()
 
-    def _sets(self, rows: Any = slice(None)) -> NDArray[np.uint64]:
+    def _sets(self, rows: Any = slice(None)) -> UInt64:
         """Parts of these nodes, uint64 (n, words): a copy, without the hub's bit."""
-        sets: NDArray[np.uint64] = self._masks[rows] & ~HUB if self._marked else self._masks[rows].copy()
+        sets: UInt64 = self._masks[rows] & ~HUB if self._marked else self._masks[rows].copy()
         return sets
 
     def _send_home(self, leaving: Int64) -> tuple[Int64, Int32, Int8]:
@@ -172,7 +170,7 @@ class TwoPassSep(EdgePartitioner):
         node, part, why, _ = placement_changes(node, home, home, before, self._masks[node], self._placements)
         return node, part, why
 
-    def _without_room(self, delta: SnapshotDelta, hub: NDArray[np.bool_], budget: int) -> Int64:
+    def _without_room(self, delta: SnapshotDelta, hub: Bool, budget: int) -> Int64:
         """Former hubs that must give up their parts so that these inserts cannot break the budget.
 
         A hub in one part may get a second one only by an insert whose ends have not one home (SPEED eqs. 2 to 6:
@@ -231,14 +229,14 @@ class TwoPassSep(EdgePartitioner):
             add_centrality(self._centrality, kind, src[rows], dst[rows], weight)
 
 
-def _most_central(centrality: Float64, count: int, seed: int) -> NDArray[np.bool_]:
+def _most_central(centrality: Float64, count: int, seed: int) -> Bool:
     """Mask of the ``count`` largest; equal ones by a seeded draw."""
     if count >= len(centrality):
         return np.ones(len(centrality), np.bool_)
     if count == 0:
         return np.zeros(len(centrality), np.bool_)
     threshold = np.partition(candidates(centrality, count), -count)[-count]
-    top: NDArray[np.bool_] = centrality > threshold
+    top: Bool = centrality > threshold
     equal = np.flatnonzero(centrality == threshold)
     drawn = equal[np.argsort(mixed(seed, equal), kind="stable")]
     top[drawn[: count - int(np.count_nonzero(top))]] = True

@@ -7,9 +7,8 @@ looked at where two hubs without a common part meet. The parts' loads are the la
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64
+from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, Words
 from stream.kernels.mixing import splitmix64
 from stream.partition.edge.copying_kernels import add_part
 from stream.partition.edge.load_lanes import (
@@ -25,8 +24,6 @@ from stream.partition.edge.load_lanes import (
 )
 from stream.partition.edge.part_sets import note
 from stream.snapshots.prefetch import AHEAD, prefetch
-
-Words = NDArray[np.uint64]
 
 HUB = np.uint64(1 << 63)
 """Bit of a hub, beside those of the parts."""

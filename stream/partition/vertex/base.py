@@ -8,8 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
-from stream.arrays.kinds import Int32, Int64
-from stream.kernels.node_sets import Marks
+from stream.arrays.kinds import Bool, Int32, Int64
 from stream.partition.interface import Assignment, Kind, PartitionError, Quality, Why
 from stream.partition.vertex.pair_totals import PairTotals
 from stream.partition.vertex.quality import DEFAULT_FANOUT, VertexQuality
@@ -38,7 +37,7 @@ class VertexPartitioner(ABC):
         self._owner: Int32 = np.empty(0, np.int32)  # a row a node and room for more, −1 where there is none
         self._held: Int64 = np.zeros(parts, np.int64)
         self._left_from: Int32 = np.empty(0, np.int32)
-        self._marks: Marks = np.empty(0, np.bool_)
+        self._marks: Bool = np.empty(0, np.bool_)
         self._num_nodes = 0
         self._totals = PairTotals(parts, fanout)
         self._is_current = True  # whether what is kept of the graph is that of the last snapshot

@@ -6,8 +6,7 @@ What is known of a node is as in ``annealing``: its part and its half.
 import numpy as np
 from numba import njit
 
-from stream.arrays.kinds import Float32, Float64, Int32, Int64
-from stream.kernels.node_sets import Marks
+from stream.arrays.kinds import Bool, Float32, Float64, Int32, Int64
 from stream.snapshots.delta import Rows
 
 
@@ -50,7 +49,7 @@ def shed(
 
 @njit(cache=True, nogil=True)
 def losses(
-    rows: Rows, known: Float32, uses: float, nodes: Int64, before: Int32, crowded: Marks, move_cost: float
+    rows: Rows, known: Float32, uses: float, nodes: Int64, before: Int32, crowded: Bool, move_cost: float
 ) -> Float64:
     """What each node loses by going to its best part that is not crowded, float64 of the shape of ``nodes``."""
     inside = np.zeros(len(crowded), np.float64)

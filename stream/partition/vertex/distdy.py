@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
-from stream.arrays.kinds import Float64, Int32, Int64
-from stream.kernels.node_sets import Marks, union
+from stream.arrays.kinds import Bool, Float64, Int32, Int64
+from stream.kernels.node_sets import union
 from stream.partition.interface import CapacityError, PartitionError, register
 from stream.partition.vertex.base import VertexPartitioner
 from stream.partition.vertex.distdy_base import REFERENCE_BYTES, base_partition
@@ -134,8 +134,8 @@ class DistDy(VertexPartitioner):
         # A row a node each: what kernels know of it, bytes of its changed segments, marks.
         self._known: Int32 = np.empty((0, 2), np.int32)
         self._extra: Int64 = np.empty(0, np.int64)
-        self._ever: Marks = np.empty(0, np.bool_)
-        self._asked: Marks = np.empty(0, np.bool_)
+        self._ever: Bool = np.empty(0, np.bool_)
+        self._asked: Bool = np.empty(0, np.bool_)
         self._slot: Int32 = np.empty(0, np.int32)
         # Of the snapshot that is being placed: bytes a server, capacities, and C·B/N.
         self._load: Int64 = np.zeros(parts, np.int64)

@@ -8,8 +8,8 @@ two, and sums of whole numbers are the same in any order.
 import numpy as np
 from numba import njit
 
-from stream.arrays.kinds import Float64, Int32, Int64
-from stream.kernels.node_sets import Marks, ascending
+from stream.arrays.kinds import Bool, Float64, Int32, Int64
+from stream.kernels.node_sets import ascending
 from stream.partition.vertex.distdy_base import REFERENCE_BYTES
 from stream.partition.vertex.pair_totals import FRACTION
 from stream.snapshots.delta import Rows
@@ -37,9 +37,9 @@ def refine(
     thresholds: Float64,
     most: int,
     sweeps: int,
-    marks: Marks,
-    ever: Marks,
-    asked: Marks,
+    marks: Bool,
+    ever: Bool,
+    asked: Bool,
     slot: Int32,
 ) -> tuple[float, Int64, Int32]:
     """Move nodes to better servers until none gains or the budget is spent (DistDy Alg. 2).

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream.arrays.kinds import Int32, Int64
 from stream.partition.interface import PartitionError, register
@@ -66,7 +65,7 @@ class KernighanLin(VertexPartitioner):
         graph: "networkx.Graph[int]",
         nodes: Int64,
         before: Int32,
-        owner: NDArray[np.int32],
+        owner: Int32,
         low: int,
         high: int,
     ) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
-from stream.arrays.kinds import Float64, Int32, Int64
-from stream.kernels.node_sets import Marks, nodes_of
+from stream.arrays.kinds import Bool, Float64, Int32, Int64
+from stream.kernels.node_sets import nodes_of
 from stream.partition.interface import PartitionError, register
 from stream.partition.vertex.base import VertexPartitioner
 from stream.partition.vertex.load_aware_kernels import EXACT, advance_labels, deal_again, weigh
@@ -44,7 +44,7 @@ class LoadAware(VertexPartitioner):
         # A row a node each, and room for more.
         self._labels: Float64 = np.zeros((0, layers + 1))
         self._load: Float64 = np.zeros(0)
-        self._fixed: Marks = np.empty(0, np.bool_)
+        self._fixed: Bool = np.empty(0, np.bool_)
         self._part_load: Float64 = np.zeros(self.parts)
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:

@@ -3,8 +3,7 @@
 import numpy as np
 from numba import njit
 
-from stream.arrays.kinds import Float64, Int32, Int64
-from stream.kernels.node_sets import Marks
+from stream.arrays.kinds import Bool, Float64, Int32, Int64
 from stream.snapshots.delta import Rows
 
 EXACT = 2.0**53
@@ -12,7 +11,7 @@ EXACT = 2.0**53
 
 
 @njit(cache=True, nogil=True)
-def advance_labels(rows: Rows, touched: Int64, labels: Float64, marks: Marks, fixed: Marks) -> Int64:
+def advance_labels(rows: Rows, touched: Int64, labels: Float64, marks: Bool, fixed: Bool) -> Int64:
     """Bring label sums up to date after a delta: ``labels[v, l] = Σ labels[u, l − 1]`` over v's neighbours u.
 
     Nodes whose row changed are summed again. All others have the neighbours that they had, so these tell them by how
@@ -101,7 +100,7 @@ def deal_again(
     owner: Int32,
     part_load: Float64,
     count: Int64,
-    heavy: Marks,
+    heavy: Bool,
     mean: float,
     most_nodes: int,
 ) -> tuple[Int64, Int32]:

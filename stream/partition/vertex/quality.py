@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from stream.arrays.kinds import Float64, Int32, Int64
 from stream.partition.interface import Quality
@@ -60,12 +59,12 @@ class VertexQuality:
             moved_share=self._moved.value(of_none=0.0),
         )
 
-    def state(self) -> NDArray[np.float64]:
+    def state(self) -> Float64:
         """What the next figures depend on, float64 (10,)."""
         means = [x for mean in (self._cut, self._utility, self._moved) for x in (mean.total, mean.count)]
         return np.array([*means, self._snapshots, self._last_cut, self._node_balance, self._edge_balance])
 
-    def restore(self, state: NDArray[np.float64]) -> None:
+    def restore(self, state: Float64) -> None:
         """Continue from a ``state()``."""
         for i, mean in enumerate((self._cut, self._utility, self._moved)):
             mean.total, mean.count = float(state[2 * i]), int(state[2 * i + 1])

@@ -4,14 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from schemas.store import LaneKind
 from stream.arrays.growing import Growing
-from stream.arrays.kinds import Int8, Int32, Int64
+from stream.arrays.kinds import Bool, Int8, Int32, Int64, Words
 from stream.partition.interface import Why
-
-Words = NDArray[np.uint64]
 
 _GONE, _NEW, _MOVED, _DEMOTED = int(Why.GONE), int(Why.NEW), int(Why.MOVED), int(Why.DEMOTED)
 
@@ -107,23 +104,21 @@ class Placement:
         """All placements: parallel arrays (node, part), by node, then part."""
         return self.parts_of(np.arange(len(self.home), dtype=np.int64))
 
-    def in_any(self, selected: NDArray[np.bool_], nodes: Int64) -> NDArray[np.bool_]:
+    def in_any(self, selected: Bool, nodes: Int64) -> Bool:
         """Which of ``nodes`` are in at least one selected part; ``selected`` is bool (K,)."""
         if self.kind == "vertex":
             home = self.home[nodes]
             return np.where(home >= 0, selected[home], False)
         bits = np.packbits(np.pad(selected, (0, self._masks.shape[1] * 64 - self.parts)), bitorder="little")
-        found: NDArray[np.bool_] = np.any(self._masks[nodes] & bits.view("<u8"), axis=1)
+        found: Bool = np.any(self._masks[nodes] & bits.view("<u8"), axis=1)
         return found
 
-    def shared(self) -> NDArray[np.bool_]:
+    def shared(self) -> Bool:
         """Nodes in more than one part, bool (num_nodes,)."""
         if self.kind == "vertex":
             return np.zeros(len(self.home), np.bool_)
         masks = self._masks
-        several: NDArray[np.bool_] = (masks & (masks - np.uint64(1))).any(axis=1) | (
-            (masks != 0).sum(axis=1) > 1
-        )
+        several: Bool = (masks & (masks - np.uint64(1))).any(axis=1) | ((masks != 0).sum(axis=1) > 1)
         return several
 
     @property

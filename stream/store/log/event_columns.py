@@ -5,10 +5,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from schemas.events import Op
-from stream.arrays.kinds import Float32, Int8, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +34,10 @@ class EventColumns:
     dst: Int64
     t: Int64
     visible_t: Int64
-    late: NDArray[np.bool_]
+    late: Bool
     weight: Float32
     label: Int32
-    has_label: NDArray[np.bool_]
+    has_label: Bool
     features: Float32 | None = None
 
     def __len__(self) -> int:

@@ -11,9 +11,8 @@ has moved past: neither costs a version, only a note of which slot was whose.
 from bisect import bisect_right
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream.arrays.kinds import Float32, Int32, Int64, UInt8
+from stream.arrays.kinds import Bool, Float32, Int32, Int64, UInt8
 from stream.snapshots.node_features import segment_bounds
 from stream.store.lane.diff import segment_width
 from stream.store.window.lines import joined, on_lines
@@ -55,7 +54,7 @@ class FeatureVersions:
             None  # what ``sort_by_row`` made of the runs as they are now
         )
 
-    def holds(self, node: Int64) -> NDArray[np.bool_]:
+    def holds(self, node: Int64) -> Bool:
         """Which of ``node`` may have values other than zero, bool of its shape."""
         return self._slots.of(node) >= 0
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from schemas.store import LaneManifest
-from stream.arrays.kinds import Float32, Int32, Int64
+from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import Csr
 from stream.snapshots.pairs import pair_keys, split_keys
@@ -211,7 +210,7 @@ class WindowView:
             home[snapshot.rehomed] = snapshot.former_home
         return home[: self._snapshots[index].manifest.num_nodes]
 
-    def shared(self) -> NDArray[np.bool_]:
+    def shared(self) -> Bool:
         """Nodes that the newest snapshot has in more than one part, bool (num_nodes,); vertex lanes have none."""
         return self._placement.shared()[: self.num_nodes]
 

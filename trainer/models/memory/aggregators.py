@@ -3,13 +3,12 @@
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Int64
 from trainer.device import to_device
 
-Int64 = NDArray[np.int64]
-Aggregate = Callable[[Tensor, NDArray[np.int64], int], Tensor]
+Aggregate = Callable[[Tensor, Int64, int], Tensor]
 
 
 def latest(node: Int64, count: int) -> Int64:
@@ -19,7 +18,7 @@ def latest(node: Int64, count: int) -> Int64:
     return newest
 
 
-def last(mails: Tensor, node: NDArray[np.int64], count: int) -> Tensor:
+def last(mails: Tensor, node: Int64, count: int) -> Tensor:
     """The latest mail of each node.
 
     Args:
@@ -35,7 +34,7 @@ def last(mails: Tensor, node: NDArray[np.int64], count: int) -> Tensor:
     return mails[to_device(latest(node, count), mails.device)]
 
 
-def mean(mails: Tensor, node: NDArray[np.int64], count: int) -> Tensor:
+def mean(mails: Tensor, node: Int64, count: int) -> Tensor:
     """The mean of each node's mails; see ``last``."""
     sums = mails.new_zeros(count, mails.shape[1]).index_add(0, to_device(node, mails.device), mails)
     counts = to_device(np.bincount(node, minlength=count), mails.device)

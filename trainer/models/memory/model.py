@@ -4,9 +4,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from stream.arrays.kinds import Int64
 from trainer.data.temporal_sampler import HOWS, How
 from trainer.data.walks import walk_width
 from trainer.models.interface import Kind, Model, ModelShape
@@ -17,8 +17,6 @@ from trainer.models.memory.messages import SOURCES, Mail, Message, Source, poole
 from trainer.models.memory.updaters import UPDATERS, Gated, Plain
 from trainer.nn.temporal_attention import MERGES, Merge, TemporalAttention
 from trainer.nn.time_encoding import TIME_ENCODERS
-
-Int64 = NDArray[np.int64]
 
 EVENT_INPUTS = 4
 """Edge inputs beside the event's features: weight, label, whether it has one, and which end the node was."""

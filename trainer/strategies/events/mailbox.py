@@ -5,16 +5,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Bool, Float32, Int64
 from trainer.data.hop_rows import mails_there
 from trainer.data.walks import WalkSketches
 from trainer.device import to_device
 from trainer.models.memory.messages import Mail
 from trainer.strategies.events.row_places import RowPlaces
-
-Int64 = NDArray[np.int64]
 
 NEVER = -1
 
@@ -41,7 +39,7 @@ class Rows:
     mail: Tensor
     event_us: Int64
     former_us: Int64
-    sketch: NDArray[np.float32] | None
+    sketch: Float32 | None
     sketch_us: Int64 | None
 
 
@@ -49,7 +47,7 @@ class Rows:
 class _Journal:
     """Rows and times as they were at a mark; each saved once."""
 
-    saved: NDArray[np.bool_]
+    saved: Bool
     rows: list[Rows]
     times: list[tuple[Int64, Int64, Int64]]
 
@@ -269,7 +267,7 @@ class Mailbox:
         walks = {} if self.walks is None else {"sketch": self.walks.sketch, "sketch_us": self.walks.time_us}
         return {"mail": self.mail.cpu(), **times, **walks}
 
-    def restore(self, state: dict[str, Any], held: NDArray[np.bool_] | None = None) -> None:
+    def restore(self, state: dict[str, Any], held: Bool | None = None) -> None:
         """Continue from a ``state()``.
 
         Args:
@@ -338,7 +336,7 @@ class Mailbox:
         mark.rows.append(self.rows(fresh[self.places.of(fresh) >= 0]))
 
 
-def _some(rows: Rows, chosen: NDArray[np.bool_]) -> Rows:
+def _some(rows: Rows, chosen: Bool) -> Rows:
     return Rows(
         rows.nodes[chosen],
         rows.mail[to_device(np.flatnonzero(chosen), rows.mail.device)],

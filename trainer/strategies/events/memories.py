@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Int64
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Queries
@@ -16,7 +16,6 @@ from trainer.strategies.events.memory_cursor import MemoryCursor, logits
 from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.tasks.interface import Task
 
-Int64 = NDArray[np.int64]
 MakeStream = Callable[[MemoryModel, EventFeed], MemoryStream]
 RestoreStream = Callable[[MemoryStream, dict[str, Any]], None]
 

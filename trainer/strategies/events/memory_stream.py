@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Bool, Int64
 from stream.service.heartbeat import beat
 from trainer.data.event_feed import EventFeed
 from trainer.data.hop_rows import gather_edges, gather_hop
@@ -20,8 +20,6 @@ from trainer.models.memory.model import MemoryModel
 from trainer.strategies.events.known_states import KnownStates
 from trainer.strategies.events.looked_up import LookedUp
 from trainer.strategies.events.mailbox import Mailbox
-
-Int64 = NDArray[np.int64]
 
 ROWS_AT_ONCE = 8192
 """Rows embedded at once without gradient: bounds memory."""
@@ -251,7 +249,7 @@ class MemoryStream:
             gap_s=self._seconds(self.mailbox.age_us(layer.nodes[row], time_us)),
         )
 
-    def _there(self, layer: Layer) -> NDArray[np.bool_]:
+    def _there(self, layer: Layer) -> Bool:
         """Which sampled interactions are looked at, bool (n, k)."""
         return layer.sampled.event >= 0
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.events import Op
 from schemas.store import LaneHeader
+from stream.arrays.kinds import Bool, Int32, Int64
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Share
@@ -29,8 +29,6 @@ from trainer.strategies.events.remembering import EventOptions, RememberingStrat
 from trainer.strategies.events.sharded_stream import ShardedStream, carry
 from trainer.strategies.events.shared_copies import SYNCHRONISE, SharedCopies, Synchronise
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
-
-Int64 = NDArray[np.int64]
 
 GATHERED_AT_ONCE = 65_536
 """Rows a rank sends at once for a checkpoint: bounds what the first rank must take at once."""
@@ -140,7 +138,7 @@ class PacStrategy(RememberingStrategy):
         self._memories.take_in(tau, events, num_nodes)
         self._groups.grow(num_nodes)
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
         return self._groups.owners(np.arange(num_nodes)) == self._ranks.rank
 
@@ -258,7 +256,7 @@ class PacStrategy(RememberingStrategy):
             "parts": self._groups.memory_bytes + self._learner.nbytes,
         }
 
-    def _mine(self) -> NDArray[np.bool_]:
+    def _mine(self) -> Bool:
         return self._learner == self._ranks.rank
 
     def _stream(self, model: MemoryModel, feed: EventFeed) -> MemoryStream:
@@ -326,7 +324,7 @@ class _Cycle:
         mailbox.write(self._backup[0])
         self._stream.delivered = self._backup[1]
 
-    def join(self, until_us: int, how: Synchronise, first: int, learner: NDArray[np.int32]) -> None:
+    def join(self, until_us: int, how: Synchronise, first: int, learner: Int32) -> None:
         """All ranks have delivered their events before a time: one memory again.
 
         Args:

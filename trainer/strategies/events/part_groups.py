@@ -3,9 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
-Bool = NDArray[np.bool_]
+from stream.arrays.kinds import Bool, Int32, Int64
 
 NOBODY = -1
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Float32, Int64
 from trainer.data.examples import Queries
 from trainer.learning.step import Learner
 from trainer.models.interface import Kind
@@ -19,8 +19,6 @@ from trainer.strategies.events.memory_cursor import logits, on_host
 from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.interface import Setting
 from trainer.tasks.interface import Asks
-
-Int64 = NDArray[np.int64]
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -70,7 +68,7 @@ class RememberingStrategy:
         self.learner = Learner(self._model, setting.optimisation, setting.ranks)
 
     @torch.no_grad()
-    def answer(self, model: MemoryModel, asked: Sequence[Queries]) -> list[NDArray[np.float32]]:
+    def answer(self, model: MemoryModel, asked: Sequence[Queries]) -> list[Float32]:
         """See ``Strategy.answer``: moment after moment on all ranks together.
 
         All sets of queries are answered at once, because most of them ask about the same ends at the same times.

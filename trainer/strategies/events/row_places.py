@@ -1,9 +1,8 @@
 """Which row of a table each node has, where a rank holds rows for some nodes only."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
+from stream.arrays.kinds import Int64
 
 
 class RowPlaces:

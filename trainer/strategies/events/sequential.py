@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
+from stream.arrays.kinds import Bool, Int64
 from stream.store.log.event_columns import EventColumns
 from trainer.data.event_feed import EventFeed
 from trainer.data.examples import Examples, Share
@@ -23,8 +23,6 @@ from trainer.strategies.events.memory_stream import MemoryStream
 from trainer.strategies.events.rehearsal import PastBatch, Rehearsal
 from trainer.strategies.events.remembering import EventOptions, RememberingStrategy
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
-
-Int64 = NDArray[np.int64]
 
 
 @STRATEGIES.register
@@ -72,7 +70,7 @@ class SequentialStrategy(RememberingStrategy):
         """See ``Strategy.remember``."""
         self._memories.take_in(tau, events, num_nodes)
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
         return np.ones(num_nodes, np.bool_)
 

@@ -5,6 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Bool, Int32, Int64
 from trainer.data.event_feed import EventFeed
 from trainer.data.temporal_sampler import Layer
 from trainer.device import to_device
@@ -14,9 +15,6 @@ from trainer.strategies.events.mailbox import Mailbox, Rows
 from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.request import Request
-
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
 
 
 class ShardedStream(MemoryStream):
@@ -43,7 +41,7 @@ class ShardedStream(MemoryStream):
         super().__init__(model, feed, ranks.device, group, partial=True)
         self._ranks = ranks
         self._groups = groups
-        self._near: NDArray[np.bool_] | None = None  # alone: nodes that are here
+        self._near: Bool | None = None  # alone: nodes that are here
         self._numbers: Int64 = np.empty(0, np.int64)
         self.delivered = 0
         """Alone: how many of its events are delivered."""
@@ -156,7 +154,7 @@ class ShardedStream(MemoryStream):
         dst: Int64,
         time_us: Int64,
         nodes: Int64,
-        mine: NDArray[np.bool_],
+        mine: Bool,
         places: tuple[Int64, Int64],
     ) -> None:
         """Take the group's walks in one event after the other, on a copy of all its nodes' sketches."""
@@ -173,7 +171,7 @@ class ShardedStream(MemoryStream):
         everyones.add(self._feed.born(src), self._feed.born(dst), time_us, places)
         walks.sketch[rows], walks.time_us[rows] = everyones.sketch[mine], everyones.time_us[mine]
 
-    def _everyones(self, rows: Tensor, here: NDArray[np.bool_]) -> Tensor:
+    def _everyones(self, rows: Tensor, here: Bool) -> Tensor:
         """A table (n, d) of which every rank has the rows that are ``here``, bool (n,), each row on one rank."""
         table = rows.new_zeros(len(here), self.model.width)
         table[to_device(np.flatnonzero(here), table.device)] = rows
@@ -187,7 +185,7 @@ class ShardedStream(MemoryStream):
         rows = super()._states(distinct)[to_device(place, self._device)]
         return request.answer(rows, "memory")
 
-    def _there(self, layer: Layer) -> NDArray[np.bool_]:
+    def _there(self, layer: Layer) -> Bool:
         there = super()._there(layer)
         return there if self._near is None else there & self._near[layer.sampled.node]
 

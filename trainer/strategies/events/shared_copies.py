@@ -4,16 +4,14 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Bool, Float32, Int64
 from trainer.data.walks import WalkSketches
 from trainer.device import to_device
 from trainer.ranks import Ranks
 from trainer.strategies.events.mailbox import NEVER, Rows
 from trainer.strategies.events.sharded_stream import ShardedStream
 
-Int64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 Synchronise = Literal["latest", "mean"]
 SYNCHRONISE: tuple[Synchronise, ...] = ("latest", "mean")
 
@@ -96,9 +94,7 @@ class SharedCopies:
         )
         mailbox.set_times(nodes[~mine], event_us[~mine], former_us[~mine])
 
-    def _walks(
-        self, nodes: Int64, touched: Bool, here: Bool
-    ) -> tuple[NDArray[np.float32] | None, Int64 | None]:
+    def _walks(self, nodes: Int64, touched: Bool, here: Bool) -> tuple[Float32 | None, Int64 | None]:
         """What the sketches were, plus what each copy gained, all as of the latest copy's time."""
         if self._before is None or self._before_us is None:
             return None, None
@@ -117,9 +113,7 @@ class SharedCopies:
         gained[here] = WalkSketches.decayed(now[here], (latest - now_us)[here] / 1e6) - base[here]
         return base + self._ranks.sum_array(gained, "synchronise"), latest
 
-    def _tables(
-        self, nodes: Int64, mine: Bool
-    ) -> tuple[torch.Tensor, NDArray[np.float32] | None, Int64 | None]:
+    def _tables(self, nodes: Int64, mine: Bool) -> tuple[torch.Tensor, Float32 | None, Int64 | None]:
         """Rows of nodes, from their owners."""
         mailbox = self._stream.mailbox
         own = mailbox.rows(nodes[mine])

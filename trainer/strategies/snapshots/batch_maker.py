@@ -6,21 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Float32, Float64, Int64
 from trainer.models.interface import NodeInputs, SnapshotModel
 from trainer.models.stages import GraphStage
 from trainer.strategies.snapshots.closed_batch import Closure, HybridBatch, close
-from trainer.strategies.snapshots.closure import Float64, HostGraph
+from trainer.strategies.snapshots.closure import HostGraph
 from trainer.strategies.snapshots.lesson_windows import AskedNodes, LessonWindow, least_load, roots
 from trainer.strategies.snapshots.reservoir import Recipe
 from trainer.tasks.interface import Asked, Lesson
 from trainer.timeline.horizon import node_rows, split_rows
 from trainer.timeline.view import TimelineView
 
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 Shares = Sequence[tuple[float, float]]
 
 

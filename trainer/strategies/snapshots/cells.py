@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from stream.arrays.kinds import Bool, Int64
 
 
 def divided(steps: int, parts: int) -> list[range]:

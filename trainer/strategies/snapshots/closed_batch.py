@@ -4,17 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from trainer.models.stages import GraphStage, Stage, TimeStage
 from trainer.strategies.snapshots.closure import HostGraph, enter, expand, scaled, turned
 from trainer.tasks.interface import Asked
-
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
-Float32 = NDArray[np.float32]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

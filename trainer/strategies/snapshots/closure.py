@@ -8,12 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
+from stream.arrays.kinds import Float32, Float64, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
+from stream.arrays.kinds import Float64, Int64
+
 Size = tuple[float, float]
 
 DISCOUNT, DECAY, LEAST, RATE = 0.99, 0.95, 0.1, 0.005
@@ -91,7 +91,7 @@ class Dqn:
         first, bias, second, other = self._split(weights)
         return np.maximum(states[:, None] * first + bias, 0) @ second.T + other
 
-    def _gradient(self, states: Float64, actions: NDArray[np.int64], wanted: Float64) -> Float64:
+    def _gradient(self, states: Float64, actions: Int64, wanted: Float64) -> Float64:
         """Of the mean of (Q(s, a) − wanted)²."""
         first, bias, second, _ = self._split(self._q)
         hidden = np.maximum(states[:, None] * first + bias, 0)

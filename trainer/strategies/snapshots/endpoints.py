@@ -9,13 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from stream.arrays.kinds import Bool, Float32, Int64
 from trainer.device import to_device
 from trainer.nn.rows import rows
 from trainer.strategies.snapshots.mesh import Mesh
 from trainer.tasks.interface import Asked, Task
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class Questions:
     truth: Float32
     ends: tuple[Int64, ...]
 
-    def of(self, chosen: NDArray[np.bool_]) -> "Questions":
+    def of(self, chosen: Bool) -> "Questions":
         """Some of them; ``chosen`` is bool (Q,)."""
         columns: dict[str, Any] = {
             each.name: getattr(self.asked, each.name)[chosen]

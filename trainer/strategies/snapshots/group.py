@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import structlog
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
+from stream.arrays.kinds import Bool, Float32, Float64, Int64
 from stream.nearest import did_you_mean
 from stream.service.heartbeat import beat
 from trainer.device import to_device
@@ -21,7 +21,6 @@ from trainer.models.unroll import unroll_windows
 from trainer.nn.rows import rows
 from trainer.scheduling.planner import COMPOSITIONS, Plan, Planner
 from trainer.scheduling.profile import Profile
-from trainer.scheduling.schedule import Float64
 from trainer.scheduling.solve import ALGORITHMS
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.snapshots.group_steps import GroupSteps
@@ -31,9 +30,6 @@ from trainer.tasks.interface import Asked, Lesson
 from trainer.timeline.group_horizon import GroupHorizon
 from trainer.timeline.transfer import MODES
 from trainer.timeline.view import TimelineView
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 WINDOWS = 4
 """Windows that the horizon has, where none is configured."""
@@ -189,9 +185,9 @@ class GroupStrategy(WholeStrategy):
         lessons = max(1, self._horizon - self._window + 1)
         return Needs("timeline", self._horizon, parts="all", lessons=lessons)
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``: of predictions; lessons are everyone's."""
-        mine: NDArray[np.bool_] = np.arange(num_nodes) % self._ranks.size == self._ranks.rank
+        mine: Bool = np.arange(num_nodes) % self._ranks.size == self._ranks.rank
         return mine
 
     def embed_before(self, model: Any, nodes: Int64) -> Tensor:

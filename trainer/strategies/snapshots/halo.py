@@ -5,8 +5,8 @@ cross ranks. A sealed snapshot never changes, so a new one is completed by what 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Bool, Int32, Int64
 from stream.service.failure import Failure
 from trainer.data.views import GraphView
 from trainer.ranks import Ranks
@@ -14,9 +14,6 @@ from trainer.strategies.request import Request
 from trainer.strategies.snapshots.held_edges import HeldEdges, changed_edges
 from trainer.strategies.snapshots.past import STRIDE, Past
 from trainer.strategies.snapshots.remote import InputRows
-
-Int64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 MIB = 1 << 20
 
@@ -142,7 +139,7 @@ class Halo:
             )
             edges.add(nodes[~same], expected[here][~same], arrived[begin:end], snapshot.number)
 
-    def _had(self, past: Past, wanted: Int64, homes: NDArray[np.int32]) -> Bool:
+    def _had(self, past: Past, wanted: Int64, homes: Int32) -> Bool:
         """Which edges are here, or will be, as of the snapshot before, with the same owner."""
         same = (wanted >= STRIDE) & (past.homes(np.maximum(wanted - STRIDE, 0)) == homes)
         had = np.isin(wanted - STRIDE, wanted, assume_unique=True)

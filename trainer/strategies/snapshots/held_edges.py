@@ -1,15 +1,11 @@
 """Edges of one snapshot as a rank has them: its own nodes', and those of other ranks' nodes that it was sent."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Bool, Int32, Int64
 from stream.snapshots.rows import Rows
 from trainer.strategies.request import runs
 from trainer.strategies.snapshots.past import STRIDE, Past, PastSnapshot
-
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
-Bool = NDArray[np.bool_]
 
 
 class HeldEdges:

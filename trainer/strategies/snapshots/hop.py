@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Int64
 from trainer.strategies.snapshots.past import Past
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

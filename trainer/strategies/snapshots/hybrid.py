@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
+from stream.arrays.kinds import Bool, Int64
 from stream.nearest import did_you_mean
 from stream.service.heartbeat import beat
 from trainer.device import to_device
@@ -35,8 +35,6 @@ from trainer.strategies.snapshots.whole_layout import combines
 from trainer.strategies.snapshots.windowed import WindowedStrategy, lane_refusal, owned_by_parts
 from trainer.tasks.interface import Lesson
 from trainer.timeline.view import TimelineView
-
-Int64 = NDArray[np.int64]
 
 WINDOWS = 4
 """Windows that the horizon has, where none is configured."""
@@ -187,7 +185,7 @@ class HybridStrategy(WindowedStrategy):
         self._view = view
         self._maker.take_in(view)
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
         assert self._view is not None
         return owned_by_parts(self._view, num_nodes, self._ranks)

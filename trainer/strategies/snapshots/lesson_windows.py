@@ -3,14 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainer.strategies.snapshots.closure import Float64
+from stream.arrays.kinds import Float32, Float64, Int64
 from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
 from trainer.tasks.interface import Asked, Lesson
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 
 class AskedNodes:

@@ -1,10 +1,8 @@
 """Targets of a batch by load: equally many from each of several groups of like load (DynaHB section 4.2)."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
+from stream.arrays.kinds import Float64, Int64
 
 GROUPS = 10
 """N_bg of the authors' code."""

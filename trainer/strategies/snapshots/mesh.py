@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Bool
 from stream.service.failure import Failure
 from trainer.device import to_device
 from trainer.models.stages import GraphStage
@@ -16,8 +16,6 @@ from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.row_block import RowBlock
 from trainer.nn.rows import distinct_rows
 from trainer.ranks import Ranks
-
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

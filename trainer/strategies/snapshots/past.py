@@ -3,16 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Float32, Int32, Int64
 from stream.snapshots.rows import Rows
 from trainer.data.activity import activity_of
 from trainer.data.neighbours import sample_neighbours
 from trainer.data.views import GraphView
-
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
-Float32 = NDArray[np.float32]
 
 STRIDE = 1 << 32
 """Larger than every dense id."""

@@ -1,18 +1,14 @@
 """Inputs of nodes that other ranks own: of what a rank has already, only segments that changed are sent, and rows are kept."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.node_features import segment_bounds
 from trainer.data.views import GraphView
 from trainer.ranks import Ranks
 from trainer.strategies.request import Request
 from trainer.strategies.snapshots.past import STRIDE, Past
 from trainer.strategies.snapshots.row_cache import RowCache
-
-Int64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
-Float32 = NDArray[np.float32]
 
 
 class InputRows:
@@ -90,7 +86,7 @@ class InputRows:
         window: GraphView,
         past: Past,
         keys: Int64,
-        homes: NDArray[np.int32],
+        homes: Int32,
         missing: Bool,
         out: Float32,
     ) -> None:
@@ -114,7 +110,7 @@ class InputRows:
             self.cache.add(snapshot.tau, nodes, fetched[here], np.full(len(nodes), snapshot.number))
         out[missing] = fetched
 
-    def _had(self, past: Past, wanted: Int64, homes: NDArray[np.int32]) -> tuple[Bool, Float32]:
+    def _had(self, past: Past, wanted: Int64, homes: Int32) -> tuple[Bool, Float32]:
         """Which rows are here, or will be, as of the snapshot before, with the same owner; and those that are."""
         same = (wanted >= STRIDE) & (past.homes(np.maximum(wanted - STRIDE, 0)) == homes)
         had = same & np.isin(wanted - STRIDE, wanted, assume_unique=True)

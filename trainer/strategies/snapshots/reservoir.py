@@ -13,12 +13,10 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream.service.heartbeat import beat
 from trainer.strategies.snapshots.closed_batch import HybridBatch
 
-Int64 = NDArray[np.int64]
 LOOK_S = 1.0
 """A wait looks up so often, to tell that the process lives."""
 

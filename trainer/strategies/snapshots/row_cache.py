@@ -4,10 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
+from stream.arrays.kinds import Bool, Float32, Int64
 
 BLOCK = 256
 """Rows that come and go together."""
@@ -55,7 +53,7 @@ class RowCache:
         """The number of the oldest snapshot that a row of a snapshot is as of; ``none`` without rows."""
         return int(self._kept[tau].born.min(initial=none)) if tau in self._kept else none
 
-    def find(self, tau: int, nodes: Int64) -> tuple[NDArray[np.bool_], Float32, Int64]:
+    def find(self, tau: int, nodes: Int64) -> tuple[Bool, Float32, Int64]:
         """Rows of a snapshot.
 
         Args:
@@ -70,7 +68,7 @@ class RowCache:
         if kept is None or not len(kept.nodes):
             return np.zeros(len(nodes), np.bool_), self._values[:0], np.empty(0, np.int64)
         place = np.minimum(np.searchsorted(kept.nodes, nodes), len(kept.nodes) - 1)
-        there: NDArray[np.bool_] = kept.nodes[place] == nodes
+        there: Bool = kept.nodes[place] == nodes
         slots = kept.slots[place[there]]
         for block in np.unique(slots // BLOCK):
             self._used[block] = self._clock

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Int64
 from trainer.device import to_device
 from trainer.models.stages import Carry, CellStage, GraphStage
 from trainer.nn.csr_graph import CSRGraph
@@ -24,7 +24,6 @@ from trainer.strategies.request import Request
 from trainer.strategies.snapshots.hop import Hop
 from trainer.strategies.snapshots.past import Past
 
-Int64 = NDArray[np.int64]
 Encode = Callable[[Int64], Tensor]
 
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stream.arrays.kinds import Int64
 from trainer.device import to_device
 from trainer.models.interface import SnapshotModel
 from trainer.models.stages import Carry, CellStage, GraphStage
@@ -20,7 +20,6 @@ from trainer.strategies.snapshots.whole_layout import combines, empty_graph, ope
 from trainer.timeline.horizon import Horizon
 from trainer.wire.exchange import Handle
 
-Int64 = NDArray[np.int64]
 Sent = Literal["all", "active"]
 
 PIECES = 4

@@ -8,10 +8,10 @@ from typing import ClassVar, cast
 import numpy as np
 import structlog
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
+from stream.arrays.kinds import Bool, Int64
 from stream.service.failure import Failure
 from stream.service.heartbeat import beat
 from trainer.device import to_device
@@ -29,8 +29,6 @@ from trainer.strategies.snapshots.whole import WholeOptions, WholeStrategy
 from trainer.strategies.snapshots.whole_layout import WholeLayout, combines
 from trainer.tasks.interface import Lesson
 from trainer.timeline.horizon import Horizon
-
-Int64 = NDArray[np.int64]
 
 log = structlog.get_logger()
 
@@ -111,9 +109,9 @@ class SnapshotStrategy(WholeStrategy):
                 )
         return None
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
-        mine: NDArray[np.bool_] = np.arange(num_nodes) % self._ranks.size == self._ranks.rank
+        mine: Bool = np.arange(num_nodes) % self._ranks.size == self._ranks.rank
         return mine
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:

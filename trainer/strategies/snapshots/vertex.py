@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
+from stream.arrays.kinds import Bool, Float32, Int64
 from stream.service.heartbeat import beat
 from trainer.data.views import GraphView
 from trainer.device import to_device
@@ -28,7 +28,6 @@ from trainer.strategies.snapshots.sampled_layout import SampledLayout, Shared
 from trainer.strategies.snapshots.windowed import WindowedStrategy, lane_refusal, owned_by_parts
 from trainer.tasks.interface import Asked, Lesson
 
-Int64 = NDArray[np.int64]
 FETCH = ("owner", "halo")
 ENDS = 3
 """Distinct nodes that an item asks about, at most: an event's two and a random destination."""
@@ -146,7 +145,7 @@ class VertexStrategy(WindowedStrategy):
         if self._halo is not None:
             self._halo.seal(view, self._past, np.flatnonzero(self.owned(view.num_nodes)))
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
         assert self._view is not None
         return owned_by_parts(self._view, num_nodes, self._ranks)
@@ -208,7 +207,7 @@ class VertexStrategy(WindowedStrategy):
         held = {"cache": self._inputs.cache.held_bytes}
         return held if self._halo is None else {**held, "halo": self._halo.held_bytes}
 
-    def _loss(self, asked: Asked, truth: NDArray[np.float32], draw: int, shared: Shared | None) -> Tensor:
+    def _loss(self, asked: Asked, truth: Float32, draw: int, shared: Shared | None) -> Tensor:
         """Sum of this rank's losses in one step, a scalar; a collective, differentiable across ranks."""
         nodes = np.unique(np.concatenate(asked.ends))
         z = self._embed(self._model, self._past, nodes, draw, shared)
@@ -216,7 +215,7 @@ class VertexStrategy(WindowedStrategy):
         return self._task.loss(answers, to_device(truth, answers.device))
 
     @torch.no_grad()
-    def _share(self, parts: Sequence[tuple[Asked, NDArray[np.float32]]], draw: int) -> Shared | None:
+    def _share(self, parts: Sequence[tuple[Asked, Float32]], draw: int) -> Shared | None:
         """Inputs of several steps, which see one sample: they are asked for and gathered once."""
         stages = self._graph_stages(self._model)
         if len(parts) == 1 or not stages:

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
+from stream.arrays.kinds import Bool, Float32, Int64
 from stream.service.heartbeat import beat
 from trainer.device import to_device
 from trainer.learning.step import Learner
@@ -26,9 +26,6 @@ from trainer.timeline.horizon import Horizon
 from trainer.timeline.timeline import Timeline
 from trainer.timeline.transfer import MODES, Mode
 from trainer.timeline.view import TimelineView
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 RATE = 5e-3
 """Of Adam, where none is configured: one step a snapshot learns as much as four at the usual rate (decision 46)."""
@@ -107,7 +104,7 @@ class WholeStrategy(WindowedStrategy):
         """See ``Strategy.take_in``."""
         self._timeline.take_in(view)
 
-    def owned(self, num_nodes: int) -> NDArray[np.bool_]:
+    def owned(self, num_nodes: int) -> Bool:
         """See ``Strategy.owned``."""
         return np.ones(num_nodes, np.bool_)
 

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.store import LaneHeader
+from stream.arrays.kinds import Bool, Float32, Int64
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Queries, Share
 from trainer.data.history import Inserts
@@ -18,8 +18,6 @@ from trainer.learning.step import Learner
 from trainer.models.interface import Kind, SnapshotModel
 from trainer.ranks import Ranks
 from trainer.tasks.interface import Asked, Asks
-
-Int64 = NDArray[np.int64]
 
 
 class WindowedStrategy:
@@ -42,7 +40,7 @@ class WindowedStrategy:
         raise NotImplementedError
 
     @torch.no_grad()
-    def answer(self, model: SnapshotModel, asked: Sequence[Asked]) -> list[NDArray[np.float32]]:
+    def answer(self, model: SnapshotModel, asked: Sequence[Asked]) -> list[Float32]:
         """See ``Strategy.answer``."""
         nodes = np.unique(np.concatenate([ends for each in asked for ends in each.ends]))
         z = self.embed_before(model, nodes)
@@ -107,9 +105,7 @@ def lane_refusal(name: str, lane: LaneHeader | None, ranks: int) -> str | None:
     return None
 
 
-def owned_by_parts(
-    view: GraphView, num_nodes: int, ranks: Ranks, tau: int | None = None
-) -> NDArray[np.bool_]:
+def owned_by_parts(view: GraphView, num_nodes: int, ranks: Ranks, tau: int | None = None) -> Bool:
     """Nodes of this rank in a snapshot, by default the newest, bool (num_nodes,).
 
     Part k belongs to rank k mod ranks, and a node of no part to rank id mod ranks.
@@ -117,5 +113,5 @@ def owned_by_parts(
     part = np.arange(num_nodes)
     owner = view.owner(view.taus[-1] if tau is None else tau)[:num_nodes]
     part[: len(owner)] = np.where(owner >= 0, owner, part[: len(owner)])
-    mine: NDArray[np.bool_] = part % ranks.size == ranks.rank
+    mine: Bool = part % ranks.size == ranks.rank
     return mine

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-SERVER = Path(__file__).resolve().parents[1] / "deploy" / "flink" / "job_server.py"
+SERVER = Path(__file__).resolve().parents[2] / "deploy" / "flink" / "job_server.py"
 
 
 def job_server(*arguments: str) -> str:

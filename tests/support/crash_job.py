@@ -4,10 +4,7 @@ Usage: python crash_job.py STORE. Prints "done" when everything is sealed.
 """
 
 import sys
-from pathlib import Path
 from random import Random
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from log_events import SECOND, Clock, Message, event, poll, stream_config
 

@@ -74,3 +74,31 @@ def write_export(store: str | Path, name: str, *, rows: int = 3) -> ExportCommit
         )
         writer.commit(export, record)
     return ExportReader(store, name).commits[-1]
+
+
+def add(writer: ExportWriter) -> None:
+    table = pa.table({"id": [1, 2]})
+
+    def write(sink: object) -> None:
+        with pa.ipc.new_file(sink, table.schema) as file:
+            file.write_table(table)
+
+    with writer.begin() as export:
+        file = export.add("embeddings", write)
+        number = export.number
+        writer.commit(
+            export,
+            ExportCommit(
+                number=number,
+                lane="lane",
+                tau=number,
+                sequence=number,
+                after=number - 1,
+                model="m",
+                model_version="v",
+                scores_version="v",
+                time_us=0,
+                embeddings=file,
+                num_embeddings=2,
+            ),
+        )

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from streaming import T0, configuration, edge, fresh_topic, send, written
 
-INTEGRATION = Path(__file__).parent / "integration"
 PRELOAD = ["lane_crash_job", "compaction_crash_job", "command_job", "trainer_job"]
 
 
@@ -19,14 +18,8 @@ def processes() -> ForkServerContext:
     """Makes processes whose targets are functions of ``PRELOAD``."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    path = os.pathsep.join(
-        [
-            str(INTEGRATION),
-            str(INTEGRATION.parent),
-            str(INTEGRATION.parents[1]),
-            os.environ.get("PYTHONPATH", ""),
-        ]
-    )
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
         multiprocessing.forkserver.ensure_running()

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.append(str(Path(__file__).parents[1]))  # as a rank
-
 from rank_equality import PRECISE, STILL, begun, learned, pairs, predicted
 from trainer_sessions import learn, lesson_of, session_on
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-BROKER = Path(__file__).resolve().parents[1] / "deploy" / "kafka" / "broker.py"
+BROKER = Path(__file__).resolve().parents[2] / "deploy" / "kafka" / "broker.py"
 
 
 def broker(*arguments: str) -> str:

@@ -39,7 +39,7 @@ from trainer.metrics import TrainerMetrics
 from trainer.ranks import Ranks
 from trainer.scoring.predictions import Predictions
 
-PROMETHEUS = Path(__file__).parents[1] / "deploy/prometheus"
+PROMETHEUS = Path(__file__).parents[2] / "deploy/prometheus"
 T0 = 1_800_000_000
 INTERVAL_S = 300
 TICK_S = 20
