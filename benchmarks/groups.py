@@ -9,7 +9,7 @@ Ranks are processes joined by gloo, with one thread each.
   seconds of groups, and the share that profiling and solving took.
 - ``error``: relative error of predicted seconds on groups that never ran: the time model is fitted to the groups of one pass,
   on one rank, and predicts those that are trained after the stream has moved on.
-- ``ap``: average precision by ``freshet-trainer evaluate`` on one rank, each way with its own composition of steps for two.
+- ``ap``: average precision of the test events by ``freshet-trainer evaluate --ranks 2``, in intervals of equal length.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+import yaml
 from timeline import table
 
 from schemas.config import Lane
@@ -188,9 +189,40 @@ def build(source: Path, slices: int, store: Path) -> None:
     build_store(events, store, interval_us=1_000_000, lanes=[Lane(name="hash", algorithm="hash", parts=2)])
 
 
-def precision(store: Path, model: str, params: dict[str, Any], horizon: int) -> float:
-    """Mean AP of the predictions before each snapshot is learned, on two ranks."""
-    raise NotImplementedError(json.dumps([str(store), model, params, horizon]))
+def precision(data: Path, slices: int, model: str, params: dict[str, Any], seed: int) -> float:
+    """Average precision of the test events."""
+    events = read_events(data).events["t"]
+    span_s = (events.to_numpy().max() - events.to_numpy().min()) / 1e6
+    keys = {
+        "model": model, "strategy": "group", "strategy_params": params, "window": WINDOW, "horizon": 11,
+        "interval_s": int(span_s / slices), "seed": seed, "optimisation": {"epochs": 5},
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "trainer.yaml"
+        config.write_text(yaml.safe_dump(keys), encoding="utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "trainer.cli",
+            "evaluate",
+            "--config",
+            str(config),
+            "--data",
+            str(data),
+        ]
+        found = subprocess.run([*command, "--ranks", "2", "--json"], check=True, capture_output=True)
+    told: float = json.loads(found.stdout)["ap"]
+    return told
+
+
+def precisions(data: Path, slices: int, models: list[str], ways: list[str], seeds: list[int]) -> None:
+    """Print a row per model."""
+    rows = []
+    for model in models:
+        found = {way: [precision(data, slices, model, WAYS[way], seed) for seed in seeds] for way in ways}
+        rows.append([f"`{model}`", *(", ".join(f"{ap:.4f}" for ap in found[way]) for way in ways)])
+        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+    table("model | " + " | ".join(f"AP, {way}" for way in ways), rows)
 
 
 def start(arguments: list[str], size: int) -> None:
@@ -224,8 +256,12 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=list(WAYS)[:3])
     parser.add_argument("--slices", type=int, default=32)
     parser.add_argument("--horizon", type=int, default=11)
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--store", type=Path, help="made before, as by this script")
     given = parser.parse_args()
+    if given.only == "ap":
+        precisions(given.data / f"{given.set}.parquet", given.slices, given.models, given.ways, given.seeds)
+        return
     if given.store is not None:
         torch.set_num_threads(1)
         if given.only == "error":
