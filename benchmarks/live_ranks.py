@@ -40,6 +40,8 @@ from trainer.continual.score_file import ScoreFile, weighted_mean
 STRATEGIES: dict[str, dict[str, Any]] = {
     "snapshot": {"model": "cdgcn", "window": 6, "strategy_params": {"blocks": 2}},
     "vertex": {"model": "sage-linear", "window": 4},
+    "group": {"model": "wdgcn", "window": 4, "horizon": 8},
+    "hybrid": {"model": "tgcn", "window": 4, "horizon": 8},
     "whole": {"model": "tgcn", "window": 4},
 }
 """Keys of the trainer's configuration; ``whole`` on one rank is the run to compare with."""

@@ -2,6 +2,7 @@
 
 import copy
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from thread_ranks import side_by_side
 from trainer_sessions import lesson_of
 from trainer_streams import make_lane, meetings
 
+from schemas.trainer_config import Optimisation
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
+from trainer.learning.step import Learner
 from trainer.ranks import Ranks
 from trainer.scheduling.profile import Profile
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.interface import strategy_options
+from trainer.strategies.snapshots.group_steps import GroupSteps
 
 WINDOW, HORIZON = 3, 8
 
@@ -195,6 +199,26 @@ def test_a_profile_predicts_groups_that_never_ran() -> None:
     again = Profile()
     again.restore(profile.state())
     assert np.array_equal(again.predict(range(60), sizes), profile.predict(range(60), sizes))
+
+
+def test_a_group_that_waits_for_a_core_is_no_longer_than_its_work() -> None:
+    model = torch.nn.Linear(1, 1)
+    steps = GroupSteps(
+        list(model.parameters()), Learner(model, Optimisation(), Ranks()), Ranks(), ordered=True
+    )
+
+    def loss(_: int) -> torch.Tensor:
+        time.sleep(0.5)
+        return model.weight.sum()
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        steps.step(loss, [3], 1.0)
+    finally:
+        torch.set_num_threads(threads)
+    (took_s,) = steps.seconds().values()
+    assert 0 < took_s < 0.5
 
 
 def test_ranks_that_would_only_wait_are_told(lane: LaneReader) -> None:
