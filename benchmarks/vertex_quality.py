@@ -3,12 +3,12 @@
 Real streams are skipped where ../shared/data is missing; uni500k and ex500k run only when named. Nodes of the real
 streams, which have no features, get a vector of 32 values when they first appear.
 
-Bytes are those of a training window (docs/partitioning.md, "Which vertex partitioner"): vectors fetched across parts
+Bytes are those of a training window (docs/results/vertex-partitioners.md): vectors fetched across parts
 in one epoch on its w snapshots (DistDy eq. 1, B = N), and what the lane stores of the snapshot that enters it,
 counted by the lane itself. Time is CPU time of the partitioner a snapshot after the first, METIS's process included.
 
 Rows are Σ_t Σ_v λ_t(v): what ranks send where each row goes to a part once, however many neighbours it has there, as
-trainers fetch inputs (docs/training.md, "Bytes by partitioner"). Once MB is their vectors and what the lane stores, over
+trainers fetch inputs (docs/results/vertex-training.md). Once MB is their vectors and what the lane stores, over
 all snapshots; moved are nodes, over all snapshots. The row hypergraph minimises Σ λ over the whole file with Mt-KaHyPar, and
 needs `pip install mtkahypar`.
 """

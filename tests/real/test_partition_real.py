@@ -1,4 +1,4 @@
-"""Partitioners on real graphs: the figures that ``docs/partitioning.md`` states, and the bounds that always hold."""
+"""Partitioners on real graphs: the figures that ``docs/results`` states, and the bounds that always hold."""
 
 from functools import cache
 
