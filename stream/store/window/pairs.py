@@ -1,59 +1,65 @@
 """The directed pairs that some parts store, for every snapshot of a window, additively.
 
 One sorted table holds the oldest snapshot of the window (or one before it), every later snapshot only its
-changes (DistDy, section 3.2). Changes that have left the window are folded into the table when they have grown to a
-share of it, so that advancing costs O(changes), amortised. Weights that are all the same are held once.
+changes (DistDy, section 3.2). A pair that comes is held by its key. A row number tells which pair goes or has a new weight:
+rows are those of the table, then those of each change. Changes that have left the window are folded into the table when they
+have grown to a share of it, so that advancing costs O(changes), amortised. Weights that are all the same are held once.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
-from stream.arrays.kinds import Float32, Int8, Int64
+from stream.arrays.kinds import Float32, Int8, Int64, UInt8
+from stream.store.window.pair_kernels import join, newest, oldest
+from stream.store.window.row_sets import RowSet
+
+Search = Callable[[Int64, int, UInt8, Int64, Int64], None]
 
 _FOLD_SHARE = 8
 """Changes older than the window are folded into the table once they are this fraction of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Changes:
-    """Changes of one snapshot: keys that go, then keys that come, then keys with a new weight, each ascending."""
+class _Change:
+    """What one snapshot changed.
+
+    Attributes:
+        sequence: Of the snapshot.
+        start: The row of the first pair that comes; rows that go or have a new weight are below it.
+        gone: Rows that go.
+        come: Keys that come, ascending.
+        come_weight: Theirs, ``_held``.
+        altered: Rows that have a new weight.
+        weight: Theirs, ``_held``.
+        count: Changes that it was told.
+    """
 
     sequence: int
-    keys: Int64
-    weight: Float32  # of those that come or have a new one, ``_held``
-    gone: int
-    come: int
-
-    @classmethod
-    def of(cls, sequence: int, op: Int8, keys: Int64, weight: Float32) -> "_Changes":
-        kinds = [np.flatnonzero(op == kind) for kind in (-1, 1, 0)]
-        rows = np.concatenate([kind[np.argsort(keys[kind], kind="stable")] for kind in kinds])
-        gone, come, _ = (len(kind) for kind in kinds)
-        return cls(sequence, keys[rows], _held(weight[rows[gone:]]), gone, come)
-
-    def columns(self) -> tuple[Int64, Int8, Float32]:
-        """Keys, op and weight of all rows."""
-        op = np.zeros(len(self.keys), np.int8)
-        op[: self.gone] = -1
-        op[self.gone : self.gone + self.come] = 1
-        weight = _of_each(self.weight, len(self.keys) - self.gone)
-        return self.keys, op, np.concatenate([np.zeros(self.gone, np.float32), weight])
+    start: int
+    gone: RowSet
+    come: Int64
+    come_weight: Float32
+    altered: RowSet
+    weight: Float32
+    count: int
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.weight.nbytes
+        weights = self.come_weight.nbytes + self.weight.nbytes
+        return self.gone.nbytes + self.come.nbytes + self.altered.nbytes + weights
 
 
 class PairWindow:
     """Pairs by key (``stream.snapshots.pairs.pair_keys``) with weights, readable at any snapshot of a window."""
 
     def __init__(self) -> None:
+        # A pair that several parts of the view store has as many rows. The oldest goes first, the newest has the weight.
         self._keys: Int64 = np.empty(0, np.int64)
         self._weight: Float32 = np.empty(0, np.float32)
-        self._twice: Int64 = np.empty(0, np.int64)  # keys that two parts of the view store, ascending
-        self._changes: list[_Changes] = []
+        self._changes: list[_Change] = []
+        self._gone: UInt8 = np.empty(0, np.uint8)  # as of the newest snapshot, a bit a row (``pair_kernels``)
 
     def append(self, sequence: int, op: Int8, keys: Int64, weight: Float32, *, whole: bool = False) -> None:
         """Take in the changes of the next snapshot.
@@ -66,17 +72,36 @@ class PairWindow:
             whole: The pairs are all there are after the snapshot; what changed is found here, in O(pairs).
         """
         if whole:
-            op, keys, weight = _difference(*self._merged(self._changes), keys, weight)
-        self._changes.append(_Changes.of(sequence, op, keys, weight))
+            op, keys, weight = _difference(*self._joined(self._changes)[:2], keys, weight)
+        start = self._end(self._changes)
+        gone, come, new = (np.flatnonzero(op == kind) for kind in (-1, 1, 0))
+        come, new = (rows[np.argsort(keys[rows], kind="stable")] for rows in (come, new))
+        going = self._rows_of(oldest, np.sort(keys[gone], kind="stable"), self._runs())
+        going = going[going >= 0]
+        altered, first = np.unique(self._rows_of(newest, keys[new], self._runs()[::-1]), return_index=True)
+        altered, first = altered[altered >= 0], first[altered >= 0]
+        change = _Change(
+            sequence, start,
+            RowSet.of(going, start), keys[come], _held(weight[come]),
+            RowSet.of(altered, start), _held(weight[new[first]]),
+            len(keys),
+        )  # fmt: skip
+        self._changes.append(change)
+        more = _bytes_of_bits(start + len(come)) - len(self._gone)
+        self._gone = np.concatenate([self._gone, np.zeros(more, np.uint8)])
+        change.gone.mark_bits(self._gone)
 
     def fold(self, sequence: int, *, always: bool = False) -> None:
         """Let go of snapshots before ``sequence``, now or when it is worth it."""
-        past = [changes for changes in self._changes if changes.sequence <= sequence]
-        if always or sum(len(changes.keys) for changes in past) * _FOLD_SHARE > len(self._keys):
-            self._keys, weight, copies = self._merged(past)
+        past = [change for change in self._changes if change.sequence <= sequence]
+        if always or sum(change.count for change in past) * _FOLD_SHARE > len(self._keys):
+            later = self._changes[len(past) :]
+            self._keys, weight, place = self._joined(past, places=bool(later))
             self._weight = _held(weight)
-            self._twice = self._keys[copies > 1]
-            self._changes = self._changes[len(past) :]
+            self._changes = _moved(later, place, len(self._keys))
+            self._gone = np.zeros(_bytes_of_bits(self._end(self._changes)), np.uint8)
+            for change in self._changes:
+                change.gone.mark_bits(self._gone)
 
     def at(self, sequence: int) -> tuple[Int64, Float32]:
         """The pairs at a snapshot of the window.
@@ -84,52 +109,111 @@ class PairWindow:
         Returns:
             Keys int64 (n,) ascending and weights float32 (n,). O(pairs + changes).
         """
-        keys, weight, _ = self._merged([c for c in self._changes if c.sequence <= sequence])
-        return keys, weight
+        keys, weight, _ = self._joined([c for c in self._changes if c.sequence <= sequence])
+        last = np.ones(len(keys), np.bool_)
+        np.not_equal(keys[1:], keys[:-1], out=last[:-1])
+        return (keys, weight) if last.all() else (keys[last], weight[last])
 
     def changed(self, sequence: int) -> Int64:
         """Keys of the pairs that snapshot ``sequence`` changed, int64, ascending, not distinct."""
-        for changes in self._changes:
-            if changes.sequence == sequence:
-                return np.sort(changes.keys)
+        for change in self._changes:
+            if change.sequence == sequence:
+                rows = np.concatenate([change.gone.rows(), change.altered.rows()])
+                return np.sort(np.concatenate([self._keys_of(rows), change.come]))
         return np.empty(0, np.int64)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
-        table = self._keys.nbytes + self._weight.nbytes + self._twice.nbytes
-        return table + sum(changes.nbytes for changes in self._changes)
+        table = self._keys.nbytes + self._weight.nbytes + self._gone.nbytes
+        return table + sum(change.nbytes for change in self._changes)
 
     @property
     def weighted(self) -> bool:
         """Whether pairs have different weights, so that each is held with its own."""
-        return any(len(weight) > 1 for weight in (self._weight, *(change.weight for change in self._changes)))
+        held = [self._weight, *(w for change in self._changes for w in (change.come_weight, change.weight))]
+        return any(len(weight) > 1 for weight in held)
 
-    def _merged(self, changes: list[_Changes]) -> tuple[Int64, Float32, Int8]:
-        copies = np.ones(len(self._keys), np.int8)
-        copies[np.searchsorted(self._keys, self._twice)] = 2
-        before = _of_each(self._weight, len(self._keys))
+    def _end(self, changes: list[_Change]) -> int:
+        """Rows of the table and of some changes, the oldest ones."""
+        return changes[-1].start + len(changes[-1].come) if changes else len(self._keys)
+
+    def _runs(self) -> list[tuple[int, Int64]]:
+        """Where the rows of the table and of each change begin, and their keys."""
+        return [(0, self._keys), *((change.start, change.come) for change in self._changes)]
+
+    def _rows_of(self, search: Search, keys: Int64, runs: list[tuple[int, Int64]]) -> Int64:
+        """A row of each key, ascending, that ``search`` finds in the first run that has one; −1: none has."""
+        rows = np.full(len(keys), -1, np.int64)
+        for start, run in runs:
+            search(run, start, self._gone, keys, rows)
+        return rows
+
+    def _keys_of(self, rows: Int64) -> Int64:
+        keys = np.empty(len(rows), np.int64)
+        for start, run in self._runs():
+            here = (rows >= start) & (rows < start + len(run))
+            keys[here] = run[rows[here] - start]
+        return keys
+
+    def _joined(self, changes: list[_Change], *, places: bool = False) -> tuple[Int64, Float32, Int64]:
+        """The rows that are left after some changes, the oldest ones, by key; of one key the oldest first.
+
+        Returns:
+            Keys and weights, and with ``places`` the position of each former row among them.
+        """
+        end = self._end(changes)
+        gone = np.zeros(end, np.bool_)
+        come_weight = [_of_each(change.come_weight, len(change.come)) for change in changes]
+        weight = np.concatenate([_of_each(self._weight, len(self._keys)), *come_weight])
+        for change in changes:
+            change.gone.mark(gone)
+            altered = change.altered.rows()
+            weight[altered] = _of_each(change.weight, len(altered))
         if not changes:
-            return self._keys, before, copies
-        rows = [change.columns() for change in changes]
-        keys = np.concatenate([keys for keys, _, _ in rows])
+            return self._keys, weight, np.arange(end)
+        come = np.flatnonzero(~gone[len(self._keys) :])
+        keys = np.concatenate([change.come for change in changes])[come]
         order = np.argsort(keys, kind="stable")  # equal keys stay in order of time
-        op = np.concatenate([op for _, op, _ in rows])[order]
-        weight = np.concatenate([weight for _, _, weight in rows])[order]
-        merged: tuple[Int64, Float32, Int8] = _merge(self._keys, before, copies, keys[order], op, weight)
-        return merged
+        come = come[order] + len(self._keys)
+        left = end - np.count_nonzero(gone)
+        place = np.empty(end if places else 0, np.int64)
+        return *join(self._keys, gone, weight, keys[order], come, left, place), place
+
+
+def _moved(changes: list[_Change], place: Int64, table: int) -> list[_Change]:
+    """Changes with the row numbers that they have when rows before them are a table."""
+    moved, less = [], len(place) - table
+    for change in changes:
+        start = change.start - less
+        gone, altered = (_places(rows.rows(), place, less) for rows in (change.gone, change.altered))
+        order = np.argsort(altered)
+        weight = change.weight if len(change.weight) < len(order) else change.weight[order]
+        moved.append(
+            replace(
+                change, start=start, weight=weight,
+                gone=RowSet.of(gone, start), altered=RowSet.of(altered[order], start),
+            )
+        )  # fmt: skip
+    return moved
+
+
+def _places(rows: Int64, place: Int64, less: int) -> Int64:
+    early = np.searchsorted(rows, len(place))
+    return np.concatenate([place[rows[:early]], rows[early:] - less])
 
 
 def _difference(
-    before: Int64, before_weight: Float32, copies: Int8, keys: Int64, weight: Float32
+    before: Int64, weight_before: Float32, keys: Int64, weight: Float32
 ) -> tuple[Int8, Int64, Float32]:
-    """Rows (op, key, weight) that lead from some pairs, ascending with copies, to a list that has a pair once a copy."""
+    """Rows (op, key, weight) that lead from some pairs to a list; both have a pair once a copy, the first ascending."""
     after, first, number = np.unique(keys, return_index=True, return_counts=True)
     both = np.union1d(before, after)
     was, now = np.zeros(len(both), np.int64), np.zeros(len(both), np.int64)
     old, new = np.zeros(len(both), np.float32), np.zeros(len(both), np.float32)
     at = np.searchsorted(both, before)
-    was[at], old[at] = copies, before_weight
+    was += np.bincount(at, minlength=len(both))
+    old[at] = weight_before  # of copies the newest one's, which is the last
     at = np.searchsorted(both, after)
     now[at], new[at] = number, weight[first]
     more = now - was
@@ -138,6 +222,10 @@ def _difference(
     op = np.concatenate([np.sign(more[row]).astype(np.int8), np.zeros(np.count_nonzero(reweighted), np.int8)])
     row = np.concatenate([row, np.flatnonzero(reweighted)])
     return op, both[row], new[row]
+
+
+def _bytes_of_bits(rows: int) -> int:
+    return (rows + 7) // 8
 
 
 def _held(weight: Float32) -> Float32:
@@ -149,31 +237,3 @@ def _held(weight: Float32) -> Float32:
 def _of_each(held: Float32, count: int) -> Float32:
     """The weights of so many pairs, from what is held of them."""
     return held if len(held) == count else np.full(count, held[0], np.float32)
-
-
-@njit(cache=True, nogil=True)
-def _merge(keys, weight, copies, change, op, new_weight):  # type: ignore[no-untyped-def]  # compiled
-    out_keys = np.empty(len(keys) + len(change), np.int64)
-    out_weight = np.empty(len(out_keys), np.float32)
-    out_copies = np.empty(len(out_keys), np.int8)
-    i = j = n = 0
-    while i < len(keys) or j < len(change):
-        if j == len(change) or (i < len(keys) and keys[i] < change[j]):
-            key, w, count = keys[i], weight[i], np.int64(copies[i])
-            i += 1
-        else:
-            key, w, count = change[j], np.float32(0), np.int64(0)
-            if i < len(keys) and keys[i] == key:
-                w, count = weight[i], np.int64(copies[i])
-                i += 1
-            while j < len(change) and change[j] == key:
-                count += op[j]
-                if op[j] >= 0:
-                    w = new_weight[j]
-                j += 1
-        if count > 0:
-            out_keys[n] = key
-            out_weight[n] = w
-            out_copies[n] = count
-            n += 1
-    return out_keys[:n].copy(), out_weight[:n].copy(), out_copies[:n].copy()

@@ -1,0 +1,103 @@
+"""Compiled loops over the rows of a window's pairs: sorted runs of keys, of which some rows have gone.
+
+``gone`` is a bit a row: bit ``row % 8`` of byte ``row // 8``. Keys to look for are ascending, so each search goes on from where
+the one before ended, by steps that double.
+"""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def oldest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # compiled
+    """Set ``rows[i]``, where it is −1, to the first row of ``keys[i]`` in the run that has not gone; a row is taken once."""
+    at = 0
+    for i in range(len(keys)):
+        if rows[i] >= 0:
+            continue
+        at = _first_not_below(run, keys[i], at)
+        while at < len(run) and run[at] == keys[i] and _bit(gone, start + at):
+            at += 1
+        if at < len(run) and run[at] == keys[i]:
+            rows[i] = start + at
+            at += 1
+
+
+@njit(cache=True, nogil=True)
+def newest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # compiled
+    """Set ``rows[i]``, where it is −1, to the last row of ``keys[i]`` in the run, unless it has gone."""
+    at = 0
+    for i in range(len(keys)):
+        if rows[i] >= 0:
+            continue
+        at = _first_not_below(run, keys[i], at)
+        last = at
+        while last + 1 < len(run) and run[last + 1] == keys[i]:
+            last += 1
+        if last < len(run) and run[last] == keys[i] and not _bit(gone, start + last):
+            rows[i] = start + last
+
+
+@njit(cache=True, nogil=True)
+def mark(bits, rows):  # type: ignore[no-untyped-def]  # compiled
+    """Set the bits of rows."""
+    for row in rows:
+        bits[row >> 3] |= np.uint8(1 << (row & 7))
+
+
+@njit(cache=True, nogil=True)
+def set_rows(bits, rows):  # type: ignore[no-untyped-def]  # compiled
+    """The rows whose bits are set, ascending, in an array with room for all and one more."""
+    n = 0
+    for byte in range(len(bits)):
+        for bit in range(8):
+            rows[n] = 8 * byte + bit
+            n += bits[byte] >> bit & 1
+    return rows[:n].copy()
+
+
+@njit(cache=True, nogil=True)
+def join(keys, gone, weight, come, come_row, left, place):  # type: ignore[no-untyped-def]  # compiled
+    """Merge the rows of a table that have not gone (a bool each) with pairs that came; of one key the table's are first.
+
+    Returns the ``left`` keys and the weights of their rows, and sets ``place`` of each row, unless it is empty.
+    """
+    out_keys = np.empty(left, np.int64)
+    out_weight = np.empty(left, np.float32)
+    i = j = 0
+    for n in range(left):
+        while i < len(keys) and gone[i]:
+            i += 1
+        if j == len(come) or (i < len(keys) and keys[i] <= come[j]):
+            key, row = keys[i], i
+            i += 1
+        else:
+            key, row = come[j], come_row[j]
+            j += 1
+        out_keys[n] = key
+        out_weight[n] = weight[row]
+        if len(place):
+            place[row] = n
+    return out_keys, out_weight
+
+
+@njit(cache=True, nogil=True)
+def _bit(bits, row):  # type: ignore[no-untyped-def]  # compiled
+    return bits[row >> 3] >> (row & 7) & 1
+
+
+@njit(cache=True, nogil=True)
+def _first_not_below(run, key, at):  # type: ignore[no-untyped-def]  # compiled
+    step, end = 1, at
+    while end < len(run) and run[end] < key:
+        at = end + 1
+        end += step
+        step *= 2
+    end = min(end, len(run))
+    while at < end:
+        middle = (at + end) >> 1
+        if run[middle] < key:
+            at = middle + 1
+        else:
+            end = middle
+    return at
