@@ -14,8 +14,8 @@ from trainer.learning.step import Learner
 from trainer.models.interface import Kind
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import CONTROL, Ranks
-from trainer.strategies.events.memories import Memories
 from trainer.strategies.events.looked_up import Question
+from trainer.strategies.events.memories import Memories
 from trainer.strategies.events.memory_cursor import answered, looked, on_host
 from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.interface import Setting
