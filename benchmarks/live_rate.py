@@ -1,14 +1,22 @@
 """The highest rate of events that the trainer follows: python benchmarks/live_rate.py [--data FILE] [MODEL:STRATEGY:RANKS …].
 
-A file becomes a store of snapshots of about ``--events`` events each, and ``freshet-trainer run`` is started on it as users
-start it, with the defaults of everything, one thread a rank: every event is predicted, floors and figures included, then
-learned, written down and checkpointed. The file is learned as fast as it goes. Events over seconds from one line of scores to
-the next is the rate at which a snapshot is done when the next one of as many events is sealed, so that none waits; beside it
-the shares of scoring, training and the rest of the time. ``--all`` adds a run with ``scoring: {sample: all}`` of each event
-model. The first fifth of the events is left out.
+``freshet-trainer run`` is started as users start it, with the defaults of everything, one thread a rank: every event is
+predicted, floors and figures included, then learned, written down and checkpointed. It keeps up while it is never behind by
+more than one snapshot: when it has done one, at most one waits. The first fifth of the events is left out.
+
+The rate is found in two steps. First a store with all snapshots is learned as fast as it goes, which tells the seconds of each
+snapshot, from one line of scores to the next. If a snapshot of n events is sealed n/R seconds after the one before, and each is
+taken when it is sealed and the one before is done, it follows from these seconds when each is done at rate R, and R is bisected.
+Then the run is made live at that rate: this process seals one snapshot after the other into a new store, with its lane, while
+the trainer follows it. A rate at which it falls behind is lowered by a twentieth and tried again. ``--dry`` leaves the second
+step out.
+
+The table has the highest rate that was held, that of learning as fast as it goes, and the shares of scoring, training and the
+rest of the time in the first step. ``--all`` adds runs with ``scoring: {sample: all}`` of each event model.
 
 Beside them in the same run, if ``torch_geometric`` is installed: a plain loop over the same events with its building blocks
-(TGN of the same widths), which in batches of 200 predicts with one negative each, Recency and EdgeBank beside, and learns.
+(TGN of the same widths), which in batches of 200 predicts with one negative each, Recency and EdgeBank beside, and learns. Its
+rate follows from the seconds of as many of its batches as make a snapshot, in the same way.
 """
 
 import argparse
@@ -20,24 +28,39 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from schemas.config import Lane
-from stream.decode.event_file import read_events
+from schemas.store import LogHeader
+from stream.decode.event_file import EventFile, read_events
 from stream.store.from_file import build_store
+from stream.store.lane.writer import LaneWriter
+from stream.store.log.writer import LogWriter
 from trainer.continual.score_file import ScoreFile, weighted_mean
 
 ROWS = (
     "tgn-history:sequential:1", "tgn-history:pac:2", "tgn:sequential:1", "tgn:pac:2", "sage-linear:vertex:1",
-    "sage-linear:vertex:2", "tgcn:whole:1", "tgcn:snapshot:2", "tgcn:group:2",
+    "sage-linear:vertex:2", "tgcn:whole:1", "tgcn:snapshot:1", "tgcn:snapshot:2", "tgcn:group:1", "tgcn:group:2",
+    "sage-linear:hybrid:1", "sage-linear:hybrid:2",
 )  # fmt: skip
 BATCH = 200
 LEFT_OUT = 0.2
 """Of the events, in front: what is compiled and imported once, and weights that are young."""
+BEHIND = 1
+"""Snapshots that may wait when one is done."""
+LOWER = 0.95
+"""The rate after one that was not held, over that one."""
+TRIES = 6
+LANE = Lane(name="hash", algorithm="hash", parts=2)
+PATIENCE_S = 120.0
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def main() -> int:
@@ -49,34 +72,131 @@ def main() -> int:
     parser.add_argument(
         "--all", action="store_true", help="event models with every event scored in full, too"
     )
+    parser.add_argument("--dry", action="store_true", help="no run at the rate that was found")
     parser.add_argument("--keys", default="{}", help="more of the configuration, YAML")
     given = parser.parse_args()
     print(
         f"{processor()}, {os.cpu_count()} cores, {datetime.datetime.now(datetime.UTC).date()}: {given.data.stem}"
     )
     print(
-        "| model | strategy | ranks | events/s | score | train | rest | AP |\n|---|---|---|---|---|---|---|---|",
+        "| model | strategy | ranks | follows, events/s | learns, events/s | score | train | rest | AP |\n"
+        "|---|---|---|---|---|---|---|---|---|",
         flush=True,
     )
+    source = read_events(given.data)
+    t = source.events["t"].to_numpy()
+    interval_us = int((t.max() - t.min()) * given.events // len(t)) + 1
     with tempfile.TemporaryDirectory(prefix="freshet-rate-") as name:
         folder = Path(name)
-        store_of(given.data, folder / "store", given.events)
+        build_store(source, folder / "store", interval_us=interval_us, lanes=[LANE])
         for row in given.rows:
             model, strategy, ranks = row.split(":")
             keys = {"model": model, "strategy": strategy, **yaml.safe_load(given.keys)}
-            tell(row, run(folder, keys, int(ranks)))
+            runs = [(row, keys)]
             if given.all and strategy in ("sequential", "pac"):
-                tell(
-                    f"{model}, all scored:{strategy}:{ranks}",
-                    run(folder, keys | {"scoring": {"sample": "all"}}, int(ranks)),
-                )
+                full = keys | {"scoring": {"sample": "all"}}
+                runs.append((f"{model}, all scored:{strategy}:{ranks}", full))
+            for of, configured in runs:
+                found = run(folder, configured, int(ranks))
+                if not given.dry:
+                    held = partial(follows, folder, configured, int(ranks), source, interval_us)
+                    found["follows"] = highest_held(found["follows"], held)
+                tell(of, found)
         try:
             import torch_geometric  # noqa: F401
         except ImportError:
             print("torch_geometric is not installed: no loop to compare with", file=sys.stderr)
             return 0
-        tell("`torch_geometric`, a plain loop:test, then train:1", plain_loop(given.data))
+        tell("`torch_geometric`, a plain loop:test, then train:1", plain_loop(given.data, given.events))
     return 0
+
+
+def highest_rate(counts: NDArray[np.int64], seconds: NDArray[np.float64]) -> float:
+    """Events a second at which snapshots of so many events, each done in so many seconds, are followed."""
+    low, high = 0.0, 2.0 * counts.sum() / seconds.sum()
+    while high - low > low / 1000:
+        rate = (low + high) / 2
+        low, high = (rate, high) if most_behind(counts, seconds, rate) <= BEHIND else (low, rate)
+    return low
+
+
+def most_behind(counts: NDArray[np.int64], seconds: NDArray[np.float64], rate: float) -> int:
+    """The most snapshots that wait when one is done, if events come at a rate and a snapshot is sealed by its last one."""
+    sealed = np.cumsum(counts) / rate
+    done = np.empty(len(counts))
+    now = 0.0
+    for place, took in enumerate(seconds):
+        now = done[place] = max(now, sealed[place]) + took
+    return waiting(sealed, done)
+
+
+def waiting(sealed: NDArray[np.float64], done: NDArray[np.float64]) -> int:
+    """The most snapshots that are sealed and not begun when one is done."""
+    return int((np.searchsorted(sealed, done, side="right") - np.arange(1, len(done) + 1)).max())
+
+
+def highest_held(rate: float, held: Callable[[float], bool]) -> float:
+    """The first rate that is held, from one downwards; 0 if none was found."""
+    for _ in range(TRIES):
+        if held(rate):
+            return rate
+        rate *= LOWER
+    return 0.0
+
+
+def follows(
+    folder: Path, keys: dict[str, Any], ranks: int, source: EventFile, interval_us: int, rate: float
+) -> bool:
+    """Whether a trainer is never behind by more than it may, while snapshots are sealed at a rate."""
+    live = Path(tempfile.mkdtemp(dir=folder))
+    header = LogHeader(
+        graph="rate",
+        interval_us=interval_us,
+        ids=source.ids,
+        node_features=source.node_features,
+        edge_features=source.edge_features,
+        segments=4,
+    )
+    events = source.events
+    tau = events["t"].to_numpy() // interval_us
+    firsts = np.flatnonzero(np.diff(tau, prepend=tau[0] - 1))
+    counts = np.diff(np.append(firsts, len(tau)))
+    known = int(np.searchsorted(np.cumsum(counts), LEFT_OUT * len(tau), side="right")) + 1
+    with LogWriter.open(live / "store", header) as log, LaneWriter(live / "store", LANE) as lane:
+
+        def seal(place: int) -> float:
+            first = int(firsts[place])
+            log.commit(seal=[(int(tau[first]), events.slice(first, int(counts[place])))])
+            lane.catch_up()
+            return time.time()
+
+        for place in range(known):
+            seal(place)
+        checkpoint, command = command_of(folder, live / "store", keys, ranks, until_idle_s=5)
+        scores = ScoreFile(checkpoint)
+        with subprocess.Popen(
+            command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as trainer:
+            patient_until = time.monotonic() + PATIENCE_S
+            while len(scores.lines()) < known and trainer.poll() is None and time.monotonic() < patient_until:
+                time.sleep(0.05)
+            began, sealed = time.time(), list[float]()
+            for place, due in enumerate(np.cumsum(counts[known:]) / rate, known):
+                time.sleep(max(0.0, began + due - time.time()))
+                sealed.append(seal(place))
+            trainer.wait()
+    lines = scores.lines()
+    if trainer.returncode or len(lines) != len(counts):
+        raise SystemExit(
+            f"{json.dumps(keys)} on {ranks} ranks ended with {trainer.returncode} after {len(lines)}"
+        )
+    done = np.array([line["wall_time"] for line in lines[known:]])
+    behind = waiting(np.array(sealed), done)
+    print(
+        f"{keys['model']} under {keys['strategy']} on {ranks}: at {rate:,.0f} events/s {behind} waited",
+        file=sys.stderr,
+    )
+    return behind <= BEHIND
 
 
 def processor() -> str:
@@ -87,31 +207,37 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def store_of(file: Path, store: Path, events: int) -> None:
-    """A store of the file with a lane of two parts."""
-    source = read_events(file)
-    t = source.events["t"].to_numpy()
-    interval_us = int((t.max() - t.min()) * events // len(t)) + 1
-    build_store(source, store, interval_us=interval_us, lanes=[Lane(name="hash", algorithm="hash", parts=2)])
-
-
-def run(folder: Path, keys: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """What a run of the trainer took, snapshot by snapshot; it ends once all is learned."""
+def command_of(
+    folder: Path, store: Path, keys: dict[str, Any], ranks: int, until_idle_s: int
+) -> tuple[Path, list[str]]:
+    """The folder of a run's checkpoints, and how the run is started."""
     checkpoint = Path(tempfile.mkdtemp(dir=folder))
     config = {
-        "store": str(folder / "store"),
-        "lane": "hash",
+        "store": str(store),
+        "lane": LANE.name,
         "checkpoint": str(checkpoint),
         "metrics": {"port": 0},
         **keys,
     }
     file = checkpoint / "trainer.yaml"
     file.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "trainer.cli", "run", "--config", str(file), "--until-idle", "0"]
-    made = subprocess.run(
-        [*command, *(["--ranks", str(ranks)] if ranks > 1 else [])],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "trainer.cli",
+        "run",
+        "--config",
+        str(file),
+        "--until-idle",
+        str(until_idle_s),
+    ]
+    return checkpoint, [*command, *(["--ranks", str(ranks)] if ranks > 1 else [])]
+
+
+def run(folder: Path, keys: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """What a run over all snapshots took, one by one, and the rate that follows from it."""
+    checkpoint, command = command_of(folder, folder / "store", keys, ranks, until_idle_s=0)
+    made = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     if made.returncode:
         raise SystemExit(f"{json.dumps(keys)} on {ranks} ranks:\n{made.stderr[-2000:]}")
     lines = ScoreFile(checkpoint).lines()
@@ -122,10 +248,15 @@ def run(folder: Path, keys: dict[str, Any], ranks: int) -> dict[str, Any]:
     shares = {
         phase: sum(line["seconds"][phase] for line in chosen) / took.sum() for phase in ("score", "train")
     }
-    return {"rate": counts[kept].sum() / took.sum(), **shares, "ap": weighted_mean(chosen, "ap", "scored")}
+    return {
+        "follows": highest_rate(counts[kept], took),
+        "learns": counts[kept].sum() / took.sum(),
+        **shares,
+        "ap": weighted_mean(chosen, "ap", "scored"),
+    }
 
 
-def plain_loop(file: Path) -> dict[str, Any]:
+def plain_loop(file: Path, events: int) -> dict[str, Any]:
     """Test, then train, batch by batch, with PyG's building blocks and floors in dictionaries."""
     import torch
     from event_training import Peer, interactions
@@ -138,7 +269,7 @@ def plain_loop(file: Path) -> dict[str, Any]:
     peer, count = Peer(data, 0), len(src)
     pairs: dict[tuple[int, int], int] = {}
     seen: dict[int, int] = {}
-    spent, figures = {"score": 0.0, "train": 0.0}, list[float]()
+    spent, figures, took = {"score": 0.0, "train": 0.0}, list[float](), list[float]()
     for first in range(0, count, BATCH):
         last, began = min(first + BATCH, count), time.perf_counter()
         peer.attention.eval()  # the memory's own way of going to eval would compute every node
@@ -162,10 +293,14 @@ def plain_loop(file: Path) -> dict[str, Any]:
         if first >= LEFT_OUT * count:
             spent["score"] += scored - began
             spent["train"] += time.perf_counter() - scored
+            took.append(time.perf_counter() - began)
             figures.append(ap[0])
     total = sum(spent.values())
+    each = max(1, events // BATCH)
+    seconds = np.reshape(took[: len(took) // each * each], (-1, each)).sum(axis=1)
     return {
-        "rate": BATCH * len(figures) / total,
+        "follows": highest_rate(np.full(len(seconds), each * BATCH), seconds),
+        "learns": BATCH * len(figures) / total,
         **{phase: seconds / total for phase, seconds in spent.items()},
         "ap": float(np.mean(figures)),
     }
@@ -184,10 +319,8 @@ def tell(row: str, found: dict[str, Any]) -> None:
     model, strategy, ranks = row.split(":")
     rest = 1 - found["score"] - found["train"]
     shares = " | ".join(f"{100 * share:.0f} %" for share in (found["score"], found["train"], rest))
-    print(
-        f"| {model} | {strategy} | {ranks} | {found['rate']:,.0f} | {shares} | {found['ap']:.4f} |",
-        flush=True,
-    )
+    rates = f"{found['follows']:,.0f} | {found['learns']:,.0f}"
+    print(f"| {model} | {strategy} | {ranks} | {rates} | {shares} | {found['ap']:.4f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from trainer.data.examples import spread
 from trainer.data.history import Encounter
 from trainer.data.negatives import Draw
 from trainer.ranks import Ranks
+from trainer.scoring.batch_figures import batched_figures, jackknife
 from trainer.scoring.floors import edgebank, edgebank_window, recency
 from trainer.scoring.predictions import SCORERS, Predictions, join, judged_queries, side_by_side
 from trainer.scoring.ranking import area_under_roc, average_precision, batched, ranks_among
@@ -44,6 +45,30 @@ def test_batches_are_weighted_by_their_events_and_nothing_has_no_figure() -> Non
     positive, negative = np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0])
     assert batched(average_precision, positive, negative, batch=2) == pytest.approx((2 * 1.0 + 0.5) / 3)
     assert batched(average_precision, positive[:0], negative[:0]) is None
+
+
+@pytest.mark.parametrize("events", [1, 9, 10, 199, 200, 201, 455])
+@pytest.mark.parametrize("levels", [1, 4, 10_000])
+def test_one_pass_over_sorted_scores_gives_the_figures_of_every_batch_and_their_errors(
+    events: int, levels: int
+) -> None:
+    rng = np.random.default_rng(events)
+    positive, negative = rng.integers(0, levels, (2, events)).astype(np.float64) - levels / 3
+    rankings = {"ap": average_precision, "auc": area_under_roc}
+    expected = {name: batched(of, positive, negative) for name, of in rankings.items()}
+    assert batched_figures(positive, negative) == pytest.approx(expected, rel=1e-12)
+    tenth, errors = np.arange(events) % 10, {}
+    if events >= 10:
+        for name, of in rankings.items():
+            left = [batched(of, positive[tenth != k], negative[tenth != k]) for k in range(10)]
+            errors[name] = np.sqrt(9 * np.var(left))
+    assert jackknife(positive, negative) == pytest.approx(errors, rel=1e-9, abs=1e-12)
+
+
+def test_scores_that_are_no_numbers_have_no_figure() -> None:
+    sound = np.arange(20.0)
+    for one, other in [(sound, np.append(sound[1:], np.nan)), (sound[:0], sound[:0])]:
+        assert batched_figures(one, other) == jackknife(one, other) == {}
 
 
 def test_ranks_count_ties_half() -> None:

@@ -63,6 +63,25 @@ def test_walk_sketches_are_their_definition_and_count_walks() -> None:
     np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
+def test_pairs_asked_together_get_what_each_gets_alone() -> None:
+    columns, sketches = happenings(50), WalkSketches(3)
+    sketches.reserve(NODES)
+    sketches.add(columns.src, columns.dst, columns.t)
+    last = int(columns.t[-1])
+    src, dst = np.array([1, 1, 1, 2, 2, 1, 1]), np.array([2, 3, 4, 3, 5, 3, 3])
+    at = last + np.array([0, 0, 60_000_000, 60_000_000, 60_000_000, 60_000_000, 90_000_000])
+    rows = src, np.where(dst == 5, -1, dst)  # a node without a row has no walks
+    together = sketches.features(src, dst, at, rows)
+    for i in range(len(src)):
+        one = slice(i, i + 1)
+        alone = sketches.features(src[one], dst[one], at[one], (rows[0][one], rows[1][one]))
+        np.testing.assert_array_equal(together[one], alone)
+    assert (together[:3] != together[0]).any(axis=1).tolist() == [False, True, True]
+    back_to_v = [9, 11]  # behind eight that join the two, by turns with those back to u
+    assert (sketches.sketch[-1] != 0).any() and (together[4, back_to_v] == 0).all()
+    assert (sketches.features(src, dst, at)[4, back_to_v] != 0).all()
+
+
 def test_products_of_sketches_count_walks_in_expectation() -> None:
     """0 meets 2 and 3, 1 meets 2, all just now: one walk of two steps joins 0 and 1, one step 0 and 2."""
     counted = []

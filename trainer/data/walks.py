@@ -101,24 +101,29 @@ def _signature(node, seed, out):  # type: ignore[no-untyped-def]  # compiled
     for begin in range(0, len(out), 64):
         state += golden
         bits = mix64(state)
-        for j in range(begin, min(begin + 64, len(out))):
-            out[j] = unit if bits & np.uint64(1) else -unit
-            bits >>= np.uint64(1)
+        for j in range(min(64, len(out) - begin)):  # each bit by itself, so that many are taken at once
+            out[begin + j] = unit if (bits >> np.uint64(j)) & np.uint64(1) else -unit
 
 
 @njit(cache=True, nogil=True)
 def _now(sketch, node, row, scale, seconds, seed, out):  # type: ignore[no-untyped-def]  # compiled
     """All sketches 0 … STEPS of a node, ``seconds`` after its latest event."""
     _signature(node, seed, out[0])
-    known = 0 <= row < len(sketch)
+    _decayed(sketch, row, scale, seconds, out)
+
+
+@njit(cache=True, nogil=True)
+def _decayed(sketch, row, scale, seconds, out):  # type: ignore[no-untyped-def]  # compiled
+    """Sketches 1 … STEPS of a node, ``seconds`` after its latest event."""
+    if not 0 <= row < len(sketch):
+        out[1:] = 0
+        return
     step = np.float32(np.exp(-seconds / scale[1]))
     decay = np.float32(1)
     for length in range(1, len(out)):
         decay *= step
         for j in range(out.shape[1]):
-            out[length, j] = (
-                sketch[row, np.int64(scale[0]), length - 1, j] * decay if known else np.float32(0)
-            )
+            out[length, j] = sketch[row, np.int64(scale[0]), length - 1, j] * decay
 
 
 @njit(cache=True, nogil=True)
@@ -151,24 +156,38 @@ def _dot(a, b):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, nogil=True)
 def _features(walks, queries, rows, scales, seed, out):  # type: ignore[no-untyped-def]  # compiled
-    sketch, time_us = walks
     src, dst, times = queries
     rows_src, rows_dst = rows
-    width, steps = sketch.shape[3], sketch.shape[2]
-    ours = np.empty((steps + 1, width), np.float32)
-    theirs = np.empty((steps + 1, width), np.float32)
+    width, steps = walks[0].shape[3], walks[0].shape[2]
+    ours = np.empty((len(scales), steps + 1, width), np.float32)
+    theirs = np.empty((len(scales), steps + 1, width), np.float32)
+    each = (steps + 1) ** 2 - 1 + 2 * steps
     for i in range(len(src)):
-        at = 0
+        again = (
+            i > 0 and src[i] == src[i - 1] and times[i] == times[i - 1]
+        )  # as candidates of one event have it
+        if not again:
+            _all_now(walks, src[i], rows_src[i], times[i], scales, seed, ours)
+        _all_now(walks, dst[i], rows_dst[i], times[i], scales, seed, theirs)
         for s in range(len(scales)):
-            for node, row, into in ((src[i], rows_src[i], ours), (dst[i], rows_dst[i], theirs)):
-                since = (times[i] - time_us[row]) / 1e6 if 0 <= row < len(time_us) else 0.0
-                _now(sketch, node, row, (s, scales[s]), since, seed, into)
+            at = s * each
             for a in range(steps + 1):
                 for b in range(steps + 1):
                     if a + b > 0:
-                        out[i, at] = _dot(ours[a], theirs[b])
+                        out[i, at] = _dot(ours[s, a], theirs[s, b])
                         at += 1
             for a in range(1, steps + 1):
-                out[i, at] = _dot(ours[a], ours[a])
-                out[i, at + 1] = _dot(theirs[a], theirs[a])
+                out[i, at] = out[i - 1, at] if again else _dot(ours[s, a], ours[s, a])
+                out[i, at + 1] = _dot(theirs[s, a], theirs[s, a])
                 at += 2
+
+
+@njit(cache=True, nogil=True)
+def _all_now(walks, node, row, time, scales, seed, out):  # type: ignore[no-untyped-def]  # compiled
+    """Sketches of a node at a time, float32 (scales, STEPS + 1, WIDTH)."""
+    sketch, time_us = walks
+    since = (time - time_us[row]) / 1e6 if 0 <= row < len(time_us) else 0.0
+    _signature(node, seed, out[0, 0])
+    for s in range(len(scales)):
+        out[s, 0] = out[0, 0]
+        _decayed(sketch, row, (s, scales[s]), since, out[s])

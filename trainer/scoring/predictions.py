@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 from stream.arrays.kinds import Bool, Float64, Int64
 from trainer.data.examples import Examples, Queries
 from trainer.ranks import Ranks
+from trainer.scoring.batch_figures import batched_figures, jackknife
 from trainer.scoring.figures import Figures
 from trainer.scoring.floors import edgebank, edgebank_window, recency
-from trainer.scoring.ranking import area_under_roc, average_precision, batched, jackknife, ranks_among
+from trainer.scoring.ranking import ranks_among
 
 log = structlog.get_logger()
 
-
-RANKINGS = {"ap": average_precision, "auc": area_under_roc}
-"""Figures of scores of what happened and what did not."""
 
 SCORERS = ("model", "random", "edgebank", "edgebank_window", "recency")
 """Columns of scores; ``random`` is a model with random weights, never trained."""
@@ -60,13 +58,13 @@ class Predictions:
 
     def figures(self) -> Figures:
         """All figures by (metric, subset, scorer)."""
-        found: dict[tuple[str, str, str], float | None] = {}
-        for key, (positive, negative) in self._pairs():
-            for metric, figure_of in RANKINGS.items():
-                found[metric, *key] = batched(figure_of, positive, negative)
+        found: Figures = {}
+        for (subset, scorer), (positive, negative) in self._pairs():
+            for metric, value in batched_figures(positive, negative).items():
+                found[metric, subset, scorer] = value
         for metric, scorer, values in self._of_ranks():
             found[metric, "all", scorer] = float(values.mean())
-        return {key: value for key, value in found.items() if value is not None}
+        return found
 
     def errors(self) -> Figures:
         """Standard errors of those ``figures`` that are made of a sample of the snapshot's events."""
@@ -74,10 +72,8 @@ class Predictions:
         share = self.sampled.mean() if len(self.sampled) else 1.0
         for (subset, scorer), (positive, negative) in self._pairs():
             if share < 1 and (subset == "historical" or scorer == "random"):
-                for metric, figure_of in RANKINGS.items():
-                    error = jackknife(figure_of, positive, negative)
-                    if error is not None:
-                        found[metric, subset, scorer] = error * float(np.sqrt(1 - share))
+                for metric, error in jackknife(positive, negative).items():
+                    found[metric, subset, scorer] = error * float(np.sqrt(1 - share))
         ranked = len(self.ranks) / max(1, self.scored)
         for metric, scorer, values in self._of_ranks():
             if len(values) > 1 and ranked < 1:

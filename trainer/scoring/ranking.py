@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from trainer.data.history import BATCH
 
-TENTHS = 10
-
 Scores = NDArray[np.floating]
 Figure = Callable[[Scores, Scores], float]
 
@@ -72,21 +70,6 @@ def batched(figure_of: Figure, positive: Scores, negative: Scores, batch: int = 
         here = slice(begin, begin + batch)
         total += figure_of(positive[here], negative[here]) * len(positive[here])
     return total / len(positive)
-
-
-def jackknife(figure_of: Figure, positive: Scores, negative: Scores) -> float | None:
-    """Standard error of ``batched``, by leaving out every tenth event in turn.
-
-    Returns:
-        None where the figure cannot be computed, or there are fewer events than tenths.
-    """
-    if len(positive) < TENTHS or batched(figure_of, positive, negative) is None:
-        return None
-    tenth = np.arange(len(positive)) % TENTHS
-    without = np.array(
-        [batched(figure_of, positive[tenth != k], negative[tenth != k]) for k in range(TENTHS)]
-    )
-    return float(np.sqrt((TENTHS - 1) * without.var()))
 
 
 def _thresholds(positive: Scores, negative: Scores) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

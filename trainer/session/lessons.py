@@ -1,6 +1,5 @@
 """Learning one snapshot: passes over a sample of its events, with weights that are finite afterwards, or as before."""
 
-import copy
 import math
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream.service.failure import Failure
 from trainer.data.negatives import Draw
-from trainer.learning.soundness import is_sound
+from trainer.learning.soundness import copied, is_sound
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 from trainer.strategies.interface import StepReport
@@ -55,8 +54,8 @@ class Lessons:
             Failure: Too many snapshots in a row had no finite step.
         """
         strategy, model = self._session.strategy, self._session.model
-        weights = copy.deepcopy(model.state_dict())
-        optimiser = copy.deepcopy(strategy.learner.state())
+        weights = copied(model.state_dict())
+        optimiser = copied(strategy.learner.state())
         self.book.open(lesson)
         report = _together(
             [

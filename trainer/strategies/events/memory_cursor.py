@@ -11,7 +11,7 @@ from stream.service.heartbeat import beat
 from trainer.data.examples import Queries
 from trainer.device import to_device
 from trainer.models.memory.model import MemoryModel
-from trainer.strategies.events.looked_up import Asked
+from trainer.strategies.events.looked_up import Asked, Question
 from trainer.strategies.events.memory_stream import MemoryStream
 
 
@@ -37,11 +37,16 @@ class MemoryCursor:
 
 def logits(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Tensor:
     """Logits of some queries; each (node, event) is embedded once, or each node."""
-    beat()
-    z, asked = embedded(stream, queries, here, before_us)
+    question = looked(stream, queries, here, before_us)
     if stream.looked_up is not None:
-        stream.looked_up.asked = asked
-    return score(stream.model, z, asked)
+        stream.looked_up.hops, stream.looked_up.asked = question.hops, question.asked
+    return answered(stream.model, question)
+
+
+def answered(model: MemoryModel, question: Question) -> Tensor:
+    """Logits of a question."""
+    beat()
+    return score(model, model.embed(question.states, question.hops), question.asked)
 
 
 def on_host(parts: list[Tensor]) -> NDArray[np.float32]:
@@ -57,17 +62,19 @@ def score(model: MemoryModel, z: Tensor, asked: Asked) -> Tensor:
     return model.score(z, asked.at_src, asked.at_dst, asked.encounters, asked.walks)
 
 
-def embedded(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> tuple[Tensor, Asked]:
-    """The embeddings that some queries need, and which of them each is about."""
+def looked(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Question:
+    """What some queries are answered from: states and neighbours as they are now, and the pairs."""
     src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
     if stream.model.once_a_batch:
         nodes, place = stream.distinct(np.concatenate([src, dst]))
-        z = stream.embed(nodes, np.full(len(nodes), before_us), before_us)
+        times = np.full(len(nodes), before_us)
     else:
         asked = np.concatenate([(event << 32) | src, (event << 32) | dst])
         keys, first, place = np.unique(asked, return_index=True, return_inverse=True)
-        z = stream.embed(keys & 0xFFFFFFFF, np.tile(time_us, 2)[first], before_us)
-    device = z.device
+        nodes, times = keys & 0xFFFFFFFF, np.tile(time_us, 2)[first]
+    states, hops = stream.look(nodes, times, before_us)
+    device = states.device
     at_src, at_dst = (to_device(half, device) for half in np.split(place, 2))
     encounters = to_device(queries.encounters[here], device)
-    return z, Asked(at_src, at_dst, encounters, stream.walk_features(src, dst, time_us))
+    walks = stream.walk_features(src, dst, time_us)
+    return Question(states, hops, Asked(at_src, at_dst, encounters, walks))

@@ -104,8 +104,8 @@ class MemoryStream:
         finally:
             self._known = None
 
-    def embed(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
-        """Embeddings of nodes at times, with gradient to the model.
+    def look(self, nodes: Int64, time_us: Int64, before_us: int) -> tuple[Tensor, list[Hop]]:
+        """What embeddings of nodes at times are made of: states, with gradient to the model, and hops down to them.
 
         Args:
             nodes: int64 (R,), any dense ids.
@@ -113,12 +113,13 @@ class MemoryStream:
             before_us: Up to which time, exclusively, events are seen; ``deliver_before`` it was called.
 
         Returns:
-            (R, d).
+            States (n, d), and what ``MemoryModel.embed`` takes with them.
         """
-        states, hops = self._look(nodes, time_us, before_us, self.model.layers)
-        if self.looked_up is not None:
-            self.looked_up.hops = hops
-        return self.model.embed(states, hops)
+        return self._look(nodes, time_us, before_us, self.model.layers)
+
+    def embed(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
+        """Embeddings (R, d) of nodes at times, with gradient to the model; see ``look``."""
+        return self.model.embed(*self.look(nodes, time_us, before_us))
 
     @torch.no_grad()
     def embed_all(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
