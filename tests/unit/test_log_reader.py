@@ -44,7 +44,7 @@ def write(store: Place, *taus: int) -> None:
 
 
 def test_a_store_without_a_log_is_said_to_be_missing(place: Place) -> None:
-    with pytest.raises(ConfigMissingError, match=r"log\.json does not exist; check the store's path"):
+    with pytest.raises(ConfigMissingError, match=r"log\.json does not exist. Check the store's path"):
         LogReader(place / "nowhere")
 
 

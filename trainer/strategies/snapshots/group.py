@@ -132,7 +132,7 @@ class GroupStrategy(WholeStrategy):
         if idle > 0 and self._ranks.rank == 0:
             log.warning(
                 f"strategy group has {self._ranks.size} ranks, and a step has {self._ranks.size - idle} groups at most, so "
-                f"{idle} of them only wait; start fewer ranks, or raise the key horizon and groups_per_step"
+                f"{idle} of them only wait. Start fewer ranks, or raise the key horizon and groups_per_step"
             )
 
     @classmethod
