@@ -189,14 +189,14 @@ class Kafka(Section):
                 raise ValueError(f"security_protocol {self.security_protocol} needs {', '.join(missing)}")
         elif self.sasl_mechanism is not None:
             raise ValueError(
-                f"sasl_mechanism is given, but security_protocol {self.security_protocol} has no login; "
-                f"set it to SASL_{self.security_protocol}"
+                f"sasl_mechanism is given, but security_protocol {self.security_protocol} has no login. "
+                f"Set it to SASL_{self.security_protocol}"
             )
         files = [name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile") if getattr(self, name)]
         if files and not self.uses_tls:
             raise ValueError(
-                f"{', '.join(files)} given, but security_protocol {self.security_protocol} has no TLS; "
-                "set it to SSL or SASL_SSL"
+                f"{', '.join(files)} given, but security_protocol {self.security_protocol} has no TLS. "
+                "Set it to SSL or SASL_SSL"
             )
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ValueError("ssl_keyfile is given without ssl_certfile")

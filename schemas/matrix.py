@@ -14,7 +14,7 @@ class MatrixData(Section):
 
     file: str = Field(description="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339).")
     columns: str | None = Field(
-        None, description="What the file calls an event's columns, as src=user,dst=item,t=ts; null: the same."
+        None, description="The file's names of an event's columns, as src=user,dst=item,t=ts; null: the same."
     )
     negatives: str | None = Field(
         None, description="Judge by the negatives of this file; it is made where it is missing."

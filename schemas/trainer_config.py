@@ -76,7 +76,7 @@ class Classifier(Section):
     """Task node-classification: the perceptron that learns labels from embeddings."""
 
     epochs: int = Field(
-        30, ge=1, description="Passes over the labelled training events; run: over those of a snapshot."
+        30, ge=1, description="Passes over the labelled training events; `run`: over those of a snapshot."
     )
     batch_size: int = Field(200, ge=1, description="Labelled events a step.")
     learning_rate: float = Field(3e-4, gt=0, description="Of Adam.")

@@ -30,7 +30,7 @@ def held(name: str, kind: type[T]) -> T:
     thing = find_held(name, kind)
     if thing is None:
         raise LookupError(
-            f"this process holds no {kind.__name__} named {name}; run the pipeline in the job's process"
+            f"this process holds no {kind.__name__} named {name}. Run the pipeline in the job's process"
         )
     return thing
 

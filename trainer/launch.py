@@ -101,7 +101,7 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
             raise Failure(sentence.read_text(encoding="utf-8"))
         if not result.exists():
             raise Failure(
-                "the ranks ended before they had a result; run goes on from its last checkpoint at the next start"
+                "the ranks ended before they had a result. Start again: run resumes from its last checkpoint"
             )
         found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return found

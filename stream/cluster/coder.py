@@ -42,8 +42,8 @@ class MicroBatchCoder(beam.coders.Coder):  # type: ignore[misc]  # Beam has no t
         version, length = _HEAD.unpack_from(encoded)
         if version != VERSION:
             raise ValueError(
-                f"a micro-batch of format {version} came to a worker that knows format {VERSION}; "
-                "run one release of freshet on all workers"
+                f"a micro-batch of format {version} came to a worker that knows format {VERSION}. "
+                "Run one release of freshet on all workers"
             )
         place = _HEAD.size + length
         small = json.loads(encoded[_HEAD.size : place])

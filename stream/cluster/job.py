@@ -171,7 +171,7 @@ class ClusterJob:
             if submission.error is None:
                 raise Failure("the pipeline ended by itself: another submission reads for this store now")
             raise Failure(
-                f"Flink gave the job up: {submission.error}; the log is whole, start again to go on"
+                f"Flink gave the job up: {submission.error}. The log is whole. Start again to resume"
             )
 
     def _ask(self, reader: PartitionReader) -> int | None:

@@ -98,9 +98,9 @@ class LogHost:
         expected = self._log.sink.next_offset(key)
         if expected is None or batch.first_offset > expected:
             raise OffsetGapError(
-                f"topic {batch.topic} partition {batch.partition}: the log's next offset is {expected}, but a batch "
-                f"that begins at {batch.first_offset} came: a worker was lost with what lay between, and it is read "
-                "again; if this comes back at every restart, switch Flink's checkpoints off (the log needs none)"
+                f"topic {batch.topic} partition {batch.partition}: expected offset {expected}, found a batch that "
+                f"begins at {batch.first_offset}. A failed worker took the messages between them with it, and they are read "
+                "again. If this repeats at every restart, switch Flink's checkpoints off: the log needs none"
             )
         if batch.skipped:
             self._metrics.skipped(batch.topic, batch.skipped)

@@ -60,8 +60,8 @@ class Plan:
         except ValidationError as error:
             told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise Failure(
-                f"a worker on {socket.gethostname()} has no whole configuration ({told}); secrets don't travel with the "
-                "job: give them to the worker's environment, as FRESHET_STREAM_KAFKA__SASL_PASSWORD"
+                f"a worker on {socket.gethostname()} has no whole configuration ({told}). Secrets don't travel with the "
+                "job. Give them to the worker's environment, as FRESHET_STREAM_KAFKA__SASL_PASSWORD"
             ) from None
 
 

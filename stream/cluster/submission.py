@@ -39,8 +39,8 @@ class Submission:
         except Exception as error:  # gRPC's, and whatever the server answers
             told = sentence(str(error)) if str(error) else f"no answer in {SUBMIT_TIMEOUT_S} s"
             raise Failure(
-                f"the job can't be submitted to runner.job_server {runner.job_server}: {told}; "
-                "start the job server, or correct its address"
+                f"the job can't be submitted to runner.job_server {runner.job_server}: {told}. "
+                "Start the job server, or correct its address"
             ) from error
         self._thread = threading.Thread(target=self._follow, name="submission", daemon=True)
         self._thread.start()

@@ -160,8 +160,8 @@ class Worker:
             _log.info("metrics", url=f"{self._endpoint.url}/metrics")
             return
         raise Failure(
-            f"metrics.port: none of {wanted.port} to {wanted.port + PORTS - 1} is free on {wanted.host}; "
-            "choose another (0: any free one)"
+            f"metrics.port: none of {wanted.port} to {wanted.port + PORTS - 1} is free on {wanted.host}. "
+            "Choose another (0: any free one)"
         )
 
     # How the process has one of them a job.

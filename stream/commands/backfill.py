@@ -1,4 +1,4 @@
-"""``freshet-stream backfill``: a new log begins with files of past events; ``run`` goes on from Kafka."""
+"""``freshet-stream backfill``: a new log begins with files of past events; ``run`` continues from Kafka."""
 
 import re
 from datetime import UTC, datetime
@@ -45,9 +45,9 @@ def backfill(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Begin a log with files of past events; run then goes on from Kafka without a gap or an overlap.
+    """Begin a log with files of past events; run then continues from Kafka without a gap or an overlap.
 
-    Stopped or killed, it goes on where it ended when it is called again.
+    Stopped or killed, it resumes where it ended when it is called again.
 
     Example: freshet-stream backfill 2024.parquet 2025.parquet --config stream.yaml --until 2025-12-01T00:00:00Z
     """

@@ -41,7 +41,7 @@ PUBLISHED_S = 60.0
 
 def run(
     file: Annotated[
-        Path, typer.Option("--config", help="The configuration; see freshet-stream config --example.")
+        Path, typer.Option("--config", help="The configuration. See freshet-stream config --example.")
     ],
     until_idle: Annotated[
         float | None,

@@ -93,8 +93,8 @@ def backfill(
             history = writer.begin_with(history)
         elif writer.history is None:
             raise Failure(
-                f"store: the log in {config.store} has been read into from Kafka already, a history can only come before "
-                "that; choose a new store"
+                f"store: the log in {config.store} has been read into from Kafka already, and a history can only come "
+                "before that. Choose a new store"
             )
         else:
             history, ordered = writer.history, _same(writer.history, files, until_us, offsets, columns)
@@ -160,9 +160,9 @@ def _plan(
         until = max(times) + 1
         if any(end.start is None and end.end > 0 for end in ends):
             raise Failure(
-                f"the topics have messages already, and the files end at {show_time(max(times))}: say from when on events "
-                f"are to come from Kafka. --until {show_time(max(times))} leaves that very moment to Kafka, which is right "
-                "where the files may have only a part of it; any later time takes the files whole. Or name offsets"
+                f"the topics have messages already, and the files end at {show_time(max(times))}. Choose where Kafka takes "
+                f"over. --until {show_time(max(times))} reads that moment from Kafka, which is right if the files may have "
+                "only a part of it. A later time takes the files whole. Or name offsets"
             )
     history = History(
         files=[fingerprint(path, s.rows) for s, path in found],
@@ -216,8 +216,8 @@ def _require_reach(config: StreamConfig, history: History, begun: Container[Key]
         return
     if config.kafka.start == "latest":
         raise Failure(
-            "kafka.start is latest: after a history Kafka has to be read from where the history ends; "
-            "set kafka.start: earliest"
+            "kafka.start is latest: after a history Kafka has to be read from where the history ends. "
+            "Set kafka.start: earliest"
         )
     try:
         require_reach(config.kafka, partitions, history.until_us)
@@ -261,12 +261,12 @@ def _same(
         if not same:
             raise Failure(
                 f"the log's history is {names(history.files)}, and {known.name} as it was then is not among the files "
-                "given; give the same files, or choose a new store"
+                "given. Give the same files, or choose a new store"
             )
         ordered.append(same[0])
     if len(ordered) < len(given):
         raise Failure(
-            f"the log's history is {names(history.files)} and nothing else; choose a new store for more"
+            f"the log's history is {names(history.files)} and nothing else. Choose a new store for more"
         )
     if until_us is not None and until_us != history.until_us:
         raise Failure(

@@ -349,5 +349,5 @@ class StreamJob:
                 f"lane {lane.name} is not up to date: {lane.error}" for lane in self._lanes if lane.error
             ]
             if failed:
-                raise Failure(f"{'; '.join(failed)}; the log is complete, start again to go on")
+                raise Failure(f"{'; '.join(failed)}. The log is complete. Start again to resume")
         return seconds

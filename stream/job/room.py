@@ -82,7 +82,7 @@ class RoomForCommits:
         while time.monotonic() < again_s:
             if self._stop():
                 raise Failure(
-                    f"{self.reason}; {'make room and start' if error.errno in FULL else 'start'} again: nothing is lost, "
-                    "what is not in the log is read again"
+                    f"{self.reason}. {'Make room and start' if error.errno in FULL else 'Start'} again. Nothing is lost: the job "
+                    "resumes where the log ends"
                 ) from error
             time.sleep(LOOK_S)

@@ -71,21 +71,21 @@ def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
         yield
     except SaslAuthenticationFailedError as error:
         raise Failure(
-            f"{doing}: the broker at {bootstrap} refused the login; check kafka.sasl_mechanism, "
+            f"{doing}: the broker at {bootstrap} refused the login. Check kafka.sasl_mechanism, "
             "kafka.sasl_username and kafka.sasl_password"
         ) from error
     except TopicAuthorizationFailedError as error:
         raise Failure(
-            f"{doing}: kafka.sasl_username may not do that at {bootstrap}; give it the rights in the cluster"
+            f"{doing}: kafka.sasl_username may not do that at {bootstrap}. Give it the rights in the cluster"
         ) from error
     except (KafkaConnectionError, KafkaTimeoutError) as error:
         raise NoBrokerError(
-            f"{doing}: no broker answers at {bootstrap} ({_told(error)}); "
-            "check kafka.bootstrap and kafka.security_protocol"
+            f"{doing}: no broker answers at {bootstrap} ({_told(error)}). "
+            "Check kafka.bootstrap and kafka.security_protocol"
         ) from error
     except UnknownTopicOrPartitionError as error:
         raise Failure(
-            f"{doing}: the topic doesn't exist at {bootstrap}; create it or correct its name"
+            f"{doing}: the topic doesn't exist at {bootstrap}. Create it or correct its name"
         ) from error
     except KafkaError as error:
         raise Failure(f"{doing} at {bootstrap}: {_told(error)}") from error

@@ -135,7 +135,7 @@ class TopicWatch:
             if self._missing[name] >= LOOKS_WITHOUT_TOPIC:
                 self.lost = self.lost or Failure(
                     f"topic {name} at {self._kafka.bootstrap} was deleted while it was being read; what was read of it "
-                    "is in the log; take it out of kafka.topics, or choose a new store and make it again"
+                    "is in the log. Take it out of kafka.topics, or choose a new store and make it again"
                 )
             if code != NONE:
                 continue
@@ -155,5 +155,5 @@ class TopicWatch:
         if before != topic_id:
             self.lost = self.lost or OffsetGapError(
                 f"topic {name} at {self._kafka.bootstrap} was deleted and made anew since the log has read it: its "
-                "offsets begin again; choose a new store, or a topic of another name"
+                "offsets begin again. Choose a new store, or a topic of another name"
             )

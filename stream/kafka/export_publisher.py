@@ -203,7 +203,7 @@ class ExportPublishers:
         ]
         if behind:
             raise Failure(
-                f"exports are not all published ({'; '.join(behind)}); nothing is lost, start again to go on"
+                f"exports are not all published ({'; '.join(behind)}). Nothing is lost. Start again to resume"
             )
 
     def close(self) -> None:

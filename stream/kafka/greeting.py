@@ -145,11 +145,11 @@ def _secured(connection: socket.socket, context: ssl.SSLContext, host: str, serv
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _EXPIRED:
             raise Failure(
-                f"the certificate of {server} has expired or isn't valid yet; renew it, and check this machine's clock"
+                f"the certificate of {server} has expired or isn't valid yet. Renew it, and check this machine's clock"
             ) from None
         if error.verify_code in _OTHER_HOST:
             raise Failure(
-                f"the certificate of {server} is for another host ({error.verify_message.rstrip('.')}); name the "
+                f"the certificate of {server} is for another host ({error.verify_message.rstrip('.')}). Name the "
                 "brokers in kafka.bootstrap as their certificates do"
             ) from None
         raise Failure(
@@ -160,7 +160,7 @@ def _secured(connection: socket.socket, context: ssl.SSLContext, host: str, serv
         raise _Silent(_SAYS_NOTHING) from None
     except OSError:
         raise NoBrokerError(
-            f"{server} hangs up when TLS is spoken; check kafka.security_protocol and the port in kafka.bootstrap"
+            f"{server} closed the connection when TLS began. Check kafka.security_protocol and the port in kafka.bootstrap"
         ) from None
 
 
@@ -179,7 +179,8 @@ def _answering(kafka: Kafka, server: str) -> Iterator[None]:
         ) from None
     except OSError:
         raise NoBrokerError(
-            f"{server} hangs up; check kafka.security_protocol ({kafka.security_protocol}) and the port in kafka.bootstrap"
+            f"{server} closed the connection. Check kafka.security_protocol ({kafka.security_protocol}) and the port in "
+            "kafka.bootstrap"
         ) from None
 
 
@@ -216,7 +217,7 @@ def _log_in(kafka: Kafka, connection: socket.socket, mechanism: str, server: str
         sasl_plain_password=secret("sasl_password", kafka.sasl_password, kafka.sasl_password_file),
     )
     refused = Failure(
-        f"{server} refused the login of {kafka.sasl_username}; check kafka.sasl_username and kafka.sasl_password"
+        f"{server} refused the login of {kafka.sasl_username}. Check kafka.sasl_username and kafka.sasl_password"
     )
     while not login.is_done():
         token = login.auth_bytes()
@@ -245,7 +246,7 @@ def _ask(connection: socket.socket, api: int, body: bytes, server: str, *, versi
         )
     (size,) = struct.unpack(">i", head)
     if not 4 <= size <= MOST_BYTES:
-        raise Failure(f"{server} doesn't speak Kafka; check kafka.bootstrap")
+        raise Failure(f"{server} doesn't speak Kafka. Check kafka.bootstrap")
     return _exactly(connection, size)[4:]
 
 

@@ -120,14 +120,14 @@ class Deliveries:
         if isinstance(error, MessageSizeTooLargeError) and self._row is not None:
             raise Failure(
                 f"row {self._row + 1} is {self._bytes:,} bytes as a message, more than topic {self._topic} at "
-                f"{self._bootstrap} takes: give it fewer features or shorter ids, or raise the topic's "
-                "max.message.bytes (rows count from 1, the header left out); the replay stopped there, part of the "
-                "file is in the topic"
+                f"{self._bootstrap} takes (rows count from 1, without the header). The replay stopped there, and part of "
+                "the file is in the topic. Give the row fewer features or shorter ids, or raise the topic's "
+                "max.message.bytes"
             ) from error
         told = " ".join(str(error).split()) or type(error).__name__
         raise Failure(
-            f"topic {self._topic} at {self._bootstrap} didn't take a message: {told}; "
-            "the replay stopped there, part of the file is in the topic"
+            f"topic {self._topic} at {self._bootstrap} didn't take a message: {told}. "
+            "The replay stopped there, and part of the file is in the topic"
         ) from error
 
 
@@ -163,8 +163,8 @@ def replay(
     found = ensure_topic(settings, bootstrap, topic, partitions or 1)
     if partitions is not None and found != partitions:
         raise Failure(
-            f"topic {topic} at {bootstrap} has {found} partitions, --partitions asks for {partitions}; "
-            "leave the option out or choose another topic"
+            f"topic {topic} at {bootstrap} has {found} partitions, --partitions asks for {partitions}. "
+            "Leave the option out or choose another topic"
         )
     deliveries = Deliveries(settings, bootstrap, topic)
     try:
@@ -179,7 +179,7 @@ def replay(
                     raise _too_long(error, sent + int(rows[error.row])) from None
                 except UnavailableError as error:
                     raise Failure(
-                        f"{error}; the replay stopped there, part of the file is in the topic"
+                        f"{error}. The replay stopped there, and part of the file is in the topic"
                     ) from error
             sent += len(chunk)
             progress(sent)

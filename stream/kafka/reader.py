@@ -310,7 +310,7 @@ class PartitionReader:
         )
         return OffsetGapError(
             f"{places} at {self._kafka.bootstrap} no longer has what was read of it: the topic was made anew, or a "
-            "broker that lacked messages became its leader and truncated it; choose a new store, or a topic of "
+            "broker that lacked messages became its leader and truncated it. Choose a new store, or a topic of "
             "another name"
         )
 
@@ -319,8 +319,8 @@ class PartitionReader:
         place = f"topic {found.topic} partition {found.partition} at {self._kafka.bootstrap}"
         if wanted > found.end:
             raise OffsetGapError(
-                f"{place} ends at offset {found.end}, but the log has read up to {wanted}: the topic was made anew "
-                "or truncated; choose a new store, or a topic of another name"
+                f"{place} ends at offset {found.end}, but the log has read up to {wanted}: the topic was deleted and made again "
+                "or truncated. Choose a new store, or a topic of another name"
             )
         if wanted >= found.log_start:
             return wanted
@@ -328,7 +328,7 @@ class PartitionReader:
         if self._kafka.on_gap == "fail":
             raise OffsetGapError(
                 f"{place} begins at offset {found.log_start}, but the log's next offset is {wanted}: retention "
-                f"deleted {missing} unread offsets; set kafka.on_gap: skip to go on without them (they are counted)"
+                f"deleted {missing} unread offsets. Set kafka.on_gap: skip to skip them (they are counted)"
             )
         _log.warning(
             "gap skipped", topic=found.topic, partition=found.partition, offset=wanted, missing=missing

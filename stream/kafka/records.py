@@ -149,9 +149,9 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
             tp = self.topic_partition
             raise BatchTooLongError(
                 f"the record batch at offset {batch.base_offset} of topic {tp.topic} partition {tp.partition} has more "
-                f"than {self._batch_bytes} bytes once it is decompressed: raise config key kafka.max_batch_bytes if the "
-                "machine has the memory; or to go on without it, have Kafka delete the records up to the next batch and "
-                "set kafka.on_gap: skip"
+                f"than {self._batch_bytes} bytes once it is decompressed. Raise config key kafka.max_batch_bytes if the "
+                "machine has the memory. To skip the batch, have Kafka delete the records up to the next one and set "
+                "kafka.on_gap: skip"
             ) from error
         before = int(np.searchsorted(found.offsets.to_numpy(), self.fetch_offset))
         return (

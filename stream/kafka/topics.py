@@ -51,8 +51,8 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], bootstrap: str)
             if time.monotonic() > deadline:
                 there = ", ".join(sorted(consumer.topics())[:10]) or "none"
                 raise Failure(
-                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (there: {there}); "
-                    "create it or correct its name"
+                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (there: {there}). "
+                    "Create it or correct its name"
                 )
             time.sleep(METADATA_LOOK_S)
         found += [TopicPartition(topic, partition) for partition in sorted(partitions)]

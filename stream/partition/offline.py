@@ -114,7 +114,7 @@ def partition_events(
     partitioner = create(algorithm, params, parts=parts, seed=seed, window=window)
     foresees = mode == "two-pass" or getattr(partitioner, "needs_whole_file", False)
     if foresees and not isinstance(partitioner, TwoPass):
-        raise PartitionError(f"{algorithm} has no two-pass mode; leave --mode out")
+        raise PartitionError(f"{algorithm} has no two-pass mode. Leave --mode out")
     _warm_up(create(algorithm, params, parts=parts, seed=seed, window=window), foresees)
 
     inserts = ordered.filter(pc.equal(ordered["op"], int(Op.INSERT)))

@@ -72,8 +72,8 @@ class Endpoint:
             bound = socket.create_server((metrics.host, metrics.port))
         except OSError as error:
             raise Failure(
-                f"metrics cannot be served on {metrics.host}:{metrics.port}: {error.strerror}; "
-                "choose another metrics.port (0: any free one)"
+                f"metrics cannot be served on {metrics.host}:{metrics.port}: {error.strerror}. "
+                "Choose another metrics.port (0: any free one)"
             ) from error
         # A busy moment of four threads is no news, and neither is a client that goes away.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)

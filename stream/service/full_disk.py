@@ -24,5 +24,5 @@ def room_to_begin(store: str) -> Iterator[None]:
         if error.errno not in FULL:
             raise
         raise Failure(
-            f"the disk of {store} is full ({error.strerror}): make room and start again; nothing is lost"
+            f"the disk of {store} is full ({error.strerror}). Make room and start again: nothing is lost"
         ) from error

@@ -54,7 +54,7 @@ def require_room(
     )
     stands = "has not begun" if watermark_us is None else f"stands at {show_time(watermark_us)}"
     raise OpenLimitError(
-        f"open snapshots hold {open_bytes:,} bytes of events, more than snapshots.max_open_bytes {limit_bytes:,}; event "
-        f"time {stands} and a snapshot is {interval_us / US_PER_S:g} s; all that was read is committed: shorten "
+        f"open snapshots hold {open_bytes:,} bytes of events, more than snapshots.max_open_bytes {limit_bytes:,}. Event "
+        f"time {stands} and a snapshot is {interval_us / US_PER_S:g} s. All that was read is committed. Shorten "
         f"snapshots.interval_s (in a new store), {cure}, or raise the key, and start again"
     )

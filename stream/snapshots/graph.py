@@ -291,7 +291,7 @@ class _View:
     def _now(self) -> LiveGraph:
         if self._moment.is_past:
             raise RuntimeError(
-                "the live graph has moved on from this snapshot; ask for its rows and its whole before, or of delta.kept()"
+                "this delta has expired: a later snapshot was applied. Read it earlier, or keep delta.kept()"
             )
         return self._graph
 

@@ -86,7 +86,7 @@ def build_store(
     with LogWriter.open(store, header) as log:
         if log.last is not None:
             raise MismatchError(
-                f"{store} has a log with {log.last.n + 1} commits already; choose another folder"
+                f"{store} has a log with {log.last.n + 1} commits already. Choose another folder"
             )
         for seal in _commits(events, interval_us):
             log.commit(seal=seal)
@@ -120,7 +120,7 @@ def default_interval(t: NDArray[np.int64]) -> int:
         return interval
     narrow = -(-(last - first) // 100)
     _log.warning(
-        "a few events lie far from all others in time, so snapshots are a hundredth of the span of the others; set "
+        "a few events lie far from all others in time, so snapshots are a hundredth of the span of the others. Set "
         "interval_s to choose their length",
         interval_s=narrow / US_PER_S,
         instead_of_s=interval / US_PER_S,

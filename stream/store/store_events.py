@@ -38,7 +38,7 @@ def read_source(source: str | Place, as_of: str | None = None, columns: str | No
             raise Failure(f"--columns is for files, {place} is a store")
         read = store_events(place, None if as_of is None else AsOf.parse(as_of))
     elif as_of is not None:
-        raise Failure(f"--as-of is for a store's folder, {place} is none")
+        raise Failure(f"--as-of needs a store's folder, and {place} is not one")
     else:
         read = read_events(place.disk(), columns=FileColumns.parse(columns))
     if read.events.num_rows == 0:

@@ -148,7 +148,7 @@ def test_a_snapshot_may_be_cut_into_batches_anywhere(name, parts, monkeypatch):
 def test_states_of_another_shape_are_refused_with_what_to_do(name):
     """As those of hdrf lanes from before it had records."""
     with pytest.raises(
-        PartitionError, match=f"not a state of {name} as of this release, it has no counts; remove the lane's"
+        PartitionError, match=f"not a state of {name} as of this release, it has no counts. Remove the lane's"
     ):
         create(name, parts=2).restore(create("sep", parts=2).state())
 

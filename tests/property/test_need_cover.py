@@ -310,7 +310,7 @@ def test_states_of_the_other_rule_are_refused_with_what_to_do():
     """As a lane's from before there were two rules."""
     former, new = Sep(parts=2, rule="centrality"), Sep(parts=2)
     with pytest.raises(
-        PartitionError, match=r"rule: centrality, or of a .*, not with rule: need; remove the"
+        PartitionError, match=r"rule: centrality, or of a .*, not with rule: need. Remove the"
     ):
         new.restore(former.state())
     with pytest.raises(PartitionError, match=r"with rule: need, .* not with rule: centrality"):

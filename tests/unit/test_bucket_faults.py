@@ -257,7 +257,7 @@ def free_port() -> int:
 def test_what_is_not_there_is_told_in_a_sentence(s3: S3Server, use: Callable[[str], object]) -> None:
     silent = s3.store(endpoint=f"http://127.0.0.1:{free_port()}", retry_s=0.2)
     with pytest.raises(
-        ObjectStoreError, match=r"does not answer \(Connection refused\); see that the service runs"
+        ObjectStoreError, match=r"does not answer \(Connection refused\). See that the service runs"
     ):
         use(silent)
     nowhere = s3.store(name="x").replace("s3://freshet-tests/", "s3://no-such-bucket/")

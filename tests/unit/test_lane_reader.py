@@ -25,7 +25,7 @@ def catch_up(store: str) -> None:
 
 
 def test_a_missing_lane_is_told_with_those_there_are(store):
-    with pytest.raises(ConfigMissingError, match="no lane 'typo'; it has distdy, sep"):
+    with pytest.raises(ConfigMissingError, match=r"no lane 'typo'\. It has distdy, sep"):
         LaneReader(store, "typo")
     with pytest.raises(ConfigMissingError, match=r"log\.json"):
         LaneReader(store / "nowhere", "distdy")

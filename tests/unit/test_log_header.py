@@ -166,7 +166,7 @@ def test_a_lane_beside_it_follows_and_a_reader_of_the_empty_lane_is_told_to_open
     with LaneWriter(place, LANE) as lane:
         assert (lane.header.node_features, lane.header.edge_features) == (4, 2)
         assert lane.catch_up() == 1
-    with pytest.raises(ConfigMissingError, match="while it was empty: open the lane that is there now"):
+    with pytest.raises(ConfigMissingError, match=r"while it was empty\. Open the lane that is there now"):
         early.refresh()
     assert LaneReader(place, "hash").header.node_features == 4
     assert verify(place).problems == []

@@ -21,7 +21,7 @@ from stream.store.verify.log import verify_log
 
 
 def test_a_store_without_a_log_is_said_to_be_missing(place: Place) -> None:
-    with pytest.raises(ConfigMissingError, match=r"log\.json does not exist; check the store's path"):
+    with pytest.raises(ConfigMissingError, match=r"log\.json does not exist. Check the store's path"):
         LogReader(place / "nowhere")
 
 

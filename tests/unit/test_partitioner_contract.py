@@ -161,7 +161,7 @@ def test_a_restart_from_the_state_changes_nothing_that_follows(algorithm, restar
 @pytest.mark.parametrize(("name", "lacks"), [("distdy", "swept_since"), ("load-aware", "part_load")])
 def test_a_state_of_a_former_release_is_refused_with_what_to_do(name, lacks):
     state = create(name, parts=4).state()
-    with pytest.raises(PartitionError, match=f"it has no {lacks}; remove the lane's folder"):
+    with pytest.raises(PartitionError, match=f"it has no {lacks}. Remove the lane's folder"):
         create(name, parts=4).restore(state.drop_columns([lacks]))
 
 

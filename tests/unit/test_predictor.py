@@ -63,7 +63,7 @@ def test_ranks_are_in_order_and_embeddings_are_those_of_the_newest_export(kind: 
 def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Path) -> None:
     make_lane(tmp_path / "store", events=moved(meetings()))
     config = config_for(tmp_path, checkpoint_every=2, **EVENT_MODEL)
-    with pytest.raises(Failure, match=r"has no checkpoint; train with freshet-trainer run first"):
+    with pytest.raises(Failure, match=r"has no checkpoint. Train with freshet-trainer run first"):
         Predictor(config)
     run(config, snapshots=3)  # the third snapshot's line stands, its checkpoint doesn't
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -84,7 +84,7 @@ def test_a_predictor_writes_nothing_and_says_what_it_does_not_know(tmp_path: Pat
         predictor.rank(1001, prefix="10")
     with pytest.raises(Failure, match="was made with seed = 0, the configuration has 1"):
         Predictor(config.model_copy(update={"seed": 1}))
-    with pytest.raises(Failure, match="no embeddings; set exports"):
+    with pytest.raises(Failure, match=r"no embeddings\. Set exports"):
         load_embeddings(config.store, "nothing")
 
 

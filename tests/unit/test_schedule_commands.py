@@ -170,7 +170,7 @@ def test_simulate_takes_sizes_from_the_lane_of_a_store(tmp_path: Path) -> None:
     code, _, error = invoke("simulate", *options, "--window", 99)
     assert (code, "has 6 snapshots, and a group takes 99" in error) == (1, True)
     code, _, error = invoke("simulate", *options[:3], "distdy")
-    assert (code, "has no lane 'distdy'; it has hash" in error) == (1, True)
+    assert (code, "has no lane 'distdy'. It has hash" in error) == (1, True)
 
 
 def test_groups_are_windows_over_nodes_edges_and_snapshots(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_code_in_a_checkpoint_is_refused_and_never_runs(way: str, tmp_path: Path
         path.write_bytes(pickle.dumps(state, protocol=2))
     else:
         torch.save(state, path, _use_new_zipfile_serialization=way == "as torch saves")
-    with pytest.raises(Failure, match=rf"checkpoint {path} cannot be read .*; remove it"):
+    with pytest.raises(Failure, match=rf"checkpoint {path} cannot be read .*. Remove it"):
         Checkpoints(tmp_path, 1).newest()
     assert not made.exists()
 
@@ -102,7 +102,7 @@ def test_a_damaged_line_of_scores_is_told_by_its_number(damage: bytes, tmp_path:
     scores = ScoreFile(tmp_path)
     scores.append({"sequence": 0})
     scores.path.write_bytes(scores.path.read_bytes() + damage + b"\n" + scores.path.read_bytes())
-    with pytest.raises(Failure, match=r"scores.jsonl: line 2 is damaged; remove the line"):
+    with pytest.raises(Failure, match=r"scores.jsonl: line 2 is damaged. Remove the line"):
         scores.lines()
 
 
@@ -147,7 +147,7 @@ def test_a_second_trainer_on_one_folder_is_refused_until_the_first_ends(
         pass
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(Failure, match=r"of checkpoints cannot be made: .*; choose"),
+        pytest.raises(Failure, match=r"of checkpoints cannot be made: .*. Choose"),
         Checkpoints(tmp_path / "file", 1).alone(),
     ):
         pass

@@ -71,7 +71,7 @@ def test_run_says_what_it_misses(tmp_path: Path) -> None:
     file = write(tmp_path, store=str(tmp_path / "store"), lane="distdy")
     code, _, error = invoke("run", "--config", file, "--until-idle", "0.1")
     assert code == 1
-    assert "has no lane 'distdy'; it has hash" in error
+    assert "has no lane 'distdy'. It has hash" in error
     code, _, error = invoke("run", "--config", write(tmp_path, colour="blue"))
     assert (code, "unknown key colour" in error) == (1, True)
 
@@ -126,7 +126,7 @@ def test_evaluate_takes_a_store_as_of_a_moment(tmp_path: Path) -> None:
     ("keys", "extra", "sentence"),
     [
         ({"lane": "metisse"}, [], "unknown partitioner 'metisse'; expected one of"),
-        ({"lane": "sep"}, [], "an edge partitioner; name a vertex lane"),
+        ({"lane": "sep"}, [], "an edge partitioner. Name a vertex lane"),
         ({}, ["--split", "0.5,0.5"], "--split must be three numbers like 0.7,0.15,0.15, found '0.5,0.5'"),
         ({}, ["--split", "0.5,0.5,0.5"], "add up to 1"),
         ({}, ["--split", "nan,0.5,0.5"], "add up to 1"),

@@ -120,7 +120,7 @@ def test_a_checkpoint_of_something_else_is_refused_by_key(tmp_path: Path) -> Non
     make_lane(tmp_path / "store")
     run(config_for(tmp_path), snapshots=2)
     with pytest.raises(
-        Failure, match="was made with window = 2, the configuration has 3; choose another folder"
+        Failure, match=r"was made with window = 2, the configuration has 3\. Choose another folder"
     ):
         trainer_for(config_for(tmp_path, window=3))
     other = LaneReader(tmp_path / "store", "hash")
@@ -205,8 +205,8 @@ def test_who_waits_for_a_lane_that_does_not_exist_is_told_those_that_do(tmp_path
         assert follower.open_lane(str(tmp_path / "store"), "hash") is None
     reasons = [line["reason"] for line in logs if line["event"] == "waiting for the lane"]
     assert len(reasons) == 2  # one with no store, one with its lanes, and none again
-    assert "has no lane 'hash'; it has left, right" in reasons[1]
-    assert "has no lane 'hash'; it has left, right" in told[-1]
+    assert "has no lane 'hash'. It has left, right" in reasons[1]
+    assert "has no lane 'hash'. It has left, right" in told[-1]
 
 
 def test_a_store_that_pauses_is_waited_for_and_gives_the_numbers_of_one_that_did_not(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_what_cannot_be_written_is_named_and_the_next_start_goes_on(
     monkeypatch.setattr(getattr(trainer, owner), name, full)
     where = "store" if "export" in refuses else "checkpoints"
     with pytest.raises(
-        Failure, match=rf"{where}.*: .*No space left on device; see that .* the newest checkpoint"
+        Failure, match=rf"{where}.*: .*No space left on device. See that .* the newest checkpoint"
     ):
         trainer.step(trainer.lane.manifests[1])
     monkeypatch.undo()

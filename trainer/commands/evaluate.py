@@ -19,7 +19,7 @@ from trainer.shutdown import WITH_PARENT, end_with_parent
 
 def evaluate(
     file: Annotated[
-        Path | None, typer.Option("--config", help="The configuration; see freshet-trainer config --example.")
+        Path | None, typer.Option("--config", help="The configuration. See freshet-trainer config --example.")
     ] = None,
     data: Annotated[
         str | None,

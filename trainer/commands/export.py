@@ -31,7 +31,7 @@ def export(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write the embeddings of all or given nodes after the newest checkpoint; a trainer may go on beside it.
+    """Write the embeddings of all or given nodes after the newest checkpoint; a trainer may keep running beside it.
 
     Example: freshet-trainer export --config trainer.yaml --out vectors.parquet --nodes 7,42 --json
     """

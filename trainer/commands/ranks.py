@@ -45,7 +45,7 @@ AsOfMoment = Annotated[
     ),
 ]
 ConfigFile = Annotated[
-    Path, typer.Option("--config", help="The configuration; see freshet-trainer config --example.")
+    Path, typer.Option("--config", help="The configuration. See freshet-trainer config --example.")
 ]
 
 

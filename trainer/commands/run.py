@@ -41,7 +41,7 @@ def run(
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(TrainerConfig, file)
         if config.store is None:
-            raise Failure(f"configuration {file}: key store is missing; run needs the folder of the store")
+            raise Failure(f"configuration {file}: key store is missing. Name the folder of the store")
         for number in {1} if ranks is None else {*ranks}:
             require_workable(config, number)  # before ranks are started, and before there is a lane
         result = in_ranks(ranks, lambda: _train(config, until_idle, as_of))

@@ -133,7 +133,7 @@ class Trainer:
         assert manifest is not None, "what was resumed is saved"
         if not is_sound(state["model"]) or not is_sound(self.session.strategy.learner.state()):
             raise Failure(
-                f"weights after snapshot {manifest.tau} are not finite, no checkpoint is written; the next start goes on "
+                f"weights after snapshot {manifest.tau} are not finite. No checkpoint is written. The next start resumes "
                 "from the newest one"
             )
         state |= {
@@ -278,7 +278,7 @@ def _written(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise Failure(
-            f"{what}: {' '.join(str(error).split())}; see that it can be written, then start again: training goes on from the "
+            f"{what}: {' '.join(str(error).split())}. See that it can be written, then start again: training resumes from the "
             "newest checkpoint"
         ) from error
 

@@ -79,7 +79,7 @@ class ScoreFile:
             line = None
         if not isinstance(line, dict) or not isinstance(line.get("sequence"), int):
             raise Failure(
-                f"{self.path}: line {number} is damaged; remove the line, or move the file away to begin a new one: models "
+                f"{self.path}: line {number} is damaged. Remove the line, or move the file away to begin a new one: models "
                 "don't need it, only the means over older snapshots that gates and drift look at"
             )
         return line

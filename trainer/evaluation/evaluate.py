@@ -109,7 +109,7 @@ def evaluate(
         negatives: A file of negatives to be judged by, in all repetitions; made, from ``seed``, where it is missing.
         scores: A file of another model's scores for the test events and these negatives: it is judged, on one rank,
             and nothing is trained.
-        columns: What the file calls an event's columns, as the option ``--columns`` takes it; None: the same.
+        columns: The file's names of an event's columns, as the option ``--columns`` takes it; None: the same.
 
     Returns:
         On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more

@@ -271,7 +271,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
         raise Failure(f"--out {path} cannot be read: {' '.join(str(error).split())}") from None
     missing = [name for name in (*IDENTITY, *ABOUT) if name not in table.column_names]
     if missing:
-        raise Failure(f"--out {path} is no file of results: it has no column {missing[0]}; name another")
+        raise Failure(f"--out {path} is not a file of results: it has no column {missing[0]}. Name another")
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 

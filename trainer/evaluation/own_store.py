@@ -36,7 +36,7 @@ def build_store_of(
         folder: Where to.
         parts: Of the lane.
         ranks: All ranks.
-        columns: What the file calls an event's columns, as the option takes it; None: the same.
+        columns: The file's names of an event's columns, as the option takes it; None: the same.
 
     Returns:
         False on ranks that wait in vain: rank 0 raises why.

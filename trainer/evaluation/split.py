@@ -63,7 +63,7 @@ def split_by_time(t: Int64, shares: tuple[float, float, float], what: str = "ins
         raise Failure(f"the file has no {what} to evaluate on")
     if t.min() == t.max():
         raise Failure(
-            f"all {len(t)} {what} have one time: what comes first and what is predicted cannot be told apart; "
+            f"all {len(t)} {what} have the same time, so none comes before another. "
             "evaluate needs events of at least three times"
         )
     borders = np.quantile(t, [shares[0], shares[0] + shares[1]])
@@ -72,6 +72,6 @@ def split_by_time(t: Int64, shares: tuple[float, float, float], what: str = "ins
     if min(counts) == 0:
         raise Failure(
             f"the split gives {counts[0]} training, {counts[1]} validation and {counts[2]} test {what} (equal times "
-            "stay together); choose other shares with --split"
+            "stay together). Choose other shares with --split"
         )
     return split

@@ -211,7 +211,7 @@ def _require_same(path: Path, table: pa.Table, judged: Int64, inserts: Inserts, 
         )
         raise Failure(
             f"--negatives {path} was made for other data or another --split: the validation and test events are "
-            f"{len(judged)}, the file has {len(there)} rows, and {said}; name a file that is not there to have it made"
+            f"{len(judged)}, the file has {len(there)} rows, and {said}. Give a path that does not exist yet to create it"
         )
     wanted = {
         "src": external.take(pa.array(inserts.src[judged])),
@@ -224,7 +224,7 @@ def _require_same(path: Path, table: pa.Table, judged: Int64, inserts: Inserts, 
             row = pc.index(same, False).as_py()
             raise Failure(
                 f"--negatives {path} was made for other data: event {judged[row]} has {name} {column[row].as_py()}, the file "
-                f"says {table[name][row].as_py()}; name a file that is not there to have it made"
+                f"says {table[name][row].as_py()}. Give a path that does not exist yet to create it"
             )
 
 

@@ -46,7 +46,7 @@ def load_embeddings(store: str | Place, name: str) -> pa.Table:
         found.append(table.take(pa.array(fresh)))
     if not found:
         raise Failure(
-            f"{reader.root} has no embeddings; set exports: {{embeddings: true}} in the trainer's configuration, and name "
+            f"{reader.root} has no embeddings. Set exports: {{embeddings: true}} in the trainer's configuration, and name "
             "the exports by its exports.name or lane"
         )
     return pa.concat_tables([table.unify_dictionaries() for table in found])

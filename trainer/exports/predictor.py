@@ -29,7 +29,7 @@ _FAR_US = 2.0**62
 
 
 class Predictor:
-    """The newest checkpoint of a configuration, read only: a trainer may go on beside it.
+    """The newest checkpoint of a configuration, read only: a trainer may keep running beside it.
 
     It knows the stream up to the checkpoint's snapshot; make a new one to know more.
 
@@ -59,7 +59,7 @@ class Predictor:
         self._session = Session(config, lane, ranks)
         found = newest_checkpoint(config, lane)
         if found is None:
-            raise Failure(f"{config.checkpoint} has no checkpoint; train with freshet-trainer run first")
+            raise Failure(f"{config.checkpoint} has no checkpoint. Train with freshet-trainer run first")
         self.checkpoint, state = found
         self._session.restore(state)
         self._session.model.eval()

@@ -125,7 +125,7 @@ class Checkpoints:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
             raise Failure(
-                f"checkpoint {path} cannot be read ({type(error).__name__}); remove it to continue from the one "
+                f"checkpoint {path} cannot be read ({type(error).__name__}). Remove it to continue from the one "
                 "before, or from the beginning"
             ) from error
         if not isinstance(state, dict) or state.get("format") != FORMAT:

@@ -99,8 +99,8 @@ class Lessons:
         self._failed = self._failed + 1 if broken or report.nonfinite >= report.steps else 0
         if self._failed >= self._optimisation.max_nonfinite:
             raise Failure(
-                f"loss, gradient or weights were not finite in {self._failed} snapshots in a row, the last is {tau}; no "
-                "checkpoint has such numbers, and a start goes on from the newest: lower optimisation.learning_rate, set "
+                f"loss, gradient or weights were not finite in {self._failed} snapshots in a row, the last is {tau}. No "
+                "checkpoint has such numbers, and a start resumes from the newest. Lower optimisation.learning_rate, set "
                 "optimisation.grad_clip, or look for extreme weights and features in the events of these snapshots"
             )
 

@@ -51,7 +51,7 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
         if made_with.get(key) != value:
             raise Failure(
                 f"checkpoint {path} was made with {key} = {made_with.get(key)}, the configuration has "
-                f"{value}; choose another folder in the key checkpoint, or configure the same"
+                f"{value}. Choose another folder in the key checkpoint, or configure the same"
             )
     sequence = state["sequence"]
     lane.refresh()
@@ -61,6 +61,6 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
     ):
         raise Failure(
             f"checkpoint {path} is after snapshot number {sequence}, which lane {lane.header.lane} of "
-            f"{config.store} doesn't have with these events; choose another folder in the key checkpoint"
+            f"{config.store} doesn't have with these events. Choose another folder in the key checkpoint"
         )
     return path, state

@@ -126,8 +126,8 @@ class EdgePartitioner(ABC):
             self._remember(state)
         except KeyError as missing:
             raise PartitionError(
-                f"this is not a state of {self.name} as of this release, it has no {missing.args[0]}; remove the lane's "
-                "folder and let the stream job build it anew"
+                f"this is not a state of {self.name} as of this release, it has no {missing.args[0]}. Remove the lane's "
+                "folder and let the stream job build it again"
             ) from missing
 
     def _grow(self, num_nodes: int) -> None:

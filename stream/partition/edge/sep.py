@@ -120,6 +120,6 @@ class Sep:
         if of != self.rule or "masks" not in table.column_names:
             raise PartitionError(
                 f"this state is of {self.name} with rule: {of}, or of a release before this shape, not with rule: "
-                f"{self.rule}; remove the lane's folder and let the stream job build it anew"
+                f"{self.rule}. Remove the lane's folder and let the stream job build it again"
             )
         self._used.restore(table)

@@ -113,8 +113,8 @@ class VertexPartitioner(ABC):
             self._remember(arrays)
         except KeyError as missing:
             raise PartitionError(
-                f"this is not a state of {self.name} as of this release, it has no {missing.args[0]}; remove the lane's "
-                "folder and let the stream job build it anew"
+                f"this is not a state of {self.name} as of this release, it has no {missing.args[0]}. Remove the lane's "
+                "folder and let the stream job build it again"
             ) from missing
 
     def _memory(self) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,7 @@ def require_own_folders(root: Place, names: Iterable[str]) -> None:
     for name in names:
         if (root / name).is_symlink():
             raise CorruptError(
-                f"{root / name} is a symbolic link, so what is swept in it may lie outside the store; put the folder "
+                f"{root / name} is a symbolic link, so what is swept in it may lie outside the store. Put the folder "
                 "itself there"
             )
 

@@ -103,7 +103,7 @@ def read_record(path: Path | Place, kind: type[R]) -> R:
     try:
         raw = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise ConfigMissingError(f"{path} does not exist; check the store's path") from None
+        raise ConfigMissingError(f"{path} does not exist. Check the store's path") from None
     except IsADirectoryError:
         raise CorruptError(f"{path} is a folder, it should be a record{_REMEDY}") from None
     try:
@@ -116,7 +116,7 @@ def read_record(path: Path | Place, kind: type[R]) -> R:
     if version not in kind.VERSIONS:
         known = " and ".join(map(str, kind.VERSIONS))
         raise FormatVersionError(
-            f"{path} has format version {version!r}, this release reads version {known}; use the release that wrote the store"
+            f"{path} has format version {version!r}, this release reads version {known}. Use the release that wrote the store"
         )
     try:
         intact = canonical(content) == raw and content.get("checksum") == checksum_of(content)

@@ -55,8 +55,8 @@ class ManifestRows:
         expected = self.table["checksum"][at].as_py()
         if manifest.checksum != expected:
             raise CorruptError(
-                f"{path} has the checksum {manifest.checksum}, the lane's index says {expected}; restore it from a copy, "
-                "or remove the lane's folder and let the stream job build it anew"
+                f"{path} has the checksum {manifest.checksum}, the lane's index says {expected}. Restore it from a copy, "
+                "or remove the lane's folder and let the stream job build it again"
             )
         return manifest
 

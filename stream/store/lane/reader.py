@@ -55,13 +55,13 @@ class LaneReader:
             if manifest_taus(self.root) and not is_going(self.root):
                 raise lost_header(self.root / HEADER) from None
             raise ConfigMissingError(
-                f"{store} has no lane {lane!r}; it has {', '.join(lane_names(store)) or 'none yet'}: "
-                "name one of them, or add the lane to the stream's configuration"
+                f"{store} has no lane {lane!r}. It has {', '.join(lane_names(store)) or 'none yet'}. "
+                "Name one of them, or add the lane to the stream's configuration"
             ) from None
         if self.header.lane != lane:
             raise CorruptError(
-                f"{self.root / HEADER} is the header of lane {self.header.lane!r}, not of {lane!r}: "
-                "rename the folder back, or let the stream job build the lane anew"
+                f"{self.root / HEADER} is the header of lane {self.header.lane!r}, not of {lane!r}. "
+                "Rename the folder back, or let the stream job build the lane again"
             )
         self.index: LaneIndex | None = None
         self.rows: ManifestRows | None = None
@@ -199,11 +199,11 @@ class LaneReader:
         """
         if self.manifests and (made(self.root) != self._made or is_going(self.root)):
             raise ConfigMissingError(
-                f"{self.root} was removed since it was opened, or made anew: open the lane that is there now"
+                f"{self.root} was removed since it was opened, or made again. Open the lane that is there now"
             )
         if not self.manifests and read_record(self.root / HEADER, LaneHeader) != self.header:
             raise ConfigMissingError(
-                f"{self.root} was made for another configuration while it was empty: open the lane that is there now"
+                f"{self.root} was made for another configuration while it was empty. Open the lane that is there now"
             )
 
     def _begin(self) -> None:
@@ -279,8 +279,8 @@ class LaneReader:
             )
         missing = self.root / manifest_name(self.log.snapshots[len(self.manifests)].tau)
         raise CorruptError(
-            f"{missing} is missing, though snapshot {min(beyond)} exists; restore it from a copy, or remove "
-            f"the folder {self.root} and let the stream job build the lane anew"
+            f"{missing} is missing, though snapshot {min(beyond)} exists. Restore it from a copy, or remove "
+            f"the folder {self.root} and let the stream job build the lane again"
         )
 
 
@@ -320,11 +320,11 @@ def check_successor(
     Raises:
         CorruptError: It belongs to another lane, place or log.
     """
-    remedy = "; restore it from a copy, or remove the lane's folder and let the stream job build it anew"
+    remedy = ". Restore it from a copy, or remove the lane's folder and let the stream job build it again"
     if manifest.lane_checksum != header.checksum:
         raise CorruptError(
             f"{path} is a manifest of another lane ({manifest.lane}), or lane.json was changed while the lane was "
-            f"empty: open it again{remedy}"
+            f"empty. Open it again{remedy}"
         )
     previous = before[0].checksum if before else ""
     if (manifest.sequence, manifest.previous) != (sequence, previous):

@@ -167,7 +167,7 @@ class LaneWriter:
             StoreError: The writer is closed.
         """
         if not self._open:
-            raise StoreError(f"the writer of {self.root} is closed; open the lane again")
+            raise StoreError(f"the writer of {self.root} is closed. Open the lane again")
         self._reader.refresh()  # a manifest whose making failed at its last step may be there all the same
         missing = self._missing()
         if missing:  # a commit can be read a moment before it is durable, and a lane must not outlive its log
@@ -316,8 +316,8 @@ class LaneWriter:
         if self.manifests and kept.first > done:
             raise CorruptError(
                 f"{self.root} has snapshots up to number {done - 1}, and its log begins with number {kept.first}: those "
-                "between were dropped by a compaction that began before the lane did; remove the lane with freshet-stream "
-                f"compact --remove-lane {self.header.lane}, it is then made anew from what the log keeps"
+                "between were dropped by a compaction that began before the lane did. Remove the lane with freshet-stream "
+                f"compact --remove-lane {self.header.lane}. The job makes it again from what the log keeps"
             )
         return kept[done:]
 
@@ -352,9 +352,9 @@ class LaneWriter:
             index = self._reader.index
             if index is not None and index.base is not None:
                 raise CorruptError(
-                    f"no state of {self.root} can be read, and the log no longer keeps all that led to it: restore "
+                    f"no state of {self.root} can be read, and the log no longer keeps all that led to it. Restore "
                     f"the folder {STATE} from a copy, or remove the lane with freshet-stream compact --remove-lane "
-                    f"{self.header.lane}; it is then made anew from what the log keeps"
+                    f"{self.header.lane}. The job makes it again from what the log keeps"
                 )
             state.begin(log.base())
         for manifest in manifests[following:]:

@@ -85,8 +85,8 @@ class CommitChain:
         if record.previous != self.link():
             before = self._root / commit_name(record.n - 1) if record.n else self._root / "log.json"
             raise CorruptError(
-                f"{path} follows a record with checksum {record.previous or 'none'}, {before} has {self.link()}; "
-                "one of them is from another log, or log.json was changed while the log was empty: open it again"
+                f"{path} follows a record with checksum {record.previous or 'none'}, {before} has {self.link()}. "
+                "One of them is from another log, or log.json was changed while the log was empty. Open it again"
             )
         through = None if self.last is None else self.last.sealed_through
         for snapshot in record.sealed:
@@ -130,7 +130,7 @@ class CommitChain:
                 self.refresh()  # or folded into an index since
                 if self.next_n == reached:
                     raise CorruptError(
-                        f"{missing} is missing, though commit {n} exists; restore it from a copy of the store"
+                        f"{missing} is missing, though commit {n} exists. Restore it from a copy of the store"
                     )
 
     def drop_before(self, first: int) -> None:
@@ -154,7 +154,7 @@ class CommitChain:
             return False
         if self.last is not None and len(self.sealed) > index.end:
             raise CorruptError(
-                f"{self._root} has an index with fewer snapshots than its commits; restore it from a copy"
+                f"{self._root} has an index with fewer snapshots than its commits. Restore it from a copy"
             )
         self._take(index, rows, commit)
         return True

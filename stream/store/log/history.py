@@ -67,8 +67,8 @@ def require_whole_history(history: History | None, positions: Mapping[Key, Posit
     """
     if history is not None and (read := rows_read(positions)) < history.rows:
         raise StoreError(
-            f"the log has {read:,} of {history.rows:,} rows of its history ({names(history.files)}): run "
-            "freshet-stream backfill again, it goes on where it ended"
+            f"the log has {read:,} of {history.rows:,} rows of its history ({names(history.files)}). Run "
+            "freshet-stream backfill again, and it resumes where it ended"
         )
 
 

@@ -163,7 +163,7 @@ def read_index(root: Place, number: int) -> tuple[LogIndex, SnapshotRows, Commit
     if not (table.schema.equals(INDEX_SCHEMA) or table.schema.equals(NAMED_SCHEMA)):
         raise CorruptError(
             f"{root / index.snapshots.path} has the columns {', '.join(table.schema.names)} of another schema, expected "
-            f"{', '.join(INDEX_SCHEMA.names)}; freshet-stream verify lists all damage, restore the file from a copy"
+            f"{', '.join(INDEX_SCHEMA.names)}. freshet-stream verify lists all damage. Restore the file from a copy"
         )
     rows = SnapshotRows(index.first, table)
     if (index.number, index.commit) != (number, commit.checksum):

@@ -232,7 +232,7 @@ class LogWriter:
                 where the last commit ends.
         """
         if not self._usable:
-            raise StoreError(f"the writer of {self._root} can't commit any more; open the log again")
+            raise StoreError(f"the writer of {self._root} can't commit any more. Open the log again")
         self._lock.require()
         self._require_following(begins or {})
         crash_point("commit.begun")
@@ -347,7 +347,7 @@ class LogWriter:
                 self._usable = False
                 raise StoreError(
                     f"the last commit of {self._root} ends topic {topic} partition {partition} at offset {known.next}, "
-                    f"what is to be committed begins at {offset}. Start again: reading resumes where the log ends"
+                    f"but the next batch begins at {offset}. Start again: reading resumes where the log ends"
                 )
 
     def _stage_tail(

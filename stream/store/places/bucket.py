@@ -288,12 +288,12 @@ class Bucket:
         where = f"{self.address}" + (f" at {self.address.endpoint}" if self.address.endpoint else "")
         if code == "NoSuchBucket":
             return ObjectStoreError(
-                f"there is no bucket {where}; make it, or mend the store's address", errno.ENOENT
+                f"there is no bucket {where}. Make it, or mend the store's address", errno.ENOENT
             )
         if code == "RequestTimeTooSkewed":
             return ObjectStoreError(
                 f"{where} refuses what this process signs, for the clock of this machine is off by more than the service "
-                "allows; set it by NTP"
+                "allows. Set it by NTP"
             )
         if code in _EXPIRED:
             return ObjectStoreError(
@@ -305,7 +305,7 @@ class Bucket:
         if refused or isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
             return ObjectStoreError(
                 f"{where} refuses this process's credentials for {key or 'its list'} ({code or 'access denied'}): it must "
-                "list, read, put and delete there; see that the environment, the profile or the role has them"
+                "list, read, put and delete there. See that the environment, the profile or the role has them"
             )
         if _NO_CREDENTIALS.search(text):
             return ObjectStoreError(
@@ -314,12 +314,12 @@ class Bucket:
             )
         if status is not None and (status[1][0] in "34" or status[1] == "501") and status[1] not in _PASSING:
             return ObjectStoreError(
-                f"{where} refuses {key or 'its list'} with status {status[1]} ({code or 'no reason given'}); see that it "
+                f"{where} refuses {key or 'its list'} with status {status[1]} ({code or 'no reason given'}). See that it "
                 "is the bucket's own endpoint and region, and that it knows conditional puts"
             )
         why = f"status {status[1]}" if status is not None else _cause(text)
         return ObjectStoreError(
-            f"{where} does not answer ({why}); see that the service runs and this machine reaches it",
+            f"{where} does not answer ({why}). See that the service runs and this machine reaches it",
             errno.EHOSTUNREACH,
         )
 

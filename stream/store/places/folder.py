@@ -31,7 +31,7 @@ class FolderPath(PosixPath):
             real_root = os.path.realpath(self)
             if not os.path.realpath(path).startswith(real_root + os.sep):
                 raise CorruptError(
-                    f"{path} leads out of the store through a symbolic link; copy the file into the store"
+                    f"{path} leads out of the store through a symbolic link. Copy the file into the store"
                 )
         return path
 

@@ -13,7 +13,7 @@ class FolderLock:
     The lock is the kernel's (flock on a file of the folder); the file's text only says who holds it.
     """
 
-    why_both = "locks don't work on this file system; put the store on a local disk, or run one stream job"
+    why_both = "locks don't work on this file system. Put the store on a local disk, or run one stream job"
     """What to say where another writer was there all the same."""
 
     def __init__(
@@ -52,7 +52,7 @@ class FolderLock:
             raise
         if not _is_at(self._descriptor, path):
             self._let_go()
-            raise LaneBusyError(f"{folder} was removed by another process this moment; try again")
+            raise LaneBusyError(f"{folder} was removed by another process this moment. Try again")
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
 

@@ -39,7 +39,7 @@ class Lease:
         lost: Why the lease is no longer this process's; None: it is.
     """
 
-    why_both = "one of them was silent for longer than its lease; run one stream job"
+    why_both = "one of them was silent for longer than its lease. Run one stream job"
     """What to say where another writer was there all the same."""
 
     def __init__(self, folder: "ObjectPath", writer_id: str, name: str, doing: str) -> None:
@@ -148,14 +148,14 @@ class Lease:
             except (FileExistsError, StaleError):
                 continue
             raise ObjectStoreError(
-                f"{self._bucket.address} does not keep the condition {name} of a put, so two writers could overwrite each "
-                "other; a store needs a service that does"
+                f"{self._bucket.address} ignores {name} on PUT, so two writers could overwrite each other. Use a "
+                "service that supports conditional writes"
             )
 
     def _busy(self, holder: str) -> LaneBusyError:
         return LaneBusyError(
-            f"{self._folder} is being {self._doing} by {holder or 'another writer'}, so {self._writer_id} cannot do so too; "
-            "stop the other process or choose another store"
+            f"{self._folder} is being {self._doing} by {holder or 'another writer'}, so {self._writer_id} cannot do so too. "
+            "Stop the other process or choose another store"
         )
 
     def _holder(self) -> str:

@@ -58,7 +58,7 @@ def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
         if not root.is_dir() and not lane_names(store):
             raise
         check.tell(
-            f"{root / HEADER} is missing, the rest of the log can't be read without it; restore it from a copy"
+            f"{root / HEADER} is missing, the rest of the log can't be read without it. Restore it from a copy"
         )
         return check
     indexed = verify_indexes(root, header, check)
@@ -254,7 +254,7 @@ def _history(root: Place, records: list[CommitRecord], check: Check) -> None:
     path = root / HISTORY
     if not path.exists():
         if any((p.topic, p.partition) == HISTORY_KEY for record in records[-1:] for p in record.positions):
-            check.tell(f"{path} is missing, though commits have rows of it; restore it from a copy")
+            check.tell(f"{path} is missing, though commits have rows of it. Restore it from a copy")
         return
     check.read(path)
     try:

@@ -47,7 +47,7 @@ class SequentialStrategy(RememberingStrategy):
     def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
         """See ``Strategy.refuses``."""
         if ranks > 1:
-            return f"strategy {cls.name} learns on one rank, found {ranks}; start one, or choose strategy pac"
+            return f"strategy {cls.name} learns on one rank, found {ranks}. Start one, or choose strategy pac"
         return None
 
     @property

@@ -94,7 +94,7 @@ class SnapshotStrategy(WholeStrategy):
         if idle > 0 and self._ranks.rank == 0:
             log.warning(
                 f"strategy snapshot has {self._ranks.size} ranks for a horizon of {self._horizon} snapshots, so {idle} of "
-                f"them have none for the graph stages; start at most {self._ranks.size - idle} ranks, or raise the key horizon"
+                f"them have none for the graph stages. Start at most {self._ranks.size - idle} ranks, or raise the key horizon"
             )
 
     @classmethod

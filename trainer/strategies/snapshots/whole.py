@@ -86,7 +86,7 @@ class WholeStrategy(WindowedStrategy):
         """See ``Strategy.refuses``."""
         if ranks > 1:
             return (
-                f"strategy {cls.name} learns on one rank, found {ranks}; start one, or choose strategy vertex"
+                f"strategy {cls.name} learns on one rank, found {ranks}. Start one, or choose strategy vertex"
             )
         return None
 

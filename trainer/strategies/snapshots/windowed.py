@@ -98,7 +98,7 @@ def lane_refusal(name: str, lane: LaneHeader | None, ranks: int) -> str | None:
     if lane.kind != "vertex":
         return (
             f"strategy {name} needs a lane whose partitioner gives every node one owner, but lane "
-            f"{lane.lane} is made by {lane.algorithm}, an edge partitioner; name a vertex lane in the key lane"
+            f"{lane.lane} is made by {lane.algorithm}, an edge partitioner. Name a vertex lane in the key lane"
         )
     if lane.parts < ranks:
         return f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks: start at most {lane.parts} ranks"
