@@ -1,5 +1,28 @@
-"""The stream service: Kafka events become a durable log, and every lane a partitioner's view of it."""
+"""The stream service: Kafka events become a durable log, and every lane a partitioner's view of it.
+
+Programs of others use ``open_store``, ``partition_file`` and ``replay_file``; each is loaded when it is first asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from stream.compiled import keep_kernels
+from stream.lazily import loaded
+
+if TYPE_CHECKING:
+    from stream.kafka.replay_file import replay_file
+    from stream.partition_file import partition_file
+    from stream.store.opened import open_store
+
+__all__ = ["open_store", "partition_file", "replay_file"]
+
+_HOMES = {
+    "open_store": "stream.store.opened",
+    "partition_file": "stream.partition_file",
+    "replay_file": "stream.kafka.replay_file",
+}
 
 keep_kernels()
+
+
+def __getattr__(name: str) -> Any:
+    return loaded(__name__, name, _HOMES)

@@ -3,10 +3,9 @@
 Programs of others use ``Predictor``, ``evaluate`` and ``load_embeddings``; each is loaded when it is first asked for.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import stream  # noqa: F401  which sees to it that kernels can be kept, before numba looks for a place
+from stream.lazily import loaded
 
 if TYPE_CHECKING:
     from trainer.evaluation.evaluate import evaluate
@@ -23,6 +22,4 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return loaded(__name__, name, _HOMES)

@@ -11,7 +11,6 @@ from stream.service.output import Columns, Debug, Json, finish, note, print_json
 
 if TYPE_CHECKING:
     from stream.partition.comparison import Compared
-    from stream.partition.offline import OfflineResult
     from stream.store.places.place import Place
 
 _ALL = "all"
@@ -115,9 +114,11 @@ def partition(
     from stream.store.errors import StoreError
 
     def body() -> None:
+        from stream.commands.progress import Display
+        from stream.partition_file import partition_file
         from stream.store.places.place import place_of
 
-        source = place_of(str(file))
+        source = place_of(file)
         params = parameters(param or [])
         if mode == "two-pass" and params.get("rule") == "need":
             raise Failure("--mode two-pass is the paper's rule: leave rule=need out, or take --mode online")
@@ -149,20 +150,28 @@ def partition(
             return
         if out is not None:
             _writable("--out", out)
-        result = _partition(
-            source,
-            algorithm,
-            parts,
-            interval,
-            snapshots,
-            params,
-            options,
-            mode=mode,
-            window=window,
-            seed=seed,
-            as_of=as_of,
-            columns=columns,
-        )
+        _taken(algorithm, params, options)
+        at = (0, 0)
+
+        def report(done: int, events: int) -> None:
+            nonlocal at
+            at = done, events
+
+        with Display(lambda: "partitioned {:,} of {:,} events".format(*at)):
+            result = partition_file(
+                file,
+                algorithm,
+                parts=parts,
+                interval_s=interval,
+                snapshots=snapshots,
+                mode=mode,
+                seed=seed,
+                window=window,
+                params=params,
+                as_of=as_of,
+                columns=columns,
+                progress=report,
+            )
         if out is not None:
             import pyarrow.parquet as pq
 
@@ -223,26 +232,9 @@ def _compare(
         )
 
 
-def _partition(
-    file: "Place",
-    algorithm: str,
-    parts: int,
-    interval_s: float | None,
-    snapshots: int | None,
-    params: dict[str, Any],
-    options: dict[str, float | None],
-    *,
-    mode: Literal["online", "two-pass"],
-    window: int,
-    seed: int,
-    as_of: str | None,
-    columns: str | None,
-) -> "OfflineResult":
-    from schemas.events import US_PER_S
-    from stream.commands.progress import Display
-    from stream.partition.interface import create
-    from stream.partition.offline import accepted_params, partition_events
-    from stream.store.store_events import read_source
+def _taken(algorithm: str, params: dict[str, Any], options: dict[str, float | None]) -> None:
+    """Options of their own become parameters of algorithms that take them; of others it is said that they change nothing."""
+    from stream.partition.offline import accepted_params
 
     takes = accepted_params(algorithm)
     for name, value in options.items():
@@ -250,29 +242,6 @@ def _partition(
             note(f"{algorithm} has no --{name.replace('_', '-')}: it changes nothing")
         elif value is not None:
             params.setdefault(name, value)
-    # What is wrong is said before the file is read.
-    create(algorithm, params, parts=parts, seed=seed, window=window)
-    read = read_source(file, as_of, columns)
-    done = 0
-
-    def report(events: int) -> None:
-        nonlocal done
-        done = events
-
-    with Display(lambda: f"partitioned {done:,} of {read.events.num_rows:,} events"):
-        return partition_events(
-            read.events,
-            algorithm,
-            parts=parts,
-            interval_us=None if interval_s is None else round(interval_s * US_PER_S),
-            num_slices=snapshots,
-            mode=mode,
-            seed=seed,
-            window=window,
-            node_features=read.node_features,
-            params=params,
-            progress=report,
-        )
 
 
 def _writable(option: str, path: Path) -> Path:

@@ -54,41 +54,28 @@ def replay(
         raise typer.BadParameter("give --bootstrap HOST:PORT, or --config FILE of a stream")
 
     def body() -> None:
-        from stream.decode.columns import id_kind
-        from stream.decode.event_file import read_events
-        from stream.decode.file_columns import FileColumns
-        from stream.decode.formats.interface import create_format
-        from stream.kafka.client import client_settings
-        from stream.kafka.greeting import greet
-        from stream.kafka.producer import replay as send
+        from stream.kafka.replay_file import replay_file
 
         kafka = _kafka(config, bootstrap, _version(api_version))
         _require_readable(kafka, topic, message_format, config)
-        names = FileColumns.parse(columns)
-        greet(kafka, f"writing to topic {topic}")
-        events = read_events(file, columns=names).events
-        sent, rate_now = [0], Rate()
+        at, rate_now = (0, 0), Rate()
 
-        def line() -> str:
-            return f"{sent[0]:,} of {len(events):,} events sent, {rate_now.of(sent[0]):,.0f} a second"
+        def progress(done: int, events: int) -> None:
+            nonlocal at
+            at = done, events
 
-        def progress(total: int) -> None:
-            sent[0] = total
-
-        with Display(line):
-            done = send(
-                events,
-                settings=client_settings(kafka),
-                bootstrap=kafka.bootstrap,
-                topic=topic,
-                message_format=create_format(
-                    Topic(name=topic, format=message_format), kafka, id_kind(events.schema)
-                ),
+        with Display(lambda: f"{at[0]:,} of {at[1]:,} events sent, {rate_now.of(at[0]):,.0f} a second"):
+            sent = replay_file(
+                file,
+                kafka,
+                topic,
+                message_format=message_format,
                 rate=rate,
                 partitions=partitions,
+                columns=columns,
                 progress=progress,
             )
-        result = {"sent": done.sent, "seconds": done.seconds, "events_per_s": done.events_per_s}
+        result = {"sent": sent.sent, "seconds": sent.seconds, "events_per_s": sent.events_per_s}
         print_json(result) if json else print_table(f"{file} → {topic}", result)
 
     finish(body, debug=debug)

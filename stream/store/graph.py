@@ -1,13 +1,14 @@
-"""A snapshot as a graph of its own, for NetworkX, DGL and PyG: what notebooks and other trainers want."""
+"""A snapshot as a graph of its own, for pandas, NetworkX, DGL and PyG: what notebooks and other trainers want."""
 
 import importlib
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from schemas.errors import MissingLibraryError
 from schemas.store import LaneManifest, SealedSnapshot
 from stream.arrays.kinds import Float32, Int32, Int64
 from stream.snapshots.graph import LiveGraph
@@ -23,6 +24,20 @@ from stream.store.window.view import WindowView
 
 if TYPE_CHECKING:
     import networkx
+    import pandas
+
+
+class Frames(NamedTuple):
+    """Nodes and edges of snapshots as pandas data frames, a row each.
+
+    Attributes:
+        nodes: ``tau`` int64, ``t`` datetime64[us, UTC] (the snapshot's end), ``node`` int64 dense id, ``id``, ``owner`` int32
+            where there is a lane, ``features`` (arrays of F float32) where F > 0.
+        edges: ``tau``, ``t``, ``src`` and ``dst`` (external ids), ``src_node`` and ``dst_node`` int64, ``weight`` float32.
+    """
+
+    nodes: "pandas.DataFrame"
+    edges: "pandas.DataFrame"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +46,7 @@ class SnapshotGraph:
 
     Attributes:
         tau: Interval index.
+        end_us: End of the interval, µs since the epoch, not in it.
         ids: External ids, int64 or string, shape (N,).
         src: int64 dense ids, shape (E,), sorted by (src, dst); self-loops included.
         dst: int64 dense ids, shape (E,).
@@ -40,6 +56,7 @@ class SnapshotGraph:
     """
 
     tau: int
+    end_us: int
     ids: pa.Array
     src: Int64
     dst: Int64
@@ -52,17 +69,35 @@ class SnapshotGraph:
         """Dense ids in use."""
         return len(self.ids)
 
+    def to_pandas(self) -> Frames:
+        """Nodes and edges as data frames: N and E rows.
+
+        Raises:
+            MissingLibraryError: pandas isn't installed.
+        """
+        pandas = package("pandas", "to_pandas")
+        when = {"tau": self.tau, "t": pandas.Timestamp(self.end_us, unit="us", tz="UTC").as_unit("us")}
+        ids = self.ids.to_pandas()
+        nodes = pandas.DataFrame({**when, "node": np.arange(self.num_nodes), "id": ids})
+        if self.owner is not None:
+            nodes["owner"] = self.owner
+        if self.features.shape[1]:
+            nodes["features"] = list(self.features)
+        ends = {"src_node": self.src, "dst_node": self.dst, "weight": self.weight}
+        named = {name: ids.to_numpy()[at] for name, at in (("src", self.src), ("dst", self.dst))}
+        return Frames(nodes, pandas.DataFrame({**when, **named, **ends}))
+
     def to_networkx(self) -> "networkx.DiGraph[Any]":
         """A ``networkx.DiGraph`` over external ids.
 
         Returns:
-            Nodes have ``node`` (dense id), ``features`` where F > 0 and ``owner`` where there is a lane; edges have
-            ``weight``.
+            The graph has ``tau`` and ``end_us``; nodes have ``node`` (dense id), ``features`` (F,) where F > 0 and
+            ``owner`` where there is a lane; edges have ``weight``.
 
         Raises:
-            ImportError: networkx isn't installed.
+            MissingLibraryError: networkx isn't installed.
         """
-        graph = _package("networkx", "to_networkx").DiGraph(tau=self.tau)
+        graph = package("networkx", "to_networkx").DiGraph(tau=self.tau, end_us=self.end_us)
         ids = self.ids.to_pylist()
         for node, name in enumerate(ids):
             graph.add_node(name, node=node)
@@ -80,12 +115,13 @@ class SnapshotGraph:
         """A ``dgl.DGLGraph`` over dense ids.
 
         Returns:
-            It has ``edata["weight"]``, ``ndata["feat"]`` where F > 0, and ``ndata["owner"]`` where there is a lane.
+            N nodes and E edges with ``edata["weight"]`` float32 (E,), ``ndata["feat"]`` float32 (N, F) where F > 0, and
+            ``ndata["owner"]`` int32 (N,) where there is a lane. DGL keeps no attributes of a graph: ``tau`` stays here.
 
         Raises:
-            ImportError: dgl or torch isn't installed.
+            MissingLibraryError: dgl or torch isn't installed.
         """
-        dgl, torch = _package("dgl", "to_dgl"), _package("torch", "to_dgl")
+        dgl, torch = package("dgl", "to_dgl"), package("torch", "to_dgl")
         graph = dgl.graph((torch.from_numpy(self.src), torch.from_numpy(self.dst)), num_nodes=self.num_nodes)
         graph.edata["weight"] = torch.from_numpy(self.weight)
         if self.features.shape[1]:
@@ -98,12 +134,13 @@ class SnapshotGraph:
         """A ``torch_geometric.data.Data`` over dense ids.
 
         Returns:
-            It has ``edge_index``, ``edge_weight``, ``num_nodes``, ``x`` where F > 0, and ``owner`` where there is a lane.
+            It has ``edge_index`` int64 (2, E), ``edge_weight`` float32 (E,), ``num_nodes``, ``tau``, ``end_us``, ``x``
+            float32 (N, F) where F > 0, and ``owner`` int32 (N,) where there is a lane.
 
         Raises:
-            ImportError: torch_geometric or torch isn't installed.
+            MissingLibraryError: torch_geometric or torch isn't installed.
         """
-        data, torch = _package("torch_geometric.data", "to_pyg"), _package("torch", "to_pyg")
+        data, torch = package("torch_geometric.data", "to_pyg"), package("torch", "to_pyg")
         more = {"x": torch.from_numpy(self.features)} if self.features.shape[1] else {}
         if self.owner is not None:
             more["owner"] = torch.from_numpy(self.owner)
@@ -111,6 +148,8 @@ class SnapshotGraph:
             edge_index=torch.from_numpy(np.stack([self.src, self.dst])),
             edge_weight=torch.from_numpy(self.weight),
             num_nodes=self.num_nodes,
+            tau=self.tau,
+            end_us=self.end_us,
             **more,
         )
 
@@ -129,15 +168,27 @@ def read_graph(store: str | Place, *, lane: str | None = None, as_of: AsOf | Non
         RetainedError: There is no snapshot so old, or it is no longer kept.
         CorruptError, FormatVersionError: A file is damaged, or of another release.
     """
-    return undisturbed(store, lambda: _read_graph(store, lane, as_of))
+    if lane is not None:
+        return read_graphs(store, lane, 1, as_of=as_of)[0]
+    return undisturbed(store, lambda: _from_log(store, as_of))
 
 
-def _read_graph(store: str | Place, lane: str | None, as_of: AsOf | None) -> SnapshotGraph:
-    if lane is None:
-        log = LogReader(store)
-        return _from_log(log, _number(log, as_of, log.snapshots, str(store)))
-    reader = LaneReader(store, lane)
-    return _from_lane(reader, _number(reader.log, as_of, reader.manifests, f"lane {lane} of {store}"))
+def read_graphs(
+    store: str | Place, lane: str, window: int, *, as_of: AsOf | None = None
+) -> list[SnapshotGraph]:
+    """The live graphs of the last snapshots of a lane, oldest first, for the cost of one and of what changed since.
+
+    Args:
+        store: Folder of the store.
+        lane: Read from this lane, with its edge life and the parts of its nodes.
+        window: w ≥ 1, how many at most; fewer where the lane has no more.
+        as_of: The newest of them; None: the lane's newest.
+
+    Raises:
+        ValueError: ``window`` is below 1.
+        ConfigMissingError, RetainedError, CorruptError, FormatVersionError: As of ``read_graph``.
+    """
+    return undisturbed(store, lambda: _from_lane(store, lane, window, as_of))
 
 
 def _number(
@@ -158,7 +209,9 @@ def _number(
     raise RetainedError(f"{of} has no snapshot of that time or before; {has}")
 
 
-def _from_log(log: LogReader, number: int) -> SnapshotGraph:
+def _from_log(store: str | Place, as_of: AsOf | None) -> SnapshotGraph:
+    log = LogReader(store)
+    number = _number(log, as_of, log.snapshots, str(store))
     header = log.header
     graph = LiveGraph(node_features=header.node_features, segments=header.segments)
     base = log.base()
@@ -173,6 +226,7 @@ def _from_log(log: LogReader, number: int) -> SnapshotGraph:
     features[:known] = graph.features(np.arange(known, dtype=np.int64))
     return SnapshotGraph(
         tau=last.tau,
+        end_us=(last.tau + 1) * header.interval_us,
         ids=log.external_ids()[: last.num_nodes],
         src=pairs.src,
         dst=pairs.dst,
@@ -181,27 +235,36 @@ def _from_log(log: LogReader, number: int) -> SnapshotGraph:
     )
 
 
-def _from_lane(lane: LaneReader, number: int) -> SnapshotGraph:
-    manifest = lane.manifests[number]
-    view = WindowView(lane, 1)
-    view.advance(manifest)
-    src, dst, weight = view.pairs(manifest.tau)
-    return SnapshotGraph(
-        tau=manifest.tau,
-        ids=lane.log.external_ids()[: manifest.num_nodes],
-        src=src,
-        dst=dst,
-        weight=weight,
-        features=view.features(np.arange(manifest.num_nodes, dtype=np.int64), manifest.tau),
-        owner=view.owner(manifest.tau),
-    )
+def _from_lane(store: str | Place, name: str, window: int, as_of: AsOf | None) -> list[SnapshotGraph]:
+    lane = LaneReader(store, name)
+    number = _number(lane.log, as_of, lane.manifests, f"lane {name} of {store}")
+    view = WindowView(lane, window)
+    view.advance(lane.manifests[number])
+    ids, found = lane.log.external_ids(), []
+    for tau in view.taus:
+        src, dst, weight = view.pairs(tau)
+        owner = view.owner(tau)
+        found.append(
+            SnapshotGraph(
+                tau=tau,
+                end_us=(tau + 1) * lane.log.header.interval_us,
+                ids=ids[: len(owner)],
+                src=src,
+                dst=dst,
+                weight=weight,
+                features=view.features(np.arange(len(owner), dtype=np.int64), tau),
+                owner=owner,
+            )
+        )
+    return found
 
 
-def _package(name: str, wanted_by: str) -> ModuleType:
+def package(name: str, wanted_by: str) -> ModuleType:
+    """A library that only some need, by the name of what needs it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.split(".", maxsplit=1)[0]
-        raise ImportError(
+        raise MissingLibraryError(
             f"{wanted_by}() needs {package}, which can't be imported ({error}): pip install {package}"
         ) from error

@@ -43,6 +43,12 @@ def test_imports_point_one_way() -> None:
             "from trainer.tasks.interface import TASKS; MODELS.all(), STRATEGIES.all(), TASKS.all()",
             {"dgl", "apache_beam", "kafka", "confluent_kafka"},
         ),
+        # Nor does a reader of a store.
+        (
+            "stream; stream.open_store",
+            {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka", "pandas", "networkx"},
+        ),
+        ("stream; stream.partition_file", {"dgl", "torch", "apache_beam", "kafka", "confluent_kafka"}),
         (
             "stream.store.lane.writer, stream.sink.snapshot_sink; from stream.partition.interface import PARTITIONERS; "
             "PARTITIONERS.all()",
@@ -68,6 +74,9 @@ def test_what_programs_use_is_found_at_the_top_and_loaded_when_it_is_asked_for()
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert json.loads(run.stdout) == [False, "Predictor", "evaluate", "load_embeddings"]
+    import stream
+
+    assert [getattr(stream, name).__name__ for name in stream.__all__] == stream.__all__
     for package in PACKAGES:
         assert (ROOT / package / "py.typed").exists()
 

@@ -2,16 +2,17 @@
 
 import re
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from lane_stream import FEATURES, lane, make_store
+from lane_stream import FEATURES, SECOND, lane, make_store
 from plain_reader import PlainLog
 
+from schemas.errors import MissingLibraryError
 from schemas.events import event_schema
+from stream import open_store
 from stream.store.as_of import AsOf
 from stream.store.errors import ConfigMissingError, RetainedError
 from stream.store.from_file import build_store
@@ -103,29 +104,73 @@ def test_dgl_has_the_same_edges_weights_and_features(store):
     assert found.ndata["owner"].tolist() == graph.owner.tolist()
 
 
-def test_pyg_is_given_what_its_data_class_takes(store, monkeypatch):
-    """PyG itself is no dependency: its class is stood in for."""
-    data = types.ModuleType("torch_geometric.data")
-    data.Data = lambda **given: given
-    monkeypatch.setitem(sys.modules, "torch_geometric", types.ModuleType("torch_geometric"))
-    monkeypatch.setitem(sys.modules, "torch_geometric.data", data)
+def test_pyg_has_the_same_edges_weights_and_features(store):
     graph = read_graph(store, lane="distdy")
-    given = graph.to_pyg()
-    assert given["edge_index"].tolist() == [graph.src.tolist(), graph.dst.tolist()]
-    assert given["edge_weight"].tolist() == graph.weight.tolist()
-    assert given["x"].tolist() == graph.features.tolist()
-    assert given["owner"].tolist() == graph.owner.tolist()
-    assert given["num_nodes"] == graph.num_nodes
-    assert not {"x", "owner"} & read_graph_without(store.parent).to_pyg().keys()
+    found = graph.to_pyg()
+    assert found.validate()
+    assert found.edge_index.tolist() == [graph.src.tolist(), graph.dst.tolist()]
+    assert found.edge_weight.tolist() == graph.weight.tolist()
+    assert found.x.tolist() == graph.features.tolist()
+    assert found.owner.tolist() == graph.owner.tolist()
+    assert (found.num_nodes, found.tau, found.end_us) == (graph.num_nodes, graph.tau, graph.end_us)
+    assert not {"x", "owner"} & set(read_graph_without(store.parent).to_pyg().keys())
+
+
+def test_a_window_is_the_last_graphs_of_a_lane_in_every_library(store):
+    opened = open_store(store)
+    assert opened.lanes == ["distdy", "hdrf"]
+    window = opened.window("distdy", 3, as_of="6")
+    taus = [graph.tau for graph in window]
+    assert (taus, len(window)) == ([4, 5, 6], 3)
+    for graph in window:
+        alone = read_graph(store, lane="distdy", as_of=AsOf(tau=graph.tau))
+        assert edges_of(graph) == edges_of(alone)
+        assert graph.features.tolist() == alone.features.tolist()
+        assert graph.owner.tolist() == alone.owner.tolist()
+        assert graph.end_us == (graph.tau + 1) * SECOND
+    for found, graph in zip(window.to_networkx(), window, strict=True):
+        assert (found.number_of_nodes(), found.number_of_edges()) == (graph.num_nodes, len(graph.src))
+    assert [found.tau for found in window.to_pyg()] == taus
+    if sys.version_info < (3, 12):
+        assert [found.num_edges() for found in window.to_dgl()] == [len(graph.src) for graph in window]
+    assert len(opened.window("distdy", 100)) == len(LogReader(store).snapshots)
+    with pytest.raises(ValueError, match="at least one snapshot, found 0"):
+        opened.window("distdy", 0)
+    assert edges_of(opened.graph(as_of="6")) == edges_of(graph)
+    assert opened.events(as_of="0").num_rows == LogReader(store).events(0).num_rows
+
+
+def test_the_data_frames_of_a_window_have_every_node_and_edge_of_each_snapshot(store):
+    window = open_store(store).window("distdy", 3)
+    nodes, edges = window.to_pandas()
+    for graph in window:
+        of = edges[edges["tau"] == graph.tau]
+        ends = zip(of["src_node"], of["dst_node"], strict=True)
+        assert dict(zip(ends, of["weight"], strict=True)) == edges_of(graph)
+        names = graph.ids.to_pylist()
+        assert [names[node] for node in graph.src] == of["src"].tolist()
+        assert [names[node] for node in graph.dst] == of["dst"].tolist()
+        there = nodes[nodes["tau"] == graph.tau]
+        assert there["node"].tolist() == list(range(graph.num_nodes))
+        assert there["id"].tolist() == names
+        assert there["owner"].tolist() == graph.owner.tolist()
+        assert np.stack(there["features"]).tolist() == graph.features.tolist()
+        assert set(there["t"].astype("int64")) == set(of["t"].astype("int64")) == {graph.end_us}
+    assert len(nodes) == sum(graph.num_nodes for graph in window)
+    assert len(edges) == sum(len(graph.src) for graph in window)
+    assert str(edges["t"].dtype) == "datetime64[us, UTC]"
 
 
 @pytest.mark.parametrize(
-    ("method", "package"), [("to_networkx", "networkx"), ("to_dgl", "dgl"), ("to_pyg", "torch_geometric")]
+    ("method", "package"),
+    [("to_networkx", "networkx"), ("to_pandas", "pandas"), ("to_dgl", "dgl"), ("to_pyg", "torch_geometric")],
 )
 def test_a_package_that_is_missing_is_named_with_how_to_get_it(store, monkeypatch, method, package):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.data", None)
-    with pytest.raises(ImportError, match=rf"{method}\(\) needs {package}, .*: pip install {package}$"):
+    with pytest.raises(
+        MissingLibraryError, match=rf"{method}\(\) needs {package}, .*: pip install {package}$"
+    ):
         getattr(read_graph(store), method)()
 
 

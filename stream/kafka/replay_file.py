@@ -1,0 +1,56 @@
+"""The events of a file into a topic, for the command and for programs of others."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from schemas.config import Kafka, Topic
+from stream.decode.columns import id_kind
+from stream.decode.event_file import read_events
+from stream.decode.file_columns import FileColumns
+from stream.decode.formats.interface import create_format
+from stream.kafka.client import client_settings
+from stream.kafka.greeting import greet
+from stream.kafka.producer import Replayed, replay
+
+
+def replay_file(
+    file: str | Path,
+    kafka: str | Kafka,
+    topic: str,
+    *,
+    message_format: str = "json",
+    rate: float = 0.0,
+    partitions: int | None = None,
+    columns: str | None = None,
+    progress: Callable[[int, int], None] = lambda sent, events: None,
+) -> Replayed:
+    """Send the events of a file to a topic, in file order: what ``freshet-stream replay`` does.
+
+    Args:
+        file: Parquet, CSV or TSV.
+        kafka: host:port of the brokers, comma-separated; or a stream's section ``kafka``, with certificates and login.
+        topic: Its name; created where it is missing.
+        message_format: A name of docs/formats.md.
+        rate: Events a second; 0: as fast as it goes.
+        partitions: Of a new topic (default 1); events go by the hash of ``src``.
+        columns: What the file's columns are called, as the option ``--columns`` takes it.
+        progress: Told the events sent, and all of them.
+
+    Raises:
+        Failure: The file can't be read, no broker answers, or a message was not delivered; the sentence has the row.
+    """
+    if isinstance(kafka, str):
+        kafka = Kafka(bootstrap=kafka, topics=[Topic(name=topic, format=message_format)])
+    names = FileColumns.parse(columns)
+    greet(kafka, f"writing to topic {topic}")
+    events = read_events(Path(file), columns=names).events
+    return replay(
+        events,
+        settings=client_settings(kafka),
+        bootstrap=kafka.bootstrap,
+        topic=topic,
+        message_format=create_format(Topic(name=topic, format=message_format), kafka, id_kind(events.schema)),
+        rate=rate,
+        partitions=partitions,
+        progress=lambda sent: progress(sent, len(events)),
+    )

@@ -1,0 +1,21 @@
+"""Names of a package that are loaded when they are first asked for."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+
+def loaded(package: str, name: str, homes: Mapping[str, str]) -> Any:
+    """What ``__getattr__`` of a package gives.
+
+    Args:
+        package: Its name.
+        name: Asked for.
+        homes: The module that defines each name.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
+    if name not in homes:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return getattr(import_module(homes[name]), name)

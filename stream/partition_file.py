@@ -1,0 +1,64 @@
+"""A file or a store through a partitioner, for the command and for programs of others."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from schemas.events import US_PER_S
+from stream.partition.interface import create
+from stream.partition.offline import Mode, OfflineResult, partition_events
+from stream.store.store_events import read_source
+
+
+def partition_file(
+    source: str | Path,
+    algorithm: str,
+    *,
+    parts: int,
+    interval_s: float | None = None,
+    snapshots: int | None = None,
+    mode: Mode = "online",
+    seed: int = 0,
+    window: int = 4,
+    params: dict[str, Any] | None = None,
+    as_of: str | None = None,
+    columns: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, events: None,
+) -> OfflineResult:
+    """Partition a file or a store snapshot by snapshot and measure: what ``freshet-stream partition`` does.
+
+    Args:
+        source: A Parquet, CSV or TSV file, or a store's folder or address.
+        algorithm: A name of ``stream.partition.interface.algorithms``.
+        parts: K.
+        interval_s: Length of a snapshot in seconds, aligned to the epoch.
+        snapshots: Or their number, of equal event count. Neither: the file is one snapshot.
+        mode: two-pass: look at the whole file first, where the algorithm can.
+        seed: Of all draws.
+        window: w, snapshots that trainers look back.
+        params: The algorithm's own parameters.
+        as_of: Of a store: events up to this moment, as ``AsOf.parse`` takes it.
+        columns: What the file's columns are called, as the option ``--columns`` takes it.
+        progress: Told the events done, and all of them, after every snapshot.
+
+    Raises:
+        PartitionError: The algorithm or a parameter is unknown or out of range, or nothing fits.
+        Failure: The file can't be read or has no events.
+        StoreError: The store can't be read, or not so far back.
+    """
+    # What is wrong is said before the file is read.
+    create(algorithm, params or {}, parts=parts, seed=seed, window=window)
+    read = read_source(str(source), as_of, columns)
+    return partition_events(
+        read.events,
+        algorithm,
+        parts=parts,
+        interval_us=None if interval_s is None else round(interval_s * US_PER_S),
+        num_slices=snapshots,
+        mode=mode,
+        seed=seed,
+        window=window,
+        node_features=read.node_features,
+        params=params,
+        progress=lambda done: progress(done, read.events.num_rows),
+    )

@@ -1,0 +1,119 @@
+"""A store as a program of others opens it: its lanes, and their last snapshots as graphs of other libraries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from stream.store.as_of import AsOf
+from stream.store.graph import Frames, SnapshotGraph, package, read_graph, read_graphs
+from stream.store.lane.layout import lane_names
+from stream.store.log.reader import LogReader
+from stream.store.places.place import Place, place_of
+from stream.store.store_events import store_events
+
+if TYPE_CHECKING:
+    import networkx
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The live graphs of a lane's last snapshots.
+
+    Attributes:
+        graphs: w at most, oldest first.
+    """
+
+    graphs: tuple[SnapshotGraph, ...]
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def __iter__(self) -> Iterator[SnapshotGraph]:
+        return iter(self.graphs)
+
+    def to_pandas(self) -> Frames:
+        """Nodes and edges of all snapshots, oldest first, told apart by ``tau``: ΣN and ΣE rows."""
+        frames = [graph.to_pandas() for graph in self.graphs]
+        concat = package("pandas", "to_pandas").concat
+        return Frames(*(concat(each, ignore_index=True) for each in zip(*frames, strict=True)))
+
+    def to_networkx(self) -> "list[networkx.DiGraph[Any]]":
+        """``SnapshotGraph.to_networkx`` of each snapshot, oldest first."""
+        return [graph.to_networkx() for graph in self.graphs]
+
+    def to_pyg(self) -> list[Any]:
+        """``SnapshotGraph.to_pyg`` of each snapshot, oldest first."""
+        return [graph.to_pyg() for graph in self.graphs]
+
+    def to_dgl(self) -> list[Any]:
+        """``SnapshotGraph.to_dgl`` of each snapshot, oldest first."""
+        return [graph.to_dgl() for graph in self.graphs]
+
+
+class Store:
+    """A store, read as it stands at each call; a job may go on writing it.
+
+    Attributes:
+        place: Where it lies.
+    """
+
+    def __init__(self, place: str | Place) -> None:
+        self.place = place_of(place)
+        LogReader(self.place)
+
+    @property
+    def lanes(self) -> list[str]:
+        """Names of its lanes."""
+        return lane_names(self.place)
+
+    def window(self, lane: str, w: int = 1, *, as_of: str | None = None) -> Window:
+        """The last ``w`` snapshots of a lane.
+
+        Args:
+            lane: Its name.
+            w: How many at most, at least 1.
+            as_of: The newest of them: a snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800); None: the
+                lane's newest.
+
+        Raises:
+            ValueError: ``w`` is below 1.
+            ConfigMissingError: There is no such lane.
+            RetainedError: The lane has no snapshot yet, or none so old.
+            CorruptError, FormatVersionError: A file is damaged, or of another release.
+        """
+        return Window(tuple(read_graphs(self.place, lane, w, as_of=_moment(as_of))))
+
+    def graph(self, *, as_of: str | None = None) -> SnapshotGraph:
+        """The live graph after a snapshot, from the log alone: edges live until they are deleted.
+
+        Raises:
+            RetainedError, CorruptError, FormatVersionError: As of ``window``.
+        """
+        return read_graph(self.place, as_of=_moment(as_of))
+
+    def events(self, *, as_of: str | None = None) -> pa.Table:
+        """Sealed events in the order of the log, as ``schemas.events.event_schema`` has them.
+
+        Raises:
+            RetainedError, CorruptError, FormatVersionError: As of ``window``.
+        """
+        return store_events(self.place, _moment(as_of)).events
+
+
+def open_store(place: str | Place) -> Store:
+    """Open a store to read it.
+
+    Args:
+        place: Its folder, or its address in a bucket (docs/object-stores.md).
+
+    Raises:
+        ConfigMissingError: There is no store.
+        StoreError: The address is no address, or the store is of another release.
+    """
+    return Store(place)
+
+
+def _moment(as_of: str | None) -> AsOf | None:
+    return None if as_of is None else AsOf.parse(as_of)
