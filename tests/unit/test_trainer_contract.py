@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from trainer.models.interface import (
 from trainer.models.unroll import unroll
 from trainer.nn.csr_graph import CSRGraph
 from trainer.ranks import Ranks
+from trainer.strategies.events import remembering
 from trainer.strategies.interface import STRATEGIES, require_together, strategy_options
 from trainer.tasks.link_prediction import LinkPrediction, predict
 
@@ -206,6 +208,29 @@ def test_a_second_pass_over_a_snapshot_sees_its_events_once(tmp_path: Path) -> N
     once = session.strategy.answer(session.model, [examples.positive])[0]
     again = session.strategy.answer(session.model, [examples.positive])[0]
     np.testing.assert_array_equal(once, again)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("jodie", {}), ("tgn", {"layers": 2}), ("tgn-history", {}), ("tgn-history", {"moment": "event"})],
+    ids=str,
+)
+def test_moments_answered_together_get_the_answers_that_each_gets_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, params: dict[str, Any]
+) -> None:
+    lane = make_lane(tmp_path, events=meetings(snapshots=2, a_snapshot=700))
+    keys = {"model_params": {**small_params(name), **params}}
+    session = session_on(lane, "sequential", name, **keys)
+    for sequence in range(2):
+        examples = lesson_of(session, sequence)
+    asked = [examples.positive, examples.random, examples.candidates]
+    assert len(np.unique(examples.positive.before_us)) > 2
+    together = session.strategy.answer(session.model, asked)
+    monkeypatch.setattr(remembering, "ANSWERED_AT_ONCE", 1)
+    alone = session.strategy.answer(session.model, asked)
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+        assert len(one) < 2 or np.ptp(one) > 1e-3
 
 
 def test_a_step_of_vertex_weighs_its_queries_among_those_of_all_ranks(
