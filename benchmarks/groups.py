@@ -45,10 +45,9 @@ MODELS = ("wdgcn", "tgcn", "evolvegcn-h", "gatlstm")
 WINDOW = 4
 ROUNDS = 9
 WAYS: dict[str, dict[str, Any]] = {
-    "psg": {"composition": "schedule", "algorithm": "psg", "groups_per_rank": 1, "together": 1},
+    "psg": {"composition": "schedule", "algorithm": "psg", "groups_per_rank": 1},
     "schedule": {"composition": "schedule"},
     "fixed": {},
-    "schedule, each by itself": {"composition": "schedule", "together": 1},
 }
 MARGIN = 0.08
 """Below PSG, the part of a pass that is asked for."""
@@ -259,7 +258,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--set", default=SETS[0], help="A file of --data, without its suffix.")
     parser.add_argument("--models", nargs="*", default=list(MODELS))
-    parser.add_argument("--ways", nargs="*", default=list(WAYS)[:3])
+    parser.add_argument("--ways", nargs="*", default=list(WAYS))
     parser.add_argument("--slices", type=int, default=32)
     parser.add_argument("--horizon", type=int, default=11)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])

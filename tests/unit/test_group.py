@@ -44,7 +44,6 @@ def session_of(
     strategy: str = "group",
     dtype: torch.dtype = torch.float32,
     horizon: int = HORIZON,
-    model_params: dict[str, Any] | None = None,
     **params: Any,
 ) -> Session:
     return begun(
@@ -56,7 +55,6 @@ def session_of(
         0.01,
         window=WINDOW,
         horizon=horizon,
-        model_params=model_params or {},
         strategy_params=params,
     )
 
@@ -104,37 +102,6 @@ def test_a_horizon_of_one_window_learns_what_whole_learns(lane: LaneReader) -> N
         require_equal(found, one, torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("model", "model_params"),
-    [
-        ("wdgcn", {}),
-        ("tgcn", {}),
-        ("evolvegcn-o", {}),
-        ("evolvegcn-h", {}),
-        ("gatlstm", {}),
-        ("dysat", {}),
-        ("dcrnn", {}),
-        ("tmgcn", {"normalise": "after"}),
-        ("tmgcn", {"normalise": "before"}),
-    ],
-)
-def test_neighbouring_groups_learn_together_what_they_learn_alone(
-    model: str, model_params: dict[str, Any], lane: LaneReader
-) -> None:
-    def learned_by(together: int) -> dict[str, Any]:
-        # one step of all groups, so that nothing else differs
-        return all_learned(
-            session_of(
-                lane, Ranks(), model, dtype=torch.float64, model_params=model_params,
-                groups_per_step=32, together=together,
-            )
-        )  # fmt: skip
-
-    alone = learned_by(1)
-    for together in (2, 4):
-        require_equal(learned_by(together), alone, torch.float64)
-
-
 @pytest.mark.parametrize("algorithm", ["greedy", "paper", "psg", "psg-sorted"])
 def test_the_schedule_trains_every_group_once_in_every_pass(algorithm: str, lane: LaneReader) -> None:
     def work(ranks: Ranks) -> Any:
@@ -156,7 +123,7 @@ def test_the_schedule_trains_every_group_once_in_every_pass(algorithm: str, lane
     (first, found), (second, others) = side_by_side(2, work)
     passes = [sorted(one + other) for one, other in zip(first, second, strict=True)]
     assert all(groups == list(range(len(groups))) for groups in passes)
-    assert len(passes[-1]) == (HORIZON - WINDOW + 1) // 2  # two neighbouring groups are one
+    assert len(passes[-1]) == HORIZON - WINDOW + 1
     assert first[-1]
     assert second[-1]
     require_same_bits(others, found)
@@ -225,7 +192,7 @@ def test_ranks_that_would_only_wait_are_told(lane: LaneReader) -> None:
     with capture_logs() as lines:
         session_of(lane, Ranks(0, 6))
     (told,) = [line["event"] for line in lines if line["log_level"] == "warning"]
-    assert "Strategy group has 6 ranks, and a step has work for 2, so 4 of them only wait" in told
+    assert "Strategy group has 6 ranks, and a step has 4 groups at most, so 2 of them only wait" in told
 
 
 @pytest.mark.parametrize(
@@ -242,7 +209,6 @@ def test_ranks_that_would_only_wait_are_told(lane: LaneReader) -> None:
         ),
         ({"groups_per_step": 0}, "groups_per_step must be at least 1, found 0"),
         ({"groups_per_rank": 0}, "groups_per_rank must be at least 1, found 0"),
-        ({"together": 0}, "together must be at least 1, found 0"),
         ({"alpha_s": -1.0}, "alpha_s must be at least 0, found -1.0"),
         ({"transfer": "some"}, "transfer must be one of"),
     ],

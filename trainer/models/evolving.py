@@ -1,7 +1,7 @@
 """A convolution whose weights are the state of a recurrent cell (EvolveGCN, Pareja et al. 2020)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -103,8 +103,6 @@ class EvolvingConvolution(GraphStage):
         outputs: h, width of the result.
         cell: ``gru`` or ``lstm``.
     """
-
-    evolves: ClassVar[bool] = True
 
     def __init__(self, inputs: int, outputs: int, cell: str) -> None:
         super().__init__()

@@ -35,14 +35,12 @@ class GraphStage(Stage):
 
     Attributes:
         samples: Whether it is defined on a sample of a node's neighbours, as a mean is and a Laplacian is not.
-        evolves: Whether each snapshot of a window has weights of its own.
         summarises: Whether its weights evolve by a summary of each snapshot's rows, for which all of them are needed.
         fanout: Neighbours of a node that strategies which sample draw; None: all of them.
     """
 
     along = "graph"
     samples: ClassVar[bool] = False
-    evolves: ClassVar[bool] = False
     summarises: ClassVar[bool] = False
     fanout: int | None = None
 

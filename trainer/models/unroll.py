@@ -111,48 +111,6 @@ def unroll(
     return rows[-1:] if last else rows, kept
 
 
-class WindowedLayout(Layout, Protocol):
-    """A layout of more snapshots than one window has."""
-
-    def window(self, places: range, rows: Rows) -> Layout:
-        """The layout of some of its snapshots.
-
-        Args:
-            places: Of those snapshots.
-            rows: Of all snapshots, as graph stages take them; those of the window are its inputs.
-        """
-        ...
-
-
-def unroll_windows(
-    stages: Sequence[Stage], layout: WindowedLayout, windows: Sequence[range], nodes: Sequence[Tensor]
-) -> list[Tensor]:
-    """Embeddings after each of several windows, each with a state that begins at zero.
-
-    The graph stages before the first stage along time see each snapshot by itself, so a snapshot of several windows passes
-    through them once. Stages whose weights evolve depend on where the window begins.
-
-    Args:
-        stages: Of the model, in order.
-        layout: Of all snapshots.
-        windows: Places of the snapshots of each window.
-        nodes: int64, of each window, places of the nodes whose embeddings are wanted.
-
-    Returns:
-        Of each window (n, d').
-    """
-    x, shared = layout.inputs(), 0
-    for stage in stages:
-        if not isinstance(stage, GraphStage) or stage.evolves:
-            break
-        x = layout.along_graph(stage, stage.weights(layout.steps, None)[0], x)
-        shared += 1
-    return [
-        unroll(stages[shared:], layout.window(places, x), last=True, nodes=wanted)[0][0]
-        for places, wanted in zip(windows, nodes, strict=True)
-    ]
-
-
 def _time_from(stages: Sequence[Stage]) -> int:
     """The first of the time stages at the end; their number where there is none."""
     first = len(stages)

@@ -17,7 +17,7 @@ from stream.nearest import did_you_mean
 from stream.service.heartbeat import beat
 from trainer.device import to_device
 from trainer.models.interface import Model
-from trainer.models.unroll import unroll_windows
+from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
 from trainer.scheduling.planner import COMPOSITIONS, Plan, Planner
 from trainer.scheduling.profile import Profile
@@ -25,7 +25,7 @@ from trainer.scheduling.solve import ALGORITHMS
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 from trainer.strategies.snapshots.group_steps import GroupSteps
 from trainer.strategies.snapshots.whole import WholeOptions, WholeStrategy
-from trainer.strategies.snapshots.whole_layout import WholeLayout, combines
+from trainer.strategies.snapshots.whole_layout import WholeLayout
 from trainer.tasks.interface import Asked, Lesson
 from trainer.timeline.group_horizon import GroupHorizon
 from trainer.timeline.transfer import MODES
@@ -47,8 +47,6 @@ class GroupOptions:
         algorithm: Of the schedule, as ``freshet-trainer schedule`` has them; ``fixed`` has the longest first.
         groups_per_step: Groups of an optimiser step under ``fixed``.
         groups_per_rank: L, groups of a rank in one step under ``schedule``, at most.
-        together: Neighbouring groups, at most, that one rank trains as one, because all but one of their snapshots are the
-            same; 1: each by itself, as in the paper.
         alpha_s: α, seconds of the all-reduce that ends a step, for the schedule.
         reproducible: Whether gradients are summed in the order of groups, and by one thread per rank on the CPU.
         transfer: How a snapshot is told to the device, see ``whole``.
@@ -58,7 +56,6 @@ class GroupOptions:
     algorithm: str = "greedy"
     groups_per_step: int = 4
     groups_per_rank: int = 2
-    together: int = 2
     alpha_s: float = 0.0
     reproducible: bool = True
     transfer: str = "auto"
@@ -76,7 +73,7 @@ class GroupOptions:
                 f"algorithm {self.algorithm} decides which groups make a step, but composition is fixed. "
                 "Set composition: schedule"
             )
-        for name in ("groups_per_step", "groups_per_rank", "together"):
+        for name in ("groups_per_step", "groups_per_rank"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
         if not 0 <= self.alpha_s < float("inf"):
@@ -102,41 +99,6 @@ class Group:
     truth: Float32
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """Groups of neighbouring windows that are trained as one: a unit of the schedule.
-
-    Attributes:
-        groups: Oldest first, one at least.
-        taus: Interval indices of all their snapshots, ascending.
-    """
-
-    groups: tuple[Group, ...]
-    taus: tuple[int, ...]
-
-    @property
-    def tau(self) -> int:
-        """That of the newest group."""
-        return self.groups[-1].tau
-
-    @property
-    def queries(self) -> int:
-        """Questions of all groups."""
-        return sum(len(group.truth) for group in self.groups)
-
-    @property
-    def rows(self) -> int:
-        """Snapshots of all windows, those of several counted in each."""
-        return sum(len(group.before) for group in self.groups)
-
-    def windows(self) -> list[range]:
-        """Places of each group's snapshots in ``taus``."""
-        return [
-            range(self.taus.index(group.before[0]), self.taus.index(group.before[-1]) + 1)
-            for group in self.groups
-        ]
-
-
 @STRATEGIES.register
 class GroupStrategy(WholeStrategy):
     """Groups are independent samples: a rank trains whole ones, and only gradients cross.
@@ -154,11 +116,9 @@ class GroupStrategy(WholeStrategy):
         self._ranks, self._chosen = setting.ranks, options
         self._window = self._model.window
         self._horizon = setting.horizon or WINDOWS * self._window
-        # operators that are made of several snapshots' graphs depend on where a window begins
-        self._together = 1 if combines(self._model, torch.empty(0)) else options.together
         self._planner = Planner(
-            self._ranks.size, options.composition, options.algorithm, self._units(options.groups_per_rank),
-            self._units(options.groups_per_step), options.alpha_s,
+            self._ranks.size, options.composition, options.algorithm, options.groups_per_rank,
+            options.groups_per_step, options.alpha_s,
         )  # fmt: skip
         self._profile = Profile()
         self._steps = GroupSteps(
@@ -166,12 +126,11 @@ class GroupStrategy(WholeStrategy):
         )
         self._live: dict[int, tuple[tuple[int, ...], Int64, int]] = {}
         step = options.groups_per_step if options.composition == "fixed" else self.needs.lessons
-        busy = self._units(min(step, self.needs.lessons))
-        idle = self._ranks.size - busy
+        idle = self._ranks.size - min(step, self.needs.lessons)
         if idle > 0 and self._ranks.rank == 0:
             log.warning(
-                f"Strategy group has {self._ranks.size} ranks, and a step has work for {busy}, so {idle} of them only wait. "
-                "Start fewer ranks, raise the key horizon and groups_per_step, or lower together"
+                f"Strategy group has {self._ranks.size} ranks, and a step has {self._ranks.size - idle} groups at most, so "
+                f"{idle} of them only wait. Start fewer ranks, or raise the key horizon and groups_per_step"
             )
 
     @classmethod
@@ -207,10 +166,10 @@ class GroupStrategy(WholeStrategy):
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
         """See ``Strategy.learn``; all ranks have the same lessons."""
         began = time.perf_counter()
-        units = self._neighbours(self._groups(lessons))
-        if not units:
+        groups = self._groups(lessons)
+        if not groups:
             return StepReport()
-        sizes, names = self._sizes(units), [unit.tau for unit in units]
+        sizes, names = self._sizes(groups), [group.tau for group in groups]
         seed = [self._seed, lessons[-1].tau % (1 << 63), epoch]
         at = time.perf_counter()
         plan = self._plan(sizes, self._profile.predict(names, sizes), seed)
@@ -219,20 +178,20 @@ class GroupStrategy(WholeStrategy):
         with self._threads():
             for of_rank in plan.schedule.iterations():
                 beat()
-                queries = sum(units[unit].queries for of in of_rank for unit in of)
+                queries = sum(len(groups[group].truth) for of in of_rank for group in of)
                 own = sorted(of_rank[self._ranks.rank])
-                self._steps.step(lambda unit: self._loss_of(units[unit]), own, 1 / queries)
+                self._steps.step(lambda group: self._loss_of(groups[group]), own, 1 / queries)
             self._model.eval()
             ended = self.learner.settled()
         at = time.perf_counter()
-        measured_s = np.zeros(len(units))
-        for unit, took_s in self._steps.seconds().items():
-            measured_s[unit] = took_s
+        measured_s = np.zeros(len(groups))
+        for group, took_s in self._steps.seconds().items():
+            measured_s[group] = took_s
         measured_s = self._ranks.sum_array(measured_s, "control")
         self._profile.measured(names, sizes, measured_s)
         profiling_s = time.perf_counter() - at
         return self._report(
-            units,
+            groups,
             plan,
             ended,
             measured_s,
@@ -270,36 +229,25 @@ class GroupStrategy(WholeStrategy):
             found.append(Group(lesson.tau, before, asked, truth))
         return found
 
-    def _neighbours(self, groups: Sequence[Group]) -> list[Neighbours]:
-        """Groups that are trained as one, oldest first; counted from the newest, so only the oldest may have fewer."""
-        found: list[list[Group]] = []
-        for group in reversed(groups):
-            last = found[-1] if found else []
-            if last and len(last) < self._together and group.before[-1:] and group.tau == last[0].before[-1]:
-                last.insert(0, group)
-            else:
-                found.append([group])
-        taus = [tuple(sorted({tau for group in unit for tau in group.before})) for unit in found]
-        return [Neighbours(tuple(unit), of) for unit, of in zip(found, taus, strict=True)][::-1]
-
-    def _units(self, groups: int) -> int:
-        """Units of the schedule that so many groups are, one at least."""
-        return max(1, groups // self._together)
-
-    def _sizes(self, units: Sequence[Neighbours]) -> Float64:
-        """Rows, edges and snapshots of each unit, float64 (n, 3): rows of each window, edges and snapshots once."""
+    def _sizes(self, groups: Sequence[Group]) -> Float64:
+        """Rows, edges and snapshots of each group, float64 (n, 3)."""
         host, kept = self._view.timeline, {}
-        for unit in units:
-            known = self._live.get(unit.tau)
-            if known is None or known[0] != unit.taus:
-                active = [self._timeline.active(tau) for tau in unit.taus]
+        for group in groups:
+            known = self._live.get(group.tau)
+            if known is None or known[0] != group.before:
+                active = [self._timeline.active(tau) for tau in group.before]
                 live = np.unique(np.concatenate([np.empty(0, np.int64), *active]))
-                edges = [host.snapshots[host.place(tau)].pairs[0] for tau in unit.taus]
-                known = unit.taus, live, sum(edges)
-            kept[unit.tau] = known
+                edges = [host.snapshots[host.place(tau)].pairs[0] for tau in group.before]
+                known = group.before, live, sum(edges)
+            kept[group.tau] = known
         self._live = kept
-        found = [(len(kept[unit.tau][1]) * unit.rows, kept[unit.tau][2], len(unit.taus)) for unit in units]
-        return np.array(found, np.float64)
+        return np.array(
+            [
+                (len(live) * len(before), edges, len(before))
+                for before, live, edges in (kept[group.tau] for group in groups)
+            ],
+            np.float64,
+        )
 
     def _plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> Plan:
         """Rank 0's plan, on every rank."""
@@ -311,38 +259,27 @@ class GroupStrategy(WholeStrategy):
         slots = plan.schedule.slots.copy() if self._ranks.rank == 0 else np.zeros(shape, np.int64)
         return plan.with_slots(self._ranks.sum_array(slots, "control"))
 
-    def _loss_of(self, unit: Neighbours) -> Tensor:
-        asked = [np.unique(np.concatenate(group.asked.ends)) for group in unit.groups]
-        live = self._live[unit.tau][1]
-        horizon = GroupHorizon(self._timeline, self._view, unit.taus, np.unique(np.concatenate(asked)), live)
-        found = self._after(self._model, horizon, unit.windows() if unit.taus else [range(0)], asked)
-        losses = []
-        for group, nodes, z in zip(unit.groups, asked, found, strict=True):
-            ends = [
-                rows(z, to_device(np.searchsorted(nodes, ends), self._device)) for ends in group.asked.ends
-            ]
-            answers = group.asked.read(self._model.decoder, ends)
-            losses.append(self._task.loss(answers, to_device(group.truth, self._device)))
-        return torch.stack(losses).sum()
+    def _loss_of(self, group: Group) -> Tensor:
+        asked = np.unique(np.concatenate(group.asked.ends))
+        z = self._of(self._model, group.before, asked, self._live[group.tau][1])
+        ends = [rows(z, to_device(np.searchsorted(asked, nodes), self._device)) for nodes in group.asked.ends]
+        answers = group.asked.read(self._model.decoder, ends)
+        return self._task.loss(answers, to_device(group.truth, self._device))
 
     def _embedded(self, model: Any, taus: Sequence[int], nodes: Int64) -> Tensor:
         active = [self._timeline.active(tau) for tau in taus]
         live = np.unique(np.concatenate([np.empty(0, np.int64), *active]))
         asked, back = np.unique(nodes, return_inverse=True)
-        horizon = GroupHorizon(self._timeline, self._view, taus, asked, live)
         model.eval()
-        (found,) = self._after(model, horizon, [range(len(taus))], [asked])
-        return found[to_device(back, self._device)]
+        return self._of(model, taus, asked, live)[to_device(back, self._device)]
 
-    def _after(
-        self, model: Any, horizon: GroupHorizon, windows: Sequence[range], asked: Sequence[Int64]
-    ) -> list[Tensor]:
-        """Embeddings of nodes, ascending, after each window."""
-        places = [self._places(horizon, nodes) for nodes in asked]
-        if not horizon.taus:
-            none = self._before_any(model, horizon)
-            return [none[place] for place in places]
-        return unroll_windows(model.stages, WholeLayout(horizon, model), windows, places)
+    def _of(self, model: Any, taus: Sequence[int], asked: Int64, live: Int64) -> Tensor:
+        """Embeddings of nodes, ascending, after some snapshots; ``live`` are all nodes with an edge in them."""
+        horizon = GroupHorizon(self._timeline, self._view, taus, asked, live)
+        places = self._places(horizon, asked)
+        if not taus:
+            return self._before_any(model, horizon)[places]
+        return unroll(model.stages, WholeLayout(horizon, model), last=True, nodes=places)[0][0]
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
@@ -359,29 +296,29 @@ class GroupStrategy(WholeStrategy):
 
     def _report(
         self,
-        units: Sequence[Neighbours],
+        groups: Sequence[Group],
         plan: Plan,
         ended: Sequence[tuple[float, bool]],
         measured_s: Float64,
         newest: Lesson,
         seconds: dict[str, float],
     ) -> StepReport:
-        """The report of a pass over all units."""
+        """The report of a pass over all groups."""
         steps = plan.schedule.iterations()
         taken = [
-            unit
+            group
             for of_rank, (_, left_out) in zip(steps, ended, strict=True)
             for of in of_rank
-            for unit in of
+            for group in of
             if not left_out
         ]
-        queries = sum(units[unit].queries for unit in taken)
-        losses = np.zeros(len(units))
-        for unit, loss_of_unit in self._steps.losses().items():
-            losses[unit] = loss_of_unit
-        # By unit: whoever trained it, the sum is the same.
+        queries = sum(len(groups[group].truth) for group in taken)
+        losses = np.zeros(len(groups))
+        for group, loss_of_group in self._steps.losses().items():
+            losses[group] = loss_of_group
+        # By group: whoever trained it, the sum is the same.
         loss = float(self._ranks.sum_array(losses, "control")[sorted(taken)].sum())
-        learned = any(units[unit].tau == newest.tau for unit in taken)
+        learned = any(groups[group].tau == newest.tau for group in taken)
         return StepReport(
             steps=len(steps),
             events=len(newest) if learned else 0,

@@ -1,6 +1,5 @@
 """A layout that holds every row: all nodes of a horizon in all of its snapshots, on one rank."""
 
-from copy import copy
 from typing import Any
 
 import torch
@@ -68,13 +67,6 @@ class WholeLayout:
     def embeddings(self, x: Tensor) -> Tensor:
         """See ``Layout.embeddings``."""
         return self.to_nodes(x)[0]
-
-    def window(self, places: range, rows: Tensor) -> "WholeLayout":
-        """See ``WindowedLayout.window``."""
-        found, first, part = copy(self), self._block.start, slice(places.start, places.stop)
-        found.steps, found._block = len(places), range(first + places.start, first + places.stop)
-        found._rows, found._there, found._graphs = rows[part], self._there[part], self._graphs[part]
-        return found
 
     def tie(self) -> Tensor:
         """Zero: nothing has crossed ranks."""
