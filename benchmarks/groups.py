@@ -1,6 +1,7 @@
 """Training by ``group`` on two ranks, beside PSG: python benchmarks/groups.py [--only passes|error|ap] [--data DIR].
 
-A stream is cut into slices of equally many events and its edges never end, so every snapshot is larger than the one before.
+A stream is cut into slices of equally many events and its edges never end, so every snapshot is larger than the one before;
+or into days, and its edges end after some, so that snapshots are as unequal as days are.
 Ranks are processes joined by gloo, with one thread each.
 
 - ``passes``: a pass over all groups of a horizon by each way of composing and scheduling steps, in nine rounds, each a few
@@ -31,6 +32,7 @@ import yaml
 from timeline import table
 
 from schemas.config import Lane
+from schemas.events import US_PER_S
 from schemas.trainer_config import Optimisation, TrainerConfig
 from stream.decode.event_file import read_events
 from stream.store.from_file import build_store
@@ -40,10 +42,20 @@ from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
 
 DATA = Path("../shared/data")
-SETS = ("sx_mathoverflow", "collegemsg", "slashdot_reply")
+DAY_US = 86_400_000_000
+SETS: dict[str, tuple[str, int | None, int | None]] = {
+    "sx": ("sx_mathoverflow", None, None),
+    "slashdot": ("slashdot_reply", None, None),
+    "collegemsg": ("collegemsg", None, None),
+    "email, daily": ("email_eu", DAY_US, 3),
+    "digg, daily": ("digg_reply", DAY_US, 2),
+}
+"""Of each set: the file, microseconds of a snapshot (None: slices of equally many events), and the life of an edge."""
 MODELS = ("wdgcn", "tgcn", "evolvegcn-h", "gatlstm")
 WINDOW = 4
 ROUNDS = 9
+MOST = 100
+"""Snapshots of a set, at most."""
 WAYS: dict[str, dict[str, Any]] = {
     "psg": {"composition": "schedule", "algorithm": "psg", "groups_per_rank": 1},
     "schedule": {"composition": "schedule"},
@@ -105,7 +117,7 @@ def passes(store: Path, horizon: int, models: list[str], chosen: list[str]) -> N
         taken: dict[str, list[float]] = {name: [] for name in ways}
         worked: dict[str, list[float]] = {name: [] for name in ways}
         reports: dict[str, list[Any]] = {name: [] for name in ways}
-        for until in np.linspace(horizon + 1, slices, ROUNDS).astype(int).tolist():
+        for until in np.linspace(horizon + 1, min(slices, MOST), ROUNDS).astype(int).tolist():
             for way in ways.values():
                 way.follow(until, until - horizon)
             for measured in (False, True):
@@ -160,7 +172,7 @@ def errors(store: Path, horizon: int, models: list[str], name: str) -> None:
         way = Follower(store, model, {}, Ranks(device="cpu"), horizon)
         found: list[float] = []
         known: set[int] = set()
-        for until in np.linspace(horizon + 1, len(way.manifests), ROUNDS).astype(int).tolist():
+        for until in np.linspace(horizon + 1, min(len(way.manifests), MOST), ROUNDS).astype(int).tolist():
             way.follow(until, until - horizon)
             before = way.strategy._profile.model
             way.learn()
@@ -184,14 +196,18 @@ def errors(store: Path, horizon: int, models: list[str], name: str) -> None:
     table("model | set | groups that never ran | median error | 95th percentile", rows)
 
 
-def build(source: Path, slices: int, store: Path) -> None:
-    """A store with a lane whose edges never end, in slices of equally many events."""
-    events = read_events(source).events
-    events = events.take(pa.array(np.argsort(events["t"].to_numpy(), kind="stable")))
-    tau = pa.array(np.arange(len(events)) * slices // len(events) * 1_000_000)
-    at = events.schema.get_field_index("t")
-    events = events.set_column(at, events.schema.field(at), tau.cast(events.schema.field(at).type))
-    build_store(events, store, interval_us=1_000_000, lanes=[Lane(name="hash", algorithm="hash", parts=2)])
+def build(data: Path, name: str, slices: int, store: Path) -> None:
+    """A store of a set with a lane."""
+    stem, interval_us, life = SETS[name]
+    events = read_events(data / f"{stem}.parquet").events
+    if interval_us is None:
+        interval_us = US_PER_S
+        events = events.take(pa.array(np.argsort(events["t"].to_numpy(), kind="stable")))
+        t = pa.array(np.arange(len(events)) * slices // len(events) * US_PER_S)
+        at = events.schema.get_field_index("t")
+        events = events.set_column(at, events.schema.field(at), t.cast(events.schema.field(at).type))
+    lanes = [Lane(name="hash", algorithm="hash", parts=2, edge_life=life)]
+    build_store(events, store, interval_us=interval_us, lanes=lanes)
 
 
 def precision(data: Path, slices: int, model: str, params: dict[str, Any], seed: int) -> float:
@@ -256,7 +272,7 @@ def main() -> None:
     )
     parser.add_argument("--only", default="passes", choices=["passes", "error", "ap"])
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--set", default=SETS[0], help="A file of --data, without its suffix.")
+    parser.add_argument("--set", default="sx", choices=list(SETS))
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--ways", nargs="*", default=list(WAYS))
     parser.add_argument("--slices", type=int, default=32)
@@ -265,7 +281,9 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="made before, as by this script")
     given = parser.parse_args()
     if given.only == "ap":
-        precisions(given.data / f"{given.set}.parquet", given.slices, given.models, given.ways, given.seeds)
+        precisions(
+            given.data / f"{SETS[given.set][0]}.parquet", given.slices, given.models, given.ways, given.seeds
+        )
         return
     if given.store is not None:
         torch.set_num_threads(1)
@@ -276,7 +294,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="freshet-groups-") as folder:
         store = Path(folder) / "store"
-        build(given.data / f"{given.set}.parquet", given.slices, store)
+        build(given.data, given.set, given.slices, store)
         start([*sys.argv[1:], "--store", str(store)], 1 if given.only == "error" else 2)
 
 
