@@ -6,7 +6,7 @@ message, Adam) on the same events and negatives, in turns, in one process: ``tor
 ``sequential``. Medians of events/s over rounds, by the process's CPU seconds. ``--ap`` trains both for an epoch and
 predicts what follows.
 
-Needs ``pip install torch_geometric``, and ../shared/data/jodie_wikipedia.parquet or --data.
+Needs ``pip install torch_geometric``, and jodie_wikipedia.parquet among the real graphs or as --data.
 """
 
 import argparse

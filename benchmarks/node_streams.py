@@ -34,7 +34,7 @@ class Stream:
     """A data set as a stream.
 
     Attributes:
-        source: File in ../shared/data.
+        source: File in the folder of real graphs.
         make: From the source to the table.
         split: Shares of training, validation and test; the published ones, with some of training to pick the epoch by.
         config: Keys of a trainer's configuration.

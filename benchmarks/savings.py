@@ -1,6 +1,6 @@
 """What additive storage saves, on DistDy's synthetic graphs and on real streams: python benchmarks/savings.py [synthetic] [real].
 
-Synthetic: Table 2's graphs, 5 snapshots in a window of 5, K = 4, S = 4, 128 binary features. Real: streams of ../shared/data with
+Synthetic: Table 2's graphs, 5 snapshots in a window of 5, K = 4, S = 4, 128 binary features. Real: published streams with
 a bag of words a node, the words being the hashed ids of those it dealt with, 128 of them; windows of all snapshots, S = 32.
 """
 
@@ -75,7 +75,7 @@ def synthetic(folder: Path, sizes: list[int]) -> None:
 def real(folder: Path) -> None:
     for name, snapshots in REAL:
         if not (DATA / f"{name}.parquet").exists():
-            print(f"{name}: no ../shared/data here")
+            print(f"{name}: its file is not here")
             continue
         file = folder / f"{name}.parquet"
         pq.write_table(with_words(pq.read_table(DATA / f"{name}.parquet"), snapshots), file)

@@ -1,6 +1,6 @@
 """Vertex partitioners side by side: what they cut, move, send and cost: python benchmarks/vertex_quality.py [stream …].
 
-Real streams are skipped where ../shared/data is missing; uni500k and ex500k run only when named. Nodes of the real
+Real streams are skipped if their files are missing; uni500k and ex500k run only when named. Nodes of the real
 streams, which have no features, get a vector of 32 values when they first appear.
 
 Bytes are those of a training window (docs/results/vertex-partitioners.md): vectors fetched across parts
@@ -320,7 +320,7 @@ def main() -> None:
         title, load = STREAMS[key]
         stream = load()
         if stream is None:
-            print(f"\n{title}: ../shared/data is not here", file=sys.stderr)
+            print(f"\n{title}: its file is not here", file=sys.stderr)
             continue
         table(title, args.parts, rows_of(stream, chosen, args.parts))
 

@@ -164,7 +164,7 @@ class CommitRecord(Record):
     positions: list[Position]
     topic_ids: dict[str, str] = Field(
         default_factory=dict,
-        description="Kafka's id of each topic, where brokers have one: a topic made anew under its name has another.",
+        description="Kafka's id of each topic, where brokers have one: a topic made again under its name has another.",
     )
     tail: list[FileRef] = Field(description="All files of the open tail after this commit, oldest first.")
     tail_events: Count = Field(description="Events of the open tail that are still open.")

@@ -45,7 +45,7 @@ class Optimisation(Section):
     )
     rate: Literal["constant", "decay", "on-drift"] = Field(
         "constant",
-        description="Learning rate after the warm-up: as it is; falling with the root of the steps; likewise, and anew "
+        description="Learning rate after the warm-up: constant; falling with the root of the steps; the same, and again "
         "from the warm-up on when the model predicts worse (key drift).",
     )
     warm_up_steps: int = Field(0, ge=0, description="Steps over which the rate rises from 0.")

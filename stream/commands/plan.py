@@ -104,7 +104,9 @@ def plan(
         }
         assumptions = stream.assumptions()
         if store is not None:
-            assumptions.insert(0, f"What is not given goes on as in {store}: {_told(measured)}.")
+            assumptions.insert(
+                0, f"Numbers that are not given are as measured in {store}: {_told(measured)}."
+            )
         if json:
             print_json({**figures, "assumptions": assumptions, "stream": asdict(stream)})
             return

@@ -154,6 +154,6 @@ class TopicWatch:
         self.ids = self.ids | {name: before}
         if before != topic_id:
             self.lost = self.lost or OffsetGapError(
-                f"topic {name} at {self._kafka.bootstrap} was deleted and made anew since the log has read it: its "
+                f"topic {name} at {self._kafka.bootstrap} was deleted and made again since the log has read it: its "
                 "offsets begin again. Choose a new store, or a topic of another name"
             )

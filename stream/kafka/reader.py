@@ -309,7 +309,7 @@ class PartitionReader:
             for tp in partitions
         )
         return OffsetGapError(
-            f"{places} at {self._kafka.bootstrap} no longer has what was read of it: the topic was made anew, or a "
+            f"{places} at {self._kafka.bootstrap} no longer has the messages that were read: the topic was made again, or a "
             "broker that lacked messages became its leader and truncated it. Choose a new store, or a topic of "
             "another name"
         )

@@ -200,5 +200,5 @@ def test_a_job_whose_workers_cannot_be_had_fails_with_flinks_reason(
 ) -> None:
     runner = on_flink(flink, environment="external:127.0.0.1:9", restarts=0)
     content = configuration(tmp_path / "store", kafka, fresh_topic(kafka), runner=runner)
-    with pytest.raises(Failure, match=r"Flink gave the job up: .*refused; the log is whole"):
+    with pytest.raises(Failure, match=r"Flink gave the job up: .*refused. The log is whole"):
         ClusterJob(StreamConfig(**content)).run()

@@ -124,7 +124,7 @@ def test_a_login_new_partitions_a_gap_and_a_topic_made_anew(
         send(plain, topic, edges(9, 30, T0), partition=partition)
     anew = command("run", "--config", path, "--until-idle", "1", secrets=given)
     assert anew.returncode == 1
-    assert f"topic {topic}" in anew.stderr and "made anew" in anew.stderr
+    assert f"topic {topic}" in anew.stderr and "made again" in anew.stderr
     assert LogReader(store).positions[topic, 0].next == 25
 
     texts = [first.stdout + first.stderr + anew.stdout + anew.stderr, listed]

@@ -107,7 +107,7 @@ REFUSALS = {
     "wrong password, SCRAM": r"refused the login of freshet. Check kafka\.sasl_username and kafka\.sasl_password",
     "untrusted authority": r"certificate of \S+ is not trusted .*kafka\.ssl_cafile must hold the authority",
     "expired certificate": r"certificate of \S+ has expired or isn't valid yet. Renew it",
-    "certificate of another host": r"certificate of \S+ is for another host .*name the brokers in kafka\.bootstrap",
+    "certificate of another host": r"certificate of \S+ is for another host .*Name the brokers in kafka\.bootstrap",
     "no client certificate": r"refuses clients without a certificate; kafka\.ssl_certfile and kafka\.ssl_keyfile",
     "plain client on a TLS port": r"speaks TLS: set kafka\.security_protocol to SSL",
     "TLS client on a plain port": r"closed the connection when TLS began. Check kafka\.security_protocol",

@@ -131,7 +131,7 @@ def test_a_disk_that_is_full_at_the_start_is_named(
     done = command("run", "--config", path, "--until-idle", "0.1", "--json")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert error_of(done.stderr).startswith(f"the disk of {store} is full")
-    assert "make room and start again" in done.stderr
+    assert "Make room and start again" in done.stderr
     disk.free()
     assert result("run", "--config", path, "--until-idle", "0.1")["events"] == 0
     assert verify(store).problems == []

@@ -80,7 +80,7 @@ def test_a_lane_that_cannot_be_brought_up_to_date_fails_the_run_and_not_the_log(
     failing(monkeypatch, broken)
     content = configuration(tmp_path / "store", kafka, week(kafka), lanes=LANES)
     with pytest.raises(
-        Failure, match="lane bad is not up to date: a disk of its own is full; the log is complete"
+        Failure, match=r"lane bad is not up to date: a disk of its own is full\. The log is complete"
     ):
         run_job(content)
     assert len(LogReader(tmp_path / "store").snapshots) == len(manifests(tmp_path, "good")) == 7

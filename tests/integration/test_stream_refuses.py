@@ -211,7 +211,7 @@ def test_a_topic_made_anew_is_not_read_as_if_it_were_the_old_one(
     admin.close()
     ensure_topic(settings(kafka), kafka, topic, 1)
     send(kafka, topic, [edge(3, 4, T0 + 100_000 + i) for i in range(messages)])
-    with pytest.raises(OffsetGapError, match=f"topic {topic} .* made anew"):
+    with pytest.raises(OffsetGapError, match=f"topic {topic} .* made again"):
         run_job(content)  # also where the new one is longer than what was read of the old one
     assert log_table(tmp_path / "store").num_rows == 10
 

@@ -208,7 +208,7 @@ def test_a_delta_that_is_kept_stays_as_it_was_and_others_say_that_they_are_gone(
         np.testing.assert_array_equal(array, copy)
     assert rows_of(kept) == [[1], [0, 2], [1]]
     for ask in (lambda: first.rows, lambda: first.graph, lambda: first.live, first.kept):
-        with pytest.raises(RuntimeError, match="moved on from this snapshot"):
+        with pytest.raises(RuntimeError, match="this delta has expired"):
             ask()
 
 

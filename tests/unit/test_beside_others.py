@@ -191,9 +191,9 @@ def test_who_follows_a_lane_that_is_removed_is_told(store, anew):
     seal(store, SNAPSHOTS, SNAPSHOTS + 1)
     if anew:
         catch_up(store, lane("distdy"))
-    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made anew"):
+    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made again"):
         next(following)
-    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made anew"):
+    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made again"):
         reader.base(reader.manifests[reader.manifests.first], [0])
         reader.manifests[
             reader.manifests.first + 1
@@ -224,7 +224,7 @@ def test_who_reads_a_lane_of_a_bucket_is_told_as_soon_as_its_removal_began(store
     reader = LaneReader(store, "sep")
     (store / "lanes/sep.removed").put(b"")
     (store / "lanes/sep/commits/5.json").unlink()
-    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made anew"):
+    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made again"):
         reader.manifests[5]
     assert problems_of(store) == []
 

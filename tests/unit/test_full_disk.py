@@ -87,7 +87,7 @@ def test_a_commit_goes_through_once_there_is_room(disk: FullDisk, tmp_path: Path
 def test_a_refusal_behind_the_records_name_is_settled_by_opening_the_log_again(
     disk: FullDisk, tmp_path: Path, step: str
 ) -> None:
-    with pytest.raises(StoreError, match="open the log again"):
+    with pytest.raises(StoreError, match="Open the log again"):
         write(tmp_path, disk, step)
     config = stream_config(str(tmp_path), ids="string")
     with LogWriter.open(tmp_path, log_header(config)) as writer:
@@ -117,6 +117,6 @@ def test_what_is_not_a_full_disk_is_an_error_at_once_and_a_stop_ends_the_wait() 
         waits.made(lambda: refuse(errno.EACCES))
     assert waits.reason is None
     with pytest.raises(
-        Failure, match=r"the disk of here has no room for a commit: .*No space left.*nothing is lost"
+        Failure, match=r"the disk of here has no room for a commit: .*No space left.*Nothing is lost"
     ):
         waits.made(lambda: refuse(errno.ENOSPC))

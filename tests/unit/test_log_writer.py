@@ -90,7 +90,7 @@ def test_a_second_writer_is_refused_until_the_first_closes(place: Place) -> None
     with pytest.raises(LaneBusyError, match="being written by one, so two cannot"):
         LogWriter.open(place, HEADER, writer_id="two")
     first.close()
-    with pytest.raises(StoreError, match="open the log again"):
+    with pytest.raises(StoreError, match="Open the log again"):
         first.commit(positions=at(1))
     LogWriter.open(place, HEADER, writer_id="two").close()
 
@@ -191,7 +191,7 @@ def test_a_record_of_unknown_fate_stops_the_writer_until_the_log_is_opened_again
     with pytest.raises(OSError, match="Input/output"):
         writer.commit(positions=at(4))
     monkeypatch.undo()
-    with pytest.raises(StoreError, match="open the log again"):
+    with pytest.raises(StoreError, match="Open the log again"):
         writer.commit(positions=at(5))
     writer.close()
     with LogWriter.open(tmp_path, HEADER) as again:

@@ -80,7 +80,7 @@ def test_negatives_of_other_data_or_another_split_are_refused_in_a_sentence(
     path = made[0]
     with pytest.raises(Failure, match=r"made for other data or another --split: .* event \d+ .* has no row"):
         judged(data, shares=(0.5, 0.2, 0.3), negatives=path)
-    with pytest.raises(Failure, match=r"was made for other data.*name a file that is not there"):
+    with pytest.raises(Failure, match=r"was made for other data.*Give a path that does not exist yet"):
         judged(write_events(tmp_path / "other.parquet", seed=5), negatives=path)
     table = pq.read_table(path)
     t = table["t"].to_pylist()

@@ -248,7 +248,7 @@ def test_the_writer_takes_no_offset_twice_and_leaves_none_out(tmp_path: Path) ->
         job.restart()
         with pytest.raises(StoreError, match=rf"at offset 2, .* begins at {begins}\. Start again"):
             job.writer.commit(begins={A: begins})
-        with pytest.raises(StoreError, match="open the log again"):
+        with pytest.raises(StoreError, match="Open the log again"):
             job.writer.commit(begins={A: 2})
         assert job.writer.last is not None and job.writer.last.n == 0
 

@@ -285,7 +285,7 @@ def test_more_ranks_than_snapshots_are_told(lane: LaneReader) -> None:
         begun_with(lane, "tgcn", Ranks(0, WINDOW + 2))
     (told,) = [line["event"] for line in lines if line["log_level"] == "warning"]
     assert "strategy snapshot has 7 ranks for a horizon of 5 snapshots, so 2 of them have none" in told
-    assert "start at most 5 ranks, or raise the key horizon" in told
+    assert "Start at most 5 ranks, or raise the key horizon" in told
 
 
 def test_a_mesh_that_cannot_be_is_refused(lane: LaneReader) -> None:

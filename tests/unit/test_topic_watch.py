@@ -61,7 +61,7 @@ def test_a_topic_made_again_is_noticed_when_the_first_looks_fail(
     watch._try()
     watch.close()
     assert isinstance(watch.lost, OffsetGapError)
-    assert "was deleted and made anew" in str(watch.lost)
+    assert "was deleted and made again" in str(watch.lost)
 
 
 def test_what_was_made_again_before_is_known_before_anything_is_read(answers: list[Any]) -> None:

@@ -50,7 +50,7 @@ def test_a_crash_while_writing_leaves_the_checkpoint_before(
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint"], ids=["empty", "noise"])
 def test_a_file_that_is_no_checkpoint_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
     (tmp_path / f"{3:016d}.pt").write_bytes(content)
-    with pytest.raises(Failure, match=rf"checkpoint {tmp_path}/0*3\.pt cannot be read .*remove it"):
+    with pytest.raises(Failure, match=rf"checkpoint {tmp_path}/0*3\.pt cannot be read .*Remove it"):
         Checkpoints(tmp_path, 1).newest()
 
 

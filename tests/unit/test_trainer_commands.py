@@ -119,7 +119,7 @@ def test_evaluate_takes_a_store_as_of_a_moment(tmp_path: Path) -> None:
     code, _, error = invoke("evaluate", "--config", file, "--data", str(tmp_path / "store"), "--as-of", "-5")
     assert (code, "has no events as of -5" in error) == (1, True)
     code, _, error = invoke("evaluate", "--config", file, "--data", event_file(tmp_path), "--as-of", "5")
-    assert (code, "--as-of is for a store's folder" in error) == (1, True)
+    assert (code, "--as-of needs a store's folder" in error) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -278,5 +278,5 @@ def test_splits_keep_equal_times_together() -> None:
     split = split_by_time(t, parse_shares("0.5,0.2,0.3"))
     parts = [t[part(t)].tolist() for part in (split.train, split.validate, split.test)]
     assert parts == [[0, 1, 1, 1, 2], [3, 3], [4, 5, 6]]
-    with pytest.raises(Failure, match="all 3 insert events have one time"):
+    with pytest.raises(Failure, match="all 3 insert events have the same time"):
         split_by_time(np.ones(3, np.int64), parse_shares("0.5,0.2,0.3"))

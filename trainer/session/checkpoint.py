@@ -60,7 +60,7 @@ class Checkpoints:
             settle(self.folder)  # whoever made it may have been killed before it was durable
         except OSError as error:
             raise Failure(
-                f"folder {self.folder} of checkpoints cannot be made: {error.strerror}; {otherwise}"
+                f"folder {self.folder} of checkpoints cannot be made: {error.strerror}. {otherwise.capitalize()}"
             ) from None
         until = time.monotonic() + LET_GO_S
         while True:

@@ -44,8 +44,8 @@ class FolderLock:
             holder = os.pread(self._descriptor, 256, 0).decode(errors="replace").strip() or "another writer"
             self._let_go()
             raise LaneBusyError(
-                f"{folder} is being {doing} by {holder}, so {writer_id} cannot do so too; "
-                f"stop the other process or {otherwise}"
+                f"{folder} is being {doing} by {holder}, so {writer_id} cannot do so too. "
+                f"Stop the other process or {otherwise}"
             ) from None
         except OSError:
             self._let_go()
