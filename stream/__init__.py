@@ -10,14 +10,14 @@ from stream.lazily import loaded
 
 if TYPE_CHECKING:
     from stream.kafka.replay_file import replay_file
-    from stream.partition_file import partition_file
+    from stream.offline import partition_file
     from stream.store.opened import open_store
 
 __all__ = ["open_store", "partition_file", "replay_file"]
 
 _HOMES = {
     "open_store": "stream.store.opened",
-    "partition_file": "stream.partition_file",
+    "partition_file": "stream.offline",
     "replay_file": "stream.kafka.replay_file",
 }
 

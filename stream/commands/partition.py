@@ -115,7 +115,7 @@ def partition(
 
     def body() -> None:
         from stream.commands.progress import Display
-        from stream.partition_file import partition_file
+        from stream.offline import partition_file
         from stream.store.places.place import place_of
 
         source = place_of(file)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from lane_stream import FEATURES, SECOND, lane, make_store
 from plain_reader import PlainLog
@@ -20,6 +22,7 @@ from stream.store.graph import read_graph
 from stream.store.log.reader import LogReader
 
 PAGE = Path(__file__).parents[2] / "docs" / "store-format.md"
+LIBRARY = PAGE.with_name("library.md")
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +201,15 @@ def test_the_data_frame_on_the_page_has_every_event(store, tmp_path, monkeypatch
     log = LogReader(store)
     assert len(found["events"]) == sum(log.events(snapshot.tau).num_rows for snapshot in log.snapshots) > 0
     assert {"src", "dst", "t"} <= set(found["events"].columns)
+
+
+def test_the_programs_on_the_page_of_the_library_run(store, tmp_path, monkeypatch, capsys):
+    programs = re.findall(r"^```python\n(.*?)```$", LIBRARY.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "store").symlink_to(store)
+    events = open_store(store).events()
+    inserts = events.filter(pc.equal(events["op"], 1)).select(["src", "dst", "t"])
+    pq.write_table(inserts, tmp_path / "events.parquet")
+    monkeypatch.chdir(tmp_path)
+    for program in programs:
+        exec(program, {})
+    assert (len(programs), len(capsys.readouterr().out.splitlines()) > 8) == (2, True)

@@ -1,27 +1,36 @@
 """What a user installs: the wheel, its metadata, and what the container image is made of."""
 
 import email
+import importlib.metadata
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lane_stream import lane, make_store
 from packaging.requirements import Requirement
+
+from stream import open_store
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
+def built(project: Path, folder: Path) -> zipfile.ZipFile:
     program = "import sys, hatchling.build; print(hatchling.build.build_wheel(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=ROOT, capture_output=True)
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=project, capture_output=True)
     (path,) = folder.glob("*.whl")
     return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return built(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +136,77 @@ def test_the_image_binds_metrics_to_all_addresses() -> None:
     text = (ROOT / "Dockerfile").read_text()
     for service in ("STREAM", "TRAINER"):
         assert f"FRESHET_{service}_METRICS__HOST=0.0.0.0" in text
+
+
+def project(file: Path) -> dict[str, Any]:
+    return tomllib.loads(file.read_text())["project"]
+
+
+def test_the_light_distribution_asks_for_a_part_of_what_the_whole_one_does() -> None:
+    whole, light = project(ROOT / "pyproject.toml"), project(ROOT / "deploy/store/pyproject.toml")
+    assert {*light["dependencies"], *light["optional-dependencies"]["bucket"]} <= set(whole["dependencies"])
+    for key in ("version", "requires-python", "license"):
+        assert light[key] == whole[key]
+
+
+READING = """
+import sys
+from stream import open_store
+store = open_store(sys.argv[1])
+window = store.window("distdy", 3)
+print(sum(len(graph.src) for graph in window), store.events().num_rows)
+for name in ("to_pandas", "to_networkx", "to_pyg", "to_dgl"):
+    try:
+        getattr(window, name)()
+    except ImportError as error:
+        print(error)
+try:
+    import torch
+except ModuleNotFoundError:
+    print("no torch")
+"""
+
+
+def test_the_light_distribution_alone_reads_a_store(tmp_path: Path) -> None:
+    """In an environment that has its wheel and what that asks for, and nothing else of ours."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (site,) = (tmp_path / "venv").glob("lib/*/site-packages")
+    (tmp_path / "wheel").mkdir()
+    with built(ROOT / "deploy/store", tmp_path / "wheel") as wheel:
+        assert not any(
+            name.startswith(("trainer/", "stream/kafka/", "stream/job/")) for name in wheel.namelist()
+        )
+        wheel.extractall(site)
+    for name in closure(project(ROOT / "deploy/store/pyproject.toml")["dependencies"]):
+        found = importlib.metadata.distribution(name)
+        for top in {
+            file.parts[0] for file in found.files or [] if file.parts[0] not in ("..", "__pycache__")
+        }:
+            (site / top).symlink_to(Path(str(found.locate_file(top))).resolve())
+    store = make_store(tmp_path / "store", lane("distdy"))
+    run = subprocess.run(
+        [tmp_path / "venv/bin/python", "-c", READING, store],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stderr
+    pairs, *missing, torch = run.stdout.splitlines()
+    window = open_store(store).window("distdy", 3)
+    assert pairs == f"{sum(len(graph.src) for graph in window)} {open_store(store).events().num_rows}"
+    asked_for = ["pandas", "networkx", "torch_geometric", "dgl"]
+    assert [sentence.rsplit(maxsplit=1)[-1] for sentence in missing] == asked_for
+    assert torch == "no torch"
+
+
+def closure(lines: list[str]) -> set[str]:
+    """Names of all distributions that these need here."""
+    found: set[str] = set()
+    while lines:
+        wanted = Requirement(lines[0])
+        lines = lines[1:]
+        if wanted.name not in found and (wanted.marker is None or wanted.marker.evaluate({"extra": ""})):
+            found.add(wanted.name)
+            lines = [*lines, *(importlib.metadata.requires(wanted.name) or [])]
+    return found
