@@ -6,7 +6,8 @@ computing, the latency, and the most bytes that a rank sends over the bandwidth.
 when the snapshot is sealed, *first* the first pass over it, *later* a second one. *Share* is a later pass over the larger one
 of computing and sending, summed apart.
 
-The model has DistDy's settings (section 5.1): two layers, fan-outs 5 and 10, width 128, a window of 4, batches of 1,024.
+The model has DistDy's settings (section 5.1): by default two layers, fan-outs 5 and 10, width 128, a window of 4, and batches
+of 1,024.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from stream.synthetic.table2 import INTERVAL_S
 from trainer.session.session import Session
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-RANKS, WINDOW, SHRINK = 4, 4, 50
+RANKS, SHRINK = 4, 50
 NETWORKS = {"1 Gb/s": FakeLink(1e-4, 1e9 / 8), "50 Gb/s": FakeLink(1e-5, 50e9 / 8)}
 LANES: list[tuple[str, dict[str, Any]]] = [
     ("hash", {}),
@@ -94,13 +95,14 @@ def seconds(of_ranks: list[list[Collective]], network: FakeLink) -> tuple[float,
     return computed, sent
 
 
-def learned(folder: Path, name: str, fetch: str, ranks: ThreadRanks) -> list[list[Collective]]:
+def learned(folder: Path, name: str, given: argparse.Namespace, ranks: ThreadRanks) -> list[list[Collective]]:
     """What a rank did when the newest snapshot was sealed, in a first pass over it and in a second one."""
     lane, trace = LaneReader(folder, name), Trace(ranks)
     config = TrainerConfig.model_validate(
         {
-            "lane": name, "strategy": "vertex", "model": "sage-linear", "model_params": {"hidden": 128},
-            "window": WINDOW, "strategy_params": {"fetch": fetch}, "optimisation": {"batch_size": 1_024},
+            "lane": name, "strategy": "vertex", "strategy_params": {"fetch": given.fetch}, "window": given.window,
+            "model": given.model, "model_params": {"hidden": 128, "fanouts": given.fanouts},
+            "optimisation": {"batch_size": 1_024},
         }
     )  # fmt: skip
     session = Session(config, lane, ranks)
@@ -116,10 +118,10 @@ def learned(folder: Path, name: str, fetch: str, ranks: ThreadRanks) -> list[lis
     return parts
 
 
-def events_of(stream: str, folder: Path) -> EventFile | None:
+def events_of(stream: str, folder: Path, window: int) -> EventFile | None:
     if stream in ("uni10k", "ex10k"):
         graph = PAPER_GRAPHS[stream.replace("10k", "500k")]
-        sizes = {"nodes": graph.nodes // SHRINK, "edges": graph.edges // SHRINK, "snapshots": WINDOW + 2}
+        sizes = {"nodes": graph.nodes // SHRINK, "edges": graph.edges // SHRINK, "snapshots": window + 2}
         write_events(
             folder / "events.parquet", paper_snapshots(replace(graph, **sizes)), interval_s=INTERVAL_S
         )
@@ -128,8 +130,10 @@ def events_of(stream: str, folder: Path) -> EventFile | None:
     return read_events(file) if file.exists() else None
 
 
-def table(stream: str, fetch: str, chosen: list[str]) -> None:
-    print(f"\n{stream}, fetch: {fetch}; {RANKS} ranks\n")
+def table(stream: str, given: argparse.Namespace) -> None:
+    print(
+        f"\n{stream}, {given.model} {given.fanouts}, w = {given.window}, fetch: {given.fetch}; {RANKS} ranks\n"
+    )
     print(
         "| lane | MB sealed | first | later |"
         + "".join(f" s at {name}: sealed | first | later | share |" for name in NETWORKS)
@@ -137,20 +141,20 @@ def table(stream: str, fetch: str, chosen: list[str]) -> None:
     print("|---" * (4 + 4 * len(NETWORKS)) + "|", flush=True)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        file = events_of(stream, folder)
+        file = events_of(stream, folder, given.window)
         if file is None:
             print(f"{stream}: no ../shared/data here", file=sys.stderr)
             return
         interval_us = INTERVAL_S * US_PER_S if stream.endswith("10k") else span_us(file) // 40
         lanes = [
-            Lane(name=name, algorithm=name, parts=RANKS, params=params, window=WINDOW)
+            Lane(name=name, algorithm=name, parts=RANKS, params=params, window=given.window)
             for name, params in LANES
-            if not chosen or name in chosen
+            if not given.only or name in given.only
         ]
         build_store(file, folder / "store", interval_us=interval_us, lanes=lanes)
         for lane in lanes:
             found = side_by_side(
-                RANKS, lambda ranks, name=lane.name: learned(folder / "store", name, fetch, ranks)
+                RANKS, lambda ranks, name=lane.name: learned(folder / "store", name, given, ranks)
             )
             passes = [list(each) for each in zip(*found, strict=True)]
             sent = [sum(each.sent_bytes for rank in ranks for each in rank) / 1e6 for ranks in passes]
@@ -176,10 +180,13 @@ def main() -> None:
     )
     parser.add_argument("--fetch", choices=["halo", "owner"], default="halo")
     parser.add_argument("--only", nargs="*", default=[], help="lanes, such as distdy")
+    parser.add_argument("--model", choices=["sage-linear", "dysat"], default="sage-linear")
+    parser.add_argument("--fanouts", type=int, nargs="+", default=[5, 10])
+    parser.add_argument("--window", type=int, default=4)
     given = parser.parse_args()
     torch.set_num_threads(1)
     for stream in given.streams:
-        table(stream, given.fetch, given.only)
+        table(stream, given)
 
 
 if __name__ == "__main__":
