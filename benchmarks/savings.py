@@ -8,6 +8,7 @@ import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +23,12 @@ SIZES = (10, 20, 50, 100)
 DENSITIES = ("sparse", "mid", "dense")
 CHANGES = (0.1, 0.3, 0.7)
 """Of edges and of features alike."""
-OTHER_LANES = ({"algorithm": "distdy"}, {"algorithm": "distdy", "params": {"move_cost": 2.0}})
-"""Where 30 % changed; the smallest graph by ``ldg``, too."""
+LANES: tuple[dict[str, Any], ...] = (
+    {"algorithm": "hash"},
+    {"algorithm": "distdy", "params": {"move_cost": 2.0}},
+)
+MORE_LANES: tuple[dict[str, Any], ...] = ({"algorithm": "distdy"}, {"algorithm": "ldg"})
+"""Where 30 % changed; ``ldg`` of the smallest graph only."""
 FEATURE_CHANGES = (0.1, 0.7)
 """Of the 10k-sparse graph with 30 % of its edges replaced, as the paper's figure 9(a) has it."""
 REAL = [
@@ -36,7 +41,9 @@ REAL = [
 WORDS = 128
 
 
-def show(name: str, found: dict[str, float]) -> None:
+def show(stream: str, lane: dict[str, Any], found: dict[str, Any]) -> None:
+    params = " ".join(f"{key} {value:g}" for key, value in lane.get("params", {}).items())
+    name = f"{stream}, {lane['algorithm']} {params}".rstrip()
     shares = " | ".join(
         f"{100 * found[key]:.1f}" for key in ("saving", "feature_saving", "edge_saving", "disk_saving")
     )
@@ -52,13 +59,10 @@ def synthetic(folder: Path, sizes: list[int]) -> None:
                 file = folder / f"{graph}-{change}.parquet"
                 tables = paper_snapshots(replace(PAPER_GRAPHS[graph], snapshots=5), change=change)
                 pq.write_table(pa.concat_tables(list(tables), promote_options="default"), file)
-                lanes = [{"algorithm": "hash"}, *(OTHER_LANES if change == 0.3 else ())]
-                for lane in (
-                    [*lanes, {"algorithm": "ldg"}] if (graph, change) == ("10k-sparse", 0.3) else lanes
-                ):
+                lanes = (*LANES, *MORE_LANES) if change == 0.3 else LANES
+                for lane in lanes if graph == "10k-sparse" else lanes[:3]:
                     found = measure(read_events(file), parts=4, snapshots=5, window=5, segments=4, **lane)
-                    named = " ".join(f"{key} {value:g}" for key, value in lane.get("params", {}).items())
-                    show(f"{graph}, {100 * change:.0f} %, {lane['algorithm']} {named}".rstrip(), found)
+                    show(f"{graph}, {100 * change:.0f} %", lane, found)
                 file.unlink()
     if SIZES[0] not in sizes:
         return
@@ -66,10 +70,18 @@ def synthetic(folder: Path, sizes: list[int]) -> None:
     tables = paper_snapshots(replace(PAPER_GRAPHS["10k-sparse"], snapshots=5), features=0)
     pq.write_table(pa.concat_tables(list(tables), promote_options="default"), bare)
     for change in FEATURE_CHANGES:
-        found = measure(
-            read_events(bare), algorithm="hash", parts=4, snapshots=5, window=5, segments=4, features=128, change=change
-        )  # fmt: skip
-        show(f"10k-sparse, {100 * change:.0f} % of features, hash", found)
+        for lane in LANES:
+            found = measure(
+                read_events(bare),
+                parts=4,
+                snapshots=5,
+                window=5,
+                segments=4,
+                features=128,
+                change=change,
+                **lane,
+            )
+            show(f"10k-sparse, {100 * change:.0f} % of features", lane, found)
 
 
 def real(folder: Path) -> None:
@@ -79,10 +91,11 @@ def real(folder: Path) -> None:
             continue
         file = folder / f"{name}.parquet"
         pq.write_table(with_words(pq.read_table(DATA / f"{name}.parquet"), snapshots), file)
-        found = measure(
-            read_events(file), algorithm="hash", parts=4, snapshots=snapshots, window=snapshots, segments=32
-        )
-        show(f"{name}, {snapshots} snapshots", found)
+        for lane in LANES:
+            found = measure(
+                read_events(file), parts=4, snapshots=snapshots, window=snapshots, segments=32, **lane
+            )
+            show(f"{name}, {snapshots} snapshots", lane, found)
 
 
 def with_words(events: pa.Table, snapshots: int) -> pa.Table:

@@ -67,6 +67,22 @@ ALGORITHMS: list[tuple[str, str, dict[str, Any]]] = [
     ("hypergraph", "metis", {}),
 ]
 
+EVEN = 1.05
+"""Nodes a part over the mean, for all rows of the curve: what ``byte-lp`` keeps to."""
+CURVE: list[tuple[str, str, dict[str, Any]]] = [
+    ("hash", "hash", {}),
+    ("metis-layer, keep_names", "metis-layer", {"keep_names": True}),
+    *(
+        (f"distdy, move_cost {cost:g}", "distdy", {"move_cost": cost, "max_imbalance": EVEN})
+        for cost in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+    ),
+    *(
+        (f"byte-lp, move_cost {cost:g}", "byte-lp", {"refresh": None, "move_cost": cost})
+        for cost in (0.0, 0.3, 1.0, 4.0, 8.0, 24.0)
+    ),
+]
+"""What cuts and moves are had for the price of a move: ``--curve``."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
@@ -308,10 +324,11 @@ def main() -> None:
     parser.add_argument("streams", nargs="*", help=", ".join(STREAMS))
     parser.add_argument("--parts", type=int, default=PARTS)
     parser.add_argument("--only", nargs="*", help="rows of the table, such as byte-lp")
+    parser.add_argument("--curve", action="store_true", help="rows by the price of a move")
     args = parser.parse_args()
     if unknown := set(args.streams) - set(STREAMS):
         parser.error(f"unknown stream {unknown.pop()}; expected some of {', '.join(STREAMS)}")
-    chosen = [row for row in ALGORITHMS if not args.only or row[0] in args.only]
+    chosen = [row for row in (CURVE if args.curve else ALGORITHMS) if not args.only or row[0] in args.only]
     small = dataclasses.replace(PAPER_GRAPHS["10k-sparse"], nodes=300, edges=900)
     for name, algorithm, params in chosen:  # compiles the kernels
         if name != "hypergraph":

@@ -21,6 +21,7 @@ from trainer_streams import SECOND, make_lane, meetings
 
 from schemas.config import Lane
 from schemas.events import event_schema
+from stream.partition.vertex.quality import foreign_parts
 from stream.service.failure import Failure
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
@@ -143,6 +144,34 @@ def test_with_the_halo_complete_a_pass_sends_gradients_only(tmp_path: Path) -> N
     for first, *others in side_by_side(2, sent):
         assert {"edges", "gradients"} <= first
         assert others == [{"gradients", "control"}] * 2
+
+
+@settings(max_examples=5)
+@given(streams)
+def test_every_row_is_fetched_once_by_each_rank_that_has_a_neighbour(stream: Any) -> None:
+    """With one hop and all neighbours, where all nodes stay: what all ranks fetch is Σ λ over snapshots."""
+    ring = [(1, node, (node + 1) % 10) for node in range(10)]
+    stream = [ring, *([row for row in snapshot if row[0] == 1] + ring[:1] for snapshot in stream)]
+    with tempfile.TemporaryDirectory() as folder:
+        lane, size = lane_of(folder, stream, "hash"), 3
+
+        def fetched(ranks: Ranks) -> list[int]:
+            params = {"hidden": 8, "signature": 8, "fanouts": [None]}
+            more = {"strategy_params": {"fetch": "halo"}, "model_params": params}
+            session = begun(lane, "vertex", "sage-linear", ranks, torch.float64, 0.01, **more)
+            found = []
+            for manifest in lane.manifests:
+                session.advance(manifest)
+                found.append(session.strategy._inputs.cache.counts["miss"])
+            return found
+
+        whole, expected = WindowView(lane, 1), [0]
+        for manifest in lane.manifests:
+            whole.advance(manifest)
+            graph, home = whole.csr(manifest.tau).rows, whole.owner(manifest.tau) % size
+            expected.append(expected[-1] + int(foreign_parts(graph, home.astype(np.int32), size)))
+        of_all = np.sum(side_by_side(size, fetched), axis=0)
+        assert of_all.tolist() == expected[:-1]  # the newest snapshot is what is predicted
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2])

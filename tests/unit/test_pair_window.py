@@ -5,6 +5,7 @@ import pytest
 
 from stream.snapshots.pairs import pair_keys
 from stream.store.window.pairs import PairWindow
+from stream.store.window.row_sets import RowSet
 
 
 @pytest.mark.parametrize("window", [1, 3, 7])
@@ -49,6 +50,48 @@ def test_a_list_of_all_pairs_changes_copies_and_weights_at_once():
     none = np.array([1, 2])  # one of each copy goes: of pair 1 one is left
     pairs.append(2, np.full(2, -1, np.int8), pair_keys(none, none), np.zeros(2, np.float32))
     assert pairs.at(2)[0].tolist() == pair_keys(np.arange(2), np.arange(2)).tolist()
+
+
+@pytest.mark.parametrize("a_snapshot", [5, 400])
+def test_few_and_many_changes_of_a_large_table_are_read_as_they_were(a_snapshot):
+    """Rows that go are numbers where they are few and bits where they are many; both survive the folding of older ones."""
+    rng, n, window = np.random.default_rng(0), 1_000, 3
+    pairs, live, history, changed = PairWindow(), {}, {}, {}
+    for sequence in range(30):
+        rows = {}
+        for pair in rng.choice(n, n // 2 if sequence == 0 else a_snapshot, replace=False).tolist():
+            kind = (1 if pair not in live else int(rng.choice([-1, 0]))) if sequence else 1
+            rows[pair] = (kind, float(rng.integers(1, 4)))
+            if kind < 0:
+                del live[pair]
+            else:
+                live[pair] = rows[pair][1]
+        key = np.array(list(rows))
+        op, weight = (np.array(column) for column in zip(*rows.values(), strict=True))
+        pairs.append(sequence, op.astype(np.int8), pair_keys(key, key), weight.astype(np.float32))
+        pairs.fold(sequence - window + 1)
+        history[sequence], changed[sequence] = dict(live), sorted(rows)
+        for then in range(max(0, sequence - window + 1), sequence + 1):
+            expected = np.array(sorted(history[then]))
+            keys, found = pairs.at(then)
+            assert keys.tolist() == pair_keys(expected, expected).tolist()
+            assert found.tolist() == [history[then][pair] for pair in expected.tolist()]
+            if then > sequence - window + 1:
+                touched = np.array(changed[then])
+                assert pairs.changed(then).tolist() == pair_keys(touched, touched).tolist()
+
+
+@pytest.mark.parametrize("count", [0, 3, 31, 32, 500, 1_000])
+def test_a_set_of_rows_is_the_same_in_either_form_and_takes_the_fewer_bytes(count):
+    rows = np.random.default_rng(count).permutation(1_000)[:count]
+    held = RowSet.of(rows, 1_000)
+    assert held.rows().tolist() == sorted(rows.tolist())
+    assert held.nbytes == min(4 * count, 125)
+    flags, bits = np.zeros(1_003, np.bool_), np.zeros(126, np.uint8)
+    held.mark(flags)
+    held.mark_bits(bits)
+    assert np.flatnonzero(flags).tolist() == sorted(rows.tolist())
+    assert np.unpackbits(bits, bitorder="little")[:1_003].tolist() == flags.tolist()
 
 
 def test_changes_that_left_the_window_are_folded_once_they_are_worth_it():

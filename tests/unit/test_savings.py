@@ -39,6 +39,11 @@ def test_the_papers_savings_are_reached_where_nodes_stay():
         assert run(paper_file(2_000, 6_000, change, 128))["saving"] >= least
 
 
+def test_pairs_alone_save_what_the_paper_publishes():
+    """DistDy, figure 9(b): 39.9 to 50.4 % at its ratios of edges that change."""
+    assert run(paper_file(2_000, 6_000, 0.3, 0))["edge_saving"] >= 0.504
+
+
 def test_full_bytes_are_every_snapshot_of_the_window_whole():
     found = run(paper_file(500, 1_500, 0.002, 8), parts=1)
     assert found["full_bytes"] == pytest.approx(
