@@ -95,3 +95,16 @@ def test_products_of_sketches_count_walks_in_expectation() -> None:
     assert mean[0, places[1, 1]] == pytest.approx(1, abs=0.1)
     assert mean[1, places[1, 0]] == pytest.approx(1, abs=0.1)
     assert mean[0, places[1, 0]] == pytest.approx(0, abs=0.1)  # noise that is cut at 0
+
+
+def test_sketches_that_several_ranks_have_parts_of_are_those_of_one() -> None:
+    columns, sketches = happenings(50), WalkSketches(3)
+    sketches.reserve(NODES)
+    sketches.add(columns.src, columns.dst, columns.t)
+    rows, mine = np.arange(NODES), np.arange(NODES) % 2 == 0
+    tables = [sketches.packed(np.where(here, rows, -1)) for here in (mine, ~mine)]
+    together = sketches.unpacked(tables[0] + tables[1])
+    np.testing.assert_array_equal(together.sketch, sketches.sketch)
+    np.testing.assert_array_equal(together.time_us, sketches.time_us)
+    (missing,) = sketches.unpacked(sketches.packed(np.array([-1]))).sketch
+    assert (missing == 0).all()

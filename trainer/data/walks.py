@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from stream.arrays.kinds import Float32, Float64, Int64
+from stream.arrays.kinds import Float32, Float64, Int32, Int64
 from trainer.data.neighbours import mix64
 
 SCALES_S: tuple[float, ...] = (6 * 3600.0, 14 * 86_400.0)
@@ -76,6 +76,23 @@ class WalkSketches:
         out = np.empty((len(src), walk_width()), np.float32)
         _features((self.sketch, self.time_us), (src, dst, time_us), at, np.array(SCALES_S), self._seed, out)
         return out
+
+    def packed(self, rows: Int64) -> Int32:
+        """Sketches and times of rows int64 (n,) as one table (n, …) of the bits of both, zeros where a row is −1.
+
+        So they cross in one exchange, and sums over ranks of which one has a row are that row.
+        """
+        there, width = rows >= 0, int(np.prod(self.sketch.shape[1:]))
+        table = np.zeros((len(rows), width + 2), np.int32)
+        table[there, :width] = self.sketch[rows[there]].reshape(-1, width).view(np.int32)
+        table[there, width:] = self.time_us[rows[there], None].view(np.int32)
+        return table
+
+    def unpacked(self, table: Int32) -> "WalkSketches":
+        """Sketches of the same nodes' signatures in the rows of a table that ``packed`` made, maybe on another rank."""
+        sketch = np.ascontiguousarray(table[:, :-2]).view(np.float32)
+        time_us = np.ascontiguousarray(table[:, -2:]).view(np.int64)[:, 0]
+        return self.of(sketch.reshape(-1, *self.sketch.shape[1:]), time_us)
 
     def of(self, sketch: Float32, time_us: Int64) -> "WalkSketches":
         """Sketches of the same nodes' signatures in other tables, which are changed in place."""

@@ -1,6 +1,6 @@
 """Numbers that are none: where they are found, and how all ranks agree on leaving a step out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -8,14 +8,20 @@ from torch import Tensor, nn
 
 
 def is_sound(state: Any) -> bool:
-    """Whether all floating-point tensors of nested dictionaries and lists are finite."""
+    """Whether all floating-point tensors of nested dictionaries and lists are finite; asked of each device once."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for each in _tensors(state):
+        if each.is_floating_point():
+            by_device.setdefault(each.device, []).append(each.reshape(-1))
+    return all(bool(torch.isfinite(torch.cat(parts)).all()) for parts in by_device.values())
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
     if isinstance(state, Tensor):
-        return not state.is_floating_point() or bool(torch.isfinite(state).all())
-    if isinstance(state, dict):
-        return all(is_sound(value) for value in state.values())
-    if isinstance(state, list | tuple):
-        return all(is_sound(value) for value in state)
-    return True
+        yield state
+    elif isinstance(state, dict | list | tuple):
+        for value in state.values() if isinstance(state, dict) else state:
+            yield from _tensors(value)
 
 
 def copied(state: Any) -> Any:

@@ -102,14 +102,7 @@ class ShardedStream(MemoryStream):
         nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
         request = Request(nodes, self._groups.owners(nodes), self._ranks)
         rows = self.mailbox.rows_of(request.asked)
-        held = rows >= 0
-        sketch = np.zeros((len(rows), *walks.sketch.shape[1:]), np.float32)
-        sketch_us = np.zeros(len(rows), np.int64)
-        sketch[held], sketch_us[held] = walks.sketch[rows[held]], walks.time_us[rows[held]]
-        fetched = walks.of(
-            request.answer_array(sketch, "walks"),
-            request.answer_array(sketch_us, "walks"),
-        )
+        fetched = walks.unpacked(request.answer_array(walks.packed(rows), "walks"))
         at_src, at_dst = np.split(place, 2)
         born = self._feed.born
         features = fetched.features(born(src), born(dst), time_us, (at_src, at_dst))
@@ -161,13 +154,9 @@ class ShardedStream(MemoryStream):
         walks = self.mailbox.walks
         assert walks is not None
         rows = self.mailbox.rows_of(nodes)
-        sketch = np.zeros((len(mine), *walks.sketch.shape[1:]), np.float32)
-        sketch_us = np.zeros(len(mine), np.int64)
-        sketch[mine], sketch_us[mine] = walks.sketch[rows], walks.time_us[rows]
-        everyones = walks.of(
-            self._ranks.sum_array(sketch, "walks"),
-            self._ranks.sum_array(sketch_us, "walks"),
-        )
+        here = np.full(len(mine), -1, np.int64)
+        here[mine] = rows
+        everyones = walks.unpacked(self._ranks.sum_array(walks.packed(here), "walks"))
         everyones.add(self._feed.born(src), self._feed.born(dst), time_us, places)
         walks.sketch[rows], walks.time_us[rows] = everyones.sketch[mine], everyones.time_us[mine]
 
