@@ -32,7 +32,7 @@ from schemas.store import CommitRecord
 from stream.cluster.current import announce, withdraw
 from stream.cluster.job import ClusterJob
 from stream.cluster.plan import Plan
-from stream.cluster.stages import KeyedDecodeFn, ReadPartition
+from stream.cluster.stages import InWorker, ReadPartition
 from stream.cluster.submission import options
 from stream.commands.run import calm_collector, quiet_beam
 from stream.decode.decoder import Decoder
@@ -40,6 +40,7 @@ from stream.job.loop import StreamJob
 from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
+from stream.stages import DecodeFn
 from stream.store.files.data import read_record
 from stream.store.log.commits import numbers
 from stream.store.log.layout import commit_name, log_folder
@@ -53,11 +54,10 @@ class Meter(beam.DoFn):  # type: ignore[misc]  # Beam has no types
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def process(self, element: tuple[str, MicroBatch]) -> Iterator[None]:
-        _, batch = element
-        if batch.events.num_rows:
+    def process(self, element: MicroBatch) -> Iterator[None]:
+        if element.events.num_rows:
             with (Path(self._folder) / f"{os.getpid()}-{threading.get_ident()}").open("a") as notes:
-                notes.write(f"{time.time()} {batch.events.num_rows}\n")
+                notes.write(f"{time.time()} {element.events.num_rows}\n")
         return iter(())
 
 
@@ -144,8 +144,8 @@ def read_there(config: StreamConfig, events: int, meter: type[Meter]) -> float:
         _ = (
             pipeline
             | beam.Create(plan.starts)
-            | beam.ParDo(ReadPartition(plan))
-            | beam.ParDo(KeyedDecodeFn(plan, config.graph)).with_output_types(tuple[str, MicroBatch])
+            | beam.ParDo(ReadPartition(InWorker(plan)))
+            | beam.ParDo(DecodeFn(InWorker(plan))).with_output_types(MicroBatch)
             | beam.ParDo(meter(folder))
         )
         result = pipeline.run()

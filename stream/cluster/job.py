@@ -15,7 +15,8 @@ from stream.cluster.submission import Submission
 from stream.cluster.totals import LogTotals
 from stream.held import hold, release
 from stream.job.backfill import require_takeover
-from stream.job.loop import Ran, StreamJob
+from stream.job.loop import StreamJob
+from stream.job.ran import Ran
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.reader import PartitionReader, Start
 from stream.metrics import StreamMetrics

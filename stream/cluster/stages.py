@@ -7,7 +7,8 @@ GroupByKey waits for windows and a Reshuffle spreads what belongs together.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
@@ -20,6 +21,7 @@ from stream.cluster.worker import Worker, acquire, release
 from stream.kafka.reader import Start
 from stream.kafka.source import FROM_START
 from stream.microbatch import MicroBatch, RawBatch
+from stream.stages import AppendFn, DecodeFn, StageFn, WakeFn
 
 TURN_S = 0.5
 """How long a topic partition is read before others that share its place have their turn."""
@@ -27,34 +29,29 @@ TURN_S = 0.5
 _PLACED_BY_KEY = beam.DoFn.StateParam(ReadModifyWriteStateSpec("unused", VarIntCoder()))
 
 
-class _Stage(beam.DoFn):  # type: ignore[misc]  # Beam has no types
-    """Has the process's worker from set-up to tear-down."""
+@dataclass(frozen=True, slots=True)
+class InWorker:
+    """The stages are the worker of the process, opened from the plan."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._worker: Worker | None = None
+    plan: Plan
 
-    def setup(self) -> None:
-        self._worker = acquire(self._plan)
+    def acquire(self) -> Worker:
+        """See ``Where.acquire``."""
+        return acquire(self.plan)
 
-    def teardown(self) -> None:
-        if self._worker is not None:
-            self._worker = None
-            release(self._plan)
-
-    def worker(self) -> Worker:
-        """The process's worker; no property, for Beam looks at all attributes of a function that is not set up."""
-        assert self._worker is not None
-        return self._worker
+    def release(self) -> None:
+        """See ``Where.release``."""
+        release(self.plan)
 
 
-class ReadPartition(_Stage):
+class ReadPartition(StageFn):
     """Reads the topic partition that an element names until its job is no longer the one that reads for the store."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: Start, tracker: Any = FROM_START) -> Iterator[RawBatch]:
         """Polls of one topic partition for a turn, empty ones included."""
-        worker = self.worker()
+        worker = self.stages()
+        assert isinstance(worker, Worker)
         claimed = tracker.current_restriction().start
         turn_ends_s = time.monotonic() + TURN_S
         with worker.readers.lent(element, claimed) as reader:
@@ -72,57 +69,36 @@ class ReadPartition(_Stage):
         tracker.try_claim(None)
 
 
-class KeyedDecodeFn(_Stage):
-    """Polls to micro-batches, keyed by graph."""
+class KeyedAppendFn(AppendFn):
+    """``AppendFn`` where the key says."""
 
-    def __init__(self, plan: Plan, graph: str) -> None:
-        super().__init__(plan)
-        self._graph = graph
-
-    def process(self, element: RawBatch) -> Iterable[tuple[str, MicroBatch]]:
-        """Validate one poll."""
-        for batch in self.worker().decode(element):
-            yield self._graph, batch
-
-
-class KeyedAppendFn(_Stage):
-    """Micro-batches to the log; emits every τ that a commit sealed, for each lane."""
-
-    def __init__(self, plan: Plan, lanes: tuple[str, ...]) -> None:
-        super().__init__(plan)
-        self._lanes = lanes
-
-    def process(
+    def process(  # type: ignore[override]  # the state is for the runner
         self, element: tuple[str, MicroBatch], unused: Any = _PLACED_BY_KEY
     ) -> Iterator[tuple[str, int]]:
         """Append one micro-batch."""
-        _, batch = element
-        for tau in self.worker().write(batch):
-            for lane in self._lanes:
-                yield lane, tau
+        return super().process(element[1])
 
 
-class KeyedWakeFn(_Stage):
-    """Sealed snapshots to a lane, which follows the log on a thread of its own."""
+class KeyedWakeFn(WakeFn):
+    """``WakeFn`` where the key says."""
 
     def process(self, element: tuple[str, int], unused: Any = _PLACED_BY_KEY) -> Iterator[None]:
         """Wake the lane."""
-        lane, _ = element
-        self.worker().follow(lane)
-        return iter(())
+        return super().process(element)
 
 
 def build(pipeline: beam.Pipeline, plan: Plan) -> None:
     """The pipeline of ``stream.pipeline``, with its stages in processes of their own."""
     config = plan.config()
-    lanes = tuple(lane.name for lane in config.lanes)
+    lanes, where = tuple(lane.name for lane in config.lanes), InWorker(plan)
     read = (
         pipeline
         | "TopicPartitions" >> beam.Create(plan.starts)
-        | "ReadFromKafka" >> beam.ParDo(ReadPartition(plan))
-        | "Decode" >> beam.ParDo(KeyedDecodeFn(plan, config.graph)).with_output_types(tuple[str, MicroBatch])
+        | "ReadFromKafka" >> beam.ParDo(ReadPartition(where))
+        | "Decode" >> beam.ParDo(DecodeFn(where)).with_output_types(MicroBatch)
+        | "OneWriter" >> beam.WithKeys(config.graph).with_output_types(tuple[str, MicroBatch])
     )
-    sealed = read | "SnapshotSink" >> beam.ParDo(KeyedAppendFn(plan, lanes)).with_output_types(
+    sealed = read | "SnapshotSink" >> beam.ParDo(KeyedAppendFn(where, lanes)).with_output_types(
         tuple[str, int]
     )
-    _ = sealed | "LaneSink" >> beam.ParDo(KeyedWakeFn(plan))
+    _ = sealed | "LaneSink" >> beam.ParDo(KeyedWakeFn(where))

@@ -27,7 +27,8 @@ from stream.service.output import Debug, Json, finish, note, print_json, print_t
 if TYPE_CHECKING:
     from stream.cluster.job import ClusterJob
     from stream.cluster.totals import LogTotals
-    from stream.job.loop import Ran, StreamJob
+    from stream.job.loop import StreamJob
+    from stream.job.ran import Ran
     from stream.metrics import StreamMetrics, Totals
 
 _log = structlog.get_logger()

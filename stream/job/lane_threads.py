@@ -1,11 +1,12 @@
 """Lanes at work: one thread each follows the log, so that lanes run side by side and heal by themselves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 from schemas.config import Lane
 from schemas.store import LaneManifest
 from stream.background import Background
+from stream.service.failure import Failure
 from stream.store.lane.index import LaneTotals
 from stream.store.lane.writer import LaneWriter
 from stream.store.places.place import Place
@@ -100,3 +101,18 @@ class LaneThread:
     def _show(self, lag: int) -> None:
         self.lag = lag
         self._observer.lane_lag(self.name, lag)
+
+
+def bring_up_to_date(lanes: Sequence[LaneThread], stop: Callable[[], bool]) -> None:
+    """Bring all lanes to the end of the log, unless the job is told to stop.
+
+    Raises:
+        Failure: One cannot be brought there.
+    """
+    for lane in lanes:
+        lane.wake()  # all at once, then wait for each
+    for lane in lanes:
+        lane.bring_up_to_date(stop)
+    failed = [f"lane {lane.name} is not up to date: {lane.error}" for lane in lanes if lane.error]
+    if failed:
+        raise Failure(f"{'; '.join(failed)}. The log is complete. Start again to resume")

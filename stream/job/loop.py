@@ -2,29 +2,27 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from schemas.config import Lane, StreamConfig
+from schemas.config import StreamConfig
 from stream.held import hold, release
 from stream.job.backfill import require_takeover
+from stream.job.connecting import Connecting
 from stream.job.decoding import Decoding
 from stream.job.fit import require_fit
-from stream.job.lane_threads import LaneThread
+from stream.job.lane_threads import LaneThread, bring_up_to_date
 from stream.job.open_log import OpenLog
+from stream.job.ran import Busy, Ran
 from stream.job.room import RoomForCommits
 from stream.job.standby import Standby, StoppedEarly
-from stream.kafka.answers import Answers
 from stream.kafka.broker_clock import BrokerClock
-from stream.kafka.client import NoBrokerError
 from stream.kafka.discovery import TopicWatch
 from stream.kafka.present import Present
-from stream.kafka.reader import ASK_S, PartitionReader
+from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, RawBatch
 from stream.pipeline import HeldStages, run_locally
-from stream.service.failure import Failure
 from stream.service.full_disk import room_to_begin
 from stream.service.heartbeat import beat
 from stream.service.memory import give_back_memory
@@ -39,28 +37,6 @@ DRAIN_S = 30.0
 
 STOP_DRAIN_S = 2.0
 """The same after SIGTERM."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What a run did: events and snapshots that it made durable.
-
-    Attributes:
-        seconds: From the first poll to the last commit, without the idle tail.
-        idle: Whether it ended because nothing more came; else it was told to stop.
-    """
-
-    snapshots: int
-    events: int
-    refused: int
-    late: int
-    seconds: float
-    idle: bool
-
-    @property
-    def events_per_s(self) -> float:
-        """Events in the log a second."""
-        return self.events / self.seconds if self.seconds > 0 else 0.0
 
 
 class StreamJob:
@@ -103,15 +79,11 @@ class StreamJob:
         self._lanes: list[LaneThread] = []
         self._log: OpenLog
         self._topics: TopicWatch
-        self._answers: Answers | None = None  # of a reader that is being made
         self._stopping = self._idle = False
-        self._waiting = True  # for the log, lanes or brokers: nothing is being read
-        self._begun = False
+        self._connecting = Connecting(config, lambda: self._stopping, metrics.skipped)
+        self._busy = Busy()
         self._failure: Exception | None = None
         self._last_round_s: float | None = None
-        self._first_poll_s: float | None = None
-        self._busy_until_s: float | None = None  # when the last message was taken in
-        self._late_commits_s = 0.0  # commits since then, the idle time between them left out
 
     def stop(self) -> None:
         """Ask the job to end: what was read is committed first. Safe in a signal handler."""
@@ -128,7 +100,7 @@ class StreamJob:
         """
         again = self._stopping
         self.stop()
-        if self._waiting and not again:
+        if self._connecting.waits and not again:
             raise StoppedEarly
 
     def not_ready(self) -> str | None:
@@ -140,8 +112,7 @@ class StreamJob:
         if self._last_round_s is None:
             return "starting"
         reader = self._reader
-        answers = reader.answers if reader is not None else self._answers
-        silent_s = answers.silent_s if answers is not None else None
+        silent_s = (reader.answers if reader is not None else self._connecting).silent_s
         if silent_s is not None:
             return f"no broker of {self._config.kafka.bootstrap} has answered for {silent_s:.0f} s"
         stalled_s = time.monotonic() - self._last_round_s
@@ -186,7 +157,11 @@ class StreamJob:
             brokers = self._log.brokers
             with room_to_begin(config.store):
                 for lane in config.lanes:
-                    self._lanes.append(stack.enter_context(self._alone.alone(partial(self._lane, lane))))
+                    self._lanes.append(
+                        stack.enter_context(
+                            self._alone.alone(partial(LaneThread, config.store, lane, self._metrics))
+                        )
+                    )
             self._log.keep_house(stack)
             hold(self._names.stages, self)
             stack.callback(release, self._names.stages)
@@ -201,76 +176,40 @@ class StreamJob:
                     break
                 self._metrics.restarted("partitions" if self._topics.added else "cycle")
                 give_back_memory()
-            seconds = self._busy_s() + self._finish(writer)
+            seconds = self._busy.seconds + self._finish(writer)
             totals = self._metrics.totals
             return Ran(totals.snapshots, totals.events, totals.refused, totals.late, seconds, self._idle)
 
-    # The pipeline's stages (stream.pipeline.Stages).
+    # The pipeline's stages (stream.stages.Stages).
 
     def decode(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """Validate one poll, a bounded part of it at a time."""
-        try:
+        with self._shown():
             yield from self._decoding.batches(raw)
-        except Exception as error:
-            self._failure = error
-            raise
 
     def write(self, batch: MicroBatch) -> list[int]:
         """Append one micro-batch to the log; returns the snapshots that this sealed."""
-        try:
+        with self._shown():
             return self._write(batch)
+
+    def follow(self, lane: str) -> None:
+        """Wake a lane."""
+        for each in self._lanes:
+            if each.name == lane:
+                each.wake()
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """The runner passes errors on as text only; what is raised in here is the one to show."""
+        try:
+            yield
         except Exception as error:
             self._failure = error
             raise
 
-    def follow(self, tau: int) -> None:
-        """Wake the lanes."""
-        for lane in self._lanes:
-            lane.wake()
-
-    def _lane(self, lane: Lane) -> LaneThread:
-        return LaneThread(self._config.store, lane, self._metrics)
-
-    def _connected(self, arrival_s: float) -> PartitionReader | None:
-        """A reader that goes on where the log is; None when the job was stopped while it waited for brokers.
-
-        The first one must find brokers. Later ones wait for them, as a reader at work does, and as there the end of an
-        outage counts as an arrival; else the last message came at ``arrival_s``.
-        """
-        self._waiting = True
-        try:
-            while not self._stopping:
-                beat()
-                try:
-                    reader = PartitionReader(
-                        self._config.kafka,
-                        self._log.sink.next_offset,
-                        self._metrics.skipped,
-                        ask_quiet_s=min(ASK_S, self._config.snapshots.idle_timeout_s / 2),
-                    )
-                except NoBrokerError as error:
-                    if not self._begun:
-                        raise
-                    self._answers = self._answers or Answers(self._config.kafka.bootstrap)
-                    self._answers.missed(error)
-                    continue
-                if self._answers is None:
-                    reader.last_arrival_s = arrival_s
-                else:
-                    self._answers.heard()
-                    self._answers = None
-                self._begun = True
-                return reader
-        except StoppedEarly:
-            if not self._begun:
-                raise
-        finally:
-            self._waiting = False
-        return None
-
     def _cycle(self, writer: LogWriter, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
-        reader = self._connected(arrival_s)
+        reader = self._connecting.reader(self._log.sink.next_offset, arrival_s)
         if reader is None:
             return arrival_s
         try:
@@ -284,9 +223,8 @@ class StreamJob:
             writer.topic_ids = self._topics.ids
             hold(self._names.reader, reader)
             try:
-                run_locally(reader.starts, self._names)
+                run_locally(reader.starts, self._names, tuple(lane.name for lane in self._lanes))
             except Exception as error:
-                # The runner passes errors on as text only; what was raised in here is the one to show.
                 raise self._failure or reader.failure or error from error
             finally:
                 release(self._names.reader)
@@ -305,12 +243,13 @@ class StreamJob:
         now = time.monotonic()
         self._last_round_s = now
         beat()
-        if self._first_poll_s is None:
-            self._first_poll_s = reader.first_poll_s
-        if batch.end_offset > batch.first_offset:
-            self._busy_until_s, self._late_commits_s = now, 0.0
-        elif record is not None:
-            self._late_commits_s += now - begun_s
+        self._busy.took(
+            messages=batch.end_offset > batch.first_offset,
+            committed=record is not None,
+            begun_s=begun_s,
+            now_s=now,
+            first_poll_s=reader.first_poll_s,
+        )
         self._metrics.lag(lag)
         # Counted from its first poll, and no message is given up that one brought: so each cycle reads on.
         over = not reader.has_waiting and now - (reader.first_poll_s or now) >= self._config.cycle_s
@@ -321,12 +260,6 @@ class StreamJob:
             self._idle = True
             reader.stop.set()
         return [sealed.tau for sealed in record.sealed] if record is not None else []
-
-    def _busy_s(self) -> float:
-        """Seconds from the first poll to the last message's being in the log or waiting for its commit."""
-        if self._first_poll_s is None or self._busy_until_s is None:
-            return 0.0
-        return self._busy_until_s - self._first_poll_s + self._late_commits_s
 
     def _finish(self, writer: LogWriter) -> float:
         """The last commit, dead letters and lanes; returns the seconds of the commit."""
@@ -341,13 +274,5 @@ class StreamJob:
             )
             self._room.made(sink.flush)  # records which are published
         if self._idle:
-            for lane in self._lanes:
-                lane.wake()  # all at once, then wait for each
-            for lane in self._lanes:
-                lane.bring_up_to_date(lambda: self._stopping)
-            failed = [
-                f"lane {lane.name} is not up to date: {lane.error}" for lane in self._lanes if lane.error
-            ]
-            if failed:
-                raise Failure(f"{'; '.join(failed)}. The log is complete. Start again to resume")
+            bring_up_to_date(self._lanes, lambda: self._stopping)
         return seconds

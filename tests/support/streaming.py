@@ -16,7 +16,8 @@ import yaml
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from schemas.config import Kafka, StreamConfig, Topic
-from stream.job.loop import Ran, StreamJob
+from stream.job.loop import StreamJob
+from stream.job.ran import Ran
 from stream.kafka.client import client_settings
 from stream.kafka.topics import ensure_topic
 from stream.metrics import StreamMetrics

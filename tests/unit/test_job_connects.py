@@ -7,9 +7,8 @@ import pytest
 from streaming import configuration
 
 from schemas.config import StreamConfig
-from stream.job import loop
+from stream.job import connecting
 from stream.kafka.greeting import NoBrokerError
-from stream.metrics import StreamMetrics
 
 MADE_S, ARRIVAL_S = 100.0, 7.0
 
@@ -18,10 +17,8 @@ def test_the_end_of_an_outage_that_a_cycle_meets_while_it_connects_counts_as_an_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = StreamConfig(**configuration(tmp_path / "store", "127.0.0.1:1", "edges"))
-    job = loop.StreamJob(config, StreamMetrics(config), until_idle_s=2.0)
-    job._log = SimpleNamespace(sink=SimpleNamespace(next_offset=None))  # type: ignore[assignment]
-    job._begun = True
-    silent = 2
+    made = connecting.Connecting(config, lambda: False, lambda topic, offsets: None)
+    silent = 0
 
     def connect(*_: object, **__: object) -> SimpleNamespace:
         nonlocal silent
@@ -30,7 +27,9 @@ def test_the_end_of_an_outage_that_a_cycle_meets_while_it_connects_counts_as_an_
             raise NoBrokerError("no broker answers")
         return SimpleNamespace(last_arrival_s=MADE_S)
 
-    monkeypatch.setattr(loop, "PartitionReader", connect)
-    after_outage, after_that = job._connected(ARRIVAL_S), job._connected(ARRIVAL_S)
+    monkeypatch.setattr(connecting, "PartitionReader", connect)
+    assert made.reader(lambda key: None, ARRIVAL_S) is not None
+    silent = 2
+    after_outage, after_that = (made.reader(lambda key: None, ARRIVAL_S) for _ in range(2))
     assert after_outage is not None and after_outage.last_arrival_s == MADE_S
     assert after_that is not None and after_that.last_arrival_s == ARRIVAL_S

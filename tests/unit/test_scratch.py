@@ -119,5 +119,5 @@ def test_a_pipeline_at_work_has_no_temporary_folder_that_a_kill_would_leave(
         return Result()
 
     monkeypatch.setattr(FnApiRunner, "run_pipeline", run_pipeline)
-    run_locally([], HeldStages("stages", "reader"))
+    run_locally([], HeldStages("stages", "reader"), ())
     assert found == [[], []]

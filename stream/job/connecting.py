@@ -1,0 +1,72 @@
+"""Readers of one job's topics, one after another: the first must find brokers, later ones wait for them."""
+
+from collections.abc import Callable
+
+from schemas.config import StreamConfig
+from stream.job.standby import StoppedEarly
+from stream.kafka.answers import Answers
+from stream.kafka.client import NoBrokerError
+from stream.kafka.reader import ASK_S, NextOffset, PartitionReader, Skipped
+from stream.service.heartbeat import beat
+
+
+class Connecting:
+    """Makes the readers.
+
+    Args:
+        config: Brokers and topics.
+        stopping: Whether the job was told to end.
+        skipped: Told of gaps that ``on_gap: skip`` jumps over.
+
+    Attributes:
+        waits: Whether nothing is being read: for the log, lanes or brokers.
+    """
+
+    def __init__(self, config: StreamConfig, stopping: Callable[[], bool], skipped: Skipped) -> None:
+        self._config, self._stopping, self._skipped = config, stopping, skipped
+        self._answers: Answers | None = None  # of a reader that is being made
+        self._begun = False
+        self.waits = True
+
+    @property
+    def silent_s(self) -> float | None:
+        """For how long no broker has answered a reader that is being made."""
+        return self._answers.silent_s if self._answers is not None else None
+
+    def reader(self, next_offset: NextOffset, arrival_s: float) -> PartitionReader | None:
+        """A reader that goes on where the log is; None when the job was stopped while it waited for brokers.
+
+        Later ones wait for brokers as a reader at work does, and as there the end of an outage counts as an arrival;
+        else the last message came at ``arrival_s``.
+
+        Raises:
+            NoBrokerError: The first one finds none.
+            StoppedEarly: The job was stopped before the first one.
+        """
+        self.waits = True
+        try:
+            while not self._stopping():
+                beat()
+                try:
+                    quiet_s = min(ASK_S, self._config.snapshots.idle_timeout_s / 2)
+                    kafka = self._config.kafka
+                    reader = PartitionReader(kafka, next_offset, self._skipped, ask_quiet_s=quiet_s)
+                except NoBrokerError as error:
+                    if not self._begun:
+                        raise
+                    self._answers = self._answers or Answers(self._config.kafka.bootstrap)
+                    self._answers.missed(error)
+                    continue
+                if self._answers is None:
+                    reader.last_arrival_s = arrival_s
+                else:
+                    self._answers.heard()
+                    self._answers = None
+                self._begun = True
+                return reader
+        except StoppedEarly:
+            if not self._begun:
+                raise
+        finally:
+            self.waits = False
+        return None

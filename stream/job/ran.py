@@ -1,0 +1,52 @@
+"""What a run did, and how long it was busy with it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run did: events and snapshots that it made durable.
+
+    Attributes:
+        seconds: From the first poll to the last commit, without the idle tail.
+        idle: Whether it ended because nothing more came; else it was told to stop.
+    """
+
+    snapshots: int
+    events: int
+    refused: int
+    late: int
+    seconds: float
+    idle: bool
+
+    @property
+    def events_per_s(self) -> float:
+        """Events in the log a second."""
+        return self.events / self.seconds if self.seconds > 0 else 0.0
+
+
+class Busy:
+    """Seconds from the first poll to the last message's being in the log or waiting for its commit."""
+
+    def __init__(self) -> None:
+        self._first_poll_s: float | None = None
+        self._until_s: float | None = None  # when the last message was taken in
+        self._late_commits_s = 0.0  # commits since then, the idle time between them left out
+
+    def took(
+        self, *, messages: bool, committed: bool, begun_s: float, now_s: float, first_poll_s: float | None
+    ) -> None:
+        """One micro-batch was taken in."""
+        if self._first_poll_s is None:
+            self._first_poll_s = first_poll_s
+        if messages:
+            self._until_s, self._late_commits_s = now_s, 0.0
+        elif committed:
+            self._late_commits_s += now_s - begun_s
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        if self._first_poll_s is None or self._until_s is None:
+            return 0.0
+        return self._until_s - self._first_poll_s + self._late_commits_s
