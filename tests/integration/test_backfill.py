@@ -136,7 +136,7 @@ def test_a_killed_backfill_goes_on_where_it_ended_and_nothing_shows_it(kafka: st
             )
             assert killed.returncode == -signal.SIGKILL, f"{point} was not reached: {killed.stderr}"
         if points:
-            with pytest.raises(StoreError, match=r"rows of its history .* run freshet-stream backfill again"):
+            with pytest.raises(StoreError, match=r"rows of its history .* Run freshet-stream backfill again"):
                 run_job(config)
         subprocess.run(command, check=True, capture_output=True, timeout=180)
         ran, _ = run_job(config)
