@@ -39,7 +39,7 @@ def evaluated(file: Path) -> tuple[int, list[str]]:
 def test_one_row_of_1970_does_not_put_all_others_into_a_few_snapshots(tmp_path: Path) -> None:
     snapshots, warned = evaluated(meetings(tmp_path, 0))
     assert 99 <= snapshots <= 103
-    assert len(warned) == 1 and "set interval_s" in warned[0]
+    assert len(warned) == 1 and "Set interval_s" in warned[0]
 
 
 def test_a_file_without_stray_rows_has_a_hundred_snapshots_without_a_word(tmp_path: Path) -> None:

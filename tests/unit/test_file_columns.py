@@ -120,8 +120,8 @@ def test_replay_takes_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         sent.append(events)
         return Done
 
-    monkeypatch.setattr("stream.kafka.producer.replay", send)
-    monkeypatch.setattr("stream.kafka.greeting.greet", lambda *_: None)
+    monkeypatch.setattr("stream.kafka.replay_file.replay", send)
+    monkeypatch.setattr("stream.kafka.replay_file.greet", lambda *_: None)
     options = ["--bootstrap", "127.0.0.1:1", "--topic", "edges"]
     call(app, "replay", plain(tmp_path), *options)
     call(app, "replay", foreign(tmp_path, "tsv"), *options, "--columns", COLUMNS)

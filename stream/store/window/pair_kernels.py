@@ -46,17 +46,6 @@ def mark(bits, rows):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
-def set_rows(bits, rows):  # type: ignore[no-untyped-def]  # compiled
-    """The rows whose bits are set, ascending, in an array with room for all and one more."""
-    n = 0
-    for byte in range(len(bits)):
-        for bit in range(8):
-            rows[n] = 8 * byte + bit
-            n += bits[byte] >> bit & 1
-    return rows[:n].copy()
-
-
-@njit(cache=True, nogil=True)
 def join(keys, gone, weight, come, come_row, left, place):  # type: ignore[no-untyped-def]  # compiled
     """Merge the rows of a table that have not gone (a bool each) with pairs that came; of one key the table's are first.
 

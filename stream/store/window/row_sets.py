@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Bool, Int64, UInt8
-from stream.store.window.pair_kernels import mark, set_rows
+from stream.store.window.pair_kernels import mark
 
 _BITS_A_NUMBER = 32
 
@@ -39,8 +39,7 @@ class RowSet:
         """The rows, int64 ascending."""
         if self.numbers is not None:
             return self.numbers.astype(np.int64)
-        rows: Int64 = set_rows(self.bits, np.empty(8 * len(self.bits) + 1, np.int64))
-        return rows
+        return np.flatnonzero(np.unpackbits(self.bits, count=self.limit, bitorder="little"))
 
     def mark(self, flags: Bool) -> None:
         """Set the flags of the rows, bool (≥ limit,)."""
