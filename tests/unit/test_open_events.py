@@ -46,7 +46,7 @@ def test_beyond_the_limit_everything_read_is_committed_and_the_sentence_names_th
     offer(sink, B, 0, 0.5)  # holds event time in the first snapshot
     read = 0
     with pytest.raises(
-        OpenLimitError, match=r"snapshots\.max_open_bytes 4,000; event time stands at 1970"
+        OpenLimitError, match=r"snapshots\.max_open_bytes 4,000[.] Event time stands at 1970"
     ) as told:
         for read in range(0, 2_000, 20):
             offer(sink, A, read, 0.6 + read / 10)
@@ -63,7 +63,7 @@ def test_beyond_the_limit_a_history_is_told_of_its_rows_order(
     sink = opened(tmp_path, writers, LIMIT)
     sink.assign([HISTORY])
     with pytest.raises(
-        OpenLimitError, match=r"max_open_bytes 4,000; .* give rows in order of their times"
+        OpenLimitError, match=r"max_open_bytes 4,000[.] .* give rows in order of their times"
     ) as told:
         for read in range(0, 2_000, 20):
             offer(sink, HISTORY, read, 0.6)
