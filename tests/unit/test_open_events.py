@@ -50,7 +50,7 @@ def test_beyond_the_limit_everything_read_is_committed_and_the_sentence_names_th
     ) as told:
         for read in range(0, 2_000, 20):
             offer(sink, A, read, 0.6 + read / 10)
-    assert "shorten snapshots.interval_s" in str(told.value)
+    assert "Shorten snapshots.interval_s" in str(told.value)
     last = LogReader(tmp_path).last
     assert last is not None
     assert {p.partition: p.next for p in last.positions} == {0: read, 1: 20}
