@@ -83,7 +83,7 @@ def test_a_release_that_knows_changes_only_refuses_it_and_who_says_so_falsely_is
         LaneReader(store, "hash").changes(manifest, [0])
     assert any(str(path) in problem for problem in problems_of(store))
     monkeypatch.setattr(LaneManifest, "VERSIONS", (FORMAT_VERSION,))
-    with pytest.raises(FormatVersionError, match="has format version 2, this release reads version 1[.] Use"):
+    with pytest.raises(FormatVersionError, match=r"has format version 2, this release reads version 1\. Use"):
         LaneReader(store, "hash")
 
 
