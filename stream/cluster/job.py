@@ -13,7 +13,7 @@ from stream.cluster.log_host import open_log
 from stream.cluster.plan import Plan
 from stream.cluster.submission import Submission
 from stream.cluster.totals import LogTotals
-from stream.held import hold, release
+from stream.held import holding
 from stream.job.backfill import require_takeover
 from stream.job.loop import StreamJob
 from stream.job.ran import Ran
@@ -110,8 +110,7 @@ class ClusterJob:
                 if watch.lost is not None:
                     return
                 plan = replace(plan, starts=tuple(self._starts), topic_ids=tuple(watch.ids.items()))
-                hold(plan.id, self._config)
-                stack.callback(release, plan.id)
+                stack.enter_context(holding(plan.id, self._config))
                 self._follow(Submission(self._config.runner, plan), plan, reader, watch)
         finally:
             withdraw(self._config.store, plan.id)

@@ -105,9 +105,8 @@ class LogHost:
         if batch.skipped:
             self._metrics.skipped(batch.topic, batch.skipped)
         self._lag[key] = max(0, batch.high_watermark - batch.end_offset)
-        record = self._log.take_in(batch, self._lag.values())
+        record = self._log.take_in(batch, self._lag)
         self.last_batch_s = time.monotonic()
-        self._metrics.lag(self._lag)
         return [sealed.tau for sealed in record.sealed] if record is not None else []
 
     def close(self, *, flush: bool = True) -> None:

@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import to_jsonable_python
 
 from schemas.config import StreamConfig
-from stream.held import find_held
+from stream.held import held
 from stream.kafka.reader import Start
 from stream.service.failure import Failure
 
@@ -52,9 +52,9 @@ class Plan:
         Raises:
             Failure: It isn't whole: secrets are missing in this process's environment, or variables there don't fit.
         """
-        held = find_held(self.id, StreamConfig)
-        if held is not None:
-            return held
+        here = held(self.id, StreamConfig)
+        if here is not None:
+            return here
         try:
             return StreamConfig(**json.loads(self.settings))
         except ValidationError as error:

@@ -13,7 +13,7 @@ from stream.cluster.log_host import LogHost
 from stream.cluster.partition_readers import PartitionReaders, last_commit
 from stream.cluster.plan import Plan
 from stream.job.decoding import Decoding
-from stream.job.lane_threads import LaneThread
+from stream.job.lane_threads import LaneThread, failures
 from stream.job.readiness import readiness
 from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.present import Present
@@ -108,7 +108,7 @@ class Worker:
             return log.waits_for
         if log is not None and (stalled_s := time.monotonic() - log.last_batch_s) > STALLED_S:
             return f"no batch of any topic partition has come for {stalled_s:.0f} s"
-        failed = [f"lane {lane.name}: {lane.error}" for lane in self._lanes.values() if lane.error]
+        failed = failures(self._lanes.values())
         failed += [f"lane {name}: {error}" for name, error in self._lane_errors.items()]
         return "; ".join(failed) or None
 

@@ -1,6 +1,6 @@
 """Lanes at work: one thread each follows the log, so that lanes run side by side and heal by themselves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol, Self
 
 from schemas.config import Lane
@@ -103,7 +103,12 @@ class LaneThread:
         self._observer.lane_lag(self.name, lag)
 
 
-def bring_up_to_date(lanes: Sequence[LaneThread], stop: Callable[[], bool]) -> None:
+def failures(lanes: Iterable[LaneThread]) -> list[str]:
+    """Why lanes are not up to date, one clause per lane that fails."""
+    return [f"lane {lane.name}: {lane.error}" for lane in lanes if lane.error]
+
+
+def bring_up_to_date(lanes: Collection[LaneThread], stop: Callable[[], bool]) -> None:
     """Bring all lanes to the end of the log, unless the job is told to stop.
 
     Raises:

@@ -1,6 +1,6 @@
 """A graph's log in the process that writes it: what takes micro-batches in, and what follows each commit."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from schemas.config import StreamConfig
@@ -15,6 +15,7 @@ from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
 from stream.sink.snapshot_sink import SnapshotSink
+from stream.snapshots.event_time import Key
 from stream.store.log.writer import LogWriter
 
 
@@ -72,23 +73,25 @@ class OpenLog:
         self._journal.reading([(s.topic, s.partition, s.offset) for s in starts], self.writer.last)
         self.sink.assign([(start.topic, start.partition) for start in starts])
 
-    def take_in(self, batch: MicroBatch, lag: Iterable[int]) -> CommitRecord | None:
+    def take_in(self, batch: MicroBatch, lag: Mapping[Key, int]) -> CommitRecord | None:
         """Take one micro-batch in, and commit if that is due.
 
         Args:
             batch: The next of its topic partition.
-            lag: Messages unread, by topic partition: while there are any, commits go on beside reading.
+            lag: Unread messages by topic partition. While there are any, commits run beside reading.
 
         Returns:
-            The commit, where one was made.
+            The commit, if one was made.
 
         Raises:
             Failure: The disk is full, and the job was told to end.
             StoreError, OSError: As ``SnapshotSink.advance``; a full disk is waited for.
         """
         self.sink.offer(batch)
-        wait = not any(lag)
-        return self.commit(lambda: self.sink.advance(wait=wait))
+        wait = not any(lag.values())
+        record = self.commit(lambda: self.sink.advance(wait=wait))
+        self._metrics.lag(lag)
+        return record
 
     def commit(self, make: Callable[[], CommitRecord | None]) -> CommitRecord | None:
         """Have the sink commit, once there is room, and tell those who wait for it."""

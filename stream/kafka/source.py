@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol, cast
 
 import apache_beam as beam
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
 from apache_beam.io.restriction_trackers import OffsetRange
 
-from stream.held import held
 from stream.kafka.reader import PartitionReader, Start
 from stream.microbatch import RawBatch
+from stream.stages import StageFn, Stages
 
 UNENDING = (1 << 63) - 1
 """Stop of a restriction without an end."""
@@ -84,20 +84,19 @@ FROM_START = beam.DoFn.RestrictionParam(_FromStart())
 """Everything of a topic partition from its first offset on."""
 
 
-class ReadFromKafka(beam.DoFn):  # type: ignore[misc]  # Beam has no types
-    """Reads the topic partition that an element names until the reader of this process says stop.
+class ReadingStages(Stages, Protocol):
+    """Stages of a process that reads all topic partitions itself."""
 
-    Args:
-        reader: Name under which the process holds its ``PartitionReader``.
-    """
+    reader: PartitionReader
 
-    def __init__(self, reader: str) -> None:
-        self._reader = reader
+
+class ReadFromKafka(StageFn):
+    """Reads the topic partition that an element names until the reader of this process is told to stop."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: Start, tracker: Any = FROM_START) -> Iterator[RawBatch]:
         """Polls of one topic partition for its share of a bundle, empty ones included."""
-        reader = held(self._reader, PartitionReader)
+        reader = cast(ReadingStages, self.stages()).reader
         turn_ends = time.monotonic() + BUNDLE_S / reader.num_partitions
         while not reader.stop.is_set():
             batch = reader.take(element.topic, element.partition)
