@@ -61,18 +61,20 @@ class Background:
         *,
         retry_s: float | None = None,
         on_retry: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing runs before ``start``: the task may look at what holds this object.
+        """Run nothing before ``start``: the task may look at the object that holds this one.
 
         Args:
             name: Of the thread, and in logs.
-            task: What to do; runs on the thread only.
+            task: The work; runs on the thread only.
             retry_s: Pause before a failed task is tried again; None: RETRY_S.
             on_retry: Called before each such try.
+            on_end: The thread's last call, also if nobody waits for it any more: closes what the task has opened.
         """
         self.error: str | None = None
         self.stopping = False
-        self._name, self._task, self._on_retry = name, task, on_retry
+        self._name, self._task, self._on_retry, self._on_end = name, task, on_retry, on_end
         self._retry_s = RETRY_S if retry_s is None else retry_s
         self._changed = threading.Condition()
         self._asked, self._tried = 1, 0
@@ -125,6 +127,12 @@ class Background:
         return ended(self._thread, timeout_s)
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._on_end()
+
+    def _work(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(

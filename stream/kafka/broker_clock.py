@@ -13,7 +13,7 @@ from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from schemas.events import US_PER_S
-from stream.kafka.client import client_settings
+from stream.kafka.client import client_settings, connected
 
 ANSWER_MS = 2_000
 """How long brokers have: who asks reads nothing meanwhile."""
@@ -44,7 +44,7 @@ class BrokerClock:
         try:
             if self._client is None:
                 short = {"request_timeout_ms": ANSWER_MS, "bootstrap_timeout_ms": ANSWER_MS}
-                self._client = KafkaAdminClient(**client_settings(self._kafka) | short)
+                self._client = connected(KafkaAdminClient, client_settings(self._kafka) | short)
             asked_s = time.monotonic()
             quorum = self._client.describe_metadata_quorum()
             took_us = round((time.monotonic() - asked_s) * US_PER_S)

@@ -3,14 +3,16 @@
 import base64
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
 from kafka import KafkaProducer
+from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from stream.background import Background
-from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.client import WRITING, client_settings, connected, kafka_failures
 from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
 from stream.store.crash import crash_point
@@ -56,10 +58,8 @@ class DeadLetters:
         settings = client_settings(kafka)
         ensure_topic(settings, kafka.bootstrap, self._topic, 1)
         with kafka_failures(kafka.bootstrap, f"writing to topic {self._topic}"):
-            self._producer = KafkaProducer(
-                **settings, acks="all", linger_ms=20, max_request_size=32 << 20, metrics_enabled=False
-            )
-        self._work = Background("dead-letters", self._empty_outbox)
+            self._producer = connected(KafkaProducer, settings | WRITING)
+        self._work = Background("dead-letters", self._empty_outbox, on_end=self._leave)
         self._work.start()
 
     def committed(self) -> None:
@@ -72,8 +72,11 @@ class DeadLetters:
 
     def close(self) -> None:
         """Stop; what is unpublished is published by the next start."""
-        if self._work.close(CLOSE_S):
-            self._producer.close(timeout=CLOSE_S)
+        self._work.close(CLOSE_S)
+
+    def _leave(self) -> None:
+        with suppress(KafkaError):  # what it has not sent is in the outbox
+            self._producer.close(timeout=CLOSE_S / 2)
 
     def _empty_outbox(self) -> None:
         for refused in self._rejects.unpublished_rejects():

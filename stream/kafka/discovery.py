@@ -11,7 +11,7 @@ from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from stream.background import ended
-from stream.kafka.client import NoBrokerError, client_settings
+from stream.kafka.client import NoBrokerError, client_settings, connected
 from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
 
@@ -86,7 +86,9 @@ class TopicWatch:
     def close(self) -> None:
         """Stop looking; a question that is under way ends with the process."""
         self._over.set()
-        if self._thread.ident is not None:
+        if self._thread.ident is None:
+            self._leave()
+        else:
             ended(self._thread, CLOSE_S)
 
     def _run(self) -> None:
@@ -113,7 +115,7 @@ class TopicWatch:
         """Look once; returns why that failed."""
         try:
             if self._client is None:
-                self._client = KafkaAdminClient(**client_settings(self._kafka))
+                self._client = connected(KafkaAdminClient, client_settings(self._kafka))
             self._look(self._client)
         except (KafkaError, OSError) as error:
             told = " ".join(str(error).split()) or type(error).__name__

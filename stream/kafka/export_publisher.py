@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 
 from schemas.config import Kafka, Publication
 from schemas.exports import ExportCommit
-from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.client import IN_ORDER, WRITING, client_settings, connected, kafka_failures
 from stream.kafka.export_messages import MESSAGES
 from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
@@ -162,10 +162,7 @@ class ExportPublisher:
         settings = client_settings(kafka)
         ensure_topic(settings, kafka.bootstrap, self._to.topic, self._to.partitions)
         with kafka_failures(kafka.bootstrap, doing):
-            return KafkaProducer(
-                **settings, acks="all", enable_idempotence=True, linger_ms=20, batch_size=1 << 19,
-                max_request_size=32 << 20, metrics_enabled=False,
-            )  # fmt: skip
+            return connected(KafkaProducer, settings | WRITING | IN_ORDER)
 
 
 class ExportPublishers:

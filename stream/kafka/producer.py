@@ -15,7 +15,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownError
 
 from stream.decode.encode import EventTooLongError
 from stream.decode.formats.interface import MessageFormat, UnavailableError
-from stream.kafka.client import kafka_failures
+from stream.kafka.client import IN_ORDER, WRITING, connected, kafka_failures
 from stream.kafka.topics import ensure_topic
 from stream.service.failure import Failure
 
@@ -54,15 +54,7 @@ class Deliveries:
         self._row: int | None = None
         self._bytes = 0
         with kafka_failures(bootstrap, f"writing to topic {topic}"):
-            self._producer = KafkaProducer(
-                **settings,
-                acks="all",
-                enable_idempotence=True,  # retries neither reorder nor repeat
-                linger_ms=20,
-                batch_size=1 << 19,
-                max_request_size=32 << 20,
-                metrics_enabled=False,
-            )
+            self._producer = connected(KafkaProducer, settings | WRITING | IN_ORDER)
 
     def send(self, value: bytes, partition: int, row: int | None = None) -> None:
         """Queue one message; blocks while the client's buffer is full.

@@ -12,7 +12,7 @@ from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
 from schemas.config import Kafka
 from stream.kafka.answers import Answers
-from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.client import client_settings, connected, kafka_failures
 from stream.kafka.greeting import greet
 from stream.kafka.quiet import QuietPartitions
 from stream.kafka.receiving import fetch_ahead, in_place_client
@@ -69,20 +69,19 @@ def open_consumer(kafka: Kafka, **more: Any) -> KafkaConsumer:
     """
     greet(kafka, "connecting to Kafka")
     with kafka_failures(kafka.bootstrap, "connecting to Kafka"):
-        return KafkaConsumer(
-            **client_settings(kafka),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",  # a position out of range is a gap to name, not to jump over
-            isolation_level="read_committed",
-            max_poll_records=kafka.max_poll_records,
-            max_partition_fetch_bytes=kafka.max_partition_fetch_bytes,
-            fetch_max_bytes=max(52_428_800, kafka.max_partition_fetch_bytes),
-            fetch_min_bytes=LINGER_BYTES,
-            fetch_max_wait_ms=LINGER_MS,
-            metrics_enabled=False,  # its sensors cost time with every record
-            **more,
-        )
+        reading = {
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",  # a position out of range is a gap to name, not to jump over
+            "isolation_level": "read_committed",
+            "max_poll_records": kafka.max_poll_records,
+            "max_partition_fetch_bytes": kafka.max_partition_fetch_bytes,
+            "fetch_max_bytes": max(52_428_800, kafka.max_partition_fetch_bytes),
+            "fetch_min_bytes": LINGER_BYTES,
+            "fetch_max_wait_ms": LINGER_MS,
+            "metrics_enabled": False,  # its sensors cost time with every record
+        }
+        return connected(KafkaConsumer, client_settings(kafka) | reading | more)
 
 
 class PartitionReader:

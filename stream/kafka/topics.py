@@ -13,7 +13,7 @@ from kafka.errors import (
     UnsupportedVersionError,
 )
 
-from stream.kafka.client import kafka_failures
+from stream.kafka.client import connected, kafka_failures
 from stream.service.failure import Failure
 
 METADATA_WAIT_S = 5.0
@@ -81,7 +81,7 @@ def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partition
         Failure: No broker answers, or the cluster refuses the topic.
     """
     with kafka_failures(bootstrap, f"creating topic {topic}"):
-        admin = KafkaAdminClient(**settings)
+        admin = connected(KafkaAdminClient, settings)
         try:
             admin.create_topics([NewTopic(topic, partitions, replication_factor=_replicas(settings))])
             return partitions
@@ -110,7 +110,7 @@ def _replicas(settings: dict[str, Any]) -> int:
 
 
 def _asked_for(settings: dict[str, Any], bootstrap: str, topic: str) -> int:
-    producer = KafkaProducer(**settings)
+    producer = connected(KafkaProducer, settings)
     try:
         return len(producer.partitions_for(topic))
     finally:
