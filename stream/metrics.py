@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -57,42 +58,30 @@ class StreamMetrics:
         self._duplicates_before: int | None = None
         self._lane_bytes: dict[str, tuple[int, int]] = {}
 
-        self._events = self._make(Counter, "stream_events", "Events in the log", "topic", "op")
-        self._refused = self._make(Counter, "stream_refused", "Refused messages", "topic", "reason")
-        self._late = self._make(Counter, "stream_late", "Late events", "topic", "policy")
-        self._duplicates = self._make(Counter, "stream_duplicates", "Events dropped by event_id")
-        self._in_history = self._make(
-            Counter, "stream_in_history", "Events skipped that the history has", "topic"
+        counter, gauge = partial(self._make, Counter), partial(self._make, Gauge)
+        timed = partial(self._make, Histogram, buckets=COMMIT_BUCKETS)
+
+        self._events = counter("stream_events", "Events in the log", "topic", "op")
+        self._refused = counter("stream_refused", "Refused messages", "topic", "reason")
+        self._late = counter("stream_late", "Late events", "topic", "policy")
+        self._duplicates = counter("stream_duplicates", "Events dropped by event_id")
+        self._in_history = counter("stream_in_history", "Events skipped that the history has", "topic")
+        self._event_ids = gauge("stream_event_ids", "Event ids remembered")
+        self._ids_missed = counter("stream_event_ids_missed", "Event ids not remembered for lack of room")
+        self._tombstones = counter("stream_tombstones", "Null messages skipped", "topic")
+        self._gaps = counter("stream_gap_offsets", "Unread offsets that retention deleted", "topic")
+        self._lag = gauge("stream_consumer_lag_messages", "Offsets not read yet", "topic", "partition")
+        self._watermark = gauge(
+            "stream_watermark_timestamp_seconds", "Event time complete up to here", "topic", "partition"
         )
-        self._event_ids = self._make(Gauge, "stream_event_ids", "Event ids remembered")
-        self._ids_missed = self._make(
-            Counter, "stream_event_ids_missed", "Event ids not remembered for lack of room"
+        self._last_commit = gauge("stream_last_commit_timestamp_seconds", "Wall time of the last commit")
+        self._last_sealed = gauge(
+            "stream_last_sealed_timestamp_seconds", "Wall time of the last sealed snapshot"
         )
-        self._tombstones = self._make(Counter, "stream_tombstones", "Null messages skipped", "topic")
-        self._gaps = self._make(
-            Counter, "stream_gap_offsets", "Unread offsets that retention deleted", "topic"
+        self._open_until = gauge(
+            "stream_open_until_timestamp_seconds", "Event time at which the oldest open snapshot ends"
         )
-        self._lag = self._make(
-            Gauge, "stream_consumer_lag_messages", "Offsets not read yet", "topic", "partition"
-        )
-        self._watermark = self._make(
-            Gauge,
-            "stream_watermark_timestamp_seconds",
-            "Event time complete up to here",
-            "topic",
-            "partition",
-        )
-        self._last_commit = self._make(
-            Gauge, "stream_last_commit_timestamp_seconds", "Wall time of the last commit"
-        )
-        self._last_sealed = self._make(
-            Gauge, "stream_last_sealed_timestamp_seconds", "Wall time of the last sealed snapshot"
-        )
-        self._open_until = self._make(
-            Gauge, "stream_open_until_timestamp_seconds", "Event time at which the oldest open snapshot ends"
-        )
-        self._held_since = self._make(
-            Gauge,
+        self._held_since = gauge(
             "stream_held_since_timestamp_seconds",
             "Wall time since which the partition alone keeps a snapshot from being sealed",
             "topic",
@@ -101,70 +90,45 @@ class StreamMetrics:
         self._held: Held | None = None
         self._held_at_s = 0.0
         self._unread: Mapping[tuple[str, int], int] = {}
-        self._ready = self._make(Gauge, "stream_ready", "1 while /readyz says ready")
+        self._ready = gauge("stream_ready", "1 while /readyz says ready")
         for name, text, seconds in (
             ("snapshot_interval", "Length of a snapshot", config.snapshots.interval_s),
             ("commit_every", "Open events are durable after so long", config.snapshots.commit_every_s),
         ):
-            self._make(Gauge, f"stream_{name}_seconds", text).labels(self._graph).set(seconds)
-        self._phases = self._make(
-            Histogram,
-            "stream_commit_seconds",
-            "Seconds of a commit's phases",
-            "phase",
-            buckets=COMMIT_BUCKETS,
-        )
-        self._queue = self._make(Gauge, "stream_queue_batches", "Micro-batches waiting at a stage", "stage")
-        self._open = self._make(Gauge, "stream_open_snapshot_bytes", "Bytes of events that are still open")
-        self._restarts = self._make(
-            Counter, "stream_restarts", "Renewals and retries in this process", "cause"
-        )
-
-        self._clock_error = self._make(
-            Gauge,
+            gauge(f"stream_{name}_seconds", text).labels(self._graph).set(seconds)
+        self._phases = timed("stream_commit_seconds", "Seconds of a commit's phases", "phase")
+        self._queue = gauge("stream_queue_batches", "Micro-batches waiting at a stage", "stage")
+        self._open = gauge("stream_open_snapshot_bytes", "Bytes of events that are still open")
+        self._restarts = counter("stream_restarts", "Renewals and retries in this process", "cause")
+        self._clock_error = gauge(
             "stream_clock_error_seconds",
-            "This host's clock ahead (negative: behind), 0 while it is believed",
+            "Seconds that this host's clock is ahead (negative: behind), 0 if right",
         )
         self.clock_error(0.0)
+        self._standby = gauge("stream_standby", "1 while another process writes the store")
+        self.standing_by(False)
+        self._published = counter("stream_published", "Messages of exports in topics", "topic")
+        self._publish_lag = gauge("stream_publish_lag_exports", "Exports not yet in a topic", "topic")
 
-        self._standby = self._make(Gauge, "stream_standby", "1 while another process writes the store")
-        self._standby.labels(self._graph).set(0)
+        self._store_bytes = gauge("store_bytes", "Bytes of the snapshots' files", "kind")
+        free = gauge("store_free_bytes", "Free bytes where the store lies").labels(self._graph)
+        free.set_function(lambda: _free_bytes(config.store))
 
-        self._published = self._make(Counter, "stream_published", "Messages of exports in topics", "topic")
-        self._publish_lag = self._make(
-            Gauge, "stream_publish_lag_exports", "Exports that a topic has not", "topic"
-        )
-
-        self._store_bytes = self._make(Gauge, "store_bytes", "Bytes of the snapshots' files", "kind")
-        self._make(Gauge, "store_free_bytes", "Free bytes where the store lies").labels(
-            self._graph
-        ).set_function(lambda: _free_bytes(config.store))
-
-        self._lane_lag = self._make(Gauge, "lane_lag_snapshots", "Sealed snapshots the lane lacks", "lane")
-        self._saving = self._make(
-            Gauge, "lane_saving_ratio", "Bytes saved against storing every snapshot whole", "lane"
-        )
+        self._lane_lag = gauge("lane_lag_snapshots", "Sealed snapshots the lane lacks", "lane")
+        self._saving = gauge("lane_saving_ratio", "Bytes saved against storing every snapshot whole", "lane")
+        self._update = timed("lane_update_seconds", "Seconds of the partitioner per snapshot", "lane")
         made: dict[str, Gauge] = {}
-        self._figures: list[
-            tuple[str, Gauge, tuple[str, ...]]
-        ] = []  # figure, its metric, labels after the lane's
+        self._figures: list[tuple[str, Gauge, tuple[str, ...]]] = []  # labels are those after the lane's
         for figure, shown in FIGURES.items():
             if shown.gauge is not None:
                 name, text, kind = shown.gauge
                 labels = () if kind is None else ("kind",)
                 if name not in made:
-                    made[name] = self._make(Gauge, name, text, "lane", *labels)
+                    made[name] = gauge(name, text, "lane", *labels)
                 self._figures.append((figure, made[name], () if kind is None else (kind,)))
-        self._update = self._make(
-            Histogram,
-            "lane_update_seconds",
-            "Seconds of the partitioner a snapshot",
-            "lane",
-            buckets=COMMIT_BUCKETS,
-        )
 
-        self._make(Gauge, "build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
-        self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, config.digest()).set(1)
+        gauge("build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
+        gauge("config_info", "Always 1", "hash").labels(self._graph, config.digest()).set(1)
         # Counters begin at zero: rate() and increase() do not see the first value of a series.
         for cause in ("cycle", "partitions", "disk", "lane", "compaction"):
             self._restarts.labels(self._graph, cause)
@@ -250,9 +214,7 @@ class StreamMetrics:
         if record.sealed:
             self._last_sealed.labels(self._graph).set(wall_s)
             self.totals.snapshots += len(record.sealed)
-            for (
-                lane
-            ) in self._lane_bytes:  # until the lane says itself how far it is: one that hangs says nothing
+            for lane in self._lane_bytes:  # a lane that hangs reports no lag itself
                 self._lane_lag.labels(self._graph, lane).inc(len(record.sealed))
             self._store_bytes.labels(self._graph, "log").inc(_snapshot_bytes(record.sealed))
         new = record.duplicates - (self._duplicates_before or 0)

@@ -12,7 +12,7 @@ from stream.cluster.current import announce, withdraw
 from stream.cluster.log_host import open_log
 from stream.cluster.plan import Plan
 from stream.cluster.submission import Submission
-from stream.cluster.totals import LogTotals
+from stream.cluster.totals import JobTotals
 from stream.held import holding
 from stream.job.backfill import require_takeover
 from stream.job.loop import StreamJob
@@ -50,7 +50,7 @@ class ClusterJob:
     def __init__(self, config: StreamConfig, *, until_idle_s: float | None = None) -> None:
         self._config, self._until_idle_s = config, until_idle_s
         self._stopping = self._idle = self._counting = False
-        self.totals = LogTotals(config.store)
+        self.totals = JobTotals(config.store)
         self._starts_by_key: dict[tuple[str, int], Start] = {}
         self._unread = 0
         self._watch: TopicWatch | None = None

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from schemas.config import Kafka, StreamConfig, Topic
-from stream.commands.progress import Display, Rate
+from stream.commands.progress import counting
 from stream.commands.schema import Format
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
@@ -58,13 +58,7 @@ def replay(
 
         kafka = _kafka(config, bootstrap, _version(api_version))
         _require_readable(kafka, topic, message_format, config)
-        at, rate_now = (0, 0), Rate()
-
-        def progress(done: int, events: int) -> None:
-            nonlocal at
-            at = done, events
-
-        with Display(lambda: f"{at[0]:,} of {at[1]:,} events sent, {rate_now.of(at[0]):,.0f} a second"):
+        with counting("{:,} of {:,} events sent, {:,.0f} per second") as progress:
             sent = replay_file(
                 file,
                 kafka,

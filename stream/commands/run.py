@@ -26,7 +26,6 @@ from stream.service.output import Debug, Json, finish, note, print_json, print_t
 
 if TYPE_CHECKING:
     from stream.cluster.job import ClusterJob
-    from stream.cluster.totals import LogTotals
     from stream.job.loop import StreamJob
     from stream.job.ran import Ran
     from stream.metrics import StreamMetrics, Totals
@@ -180,7 +179,7 @@ def _here(
     until_idle_s: float | None,
     standby: bool,
     stack: ExitStack,
-) -> "tuple[StreamJob | ClusterJob, Totals | LogTotals]":
+) -> "tuple[StreamJob | ClusterJob, Totals]":
     """The job in this process, with its endpoint."""
     from stream.job.loop import StreamJob
     from stream.job.readiness import readiness
@@ -194,7 +193,7 @@ def _here(
 
 def _on_flink(
     config: StreamConfig, until_idle_s: float | None, standby: bool
-) -> "tuple[StreamJob | ClusterJob, Totals | LogTotals]":
+) -> "tuple[StreamJob | ClusterJob, Totals]":
     """The job on a cluster; metrics are served where the log is written."""
     from stream.cluster.job import ClusterJob
 
@@ -207,9 +206,7 @@ def _on_flink(
     return job, job.totals
 
 
-def _watched(
-    graph: str, job: "StreamJob | ClusterJob", totals: "Totals | LogTotals", signals: ExitStack
-) -> "Ran":
+def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals", signals: ExitStack) -> "Ran":
     """Run a job with its display until it ends or a signal ends it."""
     rate = Rate()
 
@@ -226,7 +223,7 @@ def _watched(
         return job.run()
 
 
-def _examples(totals: "Totals | LogTotals") -> str:
+def _examples(totals: "Totals") -> str:
     """What was refused by reason with an example each, as a part of the status line."""
     refused = list(totals.refused_by_reason.items())  # another thread counts
     told = (f"{reason} {one.count:,}: {shorten(one.example or '', EXAMPLE_WIDTH)}" for reason, one in refused)

@@ -23,7 +23,7 @@ from stream.cluster.current import announce, is_current, withdraw
 from stream.cluster.log_host import LogHost, open_log
 from stream.cluster.plan import Plan
 from stream.cluster.submission import options, sentence
-from stream.cluster.totals import LogTotals
+from stream.cluster.totals import JobTotals
 from stream.held import holding
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
@@ -301,7 +301,7 @@ def test_a_worker_says_itself_that_event_time_is_held_back(plan: Plan) -> None:
 
 
 def test_totals_count_what_was_committed_since_they_began(plan: Plan, tmp_path: Path) -> None:
-    totals = LogTotals(str(tmp_path))
+    totals = JobTotals(str(tmp_path))
     assert not totals.refresh()
     host = hosted(plan)
     host.write(batch(10, 13))
