@@ -28,7 +28,7 @@ Metric = TypeVar("Metric", bound=MetricWrapperBase)
 
 @dataclass(slots=True)
 class Totals:
-    """What this process made durable so far."""
+    """Counts of what this process made durable."""
 
     snapshots: int = 0
     events: int = 0
@@ -43,11 +43,8 @@ class Totals:
 class StreamMetrics:
     """All series of the stream, the store and its lanes; a ``SinkObserver``.
 
-    Args:
-        config: Names the graph, a label of every series.
-
     Attributes:
-        registry: What the endpoint serves.
+        registry: Content of the endpoint.
         totals: The same counts as plain numbers, over all topics.
     """
 
@@ -159,7 +156,7 @@ class StreamMetrics:
         self.totals.late += count
 
     def in_history(self, topic: str, count: int) -> None:
-        """Events were skipped that the log has from its history."""
+        """Events were skipped because the log has them from its history."""
         self._in_history.labels(self._graph, topic).inc(count)
         self.totals.in_history += count
 
@@ -187,7 +184,7 @@ class StreamMetrics:
             )
 
     def held(self) -> Held | None:
-        """The topic partition that holds event time back, as of now; None: none does."""
+        """The topic partition that holds event time back, as of now; None if there is none."""
         held, told_s = self._held, self._held_at_s
         return held and replace(held, age_s=held.age_s + time.time() - told_s)
 
@@ -197,13 +194,13 @@ class StreamMetrics:
         self._open.labels(self._graph).set(open_bytes)
 
     def remembered(self, ids: int, missed: int) -> None:
-        """Event ids that duplicates are looked for among."""
+        """Event ids remembered against duplicates."""
         self._event_ids.labels(self._graph).set(ids)
         if missed:
             self._ids_missed.labels(self._graph).inc(missed)
 
     def commit_phase(self, phase: str, seconds: float) -> None:
-        """Seconds of a phase of a commit; a long commit is no hang while it gets from phase to phase."""
+        """Seconds of a phase of a commit; a long commit doesn't hang while its phases pass."""
         beat()
         self._phases.labels(self._graph, phase).observe(seconds)
 
@@ -226,7 +223,7 @@ class StreamMetrics:
     # What the job tells.
 
     def opened_log(self, last: CommitRecord | None, stored_bytes: int) -> None:
-        """The log as it was found: where gauges and differences of totals begin."""
+        """The log was opened: gauges and differences of totals begin there."""
         self._duplicates_before = last.duplicates if last else 0
         self._store_bytes.labels(self._graph, "log").set(stored_bytes)
         opened_s = time.time()
@@ -234,7 +231,7 @@ class StreamMetrics:
         self._last_commit.labels(self._graph).set(last.wall_time_us / US_PER_S if last else opened_s)
 
     def skipped(self, topic: str, offsets: int) -> None:
-        """A gap was jumped over."""
+        """A gap was skipped."""
         self._gaps.labels(self._graph, topic).inc(offsets)
         self.totals.gap_offsets += offsets
 
@@ -245,11 +242,11 @@ class StreamMetrics:
             self._lag.labels(self._graph, topic, str(partition)).set(messages)
 
     def unread(self, topic: str, partition: int) -> int:
-        """Offsets of a topic partition that are not read yet, as last told."""
+        """Unread offsets of a topic partition, as last reported."""
         return self._unread.get((topic, partition), 0)
 
     def ready_while(self, ready: Callable[[], bool]) -> None:
-        """Asked at every scrape whether the stream is ready."""
+        """Set the function that tells at every scrape whether the stream is ready."""
         self._ready.labels(self._graph).set_function(ready)
 
     def standing_by(self, waits: bool) -> None:
@@ -257,7 +254,7 @@ class StreamMetrics:
         self._standby.labels(self._graph).set(waits)
 
     def clock_error(self, seconds: float) -> None:
-        """This host's clock is so far ahead, or behind (negative); 0: not that anybody knows."""
+        """Seconds by which this host's clock is known to be ahead, or behind (negative); 0: right as far as known."""
         self._clock_error.labels(self._graph).set(seconds)
 
     def published(self, topic: str, messages: int) -> None:
@@ -265,11 +262,11 @@ class StreamMetrics:
         self._published.labels(self._graph, topic).inc(messages)
 
     def publish_lag(self, topic: str, exports: int) -> None:
-        """Exports that a topic has not."""
+        """Exports not yet in a topic."""
         self._publish_lag.labels(self._graph, topic).set(exports)
 
     def restarted(self, cause: str) -> None:
-        """The pipeline was renewed (cycle, partitions), or a commit (disk) or a lane (lane) was tried again."""
+        """The pipeline was renewed (cycle, partitions), or a commit (disk), lane or compaction was tried again."""
         self._restarts.labels(self._graph, cause).inc()
 
     def lane_lag(self, lane: str, snapshots: int) -> None:
@@ -277,7 +274,7 @@ class StreamMetrics:
         self._lane_lag.labels(self._graph, lane).set(snapshots)
 
     def opened_lane(self, lane: str, last: LaneManifest | None, totals: LaneTotals) -> None:
-        """A lane as it was found."""
+        """A lane was opened."""
         self._lane_bytes[lane] = (0, 0)
         self._count_lane(lane, totals)
         if last is not None:

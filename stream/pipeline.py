@@ -1,7 +1,7 @@
 """The stream job on one page: topic partitions → polls → decoded micro-batches → the log → the lanes.
 
 Every element is one poll of one topic partition, from the source to the log: offsets, events and refused messages
-are committed together. Event time is the sink's own business, so nothing depends on a runner's windows or timers.
+are committed together. The sink keeps event time itself, so nothing depends on a runner's windows or timers.
 """
 
 import shutil
@@ -40,12 +40,12 @@ class InProcess:
 
 
 def build(pipeline: beam.Pipeline, starts: list[Start], where: InProcess, lanes: tuple[str, ...]) -> None:
-    """Put the pipeline of one process together.
+    """Build the pipeline for one process.
 
     Args:
         pipeline: Gets the transforms.
         starts: The topic partitions and their start offsets, from the last commit.
-        where: Finds the stages, which have the reader.
+        where: Finds the stages and their reader.
         lanes: Names of the lanes that follow the log.
     """
     _ = (

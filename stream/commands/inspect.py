@@ -1,4 +1,4 @@
-"""``freshet-stream inspect``: what a store holds."""
+"""``freshet-stream inspect``: the content of a store."""
 
 from typing import Any
 

@@ -181,7 +181,7 @@ def _taken(algorithm: str, options: dict[str, float]) -> dict[str, float]:
 
 
 def _writable(option: str, path: Path) -> Path:
-    """A file to write at the end, looked at before hours of work."""
+    """A file to write at the end, checked before hours of work."""
     if path.is_dir() or not path.parent.is_dir():
         raise Failure(f"{option} {path}: it must be a file in a folder that exists")
     return path

@@ -16,10 +16,9 @@ PLAIN_S = 5.0
 
 
 class Display:
-    """Shows a changing line from a thread of its own, from entering to leaving the block.
+    """Shows a changing line from a thread of its own inside the block.
 
-    Args:
-        line: Makes the line; called often on a terminal, every few seconds elsewhere. None: nothing new to say.
+    ``line`` makes it, often on a terminal, every few seconds elsewhere; None: nothing new to show.
     """
 
     def __init__(self, line: Callable[[], str | None]) -> None:

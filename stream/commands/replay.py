@@ -76,7 +76,7 @@ def replay(
 
 
 def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...] | None) -> Kafka:
-    """The section of a file, or the defaults for a broker without security; what was given on the command line wins."""
+    """The section of a file, or the defaults for a broker without security; options override it."""
     given = {"bootstrap": bootstrap, "api_version": api_version}
     given = {key: value for key, value in given.items() if value is not None}
     if file is not None:
@@ -85,7 +85,7 @@ def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...
 
 
 def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path | None) -> None:
-    """Refuse to send what the configuration that names the topic would read as something else."""
+    """Refuse to send messages that the configuration of the topic would read differently."""
     from stream.decode.formats.interface import FORMATS
 
     for topic in kafka.topics:

@@ -1,15 +1,15 @@
-"""What a run did, and how long it was busy with it."""
+"""The result of a run, and the seconds that it was busy."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a run did: events and snapshots that it made durable.
+    """The result of a run: events and snapshots that it made durable.
 
     Attributes:
         seconds: From the first poll to the last commit, without the idle tail.
-        idle: Whether it ended because nothing more came; else it was told to stop.
+        idle: Whether it ended because nothing more came; otherwise it was stopped.
     """
 
     snapshots: int
@@ -21,7 +21,7 @@ class Ran:
 
     @property
     def events_per_s(self) -> float:
-        """Events in the log a second."""
+        """Events per second."""
         return self.events / self.seconds if self.seconds > 0 else 0.0
 
 

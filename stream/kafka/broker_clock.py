@@ -1,4 +1,4 @@
-"""What time it is on the brokers: the leader of a KRaft cluster's quorum tells its own clock.
+"""The brokers' clock: the leader of a KRaft cluster's quorum reports its own.
 
 The time of a record is the producer's own (CreateTime) unless the topic has ``message.timestamp.type=LogAppendTime``,
 so a record alone cannot vouch for the present.
@@ -16,7 +16,7 @@ from schemas.events import US_PER_S
 from stream.kafka.client import client_settings, connected
 
 ANSWER_MS = 2_000
-"""How long brokers have: who asks reads nothing meanwhile."""
+"""How long brokers have to answer; nothing is read meanwhile."""
 
 _US_PER_MS = US_PER_S // 1000
 _log = structlog.get_logger()
@@ -30,7 +30,7 @@ class Between(NamedTuple):
 
 
 class BrokerClock:
-    """Asks the brokers for the time; clusters without a quorum, or users who may not describe it, get no answer."""
+    """Asks the brokers for the time. Clusters without a quorum don't have it, and some users may not ask."""
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
@@ -38,7 +38,7 @@ class BrokerClock:
         self._answers = True
 
     def ask(self) -> Between | None:
-        """The brokers' present; None where they don't tell it."""
+        """The brokers' present; None if they don't report it."""
         if not self._answers:
             return None
         try:

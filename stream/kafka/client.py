@@ -23,9 +23,9 @@ __all__ = ["NoBrokerError", "client_settings", "connected", "kafka_failures"]
 
 REQUEST_TIMEOUT_MS = 30_000
 BOOTSTRAP_TIMEOUT_MS = 15_000
-"""How long a client tries to reach a broker before a command fails."""
+"""How long a client tries to reach a broker."""
 RECONNECT_MAX_MS = 2_000
-"""Longest pause between two tries to connect: so much later than brokers a client is back after an outage."""
+"""Longest pause between two tries to connect, and so the longest delay after an outage."""
 
 WRITING = {"acks": "all", "linger_ms": 20, "max_request_size": 32 << 20, "metrics_enabled": False}
 """Settings of all producers."""
@@ -66,14 +66,10 @@ Client = TypeVar("Client")
 
 
 def connected(kind: Callable[..., Client], settings: Mapping[str, Any]) -> Client:
-    """A client that has reached a broker.
+    """A client that has reached a broker; one that reaches none is closed.
 
-    kafka-python leaves the thread and the sockets of a client open if its constructor fails. Here they are closed, so
-    that an outage, however long, costs none.
-
-    Args:
-        kind: Class of the client.
-        settings: Its arguments.
+    kafka-python leaves the thread and the sockets of a client open if its constructor fails, which would add up over
+    an outage.
 
     Raises:
         KafkaError: No broker answers, or it refuses.
@@ -94,15 +90,15 @@ def connected(kind: Callable[..., Client], settings: Mapping[str, Any]) -> Clien
 
 @contextmanager
 def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
-    """Turn a Kafka client's errors into a Failure that says what was tried and which key to look at.
+    """Turn a Kafka client's errors into a Failure that says what was tried and which key to check.
 
     Args:
-        bootstrap: The brokers' addresses, for the sentence.
-        doing: What was tried, as "reading topic edges".
+        bootstrap: The brokers' addresses.
+        doing: What was tried, such as "reading topic edges".
 
     Raises:
         NoBrokerError: No broker answers.
-        Failure: The client raised something else.
+        Failure: Any other error of the client.
     """
     try:
         yield

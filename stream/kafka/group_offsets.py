@@ -1,4 +1,4 @@
-"""Kafka's group offsets, set after each commit as a hint for lag monitors; the log's own offsets are the truth."""
+"""Kafka's group offsets, set after each commit as a hint for lag monitors. The log's own offsets are the truth."""
 
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 
@@ -14,12 +14,7 @@ CLOSE_S = 2.0
 
 
 class GroupOffsets:
-    """Follows the log's positions from a thread of its own; a failure is logged and never stops the stream.
-
-    Args:
-        kafka: Broker and topics; positions of others, as of a log's history, are none of Kafka's.
-        group: Consumer group to commit for.
-    """
+    """Sends the log's positions of Kafka's topics from a thread of its own; a failure is logged and never stops the stream."""
 
     def __init__(self, kafka: Kafka, group: str) -> None:
         self._kafka, self._group = kafka, group
@@ -35,7 +30,7 @@ class GroupOffsets:
         self._work.ask()
 
     def close(self) -> None:
-        """Send the newest positions, if the brokers take them at once, and stop."""
+        """Send the newest positions, if the brokers accept them at once, and stop."""
         in_time = self._work.settle(CLOSE_S)
         self._work.close(CLOSE_S if in_time else 0.0)
 

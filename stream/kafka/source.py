@@ -1,4 +1,4 @@
-"""ReadFromKafka: a splittable DoFn with one restriction a topic partition, whose element is one poll of it."""
+"""ReadFromKafka: a splittable DoFn with one restriction per topic partition, whose elements are its polls."""
 
 import time
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ UNENDING = (1 << 63) - 1
 """Stop of a restriction without an end."""
 
 BUNDLE_S = 1.5
-"""How long one round over all topic partitions lasts: the runner's memory grows with every bundle."""
+"""How long one round over all topic partitions lasts; the runner's memory grows with every bundle."""
 
 
 class PartitionTracker(RestrictionTracker):  # type: ignore[misc]  # Beam has no types
     """Claims whole polls of one topic partition.
 
-    A claim names the offset after the poll; None says that nothing more will be claimed and ends the restriction
-    where the last claim did. Only checkpoints (fraction 0) split it: a poll is never shared out.
+    A claim names the offset after the poll. None ends the restriction at the last claim. Only checkpoints (fraction 0)
+    split it: a poll is never shared.
     """
 
     def __init__(self, restriction: OffsetRange) -> None:
@@ -31,7 +31,7 @@ class PartitionTracker(RestrictionTracker):  # type: ignore[misc]  # Beam has no
         self._next = restriction.start
 
     def current_restriction(self) -> OffsetRange:
-        """The offsets of this process() call, its end unknown as a rule."""
+        """The offsets of this process() call, usually without a known end."""
         return self._range
 
     def try_claim(self, position: int | None) -> bool:
@@ -55,13 +55,13 @@ class PartitionTracker(RestrictionTracker):  # type: ignore[misc]  # Beam has no
         return self._range, rest
 
     def check_done(self) -> bool:
-        """Raise unless everything was claimed, handed over or ended."""
+        """Raise unless everything was claimed, deferred or ended."""
         if self._next < self._range.stop:
             raise ValueError(f"offsets from {self._next} to {self._range.stop} were neither claimed nor left")
         return True
 
     def current_progress(self) -> RestrictionProgress:
-        """Offsets claimed; how many remain is the brokers' to know."""
+        """Offsets claimed; the number that remains is unknown here."""
         return RestrictionProgress(completed=float(self._next - self._range.start), remaining=1.0)
 
     def is_bounded(self) -> bool:
@@ -81,7 +81,7 @@ class _FromStart(beam.transforms.core.RestrictionProvider):  # type: ignore[misc
 
 
 FROM_START = beam.DoFn.RestrictionParam(_FromStart())
-"""Everything of a topic partition from its first offset on."""
+"""A topic partition from its first offset."""
 
 
 class ReadingStages(Stages, Protocol):
