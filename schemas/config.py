@@ -13,21 +13,9 @@ from schemas.section import Section
 from schemas.store_address import Store
 
 __all__ = [
-    "Features",
-    "Kafka",
-    "Lane",
-    "Metrics",
-    "Name",
-    "Publication",
-    "Retention",
-    "Runner",
-    "SchemaRegistry",
-    "Service",
-    "Snapshots",
-    "StreamConfig",
-    "Topic",
-    "TopicName",
-]
+    "Features", "Kafka", "Lane", "Metrics", "Name", "Publication", "Retention", "Runner", "SchemaRegistry", "Service",
+    "Snapshots", "StreamConfig", "Topic", "TopicName",
+]  # fmt: skip
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 """A graph's or lane's name: it becomes a folder, so no separators and no leading dot."""

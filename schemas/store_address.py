@@ -53,7 +53,7 @@ def is_address(store: object) -> bool:
 
 
 def parse_address(text: str) -> Address:
-    """Read ``s3://bucket/prefix``, optionally with ``?`` and ``region``, ``endpoint``, ``cache``, ``cache_gib``, ``retry_s``, ``lease_s``.
+    """Read ``s3://bucket/prefix``, maybe with ``?`` and values of ``_WORDS`` and ``_NUMBERS``.
 
     Raises:
         ValueError: It is no address; the sentence says why, without what might be credentials.

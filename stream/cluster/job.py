@@ -109,7 +109,9 @@ class ClusterJob:
                 watch.reading(self._starts_by_key)
                 if watch.lost is not None:
                     return
-                plan = replace(plan, starts=tuple(self._starts), topic_ids=tuple(watch.ids.items()))
+                plan = replace(
+                    plan, starts=tuple(self._starts_by_key.values()), topic_ids=tuple(watch.ids.items())
+                )
                 stack.enter_context(holding(plan.id, self._config))
                 self._follow(Submission(self._config.runner, plan), plan, reader, watch)
         finally:
@@ -138,10 +140,6 @@ class ClusterJob:
         for lane in config.lanes:
             LaneWriter(config.store, lane).close()
         return reader, topic_ids
-
-    @property
-    def _starts(self) -> list[Start]:
-        return list(self._starts_by_key.values())
 
     def _follow(self, submission: Submission, plan: Plan, reader: PartitionReader, watch: TopicWatch) -> None:
         """Watch log and topics until the submission has ended."""

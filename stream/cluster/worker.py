@@ -3,8 +3,8 @@
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from typing import Self
 
 import structlog
 
@@ -58,7 +58,6 @@ class Worker:
         self._lanes: dict[str, LaneThread] = {}
         self._lane_errors: dict[str, str] = {}
         self._endpoint: Endpoint | None = None
-        self._users = 0
 
     @property
     def current(self) -> bool:
@@ -164,20 +163,9 @@ class Worker:
             "Choose another (0: any free one)"
         )
 
-    # How the process has one of them a job.
-
-    def used(self) -> Self:
-        """Count one more user."""
-        self._users += 1
-        return self
-
-    def unused(self) -> bool:
-        """Count one user less; returns whether it was the last."""
-        self._users -= 1
-        return self._users == 0
-
 
 _workers: dict[str, Worker] = {}
+_users: Counter[str] = Counter()
 _lock = threading.Lock()
 
 
@@ -189,15 +177,14 @@ def acquire(plan: Plan) -> Worker:
             configure_logs(level="INFO")
         if plan.id not in _workers:
             _workers[plan.id] = Worker(plan)
-        return _workers[plan.id].used()
+        _users[plan.id] += 1
+        return _workers[plan.id]
 
 
 def release(plan: Plan) -> None:
     """Give a worker back; it closes with its last user."""
     with _lock:
-        worker = _workers.get(plan.id)
-        last = worker is not None and worker.unused()
-        if last:
-            del _workers[plan.id]
-    if worker is not None and last:
-        worker.close()
+        _users[plan.id] -= 1
+        last = None if _users[plan.id] else _workers.pop(plan.id)
+    if last is not None:
+        last.close()

@@ -14,7 +14,7 @@ from stream.decode.rules import EARLIEST_US, LATEST_US
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
-from stream.service.output import Columns, Debug, Json, finish, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, print_result
 
 
 def backfill(
@@ -78,7 +78,7 @@ def backfill(
             "seconds": done.seconds,
             "rows_per_s": done.rows / done.seconds if done.seconds > 0 else 0.0,
         }
-        print_json(result) if json else print_table(f"{config.graph} in {config.store}", result)
+        print_result(f"{config.graph} in {config.store}", result, as_json=json)
 
     finish(body, StoreError, debug=debug)
 

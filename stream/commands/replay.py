@@ -10,7 +10,7 @@ from stream.commands.progress import counting
 from stream.commands.schema import Format
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
-from stream.service.output import Columns, Debug, Json, finish, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, print_result
 
 
 def replay(
@@ -70,7 +70,7 @@ def replay(
                 progress=progress,
             )
         result = {"sent": sent.sent, "seconds": sent.seconds, "events_per_s": sent.events_per_s}
-        print_json(result) if json else print_table(f"{file} → {topic}", result)
+        print_result(f"{file} → {topic}", result, as_json=json)
 
     finish(body, debug=debug)
 

@@ -7,7 +7,7 @@ import typer
 
 from stream.commands.options import Params, parameters
 from stream.service.failure import Failure
-from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, note, print_result
 from stream.store.errors import StoreError
 
 
@@ -86,6 +86,6 @@ def savings(
                 seed=seed,
                 progress=progress,
             )
-        print_json(found) if json else print_table(f"Savings on {file}", found)
+        print_result(f"Savings on {file}", found, as_json=json)
 
     finish(body, StoreError, PartitionError, debug=debug)

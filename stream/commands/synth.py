@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.service.output import Debug, Json, finish, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,10 +92,7 @@ def synth(
         from stream.synthetic.event_writer import write_events
 
         result = write_events(out, tables, interval_s=interval_s)
-        if json:
-            print_json(result)
-        else:
-            print_table(f"Wrote {out}", result)
+        print_result(f"Wrote {out}", result, as_json=json)
 
     finish(body, debug=debug)
 

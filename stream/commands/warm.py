@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stream.compiled import compiling
 from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.service.output import Debug, Json, finish, print_result
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ def warm(json: Json = False, debug: Debug = False) -> None:
         with compiling() as compiled:
             _sessions()
         result = {"compiled": len(compiled), "seconds": time.monotonic() - began}
-        print_json(result) if json else print_table("kernels of the stream", result)
+        print_result("kernels of the stream", result, as_json=json)
 
     finish(body, debug=debug)
 

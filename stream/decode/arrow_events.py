@@ -13,9 +13,8 @@ import pyarrow.types as pt
 from schemas.events import MAX_ID_BYTES, IdKind, Reason, event_schema
 from stream.decode.arrow_fields import mapped
 from stream.decode.arrow_frames import NOT_ARROW, inspect_frames
-from stream.decode.columns import canonical
+from stream.decode.columns import NULL_KINDS, canonical, nulls
 from stream.decode.mapping import NATIVE, Mapping
-from stream.decode.null_columns import NULL_KINDS, nulls
 from stream.decode.reading import Limits, Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
 

@@ -59,6 +59,11 @@ def print_table(title: str, rows: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def print_result(title: str, result: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a result as one JSON object or as a table."""
+    print_json(result) if as_json else print_table(title, result)
+
+
 def finish(command: Callable[[], int | None], *expected: type[Exception], debug: bool = False) -> None:
     """Run a command body and exit with its code: 1 and one sentence for an expected exception."""
     raise typer.Exit(run_command(command, expected=expected, debug=debug))

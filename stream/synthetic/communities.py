@@ -142,7 +142,8 @@ def _draw(
         community: Of every node.
         weight: float64 [members], running sum of activities in the order of ``members``.
         uniform: float64 [n, 3] in [0, 1).
-        src, dst: Written.
+        src: Written.
+        dst: Written.
     """
     count = len(members)
     # Guide table: a bucket of the running sum to the first member in it, so that a draw looks at about two.
