@@ -151,7 +151,7 @@ class Worker:
         wanted = self._config.metrics
         for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
             try:
-                # A lane's thread has no loop that could hang: who hangs among workers is Flink's to find out.
+                # A lane's thread has no loop that could hang. Flink finds hanging workers.
                 here = wanted.model_copy(update={"port": port, "hung_after_s": math.inf})
                 self._endpoint = Endpoint(here, self._metrics.registry, self._readiness)
             except Failure:
@@ -173,7 +173,7 @@ def acquire(plan: Plan) -> Worker:
     """This process's worker of a job, made if there is none; every call needs one ``release``."""
     with _lock:
         if not structlog.is_configured():
-            # Nobody reads the standard output of a worker pool's processes: they would stop when its pipe is full.
+            # The standard output of a worker pool's processes is not read: they would stop once its pipe is full.
             configure_logs(level="INFO")
         if plan.id not in _workers:
             _workers[plan.id] = Worker(plan)

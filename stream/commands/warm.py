@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
 ROWS_A_BATCH = 64
-"""Enough that tables grow."""
+"""Small enough that tables grow."""
 IDLE_S = 0.3
 TOPIC = "warm"
 MAPPED = {"fields": {"src": "from.id", "dst": "dst", "t": "at"}}
@@ -28,8 +28,8 @@ TOPICS: dict[str, dict[str, Any]] = {"json": {}, "mapped": MAPPED, "arrow": {"fo
 def warm(json: Json = False, debug: Debug = False) -> None:
     """Compile the kernels of all partitioners, formats and kinds of ids and keep them, as a live job would use them.
 
-    A minute or two the first time, seconds when they are kept already. Say it once where the services will run: kernels
-    are for this kind of processor and this version. Docker images have been told.
+    Takes a minute or two the first time, then seconds. Run it once on the services' machine: kernels are for its kind of
+    processor and this version. Docker images have them already.
 
     Example: freshet-stream warm
     """
@@ -65,7 +65,7 @@ def _sessions() -> None:
             for part in (
                 events.slice(0, half),
                 events.slice(half),
-            ):  # the second job goes on where the first ended
+            ):  # the second job resumes
                 _send(broker.address, topic, _messages(part, config, form))
                 _run(config)
 

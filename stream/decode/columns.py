@@ -111,7 +111,7 @@ def decoded(name: str, column: pa.DictionaryArray) -> pa.Array:
     if not (is_text or pt.is_integer(words.type) or pt.is_floating(words.type)):
         raise _wrong(name, column, ["a dictionary of strings or numbers"])
     if is_text and (pc.max(pc.binary_length(words)).as_py() or 0) > MAX_ID_BYTES:
-        # Cut what is refused as too long anyway, or a few bytes of indices would become gigabytes of text.
+        # Cut words that are refused as too long anyway, or a few bytes of indices would become gigabytes of text.
         words = pc.utf8_slice_codeunits(words, 0, MAX_ID_BYTES + 1)
         column = pa.DictionaryArray.from_arrays(column.indices, words)
     return column.dictionary_decode()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from schemas.errors import one_line
 from schemas.events import US_PER_S, IdKind, Op, event_schema
 from stream.decode.columns import canonical, id_kind
 from stream.decode.csv_file import csv_rows
@@ -84,9 +85,9 @@ def readable(path: Path) -> Iterator[None]:
     except RefusedError as error:
         raise Failure(f"{path}: {error}") from error
     except pa.ArrowException as error:
-        raise Failure(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise Failure(f"{path} cannot be read: {one_line(error)}") from error
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror or ' '.join(str(error).split())}") from error
+        raise Failure(f"{path} cannot be read: {error.strerror or one_line(error)}") from error
 
 
 def open_rows(
@@ -176,7 +177,7 @@ def _checked(
         for row in draft.faults.refused_rows()[:1]:
             raise Failure(
                 f"{path}, row {rows + row + 1}: {draft.faults.of(row)[1]} "
-                "(rows count from 1, the header left out)"
+                "(rows count from 1, without the header)"
             )
         accepted.append(draft.events())
         rows += draft.batch.num_rows

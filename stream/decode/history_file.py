@@ -135,7 +135,7 @@ def _poll(
         partition=key[1],
         first_offset=offset,
         end_offset=offset + rows,
-        high_watermark=offset + rows + 1,  # never idle: the file ends when its reader says so
+        high_watermark=offset + rows + 1,  # never idle: its reader ends the file
         events=events,
         rejects=_rejects(draft, texts, refused[kept[refused]], key, offset),
     )

@@ -95,7 +95,7 @@ def bring_up_to_date(lanes: Collection[LaneThread], stop: Callable[[], bool]) ->
         Failure: One cannot be brought there.
     """
     for lane in lanes:
-        lane.wake()  # all at once, then wait for each
+        lane.wake()  # all at once
     for lane in lanes:
         lane.bring_up_to_date(stop)
     failed = [f"lane {lane.name} is not up to date: {lane.error}" for lane in lanes if lane.error]

@@ -12,6 +12,7 @@ import structlog
 from kafka import KafkaProducer
 
 from schemas.config import Kafka, Publication
+from schemas.errors import one_line
 from schemas.exports import ExportCommit
 from stream.kafka.client import IN_ORDER, kafka_failures
 from stream.kafka.export_messages import MESSAGES
@@ -71,19 +72,19 @@ class ExportPublisher:
             try:
                 self._publish_all()
             except LaneBusyError:
-                pass  # another process publishes: this one stands by
-            except Exception as error:  # noqa: BLE001  whatever fails here, the stream goes on
-                told = " ".join(str(error).split()) or type(error).__name__
-                if told != self.error:
-                    log.error("publishing failed, trying again", topic=self._to.topic, error=told)
-                self.error = told
+                pass  # another process publishes
+            except Exception as error:  # noqa: BLE001  no failure here ends the stream
+                text = one_line(error)
+                if text != self.error:
+                    log.error("publishing failed, trying again", topic=self._to.topic, error=text)
+                self.error = text
             self._stopping.wait(RETRY_S)
 
     def _publish_all(self) -> None:
         reader = ExportReader(self._store, self._to.exports)
         for folder in (COMMITS, PUBLISHED):
             make_folders(reader.root / folder)
-        # Before brokers are asked: they may refuse all that follows.
+        # Before brokers are asked, which may refuse.
         self._show_lag(reader, reader.published(self._to.topic, self._to.kind))
         lock = lock_folder(reader.root / PUBLISHED, new_writer_id(), f"{self._to.topic}.{self._to.kind}.lock")
         try:
@@ -126,7 +127,7 @@ class ExportPublisher:
                     self._metrics.published(self._to.topic, sent)
                     self.error = None
             except RetainedError:
-                continue  # removed this moment, with others maybe: the reader knows where it can start
+                continue  # just removed, maybe with others: the reader knows the first one left
             self._show_lag(reader, following)
             if following >= len(reader.commits):
                 self._caught_up.set()

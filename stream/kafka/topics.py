@@ -54,7 +54,7 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], bootstrap: str)
             if time.monotonic() > deadline:
                 there = ", ".join(sorted(consumer.topics())[:10]) or "none"
                 raise Failure(
-                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (there: {there}). "
+                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (existing: {there}). "
                     "Create it or correct its name"
                 )
             time.sleep(METADATA_LOOK_S)

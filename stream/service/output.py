@@ -26,7 +26,7 @@ Columns = Annotated[
     typer.Option(
         "--columns",
         metavar="NAME=COLUMN,…",
-        help="The file's names of an event's columns, as src=user,dst=item,t=ts; others keep their names.",
+        help="The file's names of an event's columns, such as src=user,dst=item,t=ts; others keep their names.",
     ),
 ]
 

@@ -50,7 +50,7 @@ class Stream:
 
     Attributes:
         rate: Events a second.
-        nodes: Distinct nodes, all told.
+        nodes: Distinct nodes in all.
         features: F, width of node features.
         interval_s: Length of a snapshot.
         lanes: Lanes that follow.
