@@ -1,4 +1,4 @@
-"""Which ranks live: each counts up a number of its own in the store where ranks meet, and watches those of the others."""
+"""Liveness of ranks: each increments a number of its own in the ranks' shared store, and watches those of the others."""
 
 import os
 import threading
@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Protocol, Self
 
 BEAT_S = 2.0
-"""How often a rank counts up, and looks at the others."""
+"""How often a rank increments its number and reads the others."""
 
 SILENT_S = 30.0
-"""A rank whose number stands still for so long is down: its process is gone, stopped, or out of reach."""
+"""A rank whose number has not changed for this long is down: its process is gone, stopped, or out of reach."""
 
 _STORE_TIMEOUT_S = 10.0
 
@@ -21,20 +21,20 @@ class Numbers(Protocol):
     """Numbers by name that all ranks share; a ``TCPStore`` is one."""
 
     def add(self, key: str, amount: int, /) -> int:
-        """Add to a number, which is 0 where there is none yet; returns the sum."""
+        """Add to a number, at first 0, and return the sum."""
         ...
 
 
 class Heartbeats:
     """This rank's heartbeat, and when it last heard the others'.
 
-    A peer that is killed or hangs leaves the others waiting in a collective for minutes: then this is what knows who
-    is missing.
+    A peer that is killed or hangs leaves the others waiting in a collective for minutes. Heartbeats say which one is
+    missing.
 
     Args:
-        store: Shared by all ranks; None: there are no others.
+        store: Shared by all ranks; None: this rank is alone.
         rank: This rank.
-        size: How many there are.
+        size: Number of ranks.
         clock: Monotonic seconds.
     """
 
@@ -49,12 +49,12 @@ class Heartbeats:
 
     @classmethod
     def from_environment(cls, rank: int, size: int) -> Self:
-        """Begin to beat, in the store that torchrun's ranks meet in; a rank alone needs none."""
+        """Begin to beat, in the store of torchrun's rendezvous; a rank alone needs none."""
         if size == 1:
             return cls(None, rank, size)
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-        # A client of its own: the group's may be held by a call that waits.
+        # A client of its own: the group's may be blocked by a call that waits.
         store = TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
@@ -69,11 +69,11 @@ class Heartbeats:
         return beats
 
     def up(self, rank: int) -> bool:
-        """Whether a rank was heard of within ``SILENT_S``; this one always is."""
+        """Whether a rank was heard within ``SILENT_S``; this one always is."""
         return rank == self._rank or self._clock() - self._heard_s[rank] < SILENT_S
 
     def beat(self) -> None:
-        """Count up, and look at the others' numbers.
+        """Increment this rank's number and read the others.
 
         Raises:
             RuntimeError: The store does not answer.
@@ -92,6 +92,6 @@ class Heartbeats:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            with suppress(RuntimeError):  # while the store is gone nobody is heard of
+            with suppress(RuntimeError):  # without the store no rank is heard
                 self.beat()
             self._stop.wait(BEAT_S)

@@ -36,7 +36,7 @@ def fill(slots, shift, keys, size):  # type: ignore[no-untyped-def]  # compiled
         slots[-1 - find(slots, shift, keys, keys[position])] = position
 
 
-class PairTable:
+class SeenPairs:
     """Last time and number of occurrences of every directed pair.
 
     Entries are appended and never removed, so an entry's position is stable: ``keys[:size]`` is the list of

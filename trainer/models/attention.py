@@ -64,7 +64,7 @@ class GraphAttention(GraphStage):
         return elu(self.linear(own) + self.bias)
 
 
-class TemporalAttention(TimeStage):
+class SnapshotAttention(TimeStage):
     """Self-attention of a node's row over its rows in the last ``window`` snapshots (DySAT, Sankar et al. 2020, section 4.2).
 
     z = ‖_heads Σ β_j V(x_j + p_j), β_j = softmax of Q(x + p_0)ᵀ K(x_j + p_j) / √d', then z + ReLU(F z + b). A position p_j

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from trainer.models.attention import GraphAttention, TemporalAttention
+from trainer.models.attention import GraphAttention, SnapshotAttention
 from trainer.models.interface import MODELS, ModelShape, SnapshotModel
 from trainer.models.layered import require_fanouts
 
@@ -45,5 +45,5 @@ class Dysat(SnapshotModel):
             GraphAttention(self.inputs if layer == 0 else hidden, hidden, heads, fanout)
             for layer, fanout in enumerate(reversed(fanouts))
         ]
-        self.layers = nn.ModuleList([*hops, TemporalAttention(shape.window, hidden, temporal_heads)])
+        self.layers = nn.ModuleList([*hops, SnapshotAttention(shape.window, hidden, temporal_heads)])
         self.decoder = shape.head(hidden, hidden, encounters=encounters)

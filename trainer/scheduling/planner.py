@@ -16,7 +16,7 @@ SEARCHED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PassPlan:
     """A pass over groups.
 
     Attributes:
@@ -27,9 +27,9 @@ class Plan:
     schedule: Schedule
     gap: float
 
-    def with_slots(self, slots: Int64) -> "Plan":
+    def with_slots(self, slots: Int64) -> "PassPlan":
         """The same groups by another assignment, as ``Schedule.slots``."""
-        return Plan(Schedule(self.schedule.problem, slots), self.gap)
+        return PassPlan(Schedule(self.schedule.problem, slots), self.gap)
 
     def balance(self, measured_s: Float64, error: float) -> dict[tuple[str, str], float]:
         """How evenly GPUs work, predicted and measured; figures without a meaning are left out.
@@ -69,8 +69,8 @@ class Planner:
     per_step: int
     alpha_s: float
 
-    def plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> Plan:
-        """Plan a pass.
+    def plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> PassPlan:
+        """PassPlan a pass.
 
         Args:
             sizes: float64 (n, 3), nodes, edges and snapshots of each group, one group at least.
@@ -82,9 +82,9 @@ class Planner:
             steps = fixed_steps(sizes, self.per_step)
             steps = [steps[at] for at in draw.permutation(len(steps))]
             problem = Problem(times_s, self.gpus, max(map(len, steps)), self.alpha_s)
-            return Plan(assigned(problem, steps), float("nan"))
+            return PassPlan(assigned(problem, steps), float("nan"))
         problem = Problem(times_s, self.gpus, self.per_gpu, self.alpha_s)
         found, _ = ALGORITHMS[self.algorithm](problem, Limits(time_s=1.0, steps=SEARCHED))
         bound_s = lower_bound_s(problem)
         gap = found.epoch_s / bound_s - 1 if bound_s else float("nan")
-        return Plan(Schedule(problem, draw.permutation(found.slots)), gap)
+        return PassPlan(Schedule(problem, draw.permutation(found.slots)), gap)

@@ -14,7 +14,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Queries, Sampling, insert_events, prepare
 from trainer.data.history import History
-from trainer.data.negatives import Judged as StoredJudged
+from trainer.data.negatives import Negatives
 from trainer.data.views import EventsView
 from trainer.models.interface import Head, Model
 from trainer.models.link_decoder import LinkDecoder
@@ -120,7 +120,7 @@ def examples_of(
     known: NDArray[np.bool_],
     sampling: Sampling,
     epoch: int,
-    stored: StoredJudged | None = None,
+    stored: Negatives | None = None,
 ) -> Examples:
     """``prepare`` the newest snapshot of a view."""
     tau = view.taus[-1]
