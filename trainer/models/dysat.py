@@ -21,9 +21,8 @@ class Dysat(SnapshotModel):
             take all anyway.
         heads: Of attention over neighbours; divide ``hidden``.
         temporal_heads: Of attention over snapshots; divide ``hidden``.
-        signature: Width of the nodes' random signatures, at most 64.
-        encounters: Whether the head also sees what is known without the graph: how long ago and how often two nodes met,
-            or what a node's target was.
+        signature: See ``LayeredModel``.
+        encounters: See ``LayeredModel``.
     """
 
     name: ClassVar[str] = "dysat"
