@@ -1,4 +1,4 @@
-"""Which rank trains which groups in which optimiser step of a pass, planned anew as groups come and go."""
+"""Plans of a pass: the ranks and optimiser steps of all groups, planned again as groups come and go."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,12 @@ import numpy as np
 
 from stream.arrays.kinds import Float64, Int64
 from trainer.scheduling.bound import lower_bound_s
-from trainer.scheduling.composition import assigned, fixed_steps
 from trainer.scheduling.schedule import Limits, Problem, Schedule
 from trainer.scheduling.solve import ALGORITHMS
 
 COMPOSITIONS = ("fixed", "schedule")
 SEARCHED = 20_000
-"""Random exchanges of a solver, at most: who solves at every snapshot may not search for long."""
+"""Most random exchanges of a solver, which must not search for long at every snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class PassPlan:
 
     Attributes:
         schedule: By predicted seconds.
-        gap: Share of the lower bound by which it is longer; NaN for ``fixed``, whose steps nobody chose by it.
+        gap: Share of the lower bound by which it is longer; NaN for ``fixed``, whose steps do not depend on it.
     """
 
     schedule: Schedule
@@ -32,7 +31,7 @@ class PassPlan:
         return PassPlan(Schedule(self.schedule.problem, slots), self.gap)
 
     def balance(self, measured_s: Float64, error: float) -> dict[tuple[str, str], float]:
-        """How evenly GPUs work, predicted and measured; figures without a meaning are left out.
+        """Balance of the GPUs' work, predicted and measured; undefined figures are left out.
 
         Args:
             measured_s: float64 (n,), seconds that each group took.
@@ -55,7 +54,7 @@ class Planner:
 
     Attributes:
         gpus: G.
-        composition: ``fixed``: steps follow from sizes alone; ``schedule``: the schedule decides which groups make a step.
+        composition: ``fixed``: steps follow from sizes alone; ``schedule``: the schedule groups them into steps.
         algorithm: Of ``ALGORITHMS``, for ``schedule``.
         per_gpu: L, groups of one GPU in one step, for ``schedule``.
         per_step: Groups of a step, for ``fixed``.
@@ -74,7 +73,7 @@ class Planner:
 
         Args:
             sizes: float64 (n, 3), nodes, edges and snapshots of each group, one group at least.
-            times_s: float64 (n,), predicted seconds of each; of no consequence to the steps of ``fixed``.
+            times_s: float64 (n,), predicted seconds of each; they do not affect the steps of ``fixed``.
             seed: Of the order of steps.
         """
         draw = np.random.default_rng(seed)
@@ -88,3 +87,34 @@ class Planner:
         bound_s = lower_bound_s(problem)
         gap = found.epoch_s / bound_s - 1 if bound_s else float("nan")
         return PassPlan(Schedule(problem, draw.permutation(found.slots)), gap)
+
+
+def fixed_steps(sizes: Float64, per_step: int) -> list[Int64]:
+    """The groups of each optimiser step, the same for any number of GPUs and any measurements.
+
+    Groups of about one size make a step, so that any number of GPUs can share it evenly.
+
+    Args:
+        sizes: float64 (n, 3), nodes, edges and snapshots of each group.
+        per_step: Groups of a step; the last step has the rest.
+    """
+    order = np.argsort(-sizes.sum(axis=1), kind="stable")
+    return [np.sort(order[at : at + per_step]) for at in range(0, len(order), per_step)]
+
+
+def assigned(problem: Problem, steps: list[Int64]) -> Schedule:
+    """Each step's groups, of any number, on the GPUs: the longest first, to the GPU with the least work.
+
+    ``problem.per_gpu`` is the largest step's number of groups; ``steps`` has the group numbers of each step.
+    """
+    slots = np.full((len(steps), problem.gpus, problem.per_gpu), -1, np.int64)
+    busy_s = np.zeros(problem.gpus)
+    for step, groups in enumerate(steps):
+        load_s, number = np.zeros(problem.gpus), np.zeros(problem.gpus, np.int64)
+        for group in sorted(groups.tolist(), key=lambda group: -problem.times_s[group]):
+            gpu = int(np.lexsort((busy_s, load_s))[0])
+            slots[step, gpu, number[gpu]] = group
+            load_s[gpu] += problem.times_s[group]
+            number[gpu] += 1
+        busy_s += load_s
+    return Schedule(problem, slots)
