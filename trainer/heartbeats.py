@@ -1,11 +1,9 @@
 """Liveness of ranks: each increments a number of its own in the ranks' shared store, and watches those of the others."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from typing import Protocol, Self
 
 BEAT_S = 2.0
@@ -52,18 +50,10 @@ class Heartbeats:
         """Begin to beat, in the store of torchrun's rendezvous; a rank alone needs none."""
         if size == 1:
             return cls(None, rank, size)
-        from torch._C._distributed_c10d import PrefixStore, TCPStore
+        from trainer.wire.joining import shared_store
 
         # A client of its own: the group's may be blocked by a call that waits.
-        store = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            world_size=None,
-            is_master=False,
-            timeout=timedelta(seconds=_STORE_TIMEOUT_S),
-        )
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        beats = cls(PrefixStore(f"heartbeats{attempt}", store), rank, size)
+        beats = cls(shared_store("heartbeats", _STORE_TIMEOUT_S), rank, size)
         beats._thread = threading.Thread(target=beats._run, name="heartbeats", daemon=True)
         beats._thread.start()
         return beats
