@@ -39,7 +39,7 @@ class GradientBuffer:
             torch._foreach_copy_([view for view, _ in elsewhere], [gradient for _, gradient in elsewhere])
         return self._flat
 
-    def give(self, there: Sequence[bool]) -> None:
-        """Make its parts the gradients, of the parameters that have one on any rank."""
+    def give(self, there: Sequence[int]) -> None:
+        """Make its parts the gradients, of the parameters that have one on any rank: 1, and 0 for others."""
         for parameter, view, has in zip(self._parameters, self._views, there, strict=True):
             parameter.grad = view if has else None
