@@ -31,8 +31,8 @@ from timeline import table
 from trainer.ranks import Ranks
 
 SIZES = {"snapshots": [0.1, 0.2, 0.3], "vertices": [0.01, 0.05, 0.1]}
-FIXED = [(0.1, 0.01), (0.1, 0.1), (0.2, 0.05), (0.3, 0.01), (0.3, 0.1)]
-"""The middle size and the outer ones; of the adjuster ``fixed`` the second."""
+FIXED = [(0.1, 0.01), (0.1, 0.05), (0.1, 0.1), (0.2, 0.05), (0.3, 0.01), (0.3, 0.1)]
+"""The short sizes, the middle one and the outer ones; of the adjuster ``fixed`` the third."""
 FULL, BASE = "full batch", "snapshot batches, 20 %"
 POINTS = 20
 """Weights of a way that are judged, at most."""
