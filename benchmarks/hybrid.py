@@ -221,7 +221,9 @@ def main() -> None:
     parser.add_argument("part", choices=list(parts))
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--set", default="slashdot", choices=["slashdot", *SETS])
-    parser.add_argument("--store", type=Path, help="made before; else it is made here, and without the option thrown away")
+    parser.add_argument(
+        "--store", type=Path, help="made before; else it is made here, and without the option thrown away"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="freshet-hybrid-") as folder:

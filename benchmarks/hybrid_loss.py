@@ -111,9 +111,7 @@ def curve(
             points.append(Point(seconds, others, float(loss)))
         if setting["task"] == "node-regression":
             known = {"persistence": 0, "age_persistence": 1}
-            floors = {
-                name: float(((asked.known[:, at] - truth) ** 2).mean()) for name, at in known.items()
-            }
+            floors = {name: float(((asked.known[:, at] - truth) ** 2).mean()) for name, at in known.items()}
     strategy.close()
     ranks.total([0.0])
     return points, floors
@@ -156,9 +154,7 @@ def compare(store: Path, given: argparse.Namespace, ranks: Ranks) -> None:
     for name, found in curves.items():
         times = [reached(points, target) for points, target in zip(found, targets, strict=True)]
         best = statistics.median(min(each.loss for each in points) for points in found)
-        final = statistics.median(
-            statistics.median(each.loss for each in points[-LAST:]) for points in found
-        )
+        final = statistics.median(statistics.median(each.loss for each in points[-LAST:]) for points in found)
         each = " ".join(f"{seconds:.2f}" for seconds, _ in times)
         rows.append([name, median_s(times), each, f"{best:.5f}", f"{final:.5f}"])
     print(f"\n{given.set}, {given.task}, `{given.model}`, {len(given.seeds)} seeds; floors:", floors or "none",
@@ -179,7 +175,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=2.5, help="Seconds of training of every way.")
     parser.add_argument("--full-budget", type=float, default=2.5, help="Those of full batches.")
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--store", type=Path, help="made before; else it is made here, and without the option thrown away")
+    parser.add_argument(
+        "--store", type=Path, help="made before; else it is made here, and without the option thrown away"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     if "RANK" in os.environ:

@@ -55,7 +55,9 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 PATIENCE_S = 300.0
 SAMPLE_S = 1.0
 DASHBOARD = Path(__file__).parents[1] / "deploy" / "grafana" / "dashboards" / "freshet.json"
-ONLY_HYBRID = re.compile(r"freshet_trainer_(?:batch_size|(?:adjuster|reservoir|generator|averages|divergence)_\w+)")
+ONLY_HYBRID = re.compile(
+    r"freshet_trainer_(?:batch_size|(?:adjuster|reservoir|generator|averages|divergence)_\w+)"
+)
 STARTS_S = 25.0
 """Within this time after a kill ranks import their libraries and load a checkpoint."""
 
@@ -69,7 +71,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--rate", type=int, default=200, help="Events per second.")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--port", type=int, default=19180, help="Of rank 0's metrics; the next one is rank 1's.")
+    parser.add_argument(
+        "--port", type=int, default=19180, help="Of rank 0's metrics; the next one is rank 1's."
+    )
     parser.add_argument("--keep", type=Path, help="Folder to work in and to leave.")
     given = parser.parse_args()
     with contextlib.ExitStack() as stack:
