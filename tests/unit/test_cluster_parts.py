@@ -225,7 +225,9 @@ def test_a_batch_that_leaves_offsets_out_is_refused(plan: Plan, taken: int) -> N
     host = hosted(plan)
     if taken:
         host.write(batch(10, 10 + taken))
-    with pytest.raises(OffsetGapError, match=f"expected offset {10 + taken}, found a batch that begins at 15"):
+    with pytest.raises(
+        OffsetGapError, match=f"expected offset {10 + taken}, found a batch that begins at 15"
+    ):
         host.write(batch(15, 17))
     host.close()
 

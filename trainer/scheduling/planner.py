@@ -11,8 +11,8 @@ from trainer.scheduling.schedule import Limits, Problem, Schedule
 from trainer.scheduling.solve import ALGORITHMS
 
 COMPOSITIONS = ("fixed", "schedule")
-SEARCHED = 20_000
-"""Random exchanges of a solver, at most: who solves at every snapshot may not search for long."""
+SEARCHED = 2_000
+"""Random exchanges of a solver, at most. A plan is made in every pass, which may take half a second."""
 
 
 @dataclass(frozen=True, slots=True)

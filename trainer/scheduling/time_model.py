@@ -1,15 +1,12 @@
-"""How long a snapshot takes: t = α₁ N + α₂ E + α₃ (DyGNeX eq. 31), fitted to measured groups and corrected online."""
+"""The time model of a snapshot group: t = α₁ N + α₂ E + α₃ (DyGNeX eq. 31), fitted to measured groups."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import nnls
 
 from stream.arrays.kinds import Float64, Int64
-
-SMOOTHING = 0.3
-"""Weight of a new measurement in the mean of measured over predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +17,11 @@ class TimeModel:
         per_node_s: α₁.
         per_edge_s: α₂.
         per_snapshot_s: α₃.
-        correction: Exponential mean of measured over predicted seconds; it follows a machine that gets slower.
     """
 
     per_node_s: float
     per_edge_s: float
     per_snapshot_s: float
-    correction: float = 1.0
 
     @classmethod
     def fit(cls, sizes: Float64, measured_s: Float64) -> "TimeModel":
@@ -44,14 +39,7 @@ class TimeModel:
     def predict(self, sizes: Float64) -> Float64:
         """float64 (n,), seconds of groups with sizes (n, 3)."""
         each_s = np.array([self.per_node_s, self.per_edge_s, self.per_snapshot_s])
-        return self.correction * (sizes @ each_s)
-
-    def corrected(self, predicted_s: float, measured_s: float) -> "TimeModel":
-        """The model after one more group ran."""
-        if predicted_s <= 0:
-            return self
-        ratio = self.correction * measured_s / predicted_s
-        return replace(self, correction=(1 - SMOOTHING) * self.correction + SMOOTHING * ratio)
+        return sizes @ each_s
 
 
 def group_sizes(nodes: Int64 | Sequence[int], edges: Int64 | Sequence[int], window: int) -> Float64:
