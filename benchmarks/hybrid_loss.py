@@ -14,6 +14,7 @@ first rank's processor.
 
 import argparse
 import copy
+import json
 import os
 import statistics
 import sys
@@ -134,30 +135,54 @@ def compare(store: Path, given: argparse.Namespace, ranks: Ranks) -> None:
     """Print the table, on the first rank."""
     ways = ways_of_one() if ranks.size == 1 else ways_of_ranks()
     ways = {name: ways[name] for name in given.ways or ways}
-    curves: dict[str, list[list[Point]]] = {name: [] for name in ways}
+    found: dict[tuple[int, str], list[Point]] = {}
     floors: dict[str, float] = {}
+    if given.keep and given.keep.exists():
+        for line in given.keep.read_text(encoding="utf-8").splitlines():
+            seed, name, floors, points = json.loads(line)
+            found[seed, name] = [Point(*each) for each in points]
     for seed in given.seeds:
         for name, params in ways.items():
+            if (seed, name) in found:
+                continue
             budget = given.full_budget if name == FULL else given.budget
             points, floors = curve(store, ranks, params, seed, budget, task=given.task, model=given.model)
-            curves[name].append(points)
+            found[seed, name] = points
             if not ranks.rank:
                 few = points[:: max(1, len(points) // 6)]
                 print(seed, name, *(f"{each.seconds:.2f}:{each.loss:.4f}" for each in few), flush=True)
-    if ranks.rank:
-        return
+                if given.keep:
+                    with given.keep.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps([seed, name, floors, points]) + "\n")
+    if not ranks.rank:
+        told(found, floors, given)
+
+
+def told(
+    found: dict[tuple[int, str], list[Point]], floors: dict[str, float], given: argparse.Namespace
+) -> None:
+    """Print the table of all seeds that every way has."""
+    names = list(dict.fromkeys(name for _, name in found))
+    seeds = [
+        seed
+        for seed in dict.fromkeys(seed for seed, _ in found)
+        if all((seed, name) in found for name in names)
+    ]
+    curves = {name: [found[seed, name] for seed in seeds] for name in names}
     targets, floor = [], floors.get("age_persistence")
     for points in curves[BASE]:
         best = min(each.loss for each in points)
         targets.append(1.05 * best if floor is None else floor - 0.9 * max(floor - best, 0.01 * floor))
     rows = []
-    for name, found in curves.items():
-        times = [reached(points, target) for points, target in zip(found, targets, strict=True)]
-        best = statistics.median(min(each.loss for each in points) for points in found)
-        final = statistics.median(statistics.median(each.loss for each in points[-LAST:]) for points in found)
+    for name, of_seeds in curves.items():
+        times = [reached(points, target) for points, target in zip(of_seeds, targets, strict=True)]
+        best = statistics.median(min(each.loss for each in points) for points in of_seeds)
+        final = statistics.median(
+            statistics.median(each.loss for each in points[-LAST:]) for points in of_seeds
+        )
         each = " ".join(f"{seconds:.2f}" for seconds, _ in times)
         rows.append([name, median_s(times), each, f"{best:.5f}", f"{final:.5f}"])
-    print(f"\n{given.set}, {given.task}, `{given.model}`, {len(given.seeds)} seeds; floors:", floors or "none",
+    print(f"\n{given.set}, {given.task}, `{given.model}`, {len(seeds)} seeds; floors:", floors or "none",
           "; loss to reach:", " ".join(f"{target:.5f}" for target in targets))  # fmt: skip
     table("batches | s, median | s by seed | best loss | final loss", rows)
 
@@ -175,6 +200,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=2.5, help="Seconds of training of every way.")
     parser.add_argument("--full-budget", type=float, default=2.5, help="Those of full batches.")
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument(
+        "--keep", type=Path, help="JSON lines of curves; those that are there are not made again."
+    )
     parser.add_argument(
         "--store", type=Path, help="made before; else it is made here, and without the option thrown away"
     )
