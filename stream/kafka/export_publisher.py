@@ -24,7 +24,6 @@ from stream.store.errors import LaneBusyError, RetainedError
 from stream.store.exports.layout import COMMITS, PUBLISHED
 from stream.store.exports.reader import ExportReader
 from stream.store.files.lock import lock_folder, new_writer_id
-from stream.store.files.paths import make_folders
 from stream.store.files.watch import FolderWatch
 
 RETRY_S = 5.0
@@ -83,7 +82,7 @@ class ExportPublisher:
     def _publish_all(self) -> None:
         reader = ExportReader(self._store, self._to.exports)
         for folder in (COMMITS, PUBLISHED):
-            make_folders(reader.root / folder)
+            (reader.root / folder).make()
         # Before brokers are asked, which may refuse.
         self._show_lag(reader, reader.published(self._to.topic, self._to.kind))
         lock = lock_folder(reader.root / PUBLISHED, new_writer_id(), f"{self._to.topic}.{self._to.kind}.lock")
