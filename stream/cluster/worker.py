@@ -41,6 +41,7 @@ class Worker:
 
     Attributes:
         readers: Consumers of the topic partitions that are read here.
+        endpoint: Serves metrics, once the log or a lane is here; else None.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -57,7 +58,7 @@ class Worker:
         self._log: LogHost | None = None
         self._lanes: dict[str, LaneThread] = {}
         self._lane_errors: dict[str, str] = {}
-        self._endpoint: Endpoint | None = None
+        self.endpoint: Endpoint | None = None
 
     @property
     def current(self) -> bool:
@@ -122,9 +123,9 @@ class Worker:
                 lanes, self._lanes = self._lanes, {}
                 for lane in lanes.values():
                     lane.close()
-                if self._endpoint is not None:
-                    self._endpoint.close()
-                    self._endpoint = None
+                if self.endpoint is not None:
+                    self.endpoint.close()
+                    self.endpoint = None
 
     def _waited(self, seconds: float) -> bool:
         time.sleep(seconds)
@@ -146,17 +147,17 @@ class Worker:
 
     def _serve(self) -> None:
         """Serve metrics from processes that hold the log or a lane."""
-        if self._endpoint is not None:
+        if self.endpoint is not None:
             return
         wanted = self._config.metrics
         for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
             try:
                 # A lane's thread has no loop that could hang. Flink finds hanging workers.
                 here = wanted.model_copy(update={"port": port, "hung_after_s": math.inf})
-                self._endpoint = Endpoint(here, self._metrics.registry, self._readiness)
+                self.endpoint = Endpoint(here, self._metrics.registry, self._readiness)
             except Failure:
                 continue
-            _log.info("metrics", url=f"{self._endpoint.url}/metrics")
+            _log.info("metrics", url=f"{self.endpoint.url}/metrics")
             return
         raise Failure(
             f"metrics.port: none of {wanted.port} to {wanted.port + PORTS - 1} is free on {wanted.host}. "
