@@ -77,8 +77,10 @@ class Worker:
         """
         with self._lock:
             self._serve()
-            opened = [] if self._log is not None else self._opened_log()
-            assert self._log is not None
+            opened = []
+            if self._log is None:
+                self._log = LogHost(self._plan, self._config, self._metrics)
+                opened = self._log.sealed
             try:
                 return opened + self._log.write(batch)
             except BaseException:
@@ -135,10 +137,6 @@ class Worker:
         self._metrics.clock_error(error_s)
         with self._lock:
             self._serve()
-
-    def _opened_log(self) -> list[int]:
-        self._log = LogHost(self._plan, self._config, self._metrics)
-        return self._log.sealed
 
     def _close_log(self, *, flush: bool) -> None:
         log, self._log = self._log, None

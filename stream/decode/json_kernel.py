@@ -47,7 +47,7 @@ from stream.decode.json_paths import (
     SRC,
     VALUES,
     WEIGHT,
-    Plan,
+    ScanPlan,
     T,
     find_entry,
 )
@@ -104,7 +104,7 @@ _KINDS: dict[str, type] = {
 }
 
 
-def scan(data: UInt8, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit) -> Columns:
+def scan(data: UInt8, ends: Int64, plan: ScanPlan, *, text_ids: bool, unit: TimeUnit) -> Columns:
     """Read messages that stand side by side in ``data``.
 
     Args:

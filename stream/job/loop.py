@@ -1,7 +1,7 @@
 """The run loop of the stream job: pipelines in cycles, each from the last commit, until it is told to stop or idle."""
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 
 from schemas.config import StreamConfig
@@ -152,7 +152,7 @@ class StreamJob:
             self.log = OpenLog(config, self._metrics, writer, self._room, stack)
             for lane in config.lanes:
                 thread = self._alone.alone(partial(LaneThread, config.store, lane, self._metrics))
-                self._lanes[lane.name] = stack.enter_context(thread)
+                self._lanes[lane.name] = stack.enter_context(closing(thread))
         self.log.keep_house(stack)
         brokers = self.log.brokers
         self._topics = brokers.add(TopicWatch(config.kafka, writer.topic_ids))
