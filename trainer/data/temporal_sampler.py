@@ -227,45 +227,43 @@ def _count_before(entry, first, seen, before):  # type: ignore[no-untyped-def]  
         seen[i] = low - begin + (entry[np.uint64(low), 0] < limit)
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _put(entry, at, out, row, k):  # type: ignore[no-untyped-def]  # compiled
+    """Fill column ``k`` of a row from an entry."""
+    node, event, time, _ = out
+    node[row, k] = entry[at, 1] & ((np.int64(1) << NODE_BITS) - 1)
+    event[row, k] = entry[at, 1] >> NODE_BITS
+    time[row, k] = entry[at, 0]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _clear(out, row, count):  # type: ignore[no-untyped-def]  # compiled
+    """Mark the columns of a row from ``count`` on as empty."""
+    node, event, time, _ = out
+    node[row, count:] = -1
+    event[row, count:] = -1
+    time[row, count:] = 0
+
+
 @njit(cache=True, nogil=True)
 def _copy(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
     first, seen, begin, size = found
-    out_node, out_event, out_time, _ = out
-    k = out_node.shape[1]
-    rest = (np.int64(1) << NODE_BITS) - 1
     for i in range(size):
-        count = min(seen[i], k)
-        node, event, time = out_node[begin + i], out_event[begin + i], out_time[begin + i]
+        count = min(seen[i], out[0].shape[1])
         newest = first[i] + seen[i] - 1
-        for j in range(count):
-            at = np.uint64(newest - j)
-            node[j] = entry[at, 1] & rest
-            event[j] = entry[at, 1] >> NODE_BITS
-            time[j] = entry[at, 0]
-        for j in range(count, k):
-            node[j] = -1
-            event[j] = -1
-            time[j] = 0
+        for k in range(count):
+            _put(entry, np.uint64(newest - k), out, begin + i, k)
+        _clear(out, begin + i, count)
 
 
 @njit(cache=True, nogil=True)
 def _copy_drawn(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
     first, seen, drawn, begin, size = found
-    out_node, out_event, out_time, _ = out
-    k = out_node.shape[1]
-    rest = (np.int64(1) << NODE_BITS) - 1
     for i in range(size):
-        count = min(seen[i], k)
-        node, event, time = out_node[begin + i], out_event[begin + i], out_time[begin + i]
-        for j in range(count):
-            at = np.uint64(first[i] + drawn[j, np.uint64(i)])
-            node[j] = entry[at, 1] & rest
-            event[j] = entry[at, 1] >> NODE_BITS
-            time[j] = entry[at, 0]
-        for j in range(count, k):
-            node[j] = -1
-            event[j] = -1
-            time[j] = 0
+        count = min(seen[i], out[0].shape[1])
+        for k in range(count):
+            _put(entry, np.uint64(first[i] + drawn[k, np.uint64(i)]), out, begin + i, k)
+        _clear(out, begin + i, count)
 
 
 @njit(cache=True, nogil=True)

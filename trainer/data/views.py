@@ -28,6 +28,15 @@ class EventsView(Protocol):
         """Edge events in log order."""
         ...
 
+    def advance(self, manifest: LaneManifest) -> None:
+        """Make ``manifest`` the newest snapshot."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        ...
+
 
 class GraphView(EventsView, Protocol):
     """The same snapshots as graphs."""
@@ -55,24 +64,3 @@ class GraphView(EventsView, Protocol):
     def event_parts(self, tau: int) -> Int32 | None:
         """Edge lanes: the part of every edge event, −1 for discarded ones and deletes; None in vertex lanes."""
         ...
-
-
-class Advances(Protocol):
-    """A view that moves on with the lane."""
-
-    def advance(self, manifest: LaneManifest) -> None:
-        """Make ``manifest`` the newest snapshot."""
-        ...
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes held."""
-        ...
-
-
-class AdvancingEvents(EventsView, Advances, Protocol):
-    """An ``EventsView`` that moves on."""
-
-
-class AdvancingGraph(GraphView, Advances, Protocol):
-    """A ``GraphView`` that moves on."""

@@ -10,7 +10,7 @@ from stream.snapshots.delta import Csr
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns, event_columns
 from trainer.data.node_names import NodeNames
-from trainer.data.views import AdvancingEvents, AdvancingGraph
+from trainer.data.views import EventsView, GraphView
 
 
 class LogWindow:
@@ -28,7 +28,7 @@ class LogWindow:
         self._events: EventColumns | None = None
 
     def advance(self, manifest: LaneManifest) -> None:
-        """See ``Advances.advance``."""
+        """See ``EventsView.advance``."""
         self._manifest, self._events = manifest, None
 
     @property
@@ -62,13 +62,13 @@ class NamedEvents:
         labels: Whether events keep their labels; not where the task asks for them.
     """
 
-    def __init__(self, view: AdvancingEvents, names: NodeNames, *, labels: bool = True) -> None:
+    def __init__(self, view: EventsView, names: NodeNames, *, labels: bool = True) -> None:
         self._view = view
         self._names = names
         self._labels = labels
 
     def advance(self, manifest: LaneManifest) -> None:
-        """See ``Advances.advance``."""
+        """See ``EventsView.advance``."""
         self._view.advance(manifest)
         self._names.meet(manifest.num_nodes)
         named(self._view.events(manifest.tau), self._names)  # who came back gets a number
@@ -103,7 +103,7 @@ class NamedGraph(NamedEvents):
         labels: See ``NamedEvents``.
     """
 
-    def __init__(self, view: AdvancingGraph, names: NodeNames, *, labels: bool = True) -> None:
+    def __init__(self, view: GraphView, names: NodeNames, *, labels: bool = True) -> None:
         super().__init__(view, names, labels=labels)
         self._graphs = view
 

@@ -16,7 +16,6 @@ from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Queries, Share
 from trainer.data.history import Inserts
-from trainer.data.views import EventsView, GraphView
 from trainer.learning.step import Learner
 from trainer.models.interface import MODELS, Kind, Model, ModelShape
 from trainer.parameters import check_parameters
@@ -357,22 +356,3 @@ def require_together(
     refused = strategy.refuses(model, lane, ranks)
     if refused is not None:
         raise Failure(refused)
-
-
-__all__ = [
-    "STRATEGIES",
-    "Asked",
-    "EventsView",
-    "Forgets",
-    "GraphView",
-    "Lesson",
-    "Needs",
-    "Resizes",
-    "Setting",
-    "Stateful",
-    "StepReport",
-    "Strategy",
-    "require_together",
-    "strategies_for",
-    "strategy_options",
-]

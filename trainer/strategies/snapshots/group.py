@@ -328,6 +328,3 @@ class GroupStrategy(WholeStrategy):
             transfer_bytes=self._timeline.transfer.since_last(),
             balance=plan.balance(measured_s, self._profile.error),
         )
-
-
-__all__ = ["GroupOptions", "GroupStrategy"]

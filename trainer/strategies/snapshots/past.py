@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from schemas.events import Op
 from stream.arrays.kinds import Float32, Int32, Int64
 from stream.snapshots.rows import Rows
-from trainer.data.activity import activity_of
+from stream.store.log.event_columns import EventColumns
 from trainer.data.neighbours import sample_neighbours
 from trainer.data.views import GraphView
 
@@ -127,3 +128,10 @@ class PastBuilder:
         return PastSnapshot(
             tau, number, window.csr(tau).rows, home, activity_of(window.events(tau), len(owner))
         )
+
+
+def activity_of(events: EventColumns, num_nodes: int) -> Float32:
+    """Log(1 + inserts as source, as destination) of every node, float32 (num_nodes, 2)."""
+    inserts = events.op == int(Op.INSERT)
+    counts = [np.bincount(ids[inserts], minlength=num_nodes) for ids in (events.src, events.dst)]
+    return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
