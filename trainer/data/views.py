@@ -1,6 +1,6 @@
 """Views of the store for training: events of the newest snapshot, or the last snapshots as graphs.
 
-Nodes are numbers of remembered nodes everywhere; as long as none was forgotten, those are the stream's dense ids.
+Nodes are numbers of remembered nodes, which are the stream's dense ids until a node is forgotten.
 """
 
 from typing import Protocol
@@ -58,7 +58,7 @@ class GraphView(EventsView, Protocol):
         ...
 
     def shared(self) -> Bool:
-        """Nodes that are in more than one part after the newest snapshot, bool (num_nodes,); vertex lanes have none."""
+        """Nodes in more than one part after the newest snapshot, bool (num_nodes,); none in vertex lanes."""
         ...
 
     def event_parts(self, tau: int) -> Int32 | None:

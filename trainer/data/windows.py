@@ -14,9 +14,9 @@ from trainer.data.views import EventsView, GraphView
 
 
 class LogWindow:
-    """One snapshot's events and nothing of its graph: no file of the lane is read but its records.
+    """One snapshot's events without its graph: of the lane's files only the records are read.
 
-    A ``WindowView`` holds every live pair of the lane, which on a stream without deletes are all that ever were.
+    A ``WindowView`` holds every live pair of the lane: on a stream without deletes, all pairs that ever met.
 
     Args:
         lane: The lane to follow.
@@ -54,12 +54,12 @@ class LogWindow:
 
 
 class NamedEvents:
-    """A view whose nodes are the numbers of remembered ones; the newest snapshot gives numbers to its nodes.
+    """A view over numbers of remembered nodes; the newest snapshot gives numbers to its nodes.
 
     Args:
         view: By dense ids of the stream.
-        names: Moved on with the view.
-        labels: Whether events keep their labels; not where the task asks for them.
+        names: Advanced with the view.
+        labels: Whether events keep their labels; no if the task asks for them.
     """
 
     def __init__(self, view: EventsView, names: NodeNames, *, labels: bool = True) -> None:
@@ -71,7 +71,7 @@ class NamedEvents:
         """See ``EventsView.advance``."""
         self._view.advance(manifest)
         self._names.meet(manifest.num_nodes)
-        named(self._view.events(manifest.tau), self._names)  # who came back gets a number
+        named(self._view.events(manifest.tau), self._names)  # returning nodes get a number
 
     @property
     def taus(self) -> list[int]:
@@ -95,13 +95,7 @@ class NamedEvents:
 
 
 class NamedGraph(NamedEvents):
-    """As ``NamedEvents``, of a view of graphs.
-
-    Args:
-        view: By dense ids of the stream.
-        names: Moved on with the view.
-        labels: See ``NamedEvents``.
-    """
+    """As ``NamedEvents``, over a view of graphs."""
 
     def __init__(self, view: GraphView, names: NodeNames, *, labels: bool = True) -> None:
         super().__init__(view, names, labels=labels)
@@ -151,14 +145,14 @@ def edge_events(lane: LaneReader, tau: int) -> EventColumns:
 
 
 def named(events: EventColumns, names: NodeNames) -> EventColumns:
-    """The same events between numbers of remembered nodes; ends that were forgotten come back as new ones."""
+    """The same events between numbers of remembered nodes; forgotten ends return as new nodes."""
     ends = np.stack([events.src, events.dst], axis=1).ravel()
     numbers = names.numbers(ends)
     return events if numbers is ends else replace(events, src=numbers[0::2], dst=numbers[1::2])
 
 
 def without_labels(events: EventColumns) -> EventColumns:
-    """The same events without labels: event models take them for inputs where there are any."""
+    """The same events without labels, which event models would otherwise take as inputs."""
     none = np.zeros(len(events), np.int32)
     return replace(events, label=none, has_label=none.astype(np.bool_))
 
