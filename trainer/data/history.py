@@ -54,7 +54,7 @@ class Inserts:
         return len(self.src)
 
 
-_NO_EVENTS = Inserts(
+NO_EVENTS = Inserts(
     np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
 )
 
@@ -77,7 +77,7 @@ class History:
     def __init__(self, moment: Moment = "batch", *, across: bool = False) -> None:
         self._batched = moment == "batch"
         self._across = across
-        self._open = _NO_EVENTS
+        self._open = NO_EVENTS
         self._in_batch = 0  # events of the open batch
         self._batch_us = 0  # its beginning
         self.pairs = SeenPairs()
