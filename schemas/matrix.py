@@ -14,10 +14,11 @@ class MatrixData(Section):
 
     file: str = Field(description="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339).")
     columns: str | None = Field(
-        None, description="The file's names of an event's columns, as src=user,dst=item,t=ts; null: the same."
+        None,
+        description="The file's names of an event's columns, such as src=user,dst=item,t=ts; null: the same.",
     )
     negatives: str | None = Field(
-        None, description="Judge by the negatives of this file; it is made where it is missing."
+        None, description="Judge by the negatives of this file, which is created if it is missing."
     )
     config: dict[str, Any] = Field(
         default_factory=dict, description="Trainer keys for it, such as interval_s."
@@ -41,7 +42,7 @@ class MatrixLane(Section):
 
 
 class Matrix(Service):
-    """What ``freshet-trainer evaluate --matrix`` runs: a cell for each data set × model × lane × ranks × seed."""
+    """Evaluations of ``freshet-trainer evaluate --matrix``: a cell per data set × model × lane × ranks × seed."""
 
     model_config = SettingsConfigDict(
         env_prefix="FRESHET_MATRIX_", extra="forbid", validate_default=True, hide_input_in_errors=True
@@ -57,7 +58,7 @@ class Matrix(Service):
     split: str = Field("0.7,0.15,0.15", description="Shares of training, validation and test by time.")
     config: dict[str, Any] = Field(
         default_factory=dict,
-        description="Trainer keys of all cells; those of data, model and lane go before them.",
+        description="Trainer keys of all cells; those of data, model and lane take precedence.",
     )
 
     @field_validator("models")
