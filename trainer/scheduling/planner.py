@@ -10,8 +10,8 @@ from trainer.scheduling.schedule import Limits, Problem, Schedule
 from trainer.scheduling.solve import ALGORITHMS
 
 COMPOSITIONS = ("fixed", "schedule")
-SEARCHED = 20_000
-"""Most random exchanges of a solver, which must not search for long at every snapshot."""
+SEARCHED = 2_000
+"""Most random exchanges of a solver. Each pass is planned, and a pass may take half a second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class Profile:
         for at, name in enumerate(names):
             runs = self._runs.get(name, ())
             if len(runs) >= TRUSTED:
-                found[at] = np.median(runs)
+                found[at] = median(runs)
         return found
 
     def measured(self, names: Sequence[int], sizes: Float64, seconds: Float64) -> None:
@@ -85,7 +86,7 @@ class Profile:
         if not self._runs:
             return
         sizes = np.stack(list(self._sizes.values()))
-        seconds = np.array([np.median(runs) for runs in self._runs.values()])
+        seconds = np.array([median(runs) for runs in self._runs.values()])
         fitted = TimeModel.fit(sizes, seconds)
         error = np.abs(fitted.predict(sizes) / seconds - 1)
         near = error <= OUTLIER * np.median(error)

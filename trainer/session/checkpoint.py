@@ -22,7 +22,7 @@ from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from stream.store.files.clean_up import CleanUp
 from stream.store.files.lock import new_writer_id
-from stream.store.files.paths import make_folders, settle, sync_folder
+from stream.store.places.durable import make_folders, settle, sync_folder
 from stream.store.places.folder_lock import FolderLock
 
 FORMAT = 2

@@ -39,7 +39,7 @@ class GradientBuffer:
             torch._foreach_copy_([view for view, _ in elsewhere], [gradient for _, gradient in elsewhere])
         return self._flat
 
-    def give(self, there: Sequence[bool]) -> None:
-        """Set the gradients of parameters that have one on any rank to views of the buffer."""
+    def give(self, there: Sequence[int]) -> None:
+        """Set gradients to views of the buffer: of each parameter whose entry is 1, because some rank has its gradient."""
         for parameter, view, has in zip(self._parameters, self._views, there, strict=True):
             parameter.grad = view if has else None
