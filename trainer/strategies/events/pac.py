@@ -93,7 +93,7 @@ class PacStrategy(RememberingStrategy):
         """See ``Strategy.refuses``."""
         if lane is not None and lane.parts < ranks:
             return (
-                f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks: start at most {lane.parts} ranks"
+                f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks. Start at most {lane.parts} ranks"
             )
         return None
 
