@@ -1,4 +1,4 @@
-"""Ids, each once."""
+"""Distinct ids."""
 
 import numpy as np
 
@@ -6,10 +6,7 @@ from stream.arrays.kinds import Int64
 
 
 def distinct(*ids: Int64) -> Int64:
-    """All of these ids, each once, ascending.
-
-    A sort: ten times as fast as the hash table that ``numpy.unique`` takes.
-    """
+    """The distinct ids, ascending; sorting is ten times as fast as the hash table of ``numpy.unique``."""
     found = np.concatenate(ids)
     found.sort()
     first = np.ones(len(found), np.bool_)

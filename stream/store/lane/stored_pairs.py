@@ -12,11 +12,10 @@ from numba import njit
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.partition.interface import Assignment, PartitionError
-from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pair_index import HIGH, LOW, SEEN, WEIGHT, find
 from stream.snapshots.pairs import Change, pair_keys
-from stream.snapshots.rows import Rows
 from stream.store.lane.diff import NOWHERE, PairChanges, WholePairs, by_part, pair_change
 from stream.store.lane.placement import Placement, Transition
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream.arrays.kinds import Float32, Int32, Int64
-from stream.snapshots.rows import Rows
+from stream.snapshots.delta import Rows
 from trainer.data.activity import activity_of
 from trainer.data.neighbours import sample_neighbours
 from trainer.data.views import GraphView
