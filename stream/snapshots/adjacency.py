@@ -4,8 +4,8 @@ import numpy as np
 from numba import njit
 
 from stream.arrays.kinds import Bool, Float32, Int32, Int64
+from stream.kernels.node_sets import distinct
 from stream.snapshots.delta import Csr, Rows
-from stream.snapshots.distinct import distinct
 from stream.snapshots.pair_index import SEEN, WEIGHT, find
 from stream.snapshots.pairs import KEY_BITS
 

@@ -35,12 +35,10 @@ class EdgeLives:
         """
         self.number += 1
         self._tau = tau
-        slots, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        ending = self.ending(tau)
         while self.life is not None and self._seen and tau - self._seen[0][0] >= self.life:
-            _, number, seen = self._seen.popleft()
-            slots.append(seen)
-            numbers.append(np.full(len(seen), number, np.int32))
-        return (np.concatenate(slots), np.concatenate(numbers)), self.number
+            self._seen.popleft()
+        return ending, self.number
 
     def ending(self, tau: int) -> tuple[Int64, Int32]:
         """Slots whose pairs may end with snapshot ``tau``, with the number of the snapshot that saw them."""

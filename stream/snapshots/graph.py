@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from schemas.events import Op
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Bool, Float32, Int8, Int64
+from stream.kernels.node_sets import distinct
 from stream.snapshots.adjacency import advance_adjacency, sorted_rows, worth_advancing
 from stream.snapshots.delta import Csr, Rows, SnapshotDelta
-from stream.snapshots.distinct import distinct
 from stream.snapshots.edge_lives import EdgeLives
 from stream.snapshots.graph_state import dump, dump_arrays, load
 from stream.snapshots.node_features import NodeFeatures, SegmentChanges

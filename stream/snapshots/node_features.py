@@ -9,7 +9,7 @@ from numba import njit
 
 from schemas.events import Op
 from stream.arrays.kinds import Bool, Float32, Int64
-from stream.snapshots.distinct import distinct
+from stream.kernels.node_sets import distinct
 
 
 @dataclass(frozen=True, slots=True)
