@@ -8,7 +8,7 @@ from torch import Tensor
 from stream.arrays.kinds import Int64
 from trainer.device import to_device
 
-NONE = -1
+NONE, ASKED = -1, -2
 
 
 class KnownStates:
@@ -26,19 +26,22 @@ class KnownStates:
         self._states = none
         self._used = 0
 
-    def of(self, nodes: Int64, compute: Callable[[Int64], Tensor]) -> Tensor:
+    def of(self, nodes: Int64, soon: Int64, compute: Callable[[Int64], Tensor]) -> Tensor:
         """States (n, d) of nodes.
 
         Args:
             nodes: int64 (n,), distinct.
-            compute: Makes those (m, d) of some of them.
+            soon: int64 (m,), distinct nodes that are asked for next; if something has to be computed, they are computed with it.
+            compute: Makes the states (k, d) of distinct nodes.
         """
-        highest = int(nodes.max(initial=-1))
+        highest = max(int(nodes.max(initial=-1)), int(soon.max(initial=-1)))
         if highest >= len(self._slot):
             more = max(highest + 1, len(self._slot) * 5 // 4) - len(self._slot)
             self._slot = np.concatenate([self._slot, np.full(more, NONE)])
         unknown = nodes[self._slot[nodes] == NONE]
         if len(unknown):
+            self._slot[unknown] = ASKED
+            unknown = np.concatenate([unknown, soon[self._slot[soon] == NONE]])
             self._take(unknown, compute(unknown))
         return self._states.index_select(0, to_device(self._slot[nodes], self._states.device))
 

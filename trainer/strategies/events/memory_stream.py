@@ -1,6 +1,6 @@
 """A memory model's way along the events: mails delivered in groups, embeddings asked for in between."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,6 +60,7 @@ class MemoryStream:
         self.looked_up: LookedUp | None = None
         self.batch = 0
         self._known: KnownStates | None = None
+        self._until = 0  # while states are known: the last position
         walks = WalkSketches(model.seed) if model.walks else None
         self.mailbox = Mailbox(
             model.width, model.edges, next(model.parameters()).dtype, device, walks, partial=partial
@@ -82,7 +83,7 @@ class MemoryStream:
             before_us: Microseconds.
             group: Events delivered at once; None: as the stream was made with.
         """
-        end = self.position + int(np.searchsorted(self._feed.time_us[self.position :], before_us))
+        end = self.position + self._ahead(before_us)
         self.mailbox.reserve(self._feed.graph.num_nodes)
         while self.position < end:
             beat()
@@ -90,14 +91,30 @@ class MemoryStream:
             self._deliver(np.arange(self.position, next_position))
             self.position = next_position
 
+    @contextmanager
+    def ready(self, asked: Iterable[tuple[int, Int64]], group: int | None = None) -> Iterator[None]:
+        """Within it all is here that it takes to deliver the events before some moments and to embed nodes there.
+
+        Args:
+            asked: Moments, ascending, microseconds, and int64 nodes that are embedded at each. It is gone through only
+                if something is elsewhere.
+            group: As of ``deliver_before``.
+        """
+        yield
+
     def distinct(self, ids: Int64) -> tuple[Int64, Int64]:
         """Distinct ids int64 (n,) in order of first appearance, and the place of every id among them."""
         nodes, (place,) = self._sampler.distinct(ids)
         return nodes, place
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Within it weights stay as they are, so each state is computed once until its node gets mail; no gradients."""
+    def unchanged(self, before_us: int) -> Iterator[None]:
+        """Within it weights stay as they are, so each state is computed once until its node gets mail; no gradients.
+
+        Args:
+            before_us: Until which time, exclusively, events will be delivered.
+        """
+        self._until = self.position + self._ahead(before_us)
         self._known = KnownStates(self.mailbox.mail.new_empty(0, self.model.width))
         try:
             yield
@@ -250,13 +267,24 @@ class MemoryStream:
             gap_s=self._seconds(self.mailbox.age_us(layer.nodes[row], time_us)),
         )
 
+    def _ahead(self, before_us: int, position: int | None = None) -> int:
+        """Events from a position (None: the stream's) on that are strictly earlier than a time."""
+        first = self.position if position is None else position
+        return int(np.searchsorted(self._feed.time_us[first:], before_us))
+
     def _there(self, layer: Layer) -> Bool:
         """Which sampled interactions are looked at, bool (n, k)."""
         return layer.sampled.event >= 0
 
     def _states(self, nodes: Int64) -> Tensor:
         """States (n, d) of distinct nodes."""
-        return self._made(nodes) if self._known is None else self._known.of(nodes, self._made)
+        return self._made(nodes) if self._known is None else self._known.of(nodes, self._soon(), self._made)
+
+    def _soon(self) -> Int64:
+        """Distinct ends of the events that are delivered next."""
+        here = slice(self.position, min(self.position + self._group, self._until))
+        nodes, _ = self._sampler.distinct(self._feed.src[here], self._feed.dst[here])
+        return nodes
 
     def _made(self, nodes: Int64) -> Tensor:
         """States (n, d) of distinct nodes; only those with mail go through the updater."""

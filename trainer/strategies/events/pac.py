@@ -347,6 +347,8 @@ class _Cycle:
 
     def _tell_times(self, nodes: Int64) -> None:
         """Owners know when their nodes had their latest events; everybody must."""
+        if not len(nodes):
+            return
         mailbox = self._stream.mailbox
         mine = self._groups.owner[nodes] == self._ranks.rank
         times = np.stack([mailbox.event_us[nodes], mailbox.former_us[nodes]])

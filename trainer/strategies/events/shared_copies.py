@@ -63,6 +63,9 @@ class SharedCopies:
         """
         mailbox, ranks = self._stream.mailbox, self._ranks
         nodes, mine = self.nodes[touched], self._mine[touched]
+        if not len(nodes):
+            mailbox.release(self.nodes[~self._mine])
+            return
         here = np.isin(nodes, ours)
         times = np.full((2, ranks.size, len(nodes)), _ABSENT)
         times[0, ranks.rank, here] = mailbox.event_us[nodes[here]]
@@ -117,6 +120,8 @@ class SharedCopies:
         """Rows of nodes, from their owners."""
         mailbox = self._stream.mailbox
         own = mailbox.rows(nodes[mine])
+        if not len(nodes):
+            return own.mail, own.sketch, own.sketch_us
         mail = mailbox.mail.new_zeros(len(nodes), mailbox.mail.shape[1])
         mail[to_device(np.flatnonzero(mine), mail.device)] = own.mail
         mail = self._ranks.sum_rows(mail, "synchronise")
