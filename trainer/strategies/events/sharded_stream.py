@@ -165,6 +165,8 @@ def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
         return
     known = min(len(before), len(mailbox.event_us))
     moved = np.flatnonzero((before[:known] != after[:known]) & (mailbox.event_us[:known] >= 0))
+    if not len(moved):  # as all ranks see
+        return
     going = moved[before[moved] == ranks.rank]
     going = going[np.argsort(after[going], kind="stable")]
     coming = moved[after[moved] == ranks.rank]
