@@ -13,6 +13,7 @@ from schemas.config import Lane
 from stream.store.from_file import build_store
 from trainer.data.history import BATCH
 from trainer.ranks import Ranks
+from trainer.strategies.events import sharded_stream
 from trainer.tasks.link_prediction import predict
 from trainer.wire.traffic import Traffic
 
@@ -49,12 +50,24 @@ def predicted(store: Path, ranks: Ranks, name: str, **model_params: object) -> l
 
 
 @pytest.mark.parametrize(
-    ("name", "model_params"),
-    [("tgn-history", {}), ("tgn", UNIFORM | {"layers": 2}), ("dyrep", UNIFORM), ("tige", UNIFORM)],
+    ("name", "model_params", "at_once"),
+    [
+        ("tgn-history", {}, None),
+        ("tgn", UNIFORM | {"layers": 2}, None),
+        ("dyrep", UNIFORM, 70),
+        ("tige", UNIFORM, None),
+    ],
 )
 def test_every_moment_is_predicted_as_by_one_rank(
-    name: str, model_params: dict[str, object], store: Path
+    name: str,
+    model_params: dict[str, object],
+    at_once: int | None,
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if at_once is not None:  # rows are borrowed for a few events, or nodes, at a time
+        monkeypatch.setattr(sharded_stream, "BORROWED_AT_ONCE", at_once)
+        monkeypatch.setattr(sharded_stream, "ROWS_AT_ONCE", at_once // 10)
     _, embedded, *alone = predicted(store, Ranks(), name, **model_params)
     for size in (2, 3):
         everyones = side_by_side(size, lambda ranks: predicted(store, ranks, name, **model_params))
