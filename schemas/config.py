@@ -37,7 +37,7 @@ _MOST_S = 1e11
 
 
 class Service(BaseSettings):
-    """Base of both services' configuration: what the file says, overridden by the environment."""
+    """Base of both services' configuration: the file, overridden by the environment."""
 
     @classmethod
     def settings_customise_sources(
@@ -69,7 +69,7 @@ class Metrics(Section):
 
 
 class Snapshots(Section):
-    """Event-time rules, as docs/semantics.md defines them."""
+    """Event-time rules; docs/semantics.md defines them."""
 
     interval_s: float = Field(
         ge=1e-6,
@@ -112,11 +112,7 @@ class Features(Section):
     )
 
     def misfit(self, topic: Topic) -> str | None:
-        """Why no event with features of a mapped topic could be accepted; None: they can be.
-
-        Args:
-            topic: Its ``fields`` say how many features are read, and of which kind of event.
-        """
+        """Why events with features of a mapped topic could never be accepted; None if they can."""
         fields = topic.fields
         if fields is None:
             return None
@@ -159,7 +155,7 @@ class Lane(Section):
 
 
 class Retention(Section):
-    """Which snapshots the store keeps: one stays while either rule keeps it; without a rule all stay."""
+    """Snapshots that the store keeps: a snapshot stays while either rule keeps it; without a rule all stay."""
 
     snapshots: int | None = Field(None, ge=1, description="The newest so many; null: by time only.")
     time_s: float | None = Field(
@@ -172,7 +168,7 @@ class Retention(Section):
 
 
 class Publication(Section):
-    """What trainers export, into a topic: whole exports in order, at least once."""
+    """A trainer's exports in a topic: whole exports in order, at least once."""
 
     exports: Name = Field(
         description="Folder under exports/ in the store: the trainer's exports.name, else its lane."

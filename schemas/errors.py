@@ -2,8 +2,8 @@
 
 
 class FreshetError(Exception):
-    """Something cannot be done; the message is a sentence that names the problem, its place and a remedy."""
+    """Something cannot be done; the message is a sentence with the problem, its place and a remedy."""
 
 
 class MissingLibraryError(FreshetError, ImportError):
-    """A library that only this needs cannot be imported; the message has the command that installs it."""
+    """An optional library cannot be imported; the message has the command that installs it."""

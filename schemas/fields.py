@@ -1,4 +1,4 @@
-"""Where a topic's messages keep the fields of an event: paths of keys, words for ops, prefixes of ids."""
+"""Places of an event's fields in a topic's messages: paths of keys, words for ops, prefixes of ids."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
@@ -9,7 +9,7 @@ from schemas.section import Section
 
 MAX_PATH_KEYS = 16
 MAX_PARTS = 4096
-"""K of any lane: partitioners keep some tables of a row and a column a part."""
+"""Most parts of any lane; partitioners keep some tables with a row and a column per part."""
 MAX_FEATURE_PATHS = 4096
 
 PathKeys = tuple[str, ...]
@@ -106,7 +106,7 @@ class Fields(Section):
 
 
 class IdPrefix(Section):
-    """What is put before the ids of a topic, so that cards and merchants never share an id."""
+    """Text before the ids of a topic, so that cards and merchants never share an id."""
 
     src: str = Field("", max_length=64, description="Before src, such as 'card:'.")
     dst: str = Field("", max_length=64, description="Before dst, such as 'merchant:'.")

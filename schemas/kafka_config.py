@@ -8,7 +8,7 @@ from schemas.fields import Fields, IdPrefix, OpName
 from schemas.section import Section
 
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
-"""What Kafka takes for a topic."""
+"""A name that Kafka accepts."""
 
 
 class Topic(Section):
@@ -47,7 +47,7 @@ class Topic(Section):
 
 
 class SchemaRegistry(Section):
-    """Where schemas of Avro messages are: a service with Confluent's HTTP interface."""
+    """The registry of Avro schemas: a service with Confluent's HTTP interface."""
 
     url: str = Field(
         pattern=r"^https?://[^\s?#]+$",
@@ -159,7 +159,7 @@ class Kafka(Section):
 
     @property
     def servers(self) -> list[str]:
-        """host:port of each broker to begin with."""
+        """host:port of each bootstrap broker."""
         return [server.strip() for server in self.bootstrap.split(",")]
 
     @property
@@ -169,7 +169,7 @@ class Kafka(Section):
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether brokers want a login."""
+        """Whether brokers require a login."""
         return self.security_protocol.startswith("SASL")
 
     @model_validator(mode="after")

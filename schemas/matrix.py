@@ -34,14 +34,14 @@ class MatrixModel(Section):
 
 
 class MatrixLane(Section):
-    """How the file is partitioned."""
+    """How a file is partitioned."""
 
     lane: Name = Field(description="The algorithm.")
     config: dict[str, Any] = Field(default_factory=dict, description="Trainer keys, such as lane_params.")
 
 
 class Matrix(Service):
-    """What ``freshet-trainer evaluate --matrix`` runs: a cell for each data set × model × lane × ranks × seed."""
+    """The cells of ``freshet-trainer evaluate --matrix``: one for each data set × model × lane × ranks × seed."""
 
     model_config = SettingsConfigDict(
         env_prefix="FRESHET_MATRIX_", extra="forbid", validate_default=True, hide_input_in_errors=True

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Section(BaseModel):
-    """Base of all configuration sections: unknown keys are refused, a section left empty has its defaults."""
+    """Base of all configuration sections: unknown keys are refused, an empty section has its defaults."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 

@@ -1,6 +1,6 @@
-"""Records of the store: what the JSON files of ``docs/store-format.md`` hold.
+"""Records of the store: the JSON files of ``docs/store-format.md``.
 
-Every record carries the checksum of its own canonical JSON; reading and writing them is ``stream.store``'s.
+Every record carries the checksum of its own canonical JSON; ``stream.store`` reads and writes them.
 """
 
 from math import isfinite
@@ -24,7 +24,7 @@ WHOLE_PAIRS: Final = 2
 """Format version of a lane's manifest whose ``edges.arrow`` lists all pairs instead of the changes."""
 
 FOLLOWED: Final = 2
-"""Format version of a log's header that took the place of another one after commits, and before the first event."""
+"""Format version of a log's header that replaced another one after commits, and before the first event."""
 
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -45,7 +45,7 @@ class Record(BaseModel):
 
 
 class FileRef(BaseModel):
-    """A data file as the record that names it knows it."""
+    """A data file, as its record describes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -331,7 +331,7 @@ class LaneManifest(Record):
 
     @staticmethod
     def version_of(*, whole_pairs: bool) -> int:
-        """The format version of a manifest: releases that read only changes must not take all pairs for some."""
+        """The format version of a manifest: a release that knows only changes must not take all pairs for some."""
         return WHOLE_PAIRS if whole_pairs else FORMAT_VERSION
 
     @property

@@ -202,7 +202,7 @@ class Budget(Section):
     )
 
 
-class TrainerMetrics(Metrics):
+class RankEndpoints(Metrics):
     """Where each rank serves its metrics and health endpoints."""
 
     port: int = Field(
@@ -305,7 +305,7 @@ class TrainerConfig(Service):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto: CUDA where each rank has a device of its own, else the CPU."
     )
-    metrics: TrainerMetrics = Field(default_factory=TrainerMetrics)
+    metrics: RankEndpoints = Field(default_factory=RankEndpoints)
 
     @model_validator(mode="after")
     def _horizon_has_the_window(self) -> Self:

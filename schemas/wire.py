@@ -1,7 +1,7 @@
 """JSON events as producers write them: the source of the exported JSON Schema.
 
-These models are the text of ``freshet-stream schema``. The stream itself decodes whole polls columnar; what it
-accepts to the last detail is defined by ``stream.decode.json_message``.
+These models are the text of ``freshet-stream schema``. The stream itself decodes whole polls in columns;
+``stream.decode.json_message`` defines exactly what it accepts.
 """
 
 from dataclasses import dataclass
@@ -62,12 +62,12 @@ class NodeEvent(_WireModel):
 
 
 JsonEvent = TypeAdapter(EdgeEvent | NodeEvent)
-"""Either kind of message; ``JsonEvent.json_schema()`` is what producers validate against."""
+"""Either kind of message; producers validate against ``JsonEvent.json_schema()``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowColumn:
-    """What a producer puts into a column of an Arrow message."""
+    """The content of a column of an Arrow message."""
 
     description: str
     nullable: bool = True

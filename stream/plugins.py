@@ -1,4 +1,4 @@
-"""What other distributions add by entry points: each is loaded by itself, so that a broken one harms nobody else."""
+"""Entry points of other distributions, each loaded by itself, so that a broken one harms no other."""
 
 import logging
 from collections.abc import Callable
@@ -25,12 +25,12 @@ class Plugins:
 
 @cache
 def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object]) -> Plugins:
-    """Load every entry point of a group, and warn once of each that cannot be used.
+    """Load every entry point of a group, and warn once about each that cannot be used.
 
     Args:
         group: Such as ``freshet.partitioners``.
         builtin: Names that are taken.
-        check: Raises where what was loaded is not what the group is for.
+        check: Raises if a loaded object is not of the group's kind.
     """
     loaded: dict[str, Any] = {}
     broken: dict[str, str] = {}
@@ -56,6 +56,6 @@ def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object])
 
 
 def _distribution(entry: EntryPoint) -> str:
-    """Who gives it, with the version."""
+    """The distribution of an entry point, with its version."""
     found = entry.dist
     return "an unknown distribution" if found is None else f"{found.name} {found.version}"

@@ -9,7 +9,7 @@ import typer
 
 from schemas.config import StreamConfig
 from schemas.events import US_PER_S
-from stream.commands.progress import Display, Rate
+from stream.commands.progress import counting
 from stream.decode.rules import EARLIEST_US, LATEST_US
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
@@ -59,16 +59,7 @@ def backfill(
 
         configure_logs(level="DEBUG" if debug else "INFO")
         config = load_config(StreamConfig, config_file)
-        read, rate = [0, 0], Rate()
-
-        def line() -> str | None:
-            done, rows = read
-            return f"{done:,} of {rows:,} rows read, {rate.of(done):,.0f} a second" if rows else None
-
-        def progress(done: int, rows: int) -> None:
-            read[:] = [done, rows]
-
-        with Display(line):
+        with counting("{:,} of {:,} rows read, {:,.0f} per second") as progress:
             done = begin(
                 config,
                 files,

@@ -53,7 +53,7 @@ def config(
 
 
 def require_parts(config: StreamConfig) -> None:
-    """Check what the types alone cannot tell: that each topic's format and each lane's partitioner can be made.
+    """Check what types cannot: that each topic's format and each lane's partitioner can be made.
 
     Raises:
         Failure: One cannot; the sentence names the topic or lane.

@@ -1,4 +1,4 @@
-"""``freshet-stream plan``: what a store will take."""
+"""``freshet-stream plan``: the size of a store."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -122,7 +122,7 @@ def plan(
 
 
 def _measured(store: str) -> tuple[dict[str, Any], datetime]:
-    """What a store says of its stream, and when its first snapshot begins."""
+    """The stream of a store, and the begin of its first snapshot."""
     from schemas.events import US_PER_S
     from stream.store.inspect import inspect
     from stream.store.log.reader import LogReader

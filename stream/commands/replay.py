@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from schemas.config import Kafka, StreamConfig, Topic
-from stream.commands.progress import Display, Rate
+from stream.commands.progress import counting
 from stream.commands.schema import Format
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
@@ -58,13 +58,7 @@ def replay(
 
         kafka = _kafka(config, bootstrap, _version(api_version))
         _require_readable(kafka, topic, message_format, config)
-        at, rate_now = (0, 0), Rate()
-
-        def progress(done: int, events: int) -> None:
-            nonlocal at
-            at = done, events
-
-        with Display(lambda: f"{at[0]:,} of {at[1]:,} events sent, {rate_now.of(at[0]):,.0f} a second"):
+        with counting("{:,} of {:,} events sent, {:,.0f} per second") as progress:
             sent = replay_file(
                 file,
                 kafka,
@@ -82,7 +76,7 @@ def replay(
 
 
 def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...] | None) -> Kafka:
-    """The section of a file, or the defaults for a broker without security; what was given on the command line wins."""
+    """The section of a file, or the defaults for a broker without security; options override it."""
     given = {"bootstrap": bootstrap, "api_version": api_version}
     given = {key: value for key, value in given.items() if value is not None}
     if file is not None:
@@ -91,7 +85,7 @@ def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...
 
 
 def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path | None) -> None:
-    """Refuse to send what the configuration that names the topic would read as something else."""
+    """Refuse to send messages that the configuration of the topic would read differently."""
     from stream.decode.formats.interface import FORMATS
 
     for topic in kafka.topics:

@@ -1,10 +1,11 @@
 """``freshet-stream savings``: what additive storage saves on a file."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from stream.commands.options import Params, parameters
 from stream.service.failure import Failure
 from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 from stream.store.errors import StoreError
@@ -43,10 +44,7 @@ def savings(
             "--change", min=0, max=1, help="Share of nodes whose made-up features change a snapshot."
         ),
     ] = 0.3,
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", help="A parameter of the algorithm, as reward=stay; repeatable."),
-    ] = None,
+    param: Params = None,
     seed: Annotated[
         int, typer.Option("--seed", min=0, help="Same file, arguments and seed: same bytes.")
     ] = 0,
@@ -61,29 +59,20 @@ def savings(
     from stream.partition.interface import PartitionError
 
     def body() -> None:
-        from stream.commands.partition import parameters
-        from stream.commands.progress import Display
+        from stream.commands.progress import counting
         from stream.decode.event_file import read_events
         from stream.decode.file_columns import FileColumns
         from stream.partition.interface import create
         from stream.store.savings import measure
 
-        params: dict[str, Any] = parameters(param or [])
-        create(
-            algorithm, params, parts=parts, seed=seed, window=window
-        )  # what is wrong is said before the file is read
+        params = parameters(param)
+        create(algorithm, params, parts=parts, seed=seed, window=window)  # refuses before the file is read
         read = read_events(file, columns=FileColumns.parse(columns))
         if read.events.num_rows == 0:
             raise Failure(f"{file} has no events")
         if read.node_features and features:
             note(f"{file} has features of its own: --features changes nothing")
-        done = (0, 0)
-
-        def report(finished: int, of: int) -> None:
-            nonlocal done
-            done = (finished, of)
-
-        with Display(lambda: f"stored {done[0]} of {done[1]} snapshots"):
+        with counting("stored {} of {} snapshots") as progress:
             found = measure(
                 read,
                 algorithm=algorithm,
@@ -95,7 +84,7 @@ def savings(
                 change=change,
                 params=params,
                 seed=seed,
-                progress=report,
+                progress=progress,
             )
         print_json(found) if json else print_table(f"Savings on {file}", found)
 

@@ -1,4 +1,4 @@
-"""``freshet-stream schema``: what a producer writes, as each format describes it."""
+"""``freshet-stream schema``: the messages of a producer, described in each format's way."""
 
 import json as json_text
 from pathlib import Path
@@ -14,7 +14,7 @@ from stream.service.output import Debug, Json, finish, print_json
 
 
 def _known(name: str) -> str:
-    """The name of a format, if there is one of that name."""
+    """The name of a format, if it exists."""
     if name != DEFAULT:
         from stream.decode.formats.interface import FORMATS
 
@@ -80,5 +80,5 @@ def schema(
 
 
 def _wire_schema(ids: IdKind) -> pa.Schema:
-    """The columns of a message, nullable where a message may have nulls."""
+    """The columns of a message, nullable if a message may have nulls."""
     return pa.schema([f.with_nullable(ARROW_COLUMNS[f.name].nullable) for f in event_schema(ids)])

@@ -1,4 +1,4 @@
-"""``freshet-stream warm``: compile what the stream will need, so that the first start need not."""
+"""``freshet-stream warm``: compile the stream's kernels, so that the first start need not."""
 
 import json as json_text
 import time
@@ -22,7 +22,7 @@ IDLE_S = 0.3
 TOPIC = "warm"
 MAPPED = {"fields": {"src": "from.id", "dst": "dst", "t": "at"}}
 TOPICS: dict[str, dict[str, Any]] = {"json": {}, "mapped": MAPPED, "arrow": {"format": "arrow"}}
-"""Keys of a topic, one for each way to read that has kernels of its own: other formats use the same ones."""
+"""Keys of a topic for each way of reading with kernels of its own; other formats use the same ones."""
 
 
 def warm(json: Json = False, debug: Debug = False) -> None:
@@ -91,7 +91,7 @@ def _events(ids: "IdKind") -> "pa.Table":
 
 
 def _messages(events: "pa.Table", config: "StreamConfig", form: str) -> list[bytes]:
-    """Events as messages, with some that are refused among them."""
+    """Events as messages, with some that are refused."""
     from schemas.config import Topic
     from stream.decode.formats.interface import create_format
 

@@ -1,7 +1,7 @@
-"""A look at an Arrow IPC stream's frames before anything is allocated for them.
+"""A check of an Arrow IPC stream's frames before anything is allocated for them.
 
-A few bytes can claim 2^60 rows, or compressed buffers of terabytes; both are refused here by reading the
-FlatBuffers headers (Arrow's Message.fbs and Schema.fbs), nothing else.
+A few bytes can claim 2^60 rows, or compressed buffers of terabytes. Both are refused by reading only the FlatBuffers
+headers (Arrow's Message.fbs and Schema.fbs).
 """
 
 import struct
@@ -70,7 +70,7 @@ def _check_rows(rows: int, size: int, limits: Limits) -> None:
 
 
 def _check_message(metadata: bytes) -> tuple[int, int, int]:
-    """Check one message's header; returns its kind, how many rows it brings and the length of its body in bytes."""
+    """Check one message's header; returns its kind, its rows and the bytes of its body."""
     message = _root(metadata)
     kind_at = _field(metadata, message, _HEADER_TYPE)
     header_at = _field(metadata, message, _HEADER)
@@ -109,7 +109,7 @@ def _follow(metadata: bytes, at: int) -> int:
 
 
 def _field(metadata: bytes, table: int, position: int) -> int:
-    """Where a field of a FlatBuffers table stands; 0: it is absent."""
+    """Position of a field of a FlatBuffers table; 0 if it is absent."""
     vtable = table - _signed(metadata, table, 4)
     size = int(struct.unpack_from("<H", metadata, vtable)[0]) if vtable >= 0 else 0
     entry = 4 + 2 * position

@@ -1,4 +1,4 @@
-"""CSV and TSV columns to typed columns: read as text, so that a cell that is no number can be named by its row."""
+"""CSV and TSV files, block by block; a cell that can't be read refuses its row and not the file."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain

@@ -1,4 +1,4 @@
-"""Which columns of a file hold an event: those of its own names, or those that ``--columns`` gives."""
+"""The columns of a file that hold an event, under their own names or those of ``--columns``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ KNOWN = tuple(draft_schema("int").names)
 
 @dataclass(frozen=True, slots=True)
 class FileColumns:
-    """What the columns of a file are called where it isn't as the events' own.
+    """Names of a file's columns that differ from an event's.
 
     Attributes:
         names: The file's column by the event's.
@@ -26,7 +26,7 @@ class FileColumns:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Columns as a command takes them: ``src=user,dst=item,t=ts``; None: all have their own names.
+        """The option ``--columns``, such as ``src=user,dst=item,t=ts``; None: all columns have their own names.
 
         Raises:
             Failure: An event has no such column, or one is named twice.
@@ -46,10 +46,10 @@ class FileColumns:
         return cls(names)
 
     def found(self, header: Sequence[str]) -> dict[str, str]:
-        """The columns of a file that are read: the event's by the file's, in the file's order.
+        """The event's column for each column of a file that is read, in the file's order.
 
         Raises:
-            RefusedError: One that is required or named is missing, or one stands twice.
+            RefusedError: A required or named one is missing, or one is repeated.
         """
         taken = set(self.names.values())
         events = {column: name for name, column in self.names.items()}
@@ -70,9 +70,9 @@ class FileColumns:
         return read
 
     def shown(self, name: str) -> str:
-        """An event's column for a sentence: its name, and the file's where that is another."""
+        """An event's column in a sentence: its name, and the file's if it differs."""
         return f"{name} ({self.names[name]})" if name in self.names else name
 
 
 OWN = FileColumns()
-"""Columns that are called as the events' own."""
+"""Columns with the names of events."""

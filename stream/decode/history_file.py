@@ -1,4 +1,4 @@
-"""Files of past events for a log: surveyed once, then read like polls of a topic partition, from any row on."""
+"""Files of past events for a log: surveyed once, then read like polls of a topic partition, from any row."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -26,13 +26,13 @@ _LOWEST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the times of a file say; rows without a time, or with one out of bounds, are left out.
+    """The times of a file, without rows that have no time or one out of bounds.
 
     Attributes:
         rows: All rows of the file.
         first_us: Earliest time, microseconds; None: no row has one.
         last_us: Latest time.
-        disorder_us: How far a row lies before an earlier row in time, at most; 0: the file is in order.
+        disorder_us: How far a row lies at most before an earlier row in time; 0: the file is in order.
     """
 
     rows: int
@@ -64,7 +64,7 @@ def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
 
 
 def count_from(path: Path, rules: Rules, until_us: int, columns: FileColumns = OWN) -> int:
-    """How many rows of a file lie at or after a time, within the bounds.
+    """The number of rows at or after a time, within the bounds.
 
     Raises:
         Failure: As ``survey``.
@@ -90,12 +90,12 @@ def read_polls(
     Args:
         path: The file.
         config: The stream's.
-        rules: What it accepts.
-        key: Topic and partition to call them by.
+        rules: Of the stream.
+        key: Topic and partition of the polls.
         first: Offset of the file's first row.
-        start: Rows of the file to leave out at its beginning.
-        until_us: Rows from this time on are left out, wherever they stand.
-        columns: What the file's columns are called.
+        start: Rows to skip at the beginning.
+        until_us: Rows from this time on are left out, in whatever order.
+        columns: Names of the file's columns.
 
     Yields:
         Accepted events in file order, and a reject for each row that breaks a rule.
@@ -146,7 +146,7 @@ def _poll(
 def _rejects(
     draft: Draft, texts: Mapping[str, pa.Array], rows: np.ndarray, key: tuple[str, int], offset: int
 ) -> pa.RecordBatch:
-    """Refused rows, each as JSON with the cells that could not be read as they stand in the file."""
+    """Refused rows as JSON; cells that could not be read are as in the file."""
     told = [draft.faults.of(int(row)) for row in rows]
     taken = pa.array(rows, pa.int64())
     contents = draft.batch.take(taken).to_pylist() if len(rows) else []
@@ -168,7 +168,7 @@ def _rejects(
 
 
 def _times(rows: FileRows, rules: Rules) -> np.ndarray:
-    """The times of some rows that lie within the bounds, microseconds."""
+    """The times of rows that lie within the bounds, microseconds."""
     batch = rows.batch
     none = pa.nulls(batch.num_rows, pa.int64() if rules.ids == "int" else pa.string())
     named = pa.RecordBatch.from_arrays([none, none, batch["t"]], names=["src", "dst", "t"])

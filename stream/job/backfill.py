@@ -1,4 +1,4 @@
-"""Backfill: a log begins with files of past events, and Kafka takes over where they end."""
+"""Backfill: begin a log with files of past events, before Kafka takes over."""
 
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -32,15 +32,15 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """What a backfill did.
+    """The result of a backfill.
 
     Attributes:
         history: What the log begins with.
-        rows: Rows that this run read.
-        snapshots: Snapshots that this run sealed.
+        rows: Rows read by this run.
+        snapshots: Snapshots sealed by this run.
         seconds: From the first row to the last commit.
         events: Events of the history in the log, of all runs; None: Kafka's came before they were counted.
-        refused: Rows refused, of all runs; None as well.
+        refused: Rows refused, of all runs; None as for ``events``.
     """
 
     history: History
@@ -60,30 +60,27 @@ def backfill(
     columns: FileColumns = OWN,
     progress: Callable[[int, int], None] = lambda read, rows: None,
 ) -> Backfilled:
-    """Write the events of files into a new log, or go on where an earlier try ended.
+    """Write the events of files into a new log, or resume an earlier try.
 
-    1. The files are surveyed and the ends of the topics asked for; ``log/history.json`` keeps both.
-    2. The rows go into the log like the messages of a topic partition, offsets being rows: commits, rejects and
-       restarts are those of the stream.
-    3. Snapshots that end by ``until_us`` are sealed. ``run`` reads Kafka from there on.
+    1. The files are surveyed and the brokers asked for the ends of the topics; ``log/history.json`` keeps both.
+    2. Rows enter the log like messages of a topic partition whose offsets are rows: commits, rejects and restarts are
+       those of the stream.
+    3. Snapshots that end by ``until_us`` are sealed. ``run`` then reads Kafka from there.
 
     Args:
-        config: The stream's, also for the topics to go on with.
+        config: The stream's.
         files: Parquet, CSV or TSV, read in order of their first times.
-        until_us: Events before it are taken from the files, from it on from Kafka; None: all of the files, which only
-            topics without messages, or with named offsets, leave no doubt about.
-        offsets: Where reading Kafka begins: exactly there, whatever the times. Topic partitions not named begin with
-            the first retained message, and what the history has is skipped.
-        columns: What the columns of all files are called.
-        progress: Told rows read and rows to read.
-
-    Returns:
-        What was done.
+        until_us: Events before it come from the files, later ones from Kafka; None: all of the files, which is refused
+            if topics have messages and ``offsets`` doesn't name them.
+        offsets: Where Kafka is read from, whatever the times. Other topic partitions begin with their first retained
+            message, and events of the history are skipped.
+        columns: Names of the columns, the same in all files.
+        progress: Called with the rows read and all rows.
 
     Raises:
-        Failure: A file can't be read or isn't the one of the earlier try, no broker answers, or the configuration
+        Failure: A file can't be read or isn't that of the earlier try, no broker answers, or the configuration
             doesn't fit.
-        StoreError: The log is busy, damaged, made for something else, or Kafka doesn't reach back far enough.
+        StoreError: The log is busy, damaged or made for something else, or Kafka doesn't reach back far enough.
         OSError: The disk refuses.
     """
     rules = Rules.of(config, _present_us(config))
@@ -127,7 +124,7 @@ def backfill(
 
 
 def _present_us(config: StreamConfig) -> int:
-    """What bounds the rows' times, microseconds."""
+    """Upper bound of the rows' times, microseconds."""
     present = Present(config)
     with closing(BrokerClock(config.kafka)) as brokers:
         present.ask_too(brokers.ask, lambda: None)
@@ -145,7 +142,7 @@ def _plan(
     offsets: dict[Key, int],
     columns: FileColumns,
 ) -> tuple[History, list[Path]]:
-    """Survey the files, and see how far the topics go."""
+    """Survey the files, and find the ends of the topics."""
     _require_distinct(files)
     found = sorted(
         ((survey(path, rules, columns), path) for path in files), key=lambda pair: _first_us(pair[0])
@@ -190,10 +187,6 @@ def _require_distinct(files: Sequence[Path]) -> None:
 
 def require_takeover(config: StreamConfig, writer: LogWriter) -> None:
     """Check that Kafka can take over from a log's history, if the log has one.
-
-    Args:
-        config: The stream's.
-        writer: The open log.
 
     Raises:
         StoreError: The history isn't read to its end, or retention deleted messages from after it (with
@@ -249,7 +242,7 @@ def _same(
     offsets: Mapping[Key, int] | None,
     columns: FileColumns,
 ) -> list[Path]:
-    """The files in the order of the earlier try; they and the options must be those of then."""
+    """The files in the order of the earlier try; files and options must be the same."""
     given = {path: fingerprint(path, 0) for path in files}
     ordered = []
     for known in history.files:
@@ -308,7 +301,7 @@ def _polls(
 
 
 def _in_file_order(config: StreamConfig, history: History) -> StreamConfig:
-    """The configuration with out-of-orderness as the files need it: no row of a history is late."""
+    """The configuration with a lateness that accepts every row of the history."""
     lateness_s = max(config.snapshots.lateness_s, -(-history.disorder_us // US_PER_S))
     snapshots = config.snapshots.model_copy(update={"lateness_s": float(lateness_s)})
     return config.model_copy(update={"snapshots": snapshots})
@@ -319,7 +312,7 @@ def _first_us(found: Survey) -> int:
 
 
 def _disorder_us(surveys: Sequence[Survey]) -> int:
-    """How far a row lies before an earlier one, over files read one after another."""
+    """How far a row lies before an earlier one, over the files in their order."""
     disorder, reached = 0, None
     for found in surveys:
         disorder = max(disorder, found.disorder_us)

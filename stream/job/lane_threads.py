@@ -1,6 +1,6 @@
-"""Lanes at work: one thread each follows the log, so that lanes run side by side and heal by themselves."""
+"""Lanes at work: each follows the log on a thread of its own and retries after failures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol, Self
 
 from schemas.config import Lane
@@ -12,14 +12,14 @@ from stream.store.lane.writer import LaneWriter
 from stream.store.places.place import Place
 
 CLOSE_S = 5.0
-"""How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off heals like after a kill."""
+"""How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off recovers as after a kill."""
 
 
 class LaneObserver(Protocol):
-    """Told what lanes do."""
+    """Notified of lanes."""
 
     def opened_lane(self, lane: str, last: LaneManifest | None, totals: LaneTotals) -> None:
-        """A lane as it was found."""
+        """A lane was opened."""
         ...
 
     def lane_committed(self, manifest: LaneManifest) -> None:
@@ -40,7 +40,7 @@ class LaneThread:
 
     Attributes:
         name: The lane's.
-        lag: Sealed snapshots it lacked when it last looked.
+        lag: Sealed snapshots that it lacked when it last looked.
     """
 
     def __init__(self, store: str | Place, lane: Lane, observer: LaneObserver) -> None:
@@ -63,7 +63,7 @@ class LaneThread:
 
     @property
     def error(self) -> str | None:
-        """Why the lane is not up to date; None while it works."""
+        """Why the lane is not up to date; None if it works."""
         return self._work.error
 
     def wake(self) -> None:
@@ -71,14 +71,14 @@ class LaneThread:
         self._work.ask()
 
     def bring_up_to_date(self, stop: Callable[[], bool]) -> None:
-        """Wait until the lane has every snapshot that is sealed now, has failed trying, or ``stop`` says True."""
+        """Wait until the lane has every snapshot that is sealed now, has failed, or ``stop`` returns True."""
         self._work.settle(stop=stop)
 
     def close(self) -> None:
-        """Stop after the snapshot at work and give the lane's lock back.
+        """Stop after the current snapshot and release the lane's lock.
 
-        A snapshot that takes longer than a few seconds is left to the end of the process, which also gives the lock
-        back: no earlier, for until then the lane is being written.
+        A snapshot that takes longer than a few seconds is left to the end of the process, which also releases the lock:
+        no earlier, because until then the lane is being written.
         """
         if self._work.close(CLOSE_S):
             self._writer.close()
@@ -103,7 +103,12 @@ class LaneThread:
         self._observer.lane_lag(self.name, lag)
 
 
-def bring_up_to_date(lanes: Sequence[LaneThread], stop: Callable[[], bool]) -> None:
+def failures(lanes: Iterable[LaneThread]) -> list[str]:
+    """Why lanes are not up to date, one clause per lane that fails."""
+    return [f"lane {lane.name}: {lane.error}" for lane in lanes if lane.error]
+
+
+def bring_up_to_date(lanes: Collection[LaneThread], stop: Callable[[], bool]) -> None:
     """Bring all lanes to the end of the log, unless the job is told to stop.
 
     Raises:

@@ -3,43 +3,45 @@
 import base64
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
 from kafka import KafkaProducer
+from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from stream.background import Background
-from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.client import WRITING, client_settings, connected, kafka_failures
 from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
 from stream.store.crash import crash_point
 from stream.store.log.outbox import RejectedMessages
 
 FLUSH_S = 30.0
-"""Brokers that don't take letters for so long make a try fail; they stay in the log's outbox for the next."""
+"""How long brokers have to take letters. Others stay in the log's outbox for the next try."""
 
 CLOSE_S = 2.0
 
 
 class Rejects(Protocol):
-    """Where refused messages wait: the log's writer."""
+    """The outbox of refused messages: the log's writer."""
 
     def unpublished_rejects(self) -> Iterator[RejectedMessages]:
         """Refused messages not known to be published, commit by commit."""
         ...
 
     def mark_published(self, through: int) -> None:
-        """Say that those of a commit and before are published."""
+        """Record that those of a commit and before are published."""
         ...
 
 
 class DeadLetters:
-    """Publishes what the log's outbox holds from a thread of its own, so that a slow broker delays no commit.
+    """Publishes the log's outbox from a thread of its own, so that a slow broker delays no commit.
 
-    A letter's key is ``topic/partition/offset``, and ``/row`` where one row of an Arrow message is refused, so that a
-    compacted topic keeps every letter. Its value is JSON with topic, partition, offset, row (of an Arrow
-    message, else null), reason, sentence and raw (the message's first bytes, base64; null for a tombstone).
+    A letter's key is ``topic/partition/offset``, and ``/row`` if one row of a message is refused, so that a compacted
+    topic keeps every letter. Its value is JSON with topic, partition, offset, row (or null), reason, sentence and raw
+    (the message's first bytes, base64; null for a tombstone).
 
     Args:
         kafka: Broker and topic; ``dead_letters`` must be set.
@@ -56,10 +58,8 @@ class DeadLetters:
         settings = client_settings(kafka)
         ensure_topic(settings, kafka.bootstrap, self._topic, 1)
         with kafka_failures(kafka.bootstrap, f"writing to topic {self._topic}"):
-            self._producer = KafkaProducer(
-                **settings, acks="all", linger_ms=20, max_request_size=32 << 20, metrics_enabled=False
-            )
-        self._work = Background("dead-letters", self._empty_outbox)
+            self._producer = connected(KafkaProducer, settings | WRITING)
+        self._work = Background("dead-letters", self._empty_outbox, on_end=self._leave)
         self._work.start()
 
     def committed(self) -> None:
@@ -67,13 +67,16 @@ class DeadLetters:
         self._work.ask()
 
     def drain(self, timeout_s: float, *, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until the outbox is empty; False if it isn't in time or before ``stop`` (its content stays in the log)."""
+        """Wait until the outbox is empty; False if it isn't in time or before ``stop``, and its content stays in the log."""
         return self._work.settle(timeout_s, stop=stop)
 
     def close(self) -> None:
-        """Stop; what is unpublished is published by the next start."""
-        if self._work.close(CLOSE_S):
-            self._producer.close(timeout=CLOSE_S)
+        """Stop; the next start publishes the rest."""
+        self._work.close(CLOSE_S)
+
+    def _leave(self) -> None:
+        with suppress(KafkaError):  # what it has not sent is in the outbox
+            self._producer.close(timeout=CLOSE_S / 2)
 
     def _empty_outbox(self) -> None:
         for refused in self._rejects.unpublished_rejects():
@@ -92,11 +95,7 @@ class DeadLetters:
 
 
 def letters(refused: pa.Table) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of each dead letter.
-
-    Args:
-        refused: ``schemas.events.REJECT_SCHEMA``.
-    """
+    """Key and value of each dead letter of ``schemas.events.REJECT_SCHEMA``."""
     for row in refused.to_pylist():
         row["raw"] = None if row["raw"] is None else base64.b64encode(row["raw"]).decode("ascii")
         place = [row[name] for name in ("topic", "partition", "offset", "row")]

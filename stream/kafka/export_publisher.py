@@ -1,7 +1,7 @@
-"""What a trainer exports, into a topic: every committed export in order, at least once.
+"""A trainer's exports into a topic: every committed export in order, at least once.
 
-The publisher follows the commits of an export folder, sends a commit's whole file, waits until the brokers have all of
-it, and only then writes down that the topic has it. A kill in between sends that one export again, with the same keys.
+The publisher follows the commits of an export folder, sends a commit's file, waits until the brokers have all of it,
+and only then records that the topic has it. After a kill in between that one export is sent again, with the same keys.
 """
 
 import threading
@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 
 from schemas.config import Kafka, Publication
 from schemas.exports import ExportCommit
-from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.client import IN_ORDER, WRITING, client_settings, connected, kafka_failures
 from stream.kafka.export_messages import MESSAGES
 from stream.kafka.greeting import greet
 from stream.kafka.topics import ensure_topic
@@ -24,7 +24,6 @@ from stream.store.errors import LaneBusyError, RetainedError
 from stream.store.exports.layout import COMMITS, PUBLISHED
 from stream.store.exports.reader import ExportReader
 from stream.store.files.lock import lock_folder, new_writer_id
-from stream.store.files.paths import make_folders
 from stream.store.files.watch import FolderWatch
 
 RETRY_S = 5.0
@@ -34,7 +33,7 @@ FLUSH_S = 60.0
 """How long brokers have to take an export."""
 
 FOLLOW_S = 1.0
-"""How often a quiet folder is looked at for a wish to end."""
+"""How often the end of the process is noticed while nothing is exported."""
 
 log = structlog.get_logger()
 
@@ -43,12 +42,6 @@ class ExportPublisher:
     """Publishes one kind of export from a thread of its own; a failure stops nothing else and is tried again.
 
     Of two publishers of one topic the second waits until the first is gone.
-
-    Args:
-        store: Of the exports.
-        publication: What goes where.
-        kafka: The brokers.
-        metrics: Told of messages and lag.
     """
 
     def __init__(self, store: str, publication: Publication, kafka: Kafka, metrics: StreamMetrics) -> None:
@@ -58,17 +51,17 @@ class ExportPublisher:
         self._thread = threading.Thread(target=self._run, name=f"publish {publication.topic}", daemon=True)
 
     def start(self) -> Self:
-        """Start the thread."""
+        """Start the thread; returns the publisher."""
         self._thread.start()
         return self
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until the topic has all that is exported now; False: not in time."""
+        """Wait until the topic has all exports of now; False: not in time."""
         self._caught_up.clear()
         return self._caught_up.wait(timeout_s)
 
     def close(self, timeout_s: float = RETRY_S) -> None:
-        """Stop; what is unpublished is published by the next start."""
+        """Stop; the next start publishes the rest."""
         self._stopping.set()
         self._thread.join(timeout_s)
 
@@ -88,7 +81,7 @@ class ExportPublisher:
     def _publish_all(self) -> None:
         reader = ExportReader(self._store, self._to.exports)
         for folder in (COMMITS, PUBLISHED):
-            make_folders(reader.root / folder)
+            (reader.root / folder).make()
         # Before brokers are asked: they may refuse all that follows.
         self._show_lag(reader, reader.published(self._to.topic, self._to.kind))
         lock = lock_folder(reader.root / PUBLISHED, new_writer_id(), f"{self._to.topic}.{self._to.kind}.lock")
@@ -141,7 +134,7 @@ class ExportPublisher:
         self._metrics.publish_lag(self._to.topic, max(0, len(reader.commits) - following))
 
     def _publish(self, reader: ExportReader, commit: ExportCommit, producer: KafkaProducer) -> int:
-        """Send one export and wait until the brokers have it; returns how many messages it was."""
+        """Send one export and wait until the brokers have it; returns the number of messages."""
         table = reader.table(commit, self._to.kind)
         if table is None:
             return 0
@@ -162,21 +155,11 @@ class ExportPublisher:
         settings = client_settings(kafka)
         ensure_topic(settings, kafka.bootstrap, self._to.topic, self._to.partitions)
         with kafka_failures(kafka.bootstrap, doing):
-            return KafkaProducer(
-                **settings, acks="all", enable_idempotence=True, linger_ms=20, batch_size=1 << 19,
-                max_request_size=32 << 20, metrics_enabled=False,
-            )  # fmt: skip
+            return connected(KafkaProducer, settings | WRITING | IN_ORDER)
 
 
 class ExportPublishers:
-    """All publishers of a configuration.
-
-    Args:
-        store: Of the exports.
-        publications: What goes where.
-        kafka: The brokers.
-        metrics: Told of messages and lag.
-    """
+    """All publishers of a configuration."""
 
     def __init__(
         self, store: str, publications: list[Publication], kafka: Kafka, metrics: StreamMetrics
@@ -191,7 +174,7 @@ class ExportPublishers:
         return self
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until every topic has what is exported now.
+        """Wait until every topic has all exports of now.
 
         Raises:
             Failure: One has not, in time.

@@ -1,7 +1,7 @@
-"""A look at the brokers before a client is made: whether they answer, speak what the configuration says, take the login.
+"""A look at the brokers before a client is made: do they answer, speak the configured protocol, and accept the login?
 
-The client itself tries for a while and then tells of a timeout, whatever the reason was. Here each reason is found in
-one round of TLS, ApiVersions, SaslHandshake and SaslAuthenticate (the first versions of each, which all brokers know).
+The client itself tries for a while and then reports a timeout, whatever the reason. Here each reason is found in one
+round of TLS, ApiVersions, SaslHandshake and SaslAuthenticate (the first versions, which all brokers know).
 """
 
 import os
@@ -21,13 +21,13 @@ from stream.kafka.tls import secret, tls_context
 from stream.service.failure import Failure
 
 PATIENCE_S = 5.0
-"""How long brokers have to answer. With the start of a command it is less than 10 s until one is told that they don't."""
+"""How long brokers have to answer. With its start a command reports silent brokers within 10 s."""
 
 AGAIN_S = 0.3
-"""Pause before a name that doesn't resolve, or a port that refuses, is tried again: brokers may be starting."""
+"""Pause before an unresolved name or a refused port is tried again: brokers may be starting."""
 
 MOST_BYTES = 1 << 20
-"""A longer answer to so short a question is not Kafka's."""
+"""A longer answer to so short a request is not Kafka's."""
 
 _SAYS_NOTHING = "it takes the connection and says nothing"
 
@@ -38,19 +38,19 @@ _EXPIRED, _OTHER_HOST = {9, 10}, {62, 64}  # OpenSSL's X509_V_ERR_*: not valid y
 
 
 class NoBrokerError(Failure):
-    """No broker answers: whoever has begun waits and asks again."""
+    """No broker answers: a job that has begun waits and asks again."""
 
 
 class _Silent(Exception):  # noqa: N818  another broker may answer
-    """A broker can't be reached, or says nothing; the text says which."""
+    """A broker can't be reached, or doesn't answer; the text says which."""
 
 
 class _NotYet(_Silent):
-    """As long as brokers start, the next try may find one."""
+    """The next try may succeed, because brokers may be starting."""
 
 
 def greet(kafka: Kafka, doing: str) -> None:
-    """Return once one broker has answered and is fine; raise what a client could only tell as a timeout.
+    """Return once one broker has answered well; raise what a client would only report as a timeout.
 
     All brokers are asked at once, so that one that is away delays nothing.
 
@@ -59,9 +59,9 @@ def greet(kafka: Kafka, doing: str) -> None:
         doing: What is about to be done, for the sentence.
 
     Raises:
-        NoBrokerError: None answers within ``PATIENCE_S``, and why. Or brokers hang up, as those do that are asked in
-            another protocol, or that are starting.
-        Failure: Brokers refuse: certificates, protocol, mechanism or login. Or a file can't be used.
+        NoBrokerError: None answers within ``PATIENCE_S``, with the reason. Or brokers hang up, as they do if they are
+            asked in another protocol, or are starting.
+        Failure: Brokers refuse certificates, protocol, mechanism or login. Or a file can't be used.
     """
     context = tls_context(kafka)
     until_s = time.monotonic() + PATIENCE_S
@@ -98,7 +98,7 @@ def _try(
     silent: dict[str, str],
     answers: "queue.SimpleQueue[Exception | None]",
 ) -> None:
-    """Greet one broker, again while it may be starting, and put what came of it into ``answers``."""
+    """Greet one broker, again while it may be starting, and put the result into ``answers``."""
     while True:
         try:
             _greet(kafka, server, context, until_s, silent)

@@ -1,4 +1,4 @@
-"""TLS towards brokers: one context for every client, whose files are read here so that each fault has its key."""
+"""TLS towards brokers: one context for every client. Files are read here, so that each fault names its key."""
 
 import ssl
 from pathlib import Path
@@ -10,10 +10,7 @@ from stream.service.failure import Failure
 
 
 def tls_context(kafka: Kafka) -> ssl.SSLContext | None:
-    """The context that the section asks for: TLS 1.2 or newer, certificates and host names always checked.
-
-    Returns:
-        None where the protocol has no TLS.
+    """The configured context: TLS 1.2 or newer, certificates and host names always checked; None without TLS.
 
     Raises:
         Failure: A file can't be read or used; the sentence names its key.
@@ -36,9 +33,9 @@ def tls_context(kafka: Kafka) -> ssl.SSLContext | None:
 
 
 def secret(key: str, value: SecretStr | None, file: str | None) -> str | None:
-    """A password as it is, from the configuration or from its file, without the line break at the file's end.
+    """A password from the configuration or from its file, without the line break at the file's end.
 
-    A file is read at every call, so that a password that is changed there holds from the next connection on.
+    A file is read at every call, so that a changed password applies from the next connection on.
 
     Raises:
         Failure: The file can't be read or is empty.

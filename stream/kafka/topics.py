@@ -1,4 +1,4 @@
-"""Topics and their partitions: which there are, where they begin and end, and making one."""
+"""Topics and their partitions: which exist, their bounds, and making one."""
 
 import time
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from kafka.errors import (
     UnsupportedVersionError,
 )
 
-from stream.kafka.client import kafka_failures
+from stream.kafka.client import connected, kafka_failures
 from stream.service.failure import Failure
 
 METADATA_WAIT_S = 5.0
-"""A topic made a moment ago may take the brokers this long to tell everyone."""
+"""How long brokers may take to announce a topic that was just made."""
 
 METADATA_LOOK_S = 0.2
 """How often they are asked meanwhile."""
@@ -25,10 +25,10 @@ METADATA_LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """Where one topic partition begins and ends now; offsets in [log_start, end) were written.
+    """Begin and end of a topic partition now; offsets in [log_start, end) were written.
 
     Attributes:
-        log_start: First offset that retention has left.
+        log_start: First offset that retention has kept.
         end: Offset of the next message.
     """
 
@@ -66,22 +66,19 @@ def bounds(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> list[Pa
 
 
 def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partitions: int) -> int:
-    """Make a topic unless it is there.
+    """Make a topic unless it exists; returns the number of its partitions.
 
     Args:
         settings: Of ``client_settings``.
         bootstrap: For messages.
         topic: Its name.
-        partitions: How many a new one gets.
-
-    Returns:
-        How many partitions the topic has.
+        partitions: Of a new topic.
 
     Raises:
         Failure: No broker answers, or the cluster refuses the topic.
     """
     with kafka_failures(bootstrap, f"creating topic {topic}"):
-        admin = KafkaAdminClient(**settings)
+        admin = connected(KafkaAdminClient, settings)
         try:
             admin.create_topics([NewTopic(topic, partitions, replication_factor=_replicas(settings))])
             return partitions
@@ -95,7 +92,7 @@ def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partition
 
 
 def _described(admin: KafkaAdminClient, topic: str) -> int:
-    """How many partitions a topic has; one that was made a moment ago may not be known to the broker that is asked."""
+    """The number of a topic's partitions, which brokers may not know of a topic that was just made."""
     deadline = time.monotonic() + METADATA_WAIT_S
     while not (partitions := admin.describe_topics([topic])[0]["partitions"]):
         if time.monotonic() > deadline:
@@ -105,12 +102,12 @@ def _described(admin: KafkaAdminClient, topic: str) -> int:
 
 
 def _replicas(settings: dict[str, Any]) -> int:
-    """The cluster's default, which brokers before 2.4 can't be asked for."""
+    """The cluster's default; brokers before 2.4 can't be asked for it."""
     return 1 if settings.get("api_version", (2, 4)) < (2, 4) else -1
 
 
 def _asked_for(settings: dict[str, Any], bootstrap: str, topic: str) -> int:
-    producer = KafkaProducer(**settings)
+    producer = connected(KafkaProducer, settings)
     try:
         return len(producer.partitions_for(topic))
     finally:

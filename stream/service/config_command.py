@@ -26,7 +26,7 @@ def config_command(
 ) -> None:
     """Print the commented example, or the configuration in force for a file (secrets hidden).
 
-    ``check`` raises a Failure for what the types alone can't tell, such as names of algorithms.
+    ``check`` raises a Failure for errors beyond types, such as unknown names of algorithms.
     """
 
     def body() -> None:

@@ -1,4 +1,4 @@
-"""How a command ends: 0 done, 1 failed with one sentence, 2 usage."""
+"""The end of a command: exit code 0 done, 1 failed with one sentence, 2 usage."""
 
 import sys
 import traceback
@@ -11,7 +11,7 @@ DONE, FAILED = 0, 1
 
 
 class Failure(FreshetError):  # noqa: N818  a sentence for the user, not a defect
-    """A command cannot go on; its message is the one sentence that the user reads."""
+    """A command cannot continue; its message is the sentence that the user reads."""
 
 
 def run_command(
@@ -20,7 +20,7 @@ def run_command(
     """Run a command body and turn expected exceptions into one sentence on standard error.
 
     Args:
-        command: The body; returns an exit code or None for 0.
+        command: Returns an exit code, or None for 0.
         expected: Exceptions whose text is fit for users, besides Failure and OSError.
         debug: Print tracebacks as well.
     """
@@ -37,12 +37,7 @@ def run_command(
 
 
 def complain(sentence: str, error: Exception | None = None) -> None:
-    """Tell a person why a command failed, or a line of JSON where standard error is made of them.
-
-    Args:
-        sentence: Why.
-        error: What to show a traceback of; None: nothing.
-    """
+    """Report why a command failed, as a JSON line if standard error consists of them; with the traceback of ``error``."""
     told = "".join(traceback.format_exception(error)) if error is not None else ""
     if lines_are_json():
         line = json_line(sentence, level="error", exit_code=FAILED, **({"exception": told} if told else {}))

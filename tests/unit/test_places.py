@@ -18,7 +18,6 @@ from schemas.store_address import Address, parse_address
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError
 from stream.store.files.data import open_table, read_table, stage, write_table
 from stream.store.files.lock import lock_folder
-from stream.store.files.paths import make_folders
 from stream.store.files.records import put_record, read_record
 from stream.store.files.sweep import remove
 from stream.store.places import lease as lease_module
@@ -158,24 +157,24 @@ def _overwrite(path: Place, content: bytes) -> None:
 
 def test_folders_are_listed_and_removed(place: Place) -> None:
     for name in ("a/1.json", "a/2.json", "a/b/3.arrow", "c/lane.json", "d/x"):
-        make_folders((place / name).parent)
+        (place / name).parent.make()
         _overwrite(place / name, b"content")
     assert names(place.iterdir()) == ["a", "c", "d"]
     assert names((place / "a").iterdir()) == ["1.json", "2.json", "b"]
     assert names((place / "a").glob("*.json")) == ["1.json", "2.json"]
     assert [path.parent.name for path in place.glob("*/lane.json")] == ["c"]
-    files = [path for path in place.rglob("*") if path.is_file()]
+    files = [path for path in place.rglob("*") if not path.is_dir()]
     assert names(files) == ["1.json", "2.json", "3.arrow", "lane.json", "x"]
     assert {path.stat().st_size for path in files} == {7}
     assert (place / "a").is_dir() and not (place / "a/1.json").is_dir() and not (place / "e").is_dir()
     assert (place / "a/1.json").exists() and not (place / "a/4.json").exists()
     assert names((place / "e").glob("*")) == []
     remove([place / "a", *(place / "d").iterdir(), place / "not-there"])
-    assert names(path for path in place.rglob("*") if path.is_file()) == ["lane.json"]
+    assert names(path for path in place.rglob("*") if not path.is_dir()) == ["lane.json"]
 
 
 def test_one_writer_a_folder(place: Place) -> None:
-    make_folders(place)
+    place.make()
     lock = lock_folder(place, "first")
     lock.require()
     with pytest.raises(LaneBusyError, match="is being written by first, so second cannot do so too"):
@@ -210,8 +209,7 @@ def test_a_lease_of_a_holder_that_fell_silent_is_taken_over(
     back()
     with pytest.raises(LaneBusyError, match="written by silent"):  # it still beats
         lock_folder(patient(bucket), "second")
-    silent._ended.set()  # type: ignore[union-attr]  # paused from here on
-    silent._thread.join()  # type: ignore[union-attr]
+    silent.fall_silent()  # type: ignore[attr-defined]
     second = lock_folder(bucket, "second")
     time.sleep(1.1)
     with pytest.raises(LaneBusyError, match=r"written by second now: silent was silent for longer"):
@@ -224,8 +222,7 @@ def test_a_lease_of_a_process_of_this_machine_that_has_ended_is_taken_at_once(
     bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = lock_folder(bucket, "killed")
-    lock._ended.set()  # type: ignore[union-attr]
-    lock._thread.join()  # type: ignore[union-attr]
+    lock.fall_silent()  # type: ignore[attr-defined]
     monkeypatch.setattr(
         lease_module, "_started", lambda pid: "later"
     )  # its number is another process's by now
@@ -247,8 +244,7 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(
     bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = lock_folder(patient(bucket), "asleep")
-    lock._ended.set()  # type: ignore[union-attr]
-    lock._thread.join()  # type: ignore[union-attr]
+    lock.fall_silent()  # type: ignore[attr-defined]
     (bucket / "lock").put(b"another holder's")
     lock.require()  # within the lease it need not ask
     real = time.clock_gettime
@@ -259,9 +255,12 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(
         lock.require()
 
 
-def test_a_lease_that_nobody_renewed_for_long_is_asked_for_before_it_is_relied_on(bucket: ObjectPath) -> None:
+def test_a_lease_that_nobody_renewed_for_long_is_asked_for_before_it_is_relied_on(
+    bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = lock_folder(bucket, "paused")
-    lock._held_s -= 10  # type: ignore[union-attr]
+    now_s = lease_module.now_s
+    monkeypatch.setattr(lease_module, "now_s", lambda: now_s() + 10)
     before = (bucket / "lock").read_bytes()
     lock.require()
     assert (bucket / "lock").read_bytes() != before

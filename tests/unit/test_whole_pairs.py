@@ -67,9 +67,6 @@ def test_readers_see_what_they_see_of_changes(tmp_path, parts, monkeypatch):
             one, other = (view.csr(tau) for view in views)
             for name in ("indptr", "indices", "weights"):
                 np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-            one, other = (view.delta(tau) for view in views)
-            np.testing.assert_array_equal(np.sort(one.added_src), np.sort(other.added_src))
-            np.testing.assert_array_equal(one.removed_src, other.removed_src)
     sizes = [sum(m.edges.bytes for m in view.lane.manifests) for view in views]
     assert sizes[0] < sizes[1]
 
@@ -79,7 +76,7 @@ def test_a_release_that_knows_changes_only_refuses_it_and_who_says_so_falsely_is
     path = store / "lanes/hash/commits" / f"{SNAPSHOTS - 1}.json"
     reforged(path, format_version=WHOLE_PAIRS)
     manifest = read_record(path, LaneManifest)
-    with pytest.raises(CorruptError, match="has pairs that leave, it should list all that there are"):
+    with pytest.raises(CorruptError, match="has leaving pairs, but should list all pairs"):
         LaneReader(store, "hash").changes(manifest, [0])
     assert any(str(path) in problem for problem in problems_of(store))
     monkeypatch.setattr(LaneManifest, "VERSIONS", (FORMAT_VERSION,))

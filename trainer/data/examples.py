@@ -12,12 +12,19 @@ from schemas.events import Op
 from stream.arrays.kinds import Bool, Float32, Int64
 from stream.store.log.event_columns import EventColumns
 from trainer.data.history import History, Inserts
-from trainer.data.negatives import NONE, Draw, Judged, destination_pool, historical_pairs, random_destinations
+from trainer.data.negatives import (
+    NONE,
+    Draw,
+    Negatives,
+    destination_pool,
+    historical_pairs,
+    random_destinations,
+)
 from trainer.device import to_device
 
 
 class Purpose(IntEnum):
-    """What negatives are for; each has its own stream of random numbers."""
+    """Purpose of a draw. Each has its own stream of random numbers."""
 
     RANDOM = 0
     HISTORICAL = 1
@@ -25,6 +32,7 @@ class Purpose(IntEnum):
     RANKED_EVENTS = 3
     SAMPLED_EVENTS = 4
     TRAINING = 16  # plus the epoch
+    LEARNED_EVENTS = 1 << 20  # plus the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +214,7 @@ def prepare(
     sampling: Sampling,
     epoch: int = 0,
     share: Share | None = None,
-    stored: Judged | None = None,
+    stored: Negatives | None = None,
     learns_all: bool = False,
 ) -> Examples:
     """Draw a snapshot's negatives and look everything up, then let ``history`` remember the snapshot.
@@ -256,7 +264,7 @@ def prepare(
         ranked = sampled[
             _sample(len(sampled), sampling.ranked_events, Draw(sampling.seed, tau, Purpose.RANKED_EVENTS))
         ]
-        stored = Judged(
+        stored = Negatives(
             random=others(every, 1, Purpose.RANDOM, judged_pool)[:, 0],
             historical_src=np.where(drawable & np.isin(every, sampled), old_src, NONE),
             historical_dst=old_dst,

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Bool, Float32, Int64
-from trainer.data.pair_table import PairTable, find, pair_key
+from trainer.data.pair_table import SeenPairs, find, pair_key
 
 NEVER = np.iinfo(np.int64).min
 Moment = Literal["batch", "event"]
@@ -81,7 +81,7 @@ class History:
         self._open = _NO_EVENTS
         self._in_batch = 0  # how many events the batch that goes on has
         self._batch_us = 0  # when it began
-        self.pairs = PairTable()
+        self.pairs = SeenPairs()
         self.last_out = np.empty(0, np.int64)
         self.last_in = np.empty(0, np.int64)
         self.count_out = np.empty(0, np.int32)
@@ -201,7 +201,7 @@ class History:
         table, size = self.pairs, self.pairs.size
         src, dst = (place[ends] for ends in table.pairs(np.arange(size)))
         stay = np.flatnonzero((src >= 0) & (dst >= 0) & (table.last_us[:size] >= since_us))
-        self.pairs = PairTable((src[stay] << 32) | dst[stay], table.last_us[stay], table.count[stay])
+        self.pairs = SeenPairs((src[stay] << 32) | dst[stay], table.last_us[stay], table.count[stay])
         return size - len(stay)
 
     def state(self) -> dict[str, NDArray[np.signedinteger]]:
@@ -221,7 +221,7 @@ class History:
 
     def restore(self, state: dict[str, NDArray[np.signedinteger]]) -> None:
         """Continue from a ``state()``."""
-        self.pairs = PairTable(state["pair_keys"], state["pair_last_us"], state["pair_count"])
+        self.pairs = SeenPairs(state["pair_keys"], state["pair_last_us"], state["pair_count"])
         for name in ("last_out", "last_in", "count_out", "count_in", "destinations"):
             setattr(self, name, state[name].copy())
 

@@ -33,7 +33,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Negatives:
     """What the events of one snapshot are judged by; those that are not judged have ``NONE``.
 
     Attributes:

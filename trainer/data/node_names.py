@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from stream.arrays.kinds import Int32, Int64
-from trainer.data.pair_table import fill, find
+from trainer.data.pair_table import fill, find, find_all, shift_of
 
 _EMPTY = -1
 
@@ -47,7 +47,7 @@ class NodeNames:
             return ids
         self._reserve(len(ids))
         found = np.empty(len(ids), np.int64)
-        self._size = _number(self._slots, _shift(self._slots), self._ids, self._size, (ids, found))
+        self._size = _number(self._slots, shift_of(self._slots), self._ids, self._size, (ids, found))
         return found
 
     def find(self, ids: Int64) -> Int64:
@@ -55,7 +55,7 @@ class NodeNames:
         if self._ids is None:
             return ids
         found = np.empty(len(ids), np.int64)
-        _find_all(self._slots, _shift(self._slots), self._ids, ids, found)
+        find_all(self._slots, shift_of(self._slots), self._ids, ids, found)
         return found
 
     def ids(self, numbers: Int64) -> Int64:
@@ -102,17 +102,7 @@ class NodeNames:
             self._ids = np.concatenate([self._ids[: self._size], np.empty(room - self._size, np.int64)])
         if 2 * max(need, 1) > len(self._slots):
             self._slots = np.full(1 << max(10, int(2 * need - 1).bit_length() + 1), _EMPTY, np.int32)
-            fill(self._slots, _shift(self._slots), self._ids, self._size)
-
-
-def _shift(slots: Int32) -> int:
-    return 64 - (len(slots).bit_length() - 1)
-
-
-@njit(cache=True, nogil=True)
-def _find_all(slots, shift, keys, ids, out):  # type: ignore[no-untyped-def]  # compiled
-    for i in range(len(ids)):
-        out[i] = max(find(slots, shift, keys, ids[i]), np.int64(-1))
+            fill(self._slots, shift_of(self._slots), self._ids, self._size)
 
 
 @njit(cache=True, nogil=True)

@@ -24,10 +24,9 @@ from stream.store.lane.reader import LaneReader
 from trainer.data.history import Encounter
 from trainer.evaluation.split import Split
 from trainer.models.interface import Model
-from trainer.models.label_head import NodeClassifier
 from trainer.scoring.ranking import auroc
 from trainer.session.session import Session
-from trainer.tasks.node_labels import first_ranks, labels_of, sees_encounters
+from trainer.tasks.node_labels import NodeClassifier, first_ranks, labels_of, sees_encounters
 
 log = structlog.get_logger()
 

@@ -66,16 +66,9 @@ METRICS = {metric for metric, _, _ in TABLE.values()}
 """Of tasks of ours; of a task from elsewhere every figure is told."""
 
 ABOUT_RUN = (
-    "seed",
-    "best_epoch",
-    "discarded",
-    "train_s",
-    "wait_s",
-    "comm_seconds",
-    "sent_bytes",
-    "epoch_s",
+    "seed", "best_epoch", "discarded", "train_s", "wait_s", "comm_seconds", "sent_bytes", "epoch_s",
     "peak_mib",
-)
+)  # fmt: skip
 
 
 def evaluate(

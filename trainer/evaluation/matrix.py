@@ -34,8 +34,7 @@ from stream.service.json_lines import last_error
 from stream.service.output import notes
 from stream.service.scratch import WITHIN, scratch_folder
 from stream.store.files.lock import new_writer_id
-from stream.store.files.paths import sync_folder
-from stream.store.places.durable import sync_file
+from stream.store.places.durable import sync_file, sync_folder
 from stream.store.places.folder_lock import FolderLock
 from trainer.evaluation.matrix_table import as_dicts, entries
 from trainer.evaluation.progress import LogFollower

@@ -20,7 +20,7 @@ from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.data.examples import Examples
 from trainer.data.history import Inserts
-from trainer.data.negatives import NONE, Judged
+from trainer.data.negatives import NONE, Negatives
 from trainer.evaluation.given_table import read_given
 from trainer.evaluation.split import Split
 
@@ -91,11 +91,11 @@ class StoredNegatives:
             self._begin[snapshot.tau] = end, end + snapshot.num_inserts
             end += snapshot.num_inserts
 
-    def of(self, tau: int) -> Judged:
+    def of(self, tau: int) -> Negatives:
         """The negatives of snapshot ``tau``."""
         begin, end = self._begin[tau]
         first, last = np.searchsorted(self._ranked, [begin, end])
-        return Judged(
+        return Negatives(
             self._random[begin:end],
             self._old[0, begin:end],
             self._old[1, begin:end],

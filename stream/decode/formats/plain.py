@@ -1,4 +1,4 @@
-"""Formats of Freshet's own: one JSON object per event, or Arrow record batches."""
+"""Freshet's own formats: one JSON object per event, or Arrow record batches."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""HDRF: edge partitioning that copies any node, high degrees first (Petroni and others 2015)."""
+"""HDRF: edge partitioning that may copy any node, high degrees first (Petroni and others 2015)."""
 
 from typing import ClassVar
 
@@ -8,15 +8,15 @@ from stream.partition.interface import PartitionError, register
 
 @register
 class Hdrf(CopyingPartitioner):
-    """The part of the largest ``C_REP + λ·C_BAL``, by degrees so far.
+    """The part with the largest ``C_REP + λ·C_BAL``, by degrees so far.
 
-    SPEED section III names the limit that SEP removes: any node may be copied.
+    SPEED section III describes its limit, which SEP removes: any node may be copied.
 
     Args:
         parts: P.
         seed: Seed of the draws that break ties.
         window: Unused.
-        balance_weight: λ > 0; above 1 balance may go before copies.
+        balance_weight: λ > 0; above 1, balance may take precedence over copies.
     """
 
     name: ClassVar[str] = "hdrf"

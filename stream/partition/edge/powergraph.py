@@ -8,12 +8,11 @@ from stream.partition.interface import register
 
 @register
 class PowergraphGreedy(CopyingPartitioner):
-    """The least loaded part that both ends are in; else of the end with more edges left; else of all.
+    """The least loaded part that both ends are in, or else of the end with more edges left, or else of all.
 
-    1. A part that both ends are in. 2. Where both are in parts, but in no common one: a part of the end with more
-    unassigned edges. 3. Where one is: a part of it. 4. Where none is: any part. Of several, the least loaded.
-    Unassigned edges are those that the sealed snapshot still holds; where both ends have as many, the parts of
-    both count.
+    1. A part that both ends are in. 2. If both are in parts without a common one: a part of the end with more unassigned edges.
+    3. If one is in parts: one of them. 4. Otherwise any part. Among several, the least loaded. Unassigned edges are those left
+    in the sealed snapshot; if both ends have equally many, the parts of both count.
 
     Args:
         parts: P.
@@ -23,6 +22,3 @@ class PowergraphGreedy(CopyingPartitioner):
 
     name: ClassVar[str] = "powergraph-greedy"
     greedy: ClassVar[bool] = True
-
-    def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
-        super().__init__(parts=parts, seed=seed, window=window)

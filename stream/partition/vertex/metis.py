@@ -17,11 +17,11 @@ from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.pairs import pair_keys
 
 NEW_NODE_SLACK = 1.05
-"""Nodes that a part may hold over the mean before new nodes go elsewhere."""
+"""Most nodes of a part relative to the mean before new nodes go elsewhere."""
 
 
 def metis_of_live(delta: SnapshotDelta, parts: int, seed: int, tries: int = 1) -> Int32:
-    """METIS on a snapshot's live graph, the best of some tries: int32, one a live node."""
+    """METIS on a snapshot's live graph, the best of some tries: int32, one part per live node."""
     starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
     return metis(starts, neighbours, parts, seed, tries=tries)
 
@@ -38,13 +38,12 @@ class _NewToNeighbours(VertexPartitioner):
 class Metis(_NewToNeighbours):
     """One METIS partition of the union of all snapshots, kept for ever (DistDy's "Metis").
 
-    Offline it is told the whole file. A lane has no whole: there METIS takes the live graph of the first snapshot,
-    and again that of each snapshot that has ``growth`` times the pairs that it last took, renamed so that few nodes
-    move; in between nodes stay and new ones go to their neighbours.
+    Offline it gets the whole file. A lane has no whole: there METIS takes the live graph of the first snapshot, and again that of
+    each snapshot with ``growth`` times the pairs of the last one taken, renamed so that few nodes move; in between, nodes stay
+    and new ones join their neighbours.
 
     Args:
-        growth: More than 1: pairs at a new partition over those at the last one, where the whole is not known.
-        shared: parts, seed, window and fanout of all vertex partitioners.
+        growth: More than 1: pairs at a new partition relative to the last one, if the whole is unknown.
     """
 
     name: ClassVar[str] = "metis"
@@ -85,7 +84,7 @@ class Metis(_NewToNeighbours):
 
 @register
 class MetisLayer(VertexPartitioner):
-    """METIS on each snapshot anew, whatever was before (DistDy's "Metis-layer").
+    """METIS on each snapshot independently (DistDy's "Metis-layer").
 
     Args:
         keep_names: Rename each snapshot's parts so that as few nodes as possible move. The paper's baseline doesn't.

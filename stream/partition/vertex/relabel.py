@@ -1,4 +1,4 @@
-"""Part numbers of a new partition so that most nodes keep theirs."""
+"""Renumber the parts of a new partition so that most nodes keep theirs."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ def relabel(before: Int32, after: Int32, parts: int) -> Int32:
     """Rename the parts of ``after`` so that as few nodes as possible move (Hungarian method).
 
     Args:
-        before: int32 (n,), −1 for nodes that had no part.
+        before: int32 (n,), −1 for nodes without a part.
         after: int32 (n,) in [0, K).
         parts: K.
 

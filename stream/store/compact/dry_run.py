@@ -1,4 +1,4 @@
-"""What a compaction would do, read off the store: nothing is written, locked or removed."""
+"""Foresee a compaction by reading: nothing is written, locked or removed."""
 
 from collections.abc import Collection
 
@@ -15,18 +15,18 @@ from stream.store.undisturbed import undisturbed
 
 
 def foresee(store: str | Place, keep: Keep = ALL, *, remove: Collection[str] = ()) -> Compacted:
-    """Say what ``compact`` with ``always`` would do now.
+    """Foresee what ``compact`` with ``always`` would do now.
 
     Args:
         store: Folder of the store.
-        keep: Which snapshots stay.
+        keep: Snapshots to keep.
         remove: Lanes that would be removed first.
 
     Returns:
-        As ``compact``; ``freed_bytes`` without the indexes that new ones take the place of.
+        As ``compact``; ``freed_bytes`` without the indexes that new ones would replace.
 
     Raises:
-        ConfigMissingError: There is no store, or no such lane.
+        ConfigMissingError: The store or a lane does not exist.
         CorruptError: A record is damaged.
     """
     return undisturbed(store, lambda: _foresee(store, keep, dict.fromkeys(remove)))

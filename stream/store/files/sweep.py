@@ -1,9 +1,10 @@
-"""Removing files that no record names: what a crash left behind."""
+"""Remove files that no record names: remains of a crash."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
+from stream.store.errors import CorruptError
 from stream.store.places.names import TEMPORARY, plain
 from stream.store.places.place import Place, place_of
 
@@ -12,14 +13,23 @@ TAU = re.compile(r"-?\d+")
 
 
 def number_in(name: str) -> int | None:
-    """The number that the name of a file or folder is made of, with a token or not; None: it isn't one."""
+    """The number in the name of a file or folder, with or without a token; None: it has none."""
     found = plain(name).removesuffix(".arrow")
     return int(found) if TAU.fullmatch(found) else None
 
 
-def names_in(folder: Path | Place) -> list[str]:
-    """See ``Place.names``."""
-    return place_of(folder).names()
+def require_own_folders(root: Place, names: Iterable[str]) -> None:
+    """Check that the folders of a log or lane lie in it, before anything in them is removed.
+
+    Raises:
+        CorruptError: One is a symbolic link.
+    """
+    for name in names:
+        if (root / name).is_symlink():
+            raise CorruptError(
+                f"{root / name} is a symbolic link, so a sweep in it could reach files outside the store. Put the folder "
+                "itself there"
+            )
 
 
 def _entries(folder: Path | Place, chosen: Callable[[list[str]], Iterable[str]]) -> list[Place]:
@@ -27,7 +37,7 @@ def _entries(folder: Path | Place, chosen: Callable[[list[str]], Iterable[str]])
 
 
 def present(folder: Path | Place, names: Collection[str]) -> list[Place]:
-    """Those of some entries that a folder has, in the order given; in a bucket with what a listing says of each."""
+    """The existing entries among ``names``, in their order; in a bucket with sizes and times from the listing."""
 
     def chosen(listed: list[str]) -> Iterable[str]:
         there = set(listed)
@@ -42,7 +52,7 @@ def temporary(folder: Path | Place) -> list[Place]:
 
 
 def unnamed(folder: Path | Place, named: set[str], ours: re.Pattern[str]) -> list[Place]:
-    """Entries of a folder that Freshet would write (their names match ``ours``) and no record names."""
+    """Entries of a folder whose names match ``ours``, Freshet's, and that no record names."""
     return _entries(folder, lambda names: (name for name in set(names) - named if _is_ours(name, ours)))
 
 
@@ -53,14 +63,14 @@ def superseded(
     ours: re.Pattern[str],
     suffix: str = "",
 ) -> list[Place]:
-    """As ``unnamed``, of a folder with one entry a number: in a bucket a writer that was shut out may have left a second.
+    """As ``unnamed``, in a folder with one entry per number; in a bucket, a writer that was shut out may have left a second.
 
     Args:
         folder: The folder.
-        kept: Numbers whose entries some record names.
-        named: Gives the name of a number's entry; only asked where there are several.
-        ours: What Freshet's names look like, without token.
-        suffix: Of those names.
+        kept: Numbers whose entries a record names.
+        named: Gives the name of a number's entry; called only if there are several.
+        ours: The form of Freshet's names, without token.
+        suffix: Their suffix.
     """
     usual = {f"{number}{suffix}" for number in kept}
 
@@ -90,12 +100,7 @@ def _is_ours(name: str, ours: re.Pattern[str]) -> bool:
 
 
 def outdated(paths: Iterable[Place], record: Path | Place) -> Iterator[Place]:
-    """See ``Place.outdated``: of entries that no record names, those that may be swept.
-
-    Args:
-        paths: Entries.
-        record: The newest record that was looked at before they were listed.
-    """
+    """See ``Place.outdated``; ``record`` is the newest one read before ``paths`` were listed."""
     return place_of(record).outdated(paths)
 
 
@@ -106,5 +111,5 @@ def remove(paths: Iterable[Path | Place]) -> int:
 
 
 def length(paths: Iterable[Path | Place]) -> int:
-    """Bytes that ``remove`` would free."""
+    """The bytes that ``remove`` would free."""
     return sum(place_of(path).length() for path in paths)

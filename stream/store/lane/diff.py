@@ -1,8 +1,7 @@
-"""What a lane stores of a snapshot: the additive difference to the one before (DistDy, section 3.2).
+"""The additive difference between two snapshots, which a lane stores (DistDy, section 3.2).
 
-Pure functions, arrays in and out. An edge is stored with each part that owns one of its ends (vertex lanes)
-or with one part (edge lanes). Of features only the segments that differ from what a part already holds are
-stored, and a newly placed node starts from zeros.
+Pure functions, arrays in and out. An edge is stored with each part that owns one of its ends (vertex lanes) or with one part
+(edge lanes). Of features only the segments that differ from those in a part are stored; a new node starts from zeros.
 """
 
 from dataclasses import dataclass
@@ -18,15 +17,15 @@ from stream.snapshots.pairs import split_keys
 NOWHERE = -1
 
 ENDS_BYTES, WEIGHT_BYTES = 2.5, 3.6
-"""What a row's ends and its weight, unlike others, take compressed: 1.9 to 3 and 3.6 on graphs of 2 to 100 pairs a node."""
+"""Compressed bytes of a row's ends and of a varying weight: 1.9 to 3 and 3.6 on graphs of 2 to 100 pairs per node."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholePairs:
     """The live pairs of a snapshot and the parts that hold them.
 
-    ``keys`` int64 (n,) ascending (``pairs.pair_keys``), ``weight`` float32 (n,), ``first`` and ``second``
-    int32 (n,): the parts, ``second`` −1 where one part holds the pair.
+    ``keys`` int64 (n,) ascending (``pairs.pair_keys``), ``weight`` float32 (n,), ``first`` and ``second`` int32 (n,): the
+    parts, ``second`` −1 if one part holds the pair.
     """
 
     keys: Int64
@@ -63,8 +62,8 @@ class WholePairs:
 class PairChanges:
     """Edge changes by part: rows offsets[k]:offsets[k + 1] are part k's, ascending by (op, src, dst).
 
-    ``op`` int8: 1 the pair comes to the part, −1 it leaves the part, 0 it stays with a new weight. ``weight``
-    is 0 where op is −1.
+    ``op`` int8: 1 the pair enters the part, −1 it leaves the part, 0 it stays with a new weight. ``weight`` is 0 where op
+    is −1.
     """
 
     offsets: Int64
@@ -74,7 +73,7 @@ class PairChanges:
 
     @property
     def growth(self) -> Int64:
-        """Pairs that each part has more, int64 (batches,)."""
+        """Net number of pairs that each part gains, int64 (batches,)."""
         total = np.concatenate([[0], np.cumsum(self.op, dtype=np.int64)])
         growth: Int64 = np.diff(total[self.offsets])
         return growth
@@ -95,9 +94,9 @@ class SegmentChanges:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Content of a lane snapshot's files: the change from the snapshot before, or from nothing (a base).
+    """Content of a lane snapshot's files: the change from its predecessor, or from nothing (a base).
 
-    ``whole_pairs``: ``pairs`` are all there are after the snapshot, whatever the other tables are.
+    ``whole_pairs``: ``pairs`` lists all pairs after the snapshot, and pairs from before are dropped.
     """
 
     node: Int64
@@ -114,15 +113,12 @@ def segment_width(features: int, segments: int) -> int:
 
 
 def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairChanges:
-    """Difference of two snapshots' stored pairs.
+    """Difference of two snapshots' stored pairs by part; O(pairs) by one merge of sorted arrays.
 
     Args:
-        before: The snapshot before.
-        after: This one.
-        batches: Parts, and one more for discarded pairs in edge lanes.
-
-    Returns:
-        The changes by part; O(pairs) by one merge of sorted arrays.
+        before: The earlier snapshot.
+        after: The later one.
+        batches: Number of parts, plus one for discarded pairs in edge lanes.
     """
     args = (
         before.keys, before.weight, before.first, before.second,
@@ -136,12 +132,12 @@ def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairCha
 
 
 def is_smaller_whole(changes: PairChanges, pairs: int) -> bool:
-    """Whether a list of all pairs takes fewer bytes in a file than the changes, judged by counts.
+    """Whether a list of all pairs takes fewer bytes in a file than the changes, estimated from counts.
 
-    Rows of both cost the same but for weights: those of pairs that leave are zeros, and where all are the same they cost nothing.
+    Rows of both cost the same except for weights: those of leaving pairs are zeros, and equal weights cost nothing.
 
     Args:
-        changes: From the snapshot before.
+        changes: From the previous snapshot.
         pairs: Rows of the list.
     """
     if pairs >= len(changes.op):
@@ -153,11 +149,10 @@ def is_smaller_whole(changes: PairChanges, pairs: int) -> bool:
 
 
 def by_part(part: Int32, op: Int8, keys: Int64, weight: Float32, batches: int) -> PairChanges:
-    """Order rows of pair changes by part, op and key: rows that look alike together take a fifth less when compressed."""
-    order = np.argsort(keys)  # a key has one row a part: those need no order
-    group = (3 * part + op + 1).astype(
-        np.int16 if 3 * batches < 1 << 15 else np.int32
-    )  # 16 bits: by counting
+    """Order rows of pair changes by part, op and key: similar rows together take a fifth less when compressed."""
+    order = np.argsort(keys)  # a key has one row per part, so this need not be stable
+    kind = np.int16 if 3 * batches < 1 << 15 else np.int32  # 16 bits are sorted by counting
+    group = (3 * part + op + 1).astype(kind)
     order = order[np.argsort(group[order], kind="stable")]
     return PairChanges(_offsets(part, batches), op[order], keys[order], weight[order])
 
@@ -165,7 +160,7 @@ def by_part(part: Int32, op: Int8, keys: Int64, weight: Float32, batches: int) -
 def full_rows(
     node: Int64, part: Int32, vectors: Float32, segments: int
 ) -> tuple[Int32, Int64, Int32, Float32]:
-    """Segments that newly placed nodes bring: those that aren't all zeros.
+    """Segments of newly placed nodes that aren't all zeros.
 
     Args:
         node: int64 (n,).
@@ -212,9 +207,9 @@ def _offsets(part: Int32, batches: int) -> Int64:
 
 @njit(cache=True, nogil=True)
 def pair_change(key, old, new, reweighted, w, n, part, op, keys, weight):  # type: ignore[no-untyped-def]  # compiled
-    """Rows of one pair, written from row ``n`` on (only counted where there are no outputs); the row after them.
+    """Write the rows of one pair from row ``n`` on (without outputs, only count them); returns the row after them.
 
-    ``old`` and ``new`` are the two parts that held and that hold it, −1 for none and the same twice for one.
+    ``old`` and ``new`` are the two parts that held and now hold it; −1 for none, twice the same for one.
     """
     fill = len(part) > 0
     for i in range(2):

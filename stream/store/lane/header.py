@@ -1,4 +1,4 @@
-"""What a lane is for life: the partitioner that the configuration asks for, and the log that it follows."""
+"""The header of a lane: fixed parameters of its partitioner, and of the log that it follows."""
 
 from schemas.config import Lane
 from schemas.store import LaneHeader, LogHeader

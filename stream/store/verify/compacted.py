@@ -1,4 +1,4 @@
-"""A look at a log or a lane that is compacted, or removed, meanwhile: what seems wrong may be what nothing names any more."""
+"""Check a log or lane during compaction or removal, when a missing file need not be a problem."""
 
 from collections.abc import Callable
 
@@ -7,17 +7,17 @@ from stream.store.undisturbed import Mark, mark
 from stream.store.verify.check import Check, DoubtError
 
 MOST_LOOKS = 100
-"""How often a look begins again; each ends at the first problem, and the oldest snapshots come first in it."""
+"""Most repetitions of a check; each ends at the first problem, and checks the oldest snapshots first."""
 
 
 class Compaction:
-    """What compaction does to some folders while they are looked at.
+    """Compaction of some folders during a check.
 
-    A new index comes before anything is dropped. So a problem that is found without one is real, and so is one that
-    comes back in a look that began with the new index.
+    A new index precedes every drop. So a problem without a new index is real, and so is one that recurs in a check that began
+    with the new index.
 
     Args:
-        folders: The log's and the lane's, if it is a lane that is looked at.
+        folders: The log's and, when a lane is checked, the lane's.
     """
 
     def __init__(self, *folders: Place) -> None:
@@ -27,11 +27,11 @@ class Compaction:
         self.begin()
 
     def begin(self) -> None:
-        """A look begins."""
+        """A check begins."""
         self._indexes = self._now()
 
     def doubts(self, problems: tuple[str, ...]) -> bool:
-        """Whether problems may be its doing; never, once one has come back: what is damaged is told whole."""
+        """Whether compaction may explain the problems; never after one has recurred, so that all damage is reported."""
         self._damaged |= not self._doubted.isdisjoint(problems)
         if self._damaged or self._now() == self._indexes:
             return False
@@ -43,11 +43,11 @@ class Compaction:
 
 
 def settled(look: Callable[[Compaction | None], Check], *folders: Place) -> Check:
-    """Look until no problem may be compaction's doing.
+    """Check until compaction can't explain any problem.
 
     Args:
-        look: One look; raises ``DoubtError`` where it is to begin again.
-        folders: Those whose compaction matters.
+        look: One check; raises ``DoubtError`` if it has to start again.
+        folders: Folders whose compaction matters.
     """
     compaction = Compaction(*folders)
     for _ in range(MOST_LOOKS):

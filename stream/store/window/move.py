@@ -1,4 +1,4 @@
-"""A compiled copy of consecutive values, whose length only the caller knows."""
+"""A compiled copy of consecutive values with a variable length."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from numba.extending import intrinsic
 def move(_typing: Any, target: Any, at: Any, source: Any, start: Any, count: Any) -> Any:
     """``move(target, at, source, start, count)``: ``target[at : at + count] = source[start : start + count]``.
 
-    1-d contiguous arrays of one type. As slices each copy would make two arrays first, and a loop checks every index for being
-    negative, which keeps it from being moved in vectors. Nothing checks that the values lie in the arrays.
+    1-d contiguous arrays of one type, without bounds checks. A copy of slices would make two arrays first, and a loop checks
+    every index for being negative, which prevents vector moves.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:

@@ -100,17 +100,18 @@ class BatchMaker:
     def inputs(self, encode: Callable[[NodeInputs], Tensor], taus: Sequence[int], closure: Closure) -> Tensor:
         """Encoded inputs (m, d) of a closure's lowest rows, on the host."""
         assert self._view is not None
-        ends = np.cumsum([0, *closure.lowest_of])
+        if not taus:
+            return torch.empty(0, self._model.inputs)
+        ends, rows, degrees = np.cumsum([0, *closure.lowest_of]), [], []
+        for tau, begin, end in zip(taus, ends[:-1], ends[1:], strict=True):
+            nodes = closure.lowest[begin:end]
+            with self._reading:
+                rows.append(node_rows(self._view, tau, nodes))
+            degrees.append(self._graphs[tau].degrees(nodes))
+        means = self._view.timeline.smoothing.kind == "m-product"
+        known = None if means else torch.from_numpy(np.concatenate(degrees))
         with torch.no_grad():
-            parts = []
-            for tau, begin, end in zip(taus, ends[:-1], ends[1:], strict=True):
-                nodes = closure.lowest[begin:end]
-                with self._reading:
-                    rows = torch.from_numpy(node_rows(self._view, tau, nodes))
-                means = self._view.timeline.smoothing.kind == "m-product"
-                degrees = None if means else torch.from_numpy(self._graphs[tau].degrees(nodes))
-                parts.append(encode(split_rows(nodes, rows, degrees)))
-            return torch.cat(parts) if parts else torch.empty(0, self._model.inputs)
+            return encode(split_rows(closure.lowest, torch.from_numpy(np.concatenate(rows)), known))
 
     @property
     def taus(self) -> list[int]:

@@ -22,7 +22,7 @@ class HostGraph:
         starts: int64 (k + 1,), k at most ``num_nodes``: nodes from k on have no edge.
         neighbours: int32 (edges,), ascending within a row; every pair is there both ways.
         values: float32 (edges,); None: all are 1.
-        scale: float32 (k,), 1 / √(1 + strength).
+        scale: float32 (k + 1,), 1 / √(1 + strength); the last one, 1, is that of every node from k on.
     """
 
     tau: int
@@ -45,7 +45,9 @@ class HostGraph:
         np.cumsum(np.bincount(ends, minlength=size), out=starts[1:])
         both = None if values is None else np.tile(values, 2)
         strength = np.diff(starts) if both is None else np.bincount(ends, both, size)
-        scale = ((strength.astype(np.float32) + np.float32(1)) ** np.float32(-0.5)).astype(np.float32)
+        scale = ((np.append(strength, 0).astype(np.float32) + np.float32(1)) ** np.float32(-0.5)).astype(
+            np.float32
+        )
         return cls(
             tau,
             num_nodes,
@@ -57,17 +59,12 @@ class HostGraph:
 
     def degrees(self, nodes: Int64) -> Int64:
         """Edges of nodes, int64 (n,)."""
-        found = np.zeros(len(nodes), np.int64)
-        known = np.flatnonzero((nodes >= 0) & (nodes < len(self.scale)))
-        found[known] = self.starts[nodes[known] + 1] - self.starts[nodes[known]]
+        found: Int64 = self.starts.take(nodes + 1, mode="clip") - self.starts.take(nodes, mode="clip")
         return found
 
     def scales(self, nodes: Int64) -> Float32:
-        """``scale`` of nodes, float32 (n,); 1 of those without an edge."""
-        found = np.ones(len(nodes), np.float32)
-        known = np.flatnonzero(nodes < len(self.scale))
-        found[known] = self.scale[nodes[known]]
-        return found
+        """``scale`` of nodes, float32 (n,)."""
+        return self.scale.take(nodes, mode="clip")
 
     def loads(self, hops: int) -> Float64:
         """Σ_{l ≤ hops} Σ_{j ≤ l} (walks of length j from a node), float64 (k,): DynaHB's definition 2."""

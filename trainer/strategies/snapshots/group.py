@@ -19,7 +19,7 @@ from trainer.device import to_device
 from trainer.models.interface import Model
 from trainer.models.unroll import unroll
 from trainer.nn.rows import rows
-from trainer.scheduling.planner import COMPOSITIONS, Plan, Planner
+from trainer.scheduling.planner import COMPOSITIONS, PassPlan, Planner
 from trainer.scheduling.profile import Profile
 from trainer.scheduling.solve import ALGORITHMS
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
@@ -249,7 +249,7 @@ class GroupStrategy(WholeStrategy):
             np.float64,
         )
 
-    def _plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> Plan:
+    def _plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> PassPlan:
         """Rank 0's plan, on every rank."""
         plan = self._planner.plan(sizes, times_s, seed)
         if self._ranks.size == 1:
@@ -297,7 +297,7 @@ class GroupStrategy(WholeStrategy):
     def _report(
         self,
         groups: Sequence[Group],
-        plan: Plan,
+        plan: PassPlan,
         ended: Sequence[tuple[float, bool]],
         measured_s: Float64,
         newest: Lesson,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stream.arrays.kinds import Float32, Float64, Int64
+from trainer.strategies.request import runs
 from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
 from trainer.tasks.interface import Asked, Lesson
 
@@ -25,7 +26,8 @@ class AskedNodes:
         first = asked.ends[0][: len(items)]
         order = np.argsort(first, kind="stable")
         self._items = items[order]
-        self.nodes, self._node_of = np.unique(first[order], return_inverse=True)
+        self.nodes, begins = np.unique(first[order], return_index=True)
+        self._begins = np.append(begins, len(items))
         place = np.searchsorted(self.nodes, asked.ends[0])
         weight = np.zeros(len(place))
         for ends in asked.ends[1:]:
@@ -41,9 +43,8 @@ class AskedNodes:
         if not len(self.nodes):
             return self._items
         at = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
-        wanted = np.zeros(len(self.nodes), np.bool_)
-        wanted[at[self.nodes[at] == nodes]] = True
-        return np.sort(self._items[wanted[self._node_of]])
+        at = at[self.nodes[at] == nodes]
+        return np.sort(self._items[runs(self._begins[at], self._begins[at + 1] - self._begins[at])])
 
 
 class LessonWindow:
