@@ -70,7 +70,7 @@ def live(count: int, first: int = 0) -> list[bytes | None]:
 
 def taken_in(running: Running, topic: str) -> int:
     """Committed or not."""
-    log = getattr(running.job, "_log", None)
+    log = getattr(running.job, "log", None)
     return 0 if log is None else log.sink.next_offset((topic, 0)) or 0
 
 
