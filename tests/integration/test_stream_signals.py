@@ -90,7 +90,7 @@ def test_in_the_idle_drain(kafka: str, tmp_path: Path, monkeypatch: pytest.Monke
         at_work.set()
         over.wait(60)
 
-    whole = (dead_letters, "send_all") if slow == "letters" else (LaneWriter, "_commit")
+    whole: tuple[object, str] = (dead_letters, "send_all") if slow == "letters" else (LaneWriter, "_commit")
     monkeypatch.setattr(*whole, work)
     monkeypatch.setattr(lane_threads, "CLOSE_S", 0.5)
     monkeypatch.setattr(background, "_left_behind", [])
