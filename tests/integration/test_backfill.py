@@ -166,7 +166,7 @@ def test_named_offsets_are_the_point_whatever_the_times(kafka: str, tmp_path: Pa
         backfill(StreamConfig(**config), [past], until_us=DAY_US)
     with pytest.raises(Failure, match=r"lies after the partition's end\. Name one up to 60"):
         backfill(StreamConfig(**config), [past], offsets={(topic, 0): 61})
-    with pytest.raises(Failure, match=rf"topics have {topic}/0"):
+    with pytest.raises(Failure, match=rf"They are {topic}/0"):
         backfill(StreamConfig(**config), [past], offsets={(topic, 3): 25})
     backfill(StreamConfig(**config), [past], offsets={(topic, 0): 25})
     ran, _ = run_job(config)
