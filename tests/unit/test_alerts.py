@@ -242,7 +242,7 @@ def exports_are_refused(world: World) -> None:
     def refuse(*_: object) -> None:
         raise Failure("not allowed to write to topic vectors")
 
-    world.patch.setattr("stream.kafka.export_publisher.greet", refuse)
+    world.patch.setattr("stream.kafka.topics.greet", refuse)
     publication = namedtuple("to", "exports kind topic format partitions")(
         "hash", "embeddings", "vectors", "json", 1
     )
