@@ -30,7 +30,7 @@ def backfill(
         typer.Option(
             metavar="TIME",
             help="Events before it come from the files, from it on from Kafka; seconds or RFC 3339. "
-            "Needed where the topics have messages already; else all of the files.",
+            "Needed if the topics have messages already. By default all of the files.",
         ),
     ] = None,
     offset: Annotated[

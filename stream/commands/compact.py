@@ -12,7 +12,7 @@ from stream.store.errors import StoreError
 def compact(
     store: Store,
     snapshots: Annotated[
-        int | None, typer.Option("--keep-snapshots", min=1, help="Keep the newest so many snapshots.")
+        int | None, typer.Option("--keep-snapshots", min=1, help="Keep this many of the newest snapshots.")
     ] = None,
     time_s: Annotated[
         float | None,
@@ -21,7 +21,7 @@ def compact(
             min=0,
             max=1e11,
             metavar="SECONDS",
-            help="Keep snapshots that end within so many seconds before the newest one's end.",
+            help="Keep snapshots that end within this many seconds before the newest one's end.",
         ),
     ] = None,
     remove_lane: Annotated[

@@ -15,7 +15,7 @@ from stream.store.errors import StoreError
 def plan(
     rate: Annotated[float | None, typer.Option("--rate", min=0, max=1e12, help="Events per second.")] = None,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", min=1, max=2**31 - 1, help="Distinct nodes, all told.")
+        int | None, typer.Option("--nodes", min=1, max=2**31 - 1, help="Distinct nodes in all.")
     ] = None,
     interval: Annotated[
         float | None,
@@ -51,7 +51,7 @@ def plan(
     ] = None,
     pairs: Annotated[
         int | None,
-        typer.Option("--pairs", min=1, max=2**62, help="Or the number of distinct pairs, all told."),
+        typer.Option("--pairs", min=1, max=2**62, help="Or the number of distinct pairs in all."),
     ] = None,
     window: Annotated[
         int | None,

@@ -36,7 +36,7 @@ def replay(
         int | None,
         typer.Option(
             min=1,
-            help="Partitions of a new topic (default 1: file order is topic order); events go by the hash of src.",
+            help="Partitions of a new topic (default 1: file order is topic order); events are spread by the hash of src.",
         ),
     ] = None,
     api_version: Annotated[

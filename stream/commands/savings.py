@@ -21,7 +21,7 @@ def savings(
     algorithm: Annotated[str, typer.Option("--algorithm", help="Partitioner of the lane.")] = "distdy",
     parts: Annotated[int, typer.Option("--parts", min=1, max=4096, help="K, the number of parts.")] = 4,
     snapshots: Annotated[
-        int, typer.Option("--snapshots", min=1, help="N: the file's span in so many snapshots.")
+        int, typer.Option("--snapshots", min=1, help="N: the file's span is divided into this many snapshots.")
     ] = 10,
     window: Annotated[
         int, typer.Option("--window", min=1, max=1_000_000, help="w, snapshots that are held.")

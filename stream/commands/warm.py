@@ -28,8 +28,8 @@ TOPICS: dict[str, dict[str, Any]] = {"json": {}, "mapped": MAPPED, "arrow": {"fo
 def warm(json: Json = False, debug: Debug = False) -> None:
     """Compile the kernels of all partitioners, formats and kinds of ids and keep them, as a live job would use them.
 
-    A minute or two the first time, seconds when they are kept already. Say it once where the services will run: kernels
-    are for this kind of processor and this version. Docker images have been told.
+    This takes a minute or two the first time, and seconds if they are kept already. Run it once on each machine of the
+    services, because kernels fit one kind of processor and one version. Docker images have run it.
 
     Example: freshet-stream warm
     """

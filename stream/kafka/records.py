@@ -217,7 +217,7 @@ def parse(data: UInt8, count: int, base_offset: int) -> tuple[pa.Array, pa.Large
     spans = np.empty((count, 2), np.int64)
     size = int(_scan(data, base_offset, offsets, spans)) if count <= len(data) else _TORN
     if size == _TORN:
-        raise CorruptRecordError(f"it doesn't hold the {count} records that its header tells of")
+        raise CorruptRecordError(f"it doesn't hold the {count} records that its header names")
     ends = np.empty(count + 1, np.int64)
     values = np.empty(size, np.uint8)
     valid = np.ones(count, np.bool_)

@@ -14,12 +14,8 @@ from trainer.cli import app as trainer_app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *(page for page in sorted(DOCS.rglob("*.md")) if page.parent.name != "decisions"),
-]
-SHORT = [page for page in PAGES if page.parent.name != "results"]  # a result's caption may be long
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+SHORT = [page for page in PAGES if page.parent.name not in ("results", "decisions")]  # whose captions may be long
 
 MEASURE = (
     "bytes|seconds|s|ms|µs|ns|KiB|MiB|MB|GB|events|edges|messages|nodes|rows|steps|snapshots|passes|vectors|pairs|ids|"
@@ -44,6 +40,11 @@ WRONG = {
     "per": rf"\b(?:{MEASURE}) an? (?:{EACH})\b",
     "begin with the subject, not with what or who": r"(?:^|(?<=[.:!] )|(?<=# )|(?<=\*\*))(?:What|Who|Whom) (?![^.!]*\?)",
     "a place that a reader does not have": r"\.\./shared|\bseed 0\d",
+    "says, shows or reports; things do not tell": r"\b(?:tells|told)\b(?! apart)",
+    "except": r"\bbut for\b",
+    "otherwise": r"[;,] else\b",
+    "this many, or for that long": r"\bso (?:many|long)\b(?! as)",
+    "with an error": r"\bwith a sentence\b",
 }
 """Patterns that a reader stumbles over, by what to write instead."""
 
