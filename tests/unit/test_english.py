@@ -15,7 +15,9 @@ from trainer.cli import app as trainer_app
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
-SHORT = [page for page in PAGES if page.parent.name not in ("results", "decisions")]  # whose captions may be long
+SHORT = [
+    page for page in PAGES if page.parent.name not in ("results", "decisions")
+]  # whose captions may be long
 
 MEASURE = (
     "bytes|seconds|s|ms|µs|ns|KiB|MiB|MB|GB|events|edges|messages|nodes|rows|steps|snapshots|passes|vectors|pairs|ids|"
