@@ -50,7 +50,7 @@ def test_the_readme_leads_from_five_lines_of_python_to_five_lines_of_python(
     assert {"distdy", "sep"} <= set(re.findall(r"\w+", printed["store"]))
     edges, ranked = printed["ask"].splitlines()
     assert edges == "[(1, 7, 1.0), (1, 9, 1.0), (2, 7, 1.0)]"
-    assert re.fullmatch(r"\[\([79], -?[\d.]+\), \([79], -?[\d.]+\)\]", ranked)
+    assert re.fullmatch(r"\[\([79], [-+\de.]+\), \([79], [-+\de.]+\)\]", ranked)
 
 
 def _replaced(text: str, here: dict[str, str]) -> str:

@@ -210,6 +210,10 @@ def test_the_programs_on_the_page_of_the_library_run(store, tmp_path, monkeypatc
     inserts = events.filter(pc.equal(events["op"], 1)).select(["src", "dst", "t"])
     pq.write_table(inserts, tmp_path / "events.parquet")
     monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
     for program in programs:
-        exec(program, {})
-    assert (len(programs), len(capsys.readouterr().out.splitlines()) > 8) == (2, True)
+        try:
+            exec(program, names)
+        except MissingLibraryError as missing:  # neither is required
+            assert re.search("torch_geometric|dgl", str(missing))
+    assert (len(programs), len(capsys.readouterr().out.splitlines()) > 8) == (4, True)
