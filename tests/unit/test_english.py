@@ -30,10 +30,10 @@ EACH = (
 WRONG = {
     "again, or newly": r"\banew\b",
     "continues, or resumes": r"\b(?:goes|go|going|went) on\b",
-    "so, or therefore": r"\b(?:hence|thereof|therein|thereby|whereby|wherein|thereupon|henceforth)\b",
-    "also, or in the same way": r"\blikewise\b",
+    "so, or therefore": r"\b(?:[Hh]ence|thereof|therein|thereby|whereby|wherein|thereupon|henceforth)\b",
+    "also, or in the same way": r"\b[Ll]ikewise\b",
     "without success": r"\bin vain\b",
-    "anyone who, or the process that": r"\bwhoever\b",
+    "anyone who, or the process that": r"\b[Ww]hoever\b",
     "does not exist, or there is no": r"\b(?:is|are) none\b",
     "nobody is a person; name the thing": r"\bnobody(?:'s| else's)\b",
     "by default": r"\bunless told otherwise\b",
