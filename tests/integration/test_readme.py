@@ -13,16 +13,15 @@ pytestmark = pytest.mark.integration
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 SECTION = README.split("## Five lines in, five lines out\n")[1].split("\n## ")[0]
-PORTS = {"port: 9108": "port: 0", "port: 9109": "port: 0"}
 
 
 def test_the_readme_leads_from_five_lines_of_python_to_five_lines_of_python(
     kafka: str, tmp_path: Path
 ) -> None:
     topic = fresh_topic(kafka)
-    here = {"127.0.0.1:9092": kafka, '"edges"': f'"{topic}"', "name: edges": f"name: {topic}"} | PORTS
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv/bin").symlink_to(Path(sys.executable).parent)
+    here = {"127.0.0.1:9092": kafka, '"edges"': f'"{topic}"', "name: edges": f"name: {topic}"}
+    here |= {"edges.dead": f"{topic}.dead", "port: 9108": "port: 0", "port: 9109": "port: 0"}
+    (tmp_path / ".venv").symlink_to(sys.prefix)
 
     def done(line: str) -> str:
         run = subprocess.run(
