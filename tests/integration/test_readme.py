@@ -40,7 +40,8 @@ def test_the_readme_leads_from_five_lines_of_python_to_five_lines_of_python(
     for line in "".join(re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)).splitlines():
         if not line.startswith("make "):  # which the fixtures stand for
             printed[line.split("/")[-1]] = done(line)
-            for file in tmp_path.glob("*.yaml"):
+            if " > " in line:
+                file = tmp_path / line.split(" > ")[1]
                 file.write_text(_replaced(file.read_text(encoding="utf-8"), here), encoding="utf-8")
     (asked,) = re.findall(r"run `(\.venv/bin/python \w+\.py)`", SECTION)
     printed["ask"] = done(asked)
