@@ -143,9 +143,7 @@ class ShardedStream(MemoryStream):
         if walks is not None:
             lent = walks.unpacked(request.answer_array(walks.packed(rows), "walks"))
             sketch, sketch_us = lent.sketch, lent.time_us
-        mailbox.lend(
-            Rows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us)
-        )
+        mailbox.lend(Rows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us))
 
     def _there(self, layer: Layer) -> Bool:
         there = super()._there(layer)
@@ -153,7 +151,7 @@ class ShardedStream(MemoryStream):
 
 
 def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
-    """Send the rows of nodes that have another owner to it; a collective.
+    """Send the rows of nodes with a new owner to it; a collective.
 
     Args:
         mailbox: This rank's.
