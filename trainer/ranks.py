@@ -181,7 +181,7 @@ class Ranks:
         """Replace every gradient by its sum over ranks, in one all-reduce, beside which ranks tell who has which.
 
         A gradient that some ranks miss counts as zero there; one that all miss stays missing, as on one rank. The sums
-        are views of one buffer, which the next call for the same parameters writes anew.
+        are views of one buffer, which the next call for the same parameters overwrites.
         """
         if self.size == 1:
             return

@@ -16,7 +16,7 @@ SLACK = 8
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """How much was forgotten: nodes, events of the temporal graph, pairs of the history."""
+    """Numbers of forgotten nodes, events of the temporal graph, and pairs of the history."""
 
     nodes: int = 0
     events: int = 0

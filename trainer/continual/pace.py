@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How one snapshot is learned.
+    """Settings for learning one snapshot.
 
     Attributes:
         passes: Over its events.
@@ -62,7 +62,7 @@ class Pace:
         self._batch = optimisation.batch
 
     def take(self, events: int) -> Turn:
-        """How to learn the next snapshot, of so many events."""
+        """Settings for the next snapshot, of so many events."""
         young = self._events < YOUNG
         self._events += events
         follows = self._given.batch_size == "auto"
