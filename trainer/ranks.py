@@ -178,7 +178,7 @@ class Ranks:
         return self.exchange(copies, [len(rows)] * self.size, sizes, purpose)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its sum over ranks, in one all-reduce, beside which ranks tell who has which.
+        """Replace every gradient by its sum over ranks, in one all-reduce, after an exchange of which exist.
 
         A gradient that some ranks miss counts as zero there; one that all miss stays missing, as on one rank. The sums
         are views of one buffer, which the next call for the same parameters overwrites.

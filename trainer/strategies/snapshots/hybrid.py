@@ -43,7 +43,7 @@ HELD_OUT, MOST_HELD = 10, 512
 """One of so many items of the newest lesson is held out for the adjuster, and never more than so many."""
 
 PARTS = 1_000_000
-"""Of a whole, by which ranks tell each other a ratio."""
+"""Parts of a whole, the unit of ratios between ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
