@@ -16,6 +16,7 @@ from schemas.events import US_PER_S, Op
 from schemas.quality import FIGURES
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from stream.service.heartbeat import beat
+from stream.sink.observer import SinkObserver
 from stream.snapshots.held_back import Held, OpenEventTime
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.log.refusals import Refused
@@ -40,8 +41,8 @@ class Totals:
     refused_by_reason: dict[str, Refused] = field(default_factory=dict)
 
 
-class StreamMetrics:
-    """All series of the stream, the store and its lanes; a ``SinkObserver``.
+class StreamMetrics(SinkObserver):
+    """All series of the stream, the store and its lanes.
 
     Attributes:
         registry: Content of the endpoint.
@@ -135,7 +136,7 @@ class StreamMetrics:
             for op in Op:
                 self._events.labels(self._graph, topic.name, op.name.lower())
 
-    # What the sink tells (SinkObserver).
+    # Called by the sink (SinkObserver).
 
     def accepted(self, topic: str, op: Op, count: int) -> None:
         """Events of one kind are in the log."""
@@ -220,7 +221,7 @@ class StreamMetrics:
             self._duplicates.labels(self._graph).inc(new)
             self.totals.duplicates += new
 
-    # What the job tells.
+    # Called by the job.
 
     def opened_log(self, last: CommitRecord | None, stored_bytes: int) -> None:
         """The log was opened: gauges and differences of totals begin there."""

@@ -32,7 +32,7 @@ def partition(
         str,
         typer.Option(
             "--algorithm",
-            help="A partitioner, such as distdy, sep or hash; all: every one, in one table; another name lists them.",
+            help="A partitioner, such as distdy, sep or hash; all: every one, in one table. An unknown name lists them.",
         ),
     ],
     parts: Annotated[int, typer.Option("--parts", help="K, the number of parts.")],
@@ -63,7 +63,7 @@ def partition(
     ] = None,
     mode: Annotated[
         Literal["online", "two-pass"],
-        typer.Option("--mode", help="two-pass: look at the whole file first, where the algorithm can."),
+        typer.Option("--mode", help="two-pass: look at the whole file first, if the algorithm can."),
     ] = "online",
     param: Params = None,
     window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that trainers look back.")] = 4,
@@ -111,8 +111,8 @@ def partition(
         params = parameters(param)
         if mode == "two-pass" and params.get("rule") == "need":
             raise Failure("--mode two-pass is the paper's rule: leave rule=need out, or take --mode online")
-        own = {"hubs": hubs, "time_constant": time_constant}
-        own = {name: value for name, value in own.items() if value is not None and name not in params}
+        given = {"hubs": hubs, "time_constant": time_constant}
+        own = {name: value for name, value in given.items() if value is not None and name not in params}
         cut = {"interval_s": interval, "snapshots": snapshots, "as_of": as_of, "columns": columns}
         how: dict[str, Any] = {"parts": parts, "mode": mode, "window": window, "seed": seed, "params": params}
         if algorithm == _ALL:

@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 from stream.arrays.kinds import Int64
-from stream.snapshots.rows import Rows
+from stream.snapshots.delta import Rows
 
 
 def sample_neighbours(graph: Rows, nodes: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:

@@ -119,6 +119,8 @@ class Mailbox:
         if self.places is None:
             return
         fresh = self.places.hold(nodes)
+        if not len(fresh):
+            return
         if self.places.end > len(self.mail):
             self._grow(max(self.places.end, len(self.mail) * 5 // 4))
         self.mail.index_fill_(0, to_device(fresh, self.mail.device), 0)

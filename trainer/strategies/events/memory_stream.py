@@ -83,22 +83,16 @@ class MemoryStream:
             before_us: Microseconds.
             group: Events delivered at once; None: the stream's own.
         """
-        end = self.position + self._ahead(before_us)
         self.mailbox.reserve(self._feed.graph.num_nodes)
-        while self.position < end:
-            beat()
-            next_position = min(self.position + (group or self._group), end)
-            self._deliver(np.arange(self.position, next_position))
-            self.position = next_position
+        self._deliver_until(self.position + self._ahead(before_us), group or self._group)
 
     @contextmanager
-    def ready(self, asked: Iterable[tuple[int, Int64]], group: int | None = None) -> Iterator[None]:
+    def ready(self, asked: Iterable[tuple[int, Int64]]) -> Iterator[None]:
         """Within it all is here that it takes to deliver the events before some moments and to embed nodes there.
 
         Args:
             asked: Moments, ascending, microseconds, and int64 nodes that are embedded at each. It is gone through only
                 if something is elsewhere.
-            group: As of ``deliver_before``.
         """
         yield
 
@@ -191,6 +185,14 @@ class MemoryStream:
     def memory_bytes(self) -> int:
         """Bytes held."""
         return self.mailbox.memory_bytes
+
+    def _deliver_until(self, end: int, group: int) -> None:
+        """Deliver the events before a position in groups."""
+        while self.position < end:
+            beat()
+            next_position = min(self.position + group, end)
+            self._deliver(np.arange(self.position, next_position))
+            self.position = next_position
 
     @torch.no_grad()
     def _deliver(self, numbers: Int64) -> None:

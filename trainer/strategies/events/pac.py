@@ -71,7 +71,7 @@ class PacStrategy(RememberingStrategy):
     - A rank with fewer batches begins again, from the memory before the snapshot, until the longest rank is done. Then it
       returns to the memory at the end of its last whole cycle, and the copies of shared nodes are merged.
     - An event is learned by one rank, or, if no rank has both ends, by none.
-    - Predictions are those of one rank: there memory is read and written across ranks, and no event is left out.
+    - Predictions are those of one rank: for them a rank borrows what it lacks, and no event is left out.
     - One rank does what ``sequential`` does, bit for bit.
     """
 

@@ -117,10 +117,9 @@ class RememberingStrategy:
         stream, feed = self._memories.trained.stream, self._memories.feed
         after = int(feed.time_us[-1]) + 1 if len(feed) else 0
         position = stream.mark()
+        stream.deliver_before(after)
         stream.model.eval()
-        with stream.ready([(after, nodes)]):
-            stream.deliver_before(after)
-            found = stream.embed_all(nodes, np.full(len(nodes), after), after)
+        found = stream.embed_all(nodes, np.full(len(nodes), after), after)
         stream.back(position)
         return found
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from stream.arrays.kinds import Bool, Int32, Int64
 from trainer.data.event_feed import EventFeed
@@ -14,9 +15,12 @@ from trainer.device import to_device
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
 from trainer.strategies.events.mailbox import NEVER, Mailbox, Rows
-from trainer.strategies.events.memory_stream import MemoryStream
+from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.request import Request
+
+BORROWED_AT_ONCE = 65_536
+"""Events before a snapshot that are delivered from rows borrowed at once: bounds memory."""
 
 
 class ShardedStream(MemoryStream):
@@ -24,8 +28,8 @@ class ShardedStream(MemoryStream):
 
     *Together*, the way it begins, all ranks deliver all events, each by itself: the rows that it lacks are lent by
     their owners before, in one exchange, and given back after. So what is embedded is what one rank would embed, and
-    no rank waits for another between the first event and the last. ``ready`` and, outside it, ``deliver_before`` are
-    collectives then.
+    no rank waits for another between the first event and the last. ``ready`` and, outside it, ``deliver_before`` and
+    ``embed_all`` are collectives then.
 
     *Alone*, from ``part`` to ``join``, a rank delivers some events only, of whose nodes it has all rows, and looks at
     neighbours only that it has. Nothing is sent.
@@ -76,30 +80,42 @@ class ShardedStream(MemoryStream):
         return np.unique(np.concatenate([self._feed.src[numbers], self._feed.dst[numbers]]).astype(np.int64))
 
     @contextmanager
-    def ready(self, asked: Iterable[tuple[int, Int64]], group: int | None = None) -> Iterator[None]:
+    def ready(self, asked: Iterable[tuple[int, Int64]]) -> Iterator[None]:
         """See ``MemoryStream.ready``; together a collective, for which all ranks name the same moments."""
         if self._lent or self._near is not None:
             yield
             return
         self.mailbox.reserve(self._feed.graph.num_nodes)
-        needed = self._needed(asked, group or self._group)
-        foreign = needed[self._groups.owners(needed) != self._ranks.rank]
-        self._borrow(foreign[self.mailbox.event_us[foreign] != NEVER])
-        self._lent = True
-        try:
+        moments = list(asked)
+        if moments:
+            ahead = (self._ahead(moments[0][0]) - BORROWED_AT_ONCE) // self._group * self._group
+            self._deliver_until(self.position + ahead, self._group)  # long ago is caught up with first
+        position, needed = self.position, list[Int64]()
+        for before_us, nodes in moments:
+            end = position + self._ahead(before_us, position)
+            needed += self._to_deliver(position, end, self._group)
+            needed.append(self._below(nodes, before_us, self.model.layers, end))
+            position = end
+        with self._having(needed):
             yield
-        finally:
-            self._lent = False
-            self.mailbox.release(foreign)
+
+    @torch.no_grad()
+    def embed_all(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
+        """See ``MemoryStream.embed_all``; outside ``ready`` a collective, of as many parts on every rank."""
+        if self._lent or self._near is not None:
+            return super().embed_all(nodes, time_us, before_us)
+        (most,) = self._ranks.maximum([len(nodes)])
+        parts = []
+        for begin in range(0, max(most, 1), ROWS_AT_ONCE):
+            here = slice(begin, begin + ROWS_AT_ONCE)
+            with self.ready([(before_us, nodes[here])]):
+                parts.append(self.embed(nodes[here], time_us[here], before_us))
+        return torch.cat(parts)
 
     def deliver_before(self, before_us: int, group: int | None = None) -> None:
         """See ``MemoryStream.deliver_before``; alone, of its events only."""
         if self._near is None:
-            if self._lent or not self._ahead(before_us):
-                super().deliver_before(before_us, group)
-            else:
-                with self.ready([(before_us, np.empty(0, np.int64))], group):
-                    super().deliver_before(before_us, group)
+            super().deliver_before(before_us, group)
             return
         times = self._feed.time_us[self._numbers[self.delivered :]]
         end = self.delivered + int(np.searchsorted(times, before_us))
@@ -108,21 +124,37 @@ class ShardedStream(MemoryStream):
             self._deliver(self._numbers[self.delivered : last])
             self.delivered = last
 
-    def _needed(self, asked: Iterable[tuple[int, Int64]], group: int) -> Int64:
-        """Distinct nodes, ascending, whose rows it takes to embed nodes at moments, and to deliver all events before."""
-        position, found = self.position, list[Int64]()
-        for before_us, nodes in asked:
-            end = position + self._ahead(before_us, position)
-            found.append(self.ends(np.arange(position, end)))
-            for first in range(position, end if self.model.mail_layers else position, group):
-                of_group = self.ends(np.arange(first, min(first + group, end)))
-                found.append(
-                    self._below(of_group, int(self._feed.time_us[first]), self.model.mail_layers, first)
-                )
-            position = end
-            found.append(self._below(nodes, before_us, self.model.layers, position))
-        needed = np.unique(np.concatenate(found))
-        return needed[needed < len(self.mailbox.event_us)]
+    def _deliver_until(self, end: int, group: int) -> None:
+        if self._lent:
+            super()._deliver_until(end, group)
+            return
+        while self.position < end:
+            last = min(self.position + max(BORROWED_AT_ONCE // group, 1) * group, end)
+            with self._having(self._to_deliver(self.position, last, group)):
+                super()._deliver_until(last, group)
+
+    def _to_deliver(self, first: int, end: int, group: int) -> list[Int64]:
+        """Nodes whose rows it takes to deliver some events in groups."""
+        found = [self.ends(np.arange(first, end))]
+        for place in range(first, end if self.model.mail_layers else first, group):
+            ends = self.ends(np.arange(place, min(place + group, end)))
+            before_us = int(self._feed.time_us[place])
+            found.append(self._below(ends, before_us, self.model.mail_layers, place))
+        return found
+
+    @contextmanager
+    def _having(self, nodes: list[Int64]) -> Iterator[None]:
+        """Within it this rank has the rows of nodes, whoever owns them; a collective."""
+        every = np.unique(np.concatenate([*nodes, np.empty(0, np.int64)]))
+        every = every[every < len(self.mailbox.event_us)]
+        foreign = every[self._groups.owners(every) != self._ranks.rank]
+        self._borrow(foreign[self.mailbox.event_us[foreign] != NEVER])
+        self._lent = True
+        try:
+            yield
+        finally:
+            self._lent = False
+            self.mailbox.release(foreign)
 
     def _below(self, nodes: Int64, before_us: int, layers: int, place: int) -> Int64:
         """The nodes whose states embeddings are made of."""
@@ -163,6 +195,8 @@ def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
         return
     known = min(len(before), len(mailbox.event_us))
     moved = np.flatnonzero((before[:known] != after[:known]) & (mailbox.event_us[:known] >= 0))
+    if not len(moved):  # as all ranks see
+        return
     going = moved[before[moved] == ranks.rank]
     going = going[np.argsort(after[going], kind="stable")]
     coming = moved[after[moved] == ranks.rank]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from stream.arrays.kinds import Bool, Int32, Int64
-from stream.snapshots.rows import Rows
+from stream.snapshots.delta import Rows
 from trainer.strategies.request import runs
 from trainer.strategies.snapshots.past import STRIDE, Past, PastSnapshot
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from schemas.events import Op
 from stream.arrays.kinds import Float32, Int32, Int64
-from stream.snapshots.rows import Rows
+from stream.snapshots.delta import Rows
 from stream.store.log.event_columns import EventColumns
 from trainer.data.neighbours import sample_neighbours
 from trainer.data.views import GraphView
