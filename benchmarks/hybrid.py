@@ -190,7 +190,7 @@ def hops(store: Path, name: str) -> None:
     session, _, newest = followed(store, Ranks(), model="dcrnn", strategy="whole")
     asked, _ = newest.part(np.random.default_rng(0).choice(len(newest), 100, replace=False))
     nodes = np.unique(asked.ends[0])
-    horizon = session.strategy._before(nodes)
+    horizon = session.strategy.timeline.before_newest(nodes)
     graphs = [host_graph(session.view, tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
     there, inputs = layout._there, layout._rows

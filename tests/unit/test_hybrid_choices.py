@@ -116,7 +116,7 @@ def test_the_error_of_states_that_look_farther_falls_with_hops(lane: LaneReader)
     for manifest in session.lane.manifests[:6]:
         session.advance(manifest)
     nodes = np.array([0, 21])
-    horizon = session.strategy._before(nodes)
+    horizon = session.strategy.timeline.before_newest(nodes)
     graphs = [host_graph(session.view, tau) for tau in horizon.taus]
     layout = WholeLayout(horizon, session.model)
     there, inputs, known, errors = layout._there, layout._rows, nodes, list[float]()

@@ -138,7 +138,7 @@ class Learner:
 
     @property
     def num_weights(self) -> int:
-        """How many of ``tables`` are weights."""
+        """Number of weights in ``tables``."""
         return len(self._weights)
 
     def waited(self, seconds: float) -> None:

@@ -183,7 +183,7 @@ class ShardedStream(MemoryStream):
 
 
 def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
-    """Send the rows of nodes that have another owner to it; a collective.
+    """Send the rows of nodes with a new owner to it; a collective.
 
     Args:
         mailbox: This rank's.
