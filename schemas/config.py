@@ -27,6 +27,14 @@ _MOST_S = 1e11
 class Service(BaseSettings):
     """Base of both services' configuration: the file, overridden by the environment."""
 
+    model_config = SettingsConfigDict(
+        env_nested_delimiter="__",
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -214,14 +222,7 @@ class Runner(Section):
 class StreamConfig(Service):
     """Configuration of freshet-stream."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="FRESHET_STREAM_",
-        env_nested_delimiter="__",
-        extra="forbid",
-        validate_default=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
+    model_config = SettingsConfigDict(env_prefix="FRESHET_STREAM_")
 
     graph: Name = Field(description="Name of the graph: a label of every metric.")
     store: Store = Field(min_length=1, description="Folder of the store, or its address: s3://bucket/prefix.")

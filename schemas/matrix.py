@@ -43,9 +43,7 @@ class MatrixLane(Section):
 class Matrix(Service):
     """The cells of ``freshet-trainer evaluate --matrix``: one for each data set × model × lane × ranks × seed."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="FRESHET_MATRIX_", extra="forbid", validate_default=True, hide_input_in_errors=True
-    )
+    model_config = SettingsConfigDict(env_prefix="FRESHET_MATRIX_", env_nested_delimiter=None)
 
     data: list[MatrixData] = Field(min_length=1, description="Data sets.")
     models: list[MatrixModel] = Field(min_length=1, description="Models.")

@@ -32,10 +32,14 @@ Width = Annotated[int, Field(ge=0, lt=2**31)]
 """Numbers as other languages hold them: a record with a larger one is damaged."""
 
 
-class Record(BaseModel):
-    """Base of all JSON records: immutable, exact keys, self-checksummed."""
+class Frozen(BaseModel):
+    """Base of records and their parts: immutable, exact keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Record(Frozen):
+    """Base of all JSON records: self-checksummed."""
 
     VERSIONS: ClassVar[tuple[int, ...]] = (FORMAT_VERSION,)
     """Format versions that this release reads."""
@@ -44,10 +48,8 @@ class Record(BaseModel):
     checksum: str = Field("", description="xxh64 of the record's canonical JSON with this key empty, hex.")
 
 
-class FileRef(BaseModel):
+class FileRef(Frozen):
     """A data file, as its record describes it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str = Field(description="Relative to the log's or the lane's folder.")
     bytes: Count
@@ -83,10 +85,8 @@ class LogHeader(Record):
         return content if self.begun_as else {k: v for k, v in content.items() if k != "begun_as"}
 
 
-class Position(BaseModel):
+class Position(Frozen):
     """How far one topic partition has been read."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     topic: str
     partition: Count
@@ -94,10 +94,8 @@ class Position(BaseModel):
     max_t_us: Int64 | None = Field(None, description="Largest event time accepted from it.")
 
 
-class SealedSnapshot(BaseModel):
+class SealedSnapshot(Frozen):
     """One sealed snapshot as the commit that seals it records it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tau: Int64
     events: FileRef
@@ -110,10 +108,8 @@ class SealedSnapshot(BaseModel):
     max_t_us: Int64
 
 
-class HistoryFile(BaseModel):
+class HistoryFile(Frozen):
     """A file of the history that a log begins with."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(description="Its name, without folders: a file may be moved.")
     rows: Count
@@ -121,10 +117,8 @@ class HistoryFile(BaseModel):
     checksum: str = Field(description="xxh64, hex, of its first and its last MiB.")
 
 
-class HistoryEnd(BaseModel):
+class HistoryEnd(Frozen):
     """Where the history ends in one topic partition."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     topic: str
     partition: Count
@@ -184,10 +178,8 @@ class CommitRecord(Record):
     )
 
 
-class Dropped(BaseModel):
+class Dropped(Frozen):
     """Totals over the snapshots that are no longer kept."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     events: int = 0
     inserts: int = 0
@@ -254,10 +246,8 @@ class LaneHeader(Record):
     segments: int
 
 
-class PartSummary(BaseModel):
+class PartSummary(Frozen):
     """One part of a lane snapshot."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: Count
     edges: Count

@@ -208,14 +208,7 @@ class RankEndpoints(Metrics):
 class TrainerConfig(Service):
     """Configuration of freshet-trainer."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="FRESHET_TRAINER_",
-        env_nested_delimiter="__",
-        extra="forbid",
-        validate_default=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
+    model_config = SettingsConfigDict(env_prefix="FRESHET_TRAINER_")
 
     store: Store | None = Field(
         None, description="Folder of the store, or its address s3://bucket/prefix. evaluate needs none."

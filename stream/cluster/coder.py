@@ -10,6 +10,7 @@ import struct
 import apache_beam as beam
 import pyarrow as pa
 
+from stream.decode.encode import ipc_stream
 from stream.microbatch import MicroBatch, Quiet
 
 VERSION = 1
@@ -28,9 +29,15 @@ class MicroBatchCoder(beam.coders.Coder):  # type: ignore[misc]  # Beam has no t
         """See ``Coder.encode``."""
         small = {name: getattr(value, name) for name in _PLAIN} | {"quiet": value.quiet}
         head = json.dumps(small).encode()
-        events = _stream(value.events)
+        events = ipc_stream(value.events)
         return b"".join(
-            (_HEAD.pack(VERSION, len(head)), head, _LENGTH.pack(len(events)), events, _stream(value.rejects))
+            (
+                _HEAD.pack(VERSION, len(head)),
+                head,
+                _LENGTH.pack(len(events)),
+                events,
+                ipc_stream(value.rejects),
+            )
         )
 
     def decode(self, encoded: bytes) -> MicroBatch:
@@ -65,13 +72,6 @@ class MicroBatchCoder(beam.coders.Coder):  # type: ignore[misc]  # Beam has no t
     def to_type_hint(self) -> type[MicroBatch]:
         """See ``Coder.to_type_hint``."""
         return MicroBatch
-
-
-def _stream(batch: pa.RecordBatch) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue()
 
 
 def _batch(buffer: pa.Buffer) -> pa.RecordBatch:

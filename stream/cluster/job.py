@@ -69,9 +69,7 @@ class ClusterJob:
         """Empty: workers report the lags of their lanes."""
         return {}
 
-    def interrupt(self) -> None:
-        """``stop``, for signal handlers."""
-        self.stop()
+    interrupt = stop
 
     def run(self) -> Ran:
         """Run until stopped or idle.

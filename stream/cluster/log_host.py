@@ -49,6 +49,10 @@ class LogHost:
 
     A batch may be offered again, by the same attempt of a job or the next: the log takes each offset once. A batch
     that skips offsets is refused: those between were lost with a worker, and must be read again.
+
+    Attributes:
+        log: The log.
+        last_batch_s: Monotonic seconds of the last batch.
     """
 
     def __init__(self, plan: Plan, config: StreamConfig, metrics: StreamMetrics) -> None:
@@ -70,9 +74,9 @@ class LogHost:
         with ExitStack() as stack:
             self._writer = stack.enter_context(open_log(config))
             self._writer.topic_ids = dict(plan.topic_ids)
-            self._log = OpenLog(config, metrics, self._writer, self._room, stack)
-            self._log.begin(plan.starts)
-            self._log.keep_house(stack)
+            self.log = OpenLog(config, metrics, self._writer, self._room, stack)
+            self.log.begin(plan.starts)
+            self.log.keep_house(stack)
             self._open = stack.pop_all()
         _log.info("log opened", graph=config.graph, writer=self._writer.writer_id)
 
@@ -95,7 +99,7 @@ class LogHost:
             StoreError, OSError: As ``SnapshotSink.advance``; a full disk is waited for.
         """
         key = (batch.topic, batch.partition)
-        expected = self._log.sink.next_offset(key)
+        expected = self.log.sink.next_offset(key)
         if expected is None or batch.first_offset > expected:
             raise OffsetGapError(
                 f"topic {batch.topic} partition {batch.partition}: expected offset {expected}, found a batch that "
@@ -105,7 +109,7 @@ class LogHost:
         if batch.skipped:
             self._metrics.skipped(batch.topic, batch.skipped)
         self._lag[key] = max(0, batch.high_watermark - batch.end_offset)
-        record = self._log.take_in(batch, self._lag)
+        record = self.log.take_in(batch, self._lag)
         self.last_batch_s = time.monotonic()
         return [sealed.tau for sealed in record.sealed] if record is not None else []
 
@@ -113,5 +117,5 @@ class LogHost:
         """Commit what is pending, unless ``flush`` is False after a failure, and release the log."""
         with self._open:
             if flush:
-                self._log.committed(self._log.sink.flush())
+                self.log.committed(self.log.sink.flush())
         _log.info("log closed", writer=self._writer.writer_id)

@@ -11,10 +11,9 @@ from schemas.config import StreamConfig
 from schemas.store import CommitRecord
 from stream.kafka.reader import ASK_S, PartitionReader, Start
 from stream.microbatch import RawBatch
+from stream.snapshots.event_time import Key
 from stream.store.errors import ConfigMissingError
 from stream.store.log.reader import LogReader
-
-Key = tuple[str, int]
 
 
 class OnePartition:

@@ -41,6 +41,7 @@ class Worker:
 
     Attributes:
         readers: Consumers of the topic partitions that are read here.
+        endpoint: Serves metrics, once the log or a lane is here; else None.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -57,7 +58,7 @@ class Worker:
         self._log: LogHost | None = None
         self._lanes: dict[str, LaneThread] = {}
         self._lane_errors: dict[str, str] = {}
-        self._endpoint: Endpoint | None = None
+        self.endpoint: Endpoint | None = None
 
     @property
     def current(self) -> bool:
@@ -76,8 +77,10 @@ class Worker:
         """
         with self._lock:
             self._serve()
-            opened = [] if self._log is not None else self._opened_log()
-            assert self._log is not None
+            opened = []
+            if self._log is None:
+                self._log = LogHost(self._plan, self._config, self._metrics)
+                opened = self._log.sealed
             try:
                 return opened + self._log.write(batch)
             except BaseException:
@@ -122,9 +125,9 @@ class Worker:
                 lanes, self._lanes = self._lanes, {}
                 for lane in lanes.values():
                     lane.close()
-                if self._endpoint is not None:
-                    self._endpoint.close()
-                    self._endpoint = None
+                if self.endpoint is not None:
+                    self.endpoint.close()
+                    self.endpoint = None
 
     def _waited(self, seconds: float) -> bool:
         time.sleep(seconds)
@@ -135,10 +138,6 @@ class Worker:
         with self._lock:
             self._serve()
 
-    def _opened_log(self) -> list[int]:
-        self._log = LogHost(self._plan, self._config, self._metrics)
-        return self._log.sealed
-
     def _close_log(self, *, flush: bool) -> None:
         log, self._log = self._log, None
         if log is not None:
@@ -146,17 +145,17 @@ class Worker:
 
     def _serve(self) -> None:
         """Serve metrics from processes that hold the log or a lane."""
-        if self._endpoint is not None:
+        if self.endpoint is not None:
             return
         wanted = self._config.metrics
         for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
             try:
                 # A lane's thread has no loop that could hang. Flink finds hanging workers.
                 here = wanted.model_copy(update={"port": port, "hung_after_s": math.inf})
-                self._endpoint = Endpoint(here, self._metrics.registry, self._readiness)
+                self.endpoint = Endpoint(here, self._metrics.registry, self._readiness)
             except Failure:
                 continue
-            _log.info("metrics", url=f"{self._endpoint.url}/metrics")
+            _log.info("metrics", url=f"{self.endpoint.url}/metrics")
             return
         raise Failure(
             f"metrics.port: none of {wanted.port} to {wanted.port + PORTS - 1} is free on {wanted.host}. "

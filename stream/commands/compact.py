@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from stream.commands.units import with_units
-from stream.service.output import Debug, Json, Store, finish, note, notes, print_json, print_table
+from stream.service.output import Debug, Json, Store, finish, note, notes, print_json, print_table, with_units
 from stream.store.errors import StoreError
 
 

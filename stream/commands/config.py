@@ -1,14 +1,8 @@
 """``freshet-stream config``: print a commented example, or check a file."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from schemas.config import StreamConfig
 from stream.service.config_command import config_command
 from stream.service.failure import Failure
-from stream.service.output import Debug, Json
 
 EXAMPLE = {
     "graph": "demo",
@@ -28,30 +22,6 @@ EXAMPLE = {
 }
 
 
-def config(
-    file: Annotated[
-        Path | None, typer.Option("--config", help="A file to check; it is printed with all defaults.")
-    ] = None,
-    example: Annotated[bool, typer.Option("--example", help="Print a commented example.")] = False,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Print a commented example configuration, or check a file and print it with all defaults (secrets hidden).
-
-    Example: freshet-stream config --example > stream.yaml
-    """
-    config_command(
-        StreamConfig,
-        EXAMPLE,
-        title="Freshet stream service",
-        file=file,
-        example_wanted=example,
-        as_json=json,
-        debug=debug,
-        check=require_parts,
-    )
-
-
 def require_parts(config: StreamConfig) -> None:
     """Check what types cannot: that each topic's format and each lane's partitioner can be made.
 
@@ -68,3 +38,6 @@ def require_parts(config: StreamConfig) -> None:
             create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
         except PartitionError as error:
             raise Failure(f"lane {lane.name}: {error}") from error
+
+
+config = config_command("stream", StreamConfig, EXAMPLE, require_parts)

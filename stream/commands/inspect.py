@@ -5,9 +5,8 @@ from typing import Any
 from schemas.events import US_PER_S
 from schemas.quality import FIGURES
 from stream.commands.options import AsOfMoment
-from stream.commands.units import with_units
 from stream.decode.rules import show_time
-from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table
+from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table, with_units
 from stream.store.errors import StoreError
 
 _LANE_COLUMNS = (

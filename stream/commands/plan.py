@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stream.commands.units import with_units
 from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, note, print_json, print_table
+from stream.service.output import Debug, Json, finish, note, print_json, print_table, with_units
 from stream.store.errors import StoreError
 
 

@@ -33,20 +33,20 @@ _PATTERNS = {
 def csv_rows(
     path: Path, ids: IdKind | None, *, start: int = 0, columns: FileColumns = OWN
 ) -> tuple[Iterator[FileRows], pa.Schema]:
-    """Open a CSV file with a header; one whose header has a tab is separated by tabs. ``.gz`` and the like are unpacked.
+    """Open a CSV file with a header, or a TSV file if the header has a tab; ``.gz`` and the like are unpacked.
 
     Args:
         path: The file.
-        ids: Kind of node ids; None: strings where the first block has an id that is no number, else int64.
-        start: Rows to leave out at the beginning.
-        columns: What its columns are called.
+        ids: Kind of node ids; None: strings if the first block has an id that is no number, else int64.
+        start: Rows to skip at the beginning.
+        columns: Names of its columns.
 
     Returns:
-        Rows with the known columns under the events' names, where a cell that is no number or time is null and its row
-        refused; and their schema. ``t`` is timestamps where the first block has RFC 3339 and no number.
+        Rows with the known columns under the events' names, and their schema. A cell that is no number or time is null, and
+        its row refused. ``t`` is timestamps if the first block has RFC 3339 and no number.
 
     Raises:
-        Failure: No cell of src, dst or t is a number where numbers belong: the column is another one (raised while
+        Failure: No cell of src, dst or t is a number where numbers belong, so the column is a wrong one (raised while
             iterating); names column and row.
         RefusedError: A column is missing.
         pyarrow.ArrowInvalid: The text is no CSV.
@@ -135,7 +135,7 @@ def _are_ids_whole(batch: pa.RecordBatch) -> bool:
 
 
 def _require_readable(path: Path, batch: pa.RecordBatch, schema: pa.Schema, columns: FileColumns) -> None:
-    """Refuse a file of which no row could be an event, by the first cell that says so."""
+    """Refuse a file without a row that could be an event, by its first wrong cell."""
     for field in schema:
         if field.name not in REQUIRED or field.type not in (pa.int64(), pa.float64()):
             continue
@@ -164,7 +164,7 @@ def _number(text: pa.Array) -> pa.Array:
 
 
 def _parsed(shown: str, name: str, text: pa.Array, kind: pa.DataType, faults: Faults) -> pa.Array:
-    """A column's values; a cell that has none is null, and its row refused."""
+    """A column's values; a wrong cell is null, and a fault of its row."""
     if kind == pa.string():
         return text
     if pa.types.is_timestamp(kind):
@@ -183,7 +183,7 @@ def _parsed(shown: str, name: str, text: pa.Array, kind: pa.DataType, faults: Fa
 
 
 def _failing(parse: Callable[[pa.Array], pa.Array], text: pa.Array) -> list[int]:
-    """Indices of the cells that ``parse`` fails on, by halves: few or none, of those that look like numbers."""
+    """Indices of the cells that ``parse`` fails on, by bisection: few or none, of those that look like numbers."""
     try:
         parse(text)
     except pa.ArrowInvalid:

@@ -69,12 +69,17 @@ def encode_arrow(
             if fitting == 0:
                 alone = pa.ipc.get_record_batch_size(batch.slice(0, 1)) + around
                 raise EventTooLongError(first, alone, max_bytes)
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch.slice(0, fitting))
-            yield sink.getvalue().to_pybytes()
+            yield ipc_stream(batch.slice(0, fitting)).to_pybytes()
             batch = batch.slice(fitting)  # noqa: PLW2901  the rest of the same rows
             first += fitting
+
+
+def ipc_stream(rows: pa.RecordBatch | pa.Table) -> pa.Buffer:
+    """An Arrow IPC stream of a batch or a table."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write(rows)
+    return sink.getvalue()
 
 
 def _rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:

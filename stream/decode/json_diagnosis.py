@@ -48,7 +48,7 @@ from stream.decode.json_paths import (
     SLOT,
     SRC,
     WEIGHT,
-    Plan,
+    ScanPlan,
     T,
     find_entry,
 )
@@ -257,7 +257,7 @@ def diagnose(
     data: UInt8,
     ends: Int64,
     which: Int64,
-    plan: Plan,
+    plan: ScanPlan,
     ids: IdKind,
     unit: TimeUnit,
     mapping: Mapping,

@@ -12,7 +12,7 @@ from stream.decode.buffers import read_only
 from stream.decode.json_diagnosis import diagnose
 from stream.decode.json_kernel import Columns, scan
 from stream.decode.json_message import JsonRow, read_message
-from stream.decode.json_paths import EVENT_ID, FEATURES, LABEL, NODE, OFFSET, VALUES, Plan
+from stream.decode.json_paths import EVENT_ID, FEATURES, LABEL, NODE, OFFSET, VALUES, ScanPlan
 from stream.decode.json_text import gather_text
 from stream.decode.mapping import NATIVE, Mapping
 from stream.decode.reading import Refusal, RefusedError, Rows, refusal_table
@@ -21,20 +21,14 @@ from stream.decode.validate import Draft, Faults, draft_schema
 
 
 @lru_cache(maxsize=256)
-def _plan(mapping: Mapping) -> Plan:
-    return Plan.of(mapping)
+def _plan(mapping: Mapping) -> ScanPlan:
+    return ScanPlan.of(mapping)
 
 
 def read_json(
     values: pa.LargeBinaryArray, ids: IdKind, unit: TimeUnit, mapping: Mapping = NATIVE
 ) -> tuple[list[Rows], list[pa.Table]]:
-    """Read messages of one event each: the scanner reads what it knows, ``read_message`` the rest.
-
-    Args:
-        values: The messages, without nulls.
-        ids: Kind of node ids of the graph.
-        unit: The topic's time unit.
-        mapping: Where the topic's messages keep the fields.
+    """Read messages of one event each, with the scanner, or with ``read_message`` if that doesn't know them.
 
     Returns:
         Rows in the order of the messages, and the messages that are no events (``REFUSAL_SCHEMA``).
@@ -73,7 +67,7 @@ def read_json(
 
 
 def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping: Mapping) -> pa.RecordBatch:
-    """The messages that the scanner knew, as columns."""
+    """The messages known to the scanner, as columns."""
     known = columns.known
     every = bool(known.all())
 
@@ -142,7 +136,7 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
 
 
 def _read(rows: list[JsonRow], ids: IdKind) -> pa.RecordBatch:
-    """The messages that ``read_message`` knew, as columns."""
+    """The messages known to ``read_message``, as columns."""
     schema = draft_schema(ids)
     return pa.RecordBatch.from_arrays(
         [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema], schema=schema

@@ -1,7 +1,7 @@
-"""JSON's grammar over bytes, as kernels: where a value ends, what a number is worth, when a time is.
+"""JSON's grammar over bytes, as kernels: the ends of values, and the values of numbers and times.
 
-Every function takes ``data`` (uint8), a position and the end of the message, never looks beyond the end, and
-answers −1 where the bytes aren't what it knows: the message is then read by ``json_message``.
+Every function takes ``data`` (uint8), a position and the end of the message, never reads beyond the end, and returns −1
+for bytes that it doesn't know: ``json_message`` then reads the message.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ def at(data: UInt8, i: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def skip_space(data: UInt8, i: int, end: int) -> int:
-    """The first position from i on that is no white space."""
+    """The first position from i that is no white space."""
     while i < end and (data[i] == 32 or data[i] == 10 or data[i] == 13 or data[i] == 9):
         i += 1
     return i
@@ -42,7 +42,7 @@ def skip_space(data: UInt8, i: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def plain_string_end(data: UInt8, i: int, end: int) -> int:
-    """The closing quote of a string whose opening quote is at i; −1 where it has escapes."""
+    """The closing quote of a string whose opening quote is at i; −1 if it has escapes."""
     i += 1
     while i < end:
         c = data[i]
@@ -239,10 +239,10 @@ def scan_number(data: UInt8, i: int, end: int) -> tuple[int, bool, int, int, boo
 
 @njit(cache=True, nogil=True)
 def to_float32(negative: bool, digits: int, power: int, exact: bool) -> tuple[bool, np.float32]:
-    """A scanned number as the float32 that its correctly rounded float64 is rounded to.
+    """The float32 of a scanned number, rounded like its correctly rounded float64.
 
-    The product below may be a few float64 ulps off; that cannot change the float32 unless a border between
-    two of them lies within those ulps, which is tested.
+    The product below may be a few float64 ulps off. That cannot change the float32 unless a border between two of them
+    lies within those ulps, which is tested.
 
     Returns:
         Whether that is certain, and the number.

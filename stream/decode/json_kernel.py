@@ -47,7 +47,7 @@ from stream.decode.json_paths import (
     SRC,
     VALUES,
     WEIGHT,
-    Plan,
+    ScanPlan,
     T,
     find_entry,
 )
@@ -96,7 +96,15 @@ class Columns:
     unescaped: UInt8
 
 
-def scan(data: UInt8, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit) -> Columns:
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("src", "dst", "src_bytes", "dst_bytes", "event_id", "event_id_bytes"), np.int64),
+    **dict.fromkeys(("given", "t", "feature_ends"), np.int64),
+    **dict.fromkeys(("feature_offset", "label"), np.int32),
+    **{"known": np.bool_, "op": np.int8},
+}
+
+
+def scan(data: UInt8, ends: Int64, plan: ScanPlan, *, text_ids: bool, unit: TimeUnit) -> Columns:
     """Read messages that stand side by side in ``data``.
 
     Args:
@@ -106,27 +114,13 @@ def scan(data: UInt8, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit
         text_ids: Ids are strings.
         unit: The topic's time unit.
     """
-    n = len(ends) - 1
+    n, num_bytes = len(ends) - 1, int(ends[-1] - ends[0])
     columns = Columns(
-        known=np.zeros(n, bool),
-        given=np.zeros(n, np.int64),
-        op=np.zeros(n, np.int8),
-        src=np.zeros(n, np.int64),
-        dst=np.zeros(n, np.int64),
-        src_bytes=np.zeros(n, np.int64),
-        dst_bytes=np.zeros(n, np.int64),
-        t=np.zeros(n, np.int64),
+        **{name: np.zeros(n, kind) for name, kind in _KINDS.items()},
         weight=np.ones(n, np.float32),
-        feature_ends=np.zeros(n, np.int64),
         # Each takes a digit and a comma; those of several paths are reserved at once.
-        values=np.empty(int(ends[-1] - ends[0]) // 2 + 1 + plan.parts, np.float32),
-        feature_offset=np.zeros(n, np.int32),
-        label=np.zeros(n, np.int32),
-        event_id=np.zeros(n, np.int64),
-        event_id_bytes=np.zeros(n, np.int64),
-        unescaped=np.empty(
-            4 * int(ends[-1] - ends[0]), np.uint8
-        ),  # memory is used only as far as it is written
+        values=np.empty(num_bytes // 2 + 1 + plan.parts, np.float32),
+        unescaped=np.empty(4 * num_bytes, np.uint8),  # memory is used only as far as it is written
     )
     scale = RFC3339 if unit == "rfc3339" else SCALE_DIGITS[unit]
     paths = plan.paths

@@ -79,7 +79,7 @@ class PathTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScanPlan:
     """A topic's mapping as the scanner takes it.
 
     Attributes:
@@ -99,7 +99,7 @@ class Plan:
     parts: int
 
     @classmethod
-    def of(cls, mapping: Mapping) -> "Plan":
+    def of(cls, mapping: Mapping) -> "ScanPlan":
         """The plan of a mapping."""
         words = [word.encode("utf-8", "surrogatepass") for word in mapping.ops]
         prefix = mapping.prefix

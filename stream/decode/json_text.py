@@ -26,7 +26,7 @@ def unescape(data: UInt8, i: int, end: int, out: UInt8, used: int) -> tuple[int,
     """Write a string whose opening quote is at i, escapes resolved, to ``out[used:]``, which is large enough.
 
     Returns:
-        Position past it, or −1 where it is wrong or holds half of a surrogate pair; the bytes used then.
+        Position after it, or −1 if it is wrong or holds half of a surrogate pair; and the bytes now used.
     """
     i += 1
     after = used
@@ -101,7 +101,7 @@ def is_utf8(data: UInt8, i: int, end: int) -> bool:
 
 @njit(cache=True, nogil=True)
 def utf8_fault(data: UInt8, i: int, end: int) -> int:
-    """Where bytes cease to be well-formed UTF-8 (no overlong forms, no surrogates, up to U+10FFFF); −1: nowhere."""
+    """The first position that is not well-formed UTF-8 (overlong forms, surrogates, above U+10FFFF); −1 if there is none."""
     while i < end:
         c = data[i]
         if c < 0x80:
@@ -176,7 +176,7 @@ def gather_text(
 
 @njit(cache=True, nogil=True)
 def spelled(data: UInt8, i: int, end: int, words: UInt8, word_ends: Int64) -> int:
-    """Which of some words, side by side, ``data[i:end]`` is; −1: none."""
+    """The index of ``data[i:end]`` among words that stand side by side; −1 if it is none."""
     start = 0
     for w in range(len(word_ends)):
         size = word_ends[w] - start

@@ -143,7 +143,7 @@ def _plan(
     """Survey the files, and find the ends of the topics."""
     _require_distinct(files)
     found = sorted(
-        ((survey(path, rules, columns), path) for path in files), key=lambda pair: _first_us(pair[0])
+        ((survey(path, rules, columns), path) for path in files), key=lambda pair: pair[0].first_us or 0
     )
     surveys, ordered = [s for s, _ in found], [path for _, path in found]
     times = [s.last_us for s in surveys if s.last_us is not None]
@@ -229,7 +229,7 @@ def _ends(config: StreamConfig, offsets: dict[Key, int]) -> list[HistoryEnd]:
             )
         if offset > found.end:
             raise Failure(
-                f"--offset {topic}/{partition}={offset} lies after the partition's end at {found.end}. Name an offset up to that"
+                f"--offset {topic}/{partition}={offset} lies after the partition's end. Name one up to {found.end}"
             )
     return [
         HistoryEnd(topic=key[0], partition=key[1], start=offsets.get(key), end=offsets.get(key, found.end))
@@ -305,10 +305,6 @@ def _in_file_order(config: StreamConfig, history: History) -> StreamConfig:
     lateness_s = max(config.snapshots.lateness_s, -(-history.disorder_us // US_PER_S))
     snapshots = config.snapshots.model_copy(update={"lateness_s": float(lateness_s)})
     return config.model_copy(update={"snapshots": snapshots})
-
-
-def _first_us(found: Survey) -> int:
-    return 0 if found.first_us is None else found.first_us
 
 
 def _disorder_us(surveys: Sequence[Survey]) -> int:

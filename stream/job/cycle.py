@@ -17,17 +17,10 @@ from stream.service.heartbeat import beat
 class Cycle:
     """The ``Stages`` of one pipeline, from its first poll until its reader is told to stop.
 
-    Args:
-        reader: Reads the topic partitions.
-        decoding: Validates polls.
-        log: Takes micro-batches in.
-        lanes: By name.
-        topics: Reports partitions to add and topics that are lost, which end the cycle.
-        busy: Counts the seconds of all cycles.
-        cycle_s: The cycle ends after this long.
-        until_idle_s: It also ends once nothing came for this long; None: never for that reason.
+    It ends when the topics change, after ``cycle_s``, or once nothing came for ``until_idle_s`` (None: never for that).
 
     Attributes:
+        reader: Reads the topic partitions.
         idle: Whether it ended because nothing came.
         failure: The error that a stage raised. A runner passes on its text only.
     """

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from typing import Self
 
 import structlog
 
@@ -46,12 +45,6 @@ class Housekeeping:
         """Stop after the current step."""
         if self._started:
             self._work.close(CLOSE_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _look(self) -> None:
         done = compact(self._store, self._keep, stop=lambda: self._work.stopping)

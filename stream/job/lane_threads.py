@@ -1,7 +1,6 @@
 """Lanes at work: each follows the log on a thread of its own and retries after failures."""
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Self
 
 from schemas.config import Lane
 from schemas.store import LaneManifest
@@ -62,12 +61,6 @@ class LaneThread:
         """
         if self._work.close(CLOSE_S):
             self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _catch_up(self) -> None:
         self._show(self._writer.lag)

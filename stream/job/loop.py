@@ -1,7 +1,7 @@
 """The run loop of the stream job: pipelines in cycles, each from the last commit, until it is told to stop or idle."""
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 
 from schemas.config import StreamConfig
@@ -72,7 +72,7 @@ class StreamJob:
         self._connecting = Connecting(config, lambda: self._stopping, metrics.skipped)
         self._reader: PartitionReader | None = None
         self._lanes: dict[str, LaneThread] = {}
-        self._log: OpenLog
+        self.log: OpenLog  # while ``run`` has it open
         self._topics: TopicWatch
         self._stopping = self._idle = False
         self._busy = Busy()
@@ -148,14 +148,13 @@ class StreamJob:
             writer = stack.enter_context(
                 self._alone.alone(lambda: LogWriter.open(config.store, log_header(config)))
             )
-        require_takeover(config, writer)
-        self._log = OpenLog(config, self._metrics, writer, self._room, stack)
-        with room_to_begin(config.store):
+            require_takeover(config, writer)
+            self.log = OpenLog(config, self._metrics, writer, self._room, stack)
             for lane in config.lanes:
                 thread = self._alone.alone(partial(LaneThread, config.store, lane, self._metrics))
-                self._lanes[lane.name] = stack.enter_context(thread)
-        self._log.keep_house(stack)
-        brokers = self._log.brokers
+                self._lanes[lane.name] = stack.enter_context(closing(thread))
+        self.log.keep_house(stack)
+        brokers = self.log.brokers
         self._topics = brokers.add(TopicWatch(config.kafka, writer.topic_ids))
         self._present.ask_too(brokers.add(BrokerClock(config.kafka)).ask, lambda: writer.last)
         return writer
@@ -174,7 +173,7 @@ class StreamJob:
 
     def _cycle(self, writer: LogWriter, arrival_s: float) -> float:
         """Run one pipeline from the last commit; returns when the last message came."""
-        log, topics = self._log, self._topics
+        log, topics = self.log, self._topics
         reader = self._connecting.reader(log.sink.next_offset, arrival_s)
         if reader is None:
             return arrival_s
@@ -205,8 +204,8 @@ class StreamJob:
     def _finish(self) -> float:
         """The last commit, dead letters and lanes; returns the seconds of the commit."""
         begun_s = time.monotonic()
-        sink, letters = self._log.sink, self._log.letters
-        record = self._log.commit(sink.seal_all if self._idle else sink.flush)
+        sink, letters = self.log.sink, self.log.letters
+        record = self.log.commit(sink.seal_all if self._idle else sink.flush)
         seconds = time.monotonic() - begun_s if record is not None else 0.0
         if letters is not None:
             asked_to_stop = self._stopping

@@ -64,7 +64,8 @@ class OpenLog:
     def keep_house(self, stack: ExitStack) -> None:
         """Compact the store from now on, until the stack ends."""
         again = self._metrics.restarted
-        self._housekeeping = stack.enter_context(Housekeeping(self._config, lambda: again("compaction")))
+        self._housekeeping = Housekeeping(self._config, lambda: again("compaction"))
+        stack.callback(self._housekeeping.close)
 
     def begin(self, starts: Sequence[Start]) -> None:
         """Read topic partitions from these offsets on."""

@@ -113,7 +113,7 @@ def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
         ) from error
     except (KafkaConnectionError, KafkaTimeoutError) as error:
         raise NoBrokerError(
-            f"{doing}: no broker answers at {bootstrap} ({_told(error)}). "
+            f"{doing}: no broker answers at {bootstrap} ({_text(error)}). "
             "Check kafka.bootstrap and kafka.security_protocol"
         ) from error
     except UnknownTopicOrPartitionError as error:
@@ -121,10 +121,10 @@ def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
             f"{doing}: the topic doesn't exist at {bootstrap}. Create it or correct its name"
         ) from error
     except KafkaError as error:
-        raise Failure(f"{doing} at {bootstrap}: {_told(error)}") from error
+        raise Failure(f"{doing} at {bootstrap}: {_text(error)}") from error
 
 
-def _told(error: KafkaError) -> str:
+def _text(error: KafkaError) -> str:
     text = " ".join(str(error).split())
     name = type(error).__name__
     return text if text.startswith(name) or not text else f"{name}: {text}"

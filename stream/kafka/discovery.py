@@ -14,6 +14,7 @@ from schemas.errors import one_line
 from stream.background import ended
 from stream.kafka.client import NoBrokerError, client_settings, connected
 from stream.service.failure import Failure
+from stream.snapshots.event_time import Key
 from stream.store.errors import OffsetGapError
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION = 0, 3
@@ -28,9 +29,6 @@ FIRST_LOOK_S = 10.0
 LOOK_AGAIN_S = 0.2
 
 CLOSE_S = 2.0
-
-Key = tuple[str, int]
-"""A topic partition: topic name and partition number."""
 
 _log = structlog.get_logger()
 

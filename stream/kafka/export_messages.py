@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from schemas.events import US_PER_S
 from schemas.exports import ExportCommit, ExportKind
-from stream.decode.encode import encode_arrow
+from stream.decode.encode import encode_arrow, ipc_stream
 
 ROWS_AT_ONCE = 4096
 """Rows turned into Python objects at a time."""
@@ -28,7 +28,7 @@ def arrow_messages(
     """
     said = {"export": commit.number, "tau": commit.tau, "model": commit.model, "rows": len(table)}
     plain = _plain(table).replace_schema_metadata({key: str(value) for key, value in said.items()})
-    for part, value in enumerate(encode_arrow(plain) if len(plain) else [_stream(plain)]):
+    for part, value in enumerate(encode_arrow(plain) if len(plain) else [ipc_stream(plain).to_pybytes()]):
         yield f"{name}/{kind}/{commit.number}/{part}".encode(), value
 
 
@@ -64,10 +64,3 @@ def _plain(table: pa.Table) -> pa.Table:
     """The table with its dictionary written out, so that message sizes follow from rows."""
     at = table.schema.get_field_index("model_version")
     return table.set_column(at, "model_version", table["model_version"].cast(pa.string()))
-
-
-def _stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()

@@ -1,12 +1,43 @@
-"""The outermost call of a service's commands: the form of its standard error, and reports of defects."""
+"""A service's application: its commands, the form of its standard error, and reports of defects."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
 from stream.service.failure import FAILED, complain
 from stream.service.json_lines import lines_are_json, take_to_json_lines
+
+
+def application(name: str, about: str, *commands: Callable[..., Any]) -> typer.Typer:
+    """The commands under one name, which also takes ``--version``."""
+    app = typer.Typer(
+        name=name,
+        help=about,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"{name} {version('freshet')}")
+            raise typer.Exit
+
+    @app.callback()
+    def main(
+        _: Annotated[
+            bool, typer.Option("--version", callback=show, is_eager=True, help="Print the version and exit.")
+        ] = False,
+    ) -> None:
+        pass
+
+    for command in commands:
+        app.command()(command)
+    return app
 
 
 def run_application(app: typer.Typer, *, logging: Collection[str]) -> None:

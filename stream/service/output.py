@@ -59,6 +59,14 @@ def print_table(title: str, rows: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def with_units(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of a table, those whose keys name bytes in MiB."""
+    return {
+        key: f"{value / (1 << 20):,.1f} MiB" if "bytes" in key and isinstance(value, int | float) else value
+        for key, value in rows.items()
+    }
+
+
 def print_result(title: str, result: Mapping[str, Any], *, as_json: bool) -> None:
     """Print a result as one JSON object or as a table."""
     print_json(result) if as_json else print_table(title, result)

@@ -24,7 +24,7 @@ from streaming import T0, configuration, edge, fresh_topic, send, started, writt
 from schemas.config import StreamConfig
 from stream import background
 from stream.job import lane_threads
-from stream.kafka.dead_letters import DeadLetters
+from stream.kafka import dead_letters
 from stream.start import NOTHING_READ
 from stream.store.lane.writer import LaneWriter
 from stream.store.verify.store import verify
@@ -90,7 +90,7 @@ def test_in_the_idle_drain(kafka: str, tmp_path: Path, monkeypatch: pytest.Monke
         at_work.set()
         over.wait(60)
 
-    whole = (DeadLetters, "_publish") if slow == "letters" else (LaneWriter, "_commit")
+    whole = (dead_letters, "send_all") if slow == "letters" else (LaneWriter, "_commit")
     monkeypatch.setattr(*whole, work)
     monkeypatch.setattr(lane_threads, "CLOSE_S", 0.5)
     monkeypatch.setattr(background, "_left_behind", [])

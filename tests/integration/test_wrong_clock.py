@@ -70,7 +70,7 @@ def live(count: int, first: int = 0) -> list[bytes | None]:
 
 def taken_in(running: Running, topic: str) -> int:
     """Committed or not."""
-    log = getattr(running.job, "_log", None)
+    log = getattr(running.job, "log", None)
     return 0 if log is None else log.sink.next_offset((topic, 0)) or 0
 
 
@@ -226,11 +226,11 @@ def test_on_flink_a_worker_with_a_wrong_clock_waits_and_says_so(
         reached(lambda: any(each.not_ready() for each in list(worker_module._workers.values())), 180)
         (worker,) = worker_module._workers.values()
         assert "this host's clock says 2001-" in (worker.not_ready() or "")
-        reached(lambda: worker._endpoint is not None)
-        assert worker._endpoint is not None
+        reached(lambda: worker.endpoint is not None)
+        assert worker.endpoint is not None
         with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(f"{worker._endpoint.url}/readyz")
-        assert error_s(worker._endpoint.url) < 0
+            urllib.request.urlopen(f"{worker.endpoint.url}/readyz")
+        assert error_s(worker.endpoint.url) < 0
         assert set(read_of(store).values()) <= {0}
         host.mend()
     finally:

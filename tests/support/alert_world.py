@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,7 +182,7 @@ class World:
         self.not_ready = readiness(self.config, self.stream, lambda: self.obstacle)
         self.host = LogHost(plan, self.config, self.stream)
         self._held.callback(self.host.close)
-        self.lane = self._held.enter_context(LaneThread(self.config.store, lane, self.stream))
+        self.lane = self._held.enter_context(closing(LaneThread(self.config.store, lane, self.stream)))
         store = HashStore()
         self._beats = [Heartbeats(store, rank, 2, lambda: self.now_s) for rank in (0, 1)]
         self.ranks = [self.rank_metrics(rank) for rank in (0, 1)]

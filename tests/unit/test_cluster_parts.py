@@ -278,7 +278,7 @@ def test_a_failure_while_writing_has_the_log_opened_anew(plan: Plan, tmp_path: P
 def test_a_log_that_has_snapshots_wakes_the_lanes_when_it_is_opened(plan: Plan, tmp_path: Path) -> None:
     host = hosted(plan)
     host.write(batch(10, 12))
-    assert host._log.sink.seal_all() is not None
+    assert host.log.sink.seal_all() is not None
     host.close()
     worker = workers.acquire(plan)
     assert worker.write(batch(12, 12)) == [5]
@@ -290,9 +290,9 @@ def test_a_worker_says_itself_that_event_time_is_held_back(plan: Plan) -> None:
     worker = workers.acquire(plan)
     worker.write(batch(10, 12))
     worker._metrics.open_event_time(OpenEventTime(0, Held("a", 0, 9_000.0, None)))
-    assert worker._endpoint is not None
+    assert worker.endpoint is not None
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{worker._endpoint.url}/readyz", timeout=10)
+        urllib.request.urlopen(f"{worker.endpoint.url}/readyz", timeout=10)
     assert b"topic a partition 0 has held event time back for 150 min" in refused.value.read()
     workers.release(plan)
 
@@ -310,7 +310,7 @@ def test_totals_count_what_was_committed_since_they_began(plan: Plan, tmp_path: 
     assert (totals.events, totals.snapshots) == (0, 0)
     host = hosted(plan)
     host.write(batch(13, 20))
-    assert host._log.sink.seal_all() is not None
+    assert host.log.sink.seal_all() is not None
     host.close()
     assert totals.refresh()
     assert not totals.refresh()
@@ -330,9 +330,9 @@ def test_a_worker_that_has_only_lanes_is_alive_however_long_nothing_is_sealed(
     worker = workers.Worker(plan)
     try:
         worker._serve()
-        assert worker._endpoint is not None
+        assert worker.endpoint is not None
         monkeypatch.setattr(endpoint, "silent_s", lambda: 1e6)
-        with urllib.request.urlopen(f"{worker._endpoint.url}/healthz", timeout=30) as answer:
+        with urllib.request.urlopen(f"{worker.endpoint.url}/healthz", timeout=30) as answer:
             assert answer.read() == b"alive\n"
     finally:
         worker.close()

@@ -51,9 +51,9 @@ def drive_on_a_cluster(store: str, hosted: Callable[[str], LogHost]) -> None:
     """What a worker does with batches that come again after each failure, from where the log says."""
     host = hosted(store)
     try:
-        while (first := host._log.sink.next_offset(KEY) or 0) < MESSAGES:
+        while (first := host.log.sink.next_offset(KEY) or 0) < MESSAGES:
             host.write(poll(*KEY, messages(first, first + 1), first=first, end=first + 1))
-        host._room.made(host._log.sink.seal_all)
+        host._room.made(host.log.sink.seal_all)
     except BaseException:
         host.close(flush=False)
         raise

@@ -1,14 +1,8 @@
 """``freshet-trainer config``: print a commented example, or check a file."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from schemas.trainer_config import TrainerConfig
 from stream.service.config_command import config_command
 from stream.service.failure import Failure
-from stream.service.output import Debug, Json
 
 EXAMPLE = {
     "store": "./store",
@@ -21,30 +15,6 @@ EXAMPLE = {
 }
 
 
-def config(
-    file: Annotated[
-        Path | None, typer.Option("--config", help="A file to check; prints it with all defaults filled in.")
-    ] = None,
-    example: Annotated[bool, typer.Option("--example", help="Print a commented example.")] = False,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Print a commented example configuration, or check a file and print the configuration in force (secrets hidden).
-
-    Example: freshet-trainer config --example > trainer.yaml
-    """
-    config_command(
-        TrainerConfig,
-        EXAMPLE,
-        title="Freshet trainer service",
-        file=file,
-        example_wanted=example,
-        as_json=json,
-        debug=debug,
-        check=_require_workable,
-    )
-
-
 def _require_workable(config: TrainerConfig) -> None:
     from stream.partition.interface import PartitionError
     from trainer.workable import require_evaluable, require_workable  # loading torch takes seconds
@@ -55,3 +25,6 @@ def _require_workable(config: TrainerConfig) -> None:
         return require_evaluable(config, 1)
     except PartitionError as error:
         raise Failure(f"key lane: {error}") from error
+
+
+config = config_command("trainer", TrainerConfig, EXAMPLE, _require_workable)

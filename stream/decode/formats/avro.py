@@ -36,11 +36,6 @@ BYTES_AT_ONCE = 4 << 20
 UNKNOWN_AT_ONCE = 64
 """Ids without a schema that one poll may ask for; random ones must not become a request each."""
 
-REASONS = {
-    NOT_AVRO: "no Confluent header, or no value of the schema that it names",
-    UNKNOWN_SCHEMA: "the schema registry has no such schema, or it cannot be read",
-}
-
 Columns = tuple[Int64, pa.RecordBatch]
 """Indices of messages, and the wanted fields of each."""
 
@@ -150,14 +145,49 @@ class AvroReader:
             read.append((np.array(good, np.int64), pa.RecordBatch.from_struct_array(array)))
 
 
+class AvroMessages(MessageFormat):
+    """Base of formats whose messages are Avro by a schema registry."""
+
+    reasons: ClassVar[dict[str, str]] = {
+        NOT_AVRO: "no Confluent header, or no value of the schema that it names",
+        UNKNOWN_SCHEMA: "the schema registry has no such schema, or it cannot be read",
+    }
+    _reader: AvroReader
+
+    @classmethod
+    def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
+        """See ``MessageFormat.refuses``."""
+        if kafka.schema_registry is None:
+            return f"the schemas of format {topic.format} are in a registry. Give its address in kafka.schema_registry.url"
+        return super().refuses(topic, kafka) or refuses_columns(topic)
+
+    def prepare(self, values: pa.LargeBinaryArray) -> None:
+        """See ``MessageFormat.prepare``."""
+        self._reader.prepare(values)
+
+    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
+        """See ``MessageFormat.encode``; the schema is registered under the subject ``<topic>-value``."""
+        described = self.schema(self.ids)
+        number = self._reader.client.register(f"{self.topic.name}-value", described)
+        schema = parse_schema(described)
+        for row, event in enumerate(events.select(event_schema(self.ids).names).to_pylist()):
+            value = BytesIO()
+            value.write(b"\0" + number.to_bytes(4, "big"))
+            schemaless_writer(value, schema, self._record(event))
+            yield value.getvalue(), row
+
+    def _record(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The record of an event."""
+        return event
+
+
 @FORMATS.register
-class AvroFormat(MessageFormat):
+class AvroFormat(AvroMessages):
     """One Avro record per message; its fields are read like the columns of an Arrow message."""
 
     name: ClassVar[str] = "avro"
     about: ClassVar[str] = "one Avro record per message, by Confluent's schema registry"
     default_unit: ClassVar[TimeUnit] = "us"
-    reasons: ClassVar[dict[str, str]] = REASONS
 
     def __init__(self, topic: Topic, kafka: Kafka, ids: IdKind) -> None:
         super().__init__(topic, kafka, ids)
@@ -165,15 +195,6 @@ class AvroFormat(MessageFormat):
         names = tuple((name,) for name in event_schema(ids).names)
         paths = tuple(keys for _, keys in self.mapping.paths) if self.mapping.mapped else names
         self._reader = AvroReader(kafka.schema_registry, paths)
-
-    @classmethod
-    def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
-        """See ``MessageFormat.refuses``."""
-        return refuses_registry(topic, kafka) or refuses_columns(topic)
-
-    def prepare(self, values: pa.LargeBinaryArray) -> None:
-        """See ``MessageFormat.prepare``."""
-        self._reader.prepare(values)
 
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
         """See ``MessageFormat.read``."""
@@ -186,15 +207,6 @@ class AvroFormat(MessageFormat):
             except RefusedError as error:  # a fault of their schema
                 refused.append(refused_alike(messages, error.reason, str(error)))
         return Read(in_order(rows), refused, len(values))
-
-    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
-        """See ``MessageFormat.encode``; the schema is registered under the subject ``<topic>-value``."""
-        described = self.schema(self.ids)
-        header = schema_header(self._reader.client.register(f"{self.topic.name}-value", described))
-        schema = parse_schema(described)
-        names = event_schema(self.ids).names
-        for row, record in enumerate(events.select(names).to_pylist()):
-            yield written(header, schema, record), row
 
     @classmethod
     def schema(cls, ids: IdKind | None) -> dict[str, Any]:
@@ -237,26 +249,6 @@ def event_record(ids: IdKind, name: str) -> dict[str, Any]:
         for key, kind in types.items()
     ]
     return {"type": "record", "name": name, "namespace": "freshet", "fields": fields}
-
-
-def refuses_registry(topic: Topic, kafka: Kafka) -> str | None:
-    """Why messages that need a schema registry cannot be read; None if they can."""
-    if kafka.schema_registry is None:
-        return f"the schemas of format {topic.format} are in a registry. Give its address in kafka.schema_registry.url"
-    return None
-
-
-def schema_header(number: int) -> bytes:
-    """Confluent's header."""
-    return b"\0" + number.to_bytes(4, "big")
-
-
-def written(header: bytes, schema: Any, record: dict[str, Any]) -> bytes:
-    """One message."""
-    value = BytesIO()
-    value.write(header)
-    schemaless_writer(value, schema, record)
-    return value.getvalue()
 
 
 def _schema_ids(values: pa.LargeBinaryArray) -> Int64:

@@ -12,25 +12,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastavro import parse_schema
 
 from schemas.config import Kafka, Topic
-from schemas.events import IdKind, Op, Reason, event_schema
+from schemas.events import IdKind, Op, Reason
 from schemas.fields import PathKeys
 from stream.arrays.kinds import Bool, Int64
 from stream.decode.encode import encode_json
-from stream.decode.formats.avro import (
-    REASONS,
-    AvroReader,
-    Columns,
-    event_record,
-    event_rows,
-    refuses_registry,
-    schema_header,
-    written,
-)
+from stream.decode.formats.avro import AvroMessages, AvroReader, Columns, event_record, event_rows
 from stream.decode.formats.interface import FORMATS, MessageFormat, Read
-from stream.decode.formats.plain import JsonFormat, refuses_columns
+from stream.decode.formats.plain import JsonFormat
 from stream.decode.json_events import read_json
 from stream.decode.mapping import FIELDS, Mapping, Target
 from stream.decode.reading import REFUSAL_SCHEMA, Limits, RefusedError, Rows, in_order, refused_alike
@@ -241,12 +231,11 @@ class DebeziumFormat(Envelope):
 
 
 @FORMATS.register
-class DebeziumAvroFormat(Envelope):
+class DebeziumAvroFormat(AvroMessages, Envelope):
     """Debezium's events in Avro, by a schema registry."""
 
     name: ClassVar[str] = "debezium-avro"
     about: ClassVar[str] = "Debezium's change events in Avro, by Confluent's schema registry"
-    reasons: ClassVar[dict[str, str]] = REASONS
     columns: ClassVar[dict[str, str]] = {
         name: "feature_offset" if name == "offset" else name
         for name in FIELDS
@@ -260,15 +249,6 @@ class DebeziumAvroFormat(Envelope):
         paths = [keys for _, keys in (*self.mapping.paths, *before)]
         self._optional = topic.fields is None
         self._reader = AvroReader(kafka.schema_registry, paths)
-
-    @classmethod
-    def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
-        """See ``MessageFormat.refuses``."""
-        return refuses_registry(topic, kafka) or super().refuses(topic, kafka) or refuses_columns(topic)
-
-    def prepare(self, values: pa.LargeBinaryArray) -> None:
-        """See ``MessageFormat.prepare``."""
-        self._reader.prepare(values)
 
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
         self.prepare(values)
@@ -330,19 +310,11 @@ class DebeziumAvroFormat(Envelope):
         # Without dst a row of columns is a node event, unless the topic declares edges.
         return _with_op(rows, Op.INSERT) if is_of_edges else rows
 
-    def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
-        """See ``MessageFormat.encode``; the schema is registered under the subject ``<topic>-value``."""
-        described = self.schema(self.ids)
-        header = schema_header(self._reader.client.register(f"{self.topic.name}-value", described))
-        schema = parse_schema(described)
-        for row, event in enumerate(events.select(event_schema(self.ids).names).to_pylist()):
-            gone = event["op"] == Op.DELETE
-            source = {"ts_ms": event["t"] // (1_000 if self.unit == "ms" else 1)}
-            images = {BEFORE: event if gone else None, AFTER: None if gone else event}
-            yield (
-                written(header, schema, {**images, "source": source, "op": DELETED if gone else CREATED}),
-                row,
-            )
+    def _record(self, event: dict[str, Any]) -> dict[str, Any]:
+        gone = event["op"] == Op.DELETE
+        source = {"ts_ms": event["t"] // (1_000 if self.unit == "ms" else 1)}
+        images = {BEFORE: event if gone else None, AFTER: None if gone else event}
+        return {**images, "source": source, "op": DELETED if gone else CREATED}
 
     @classmethod
     def schema(cls, ids: IdKind | None) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class RegistryClient:
         path = f"/subjects/{quote(subject, safe='')}/versions"
         answer = self._ask(path, {"schema": json.dumps(schema)})
         if "error_code" in answer:
-            raise Failure(f"{self._url} refuses the schema of subject {subject}: {_told(answer)}")
+            raise Failure(f"{self._url} refuses the schema of subject {subject}: {_reason(answer)}")
         return int(answer["id"])
 
     def _fetched(self, number: int) -> list[Any]:
@@ -114,7 +114,7 @@ class RegistryClient:
             answer = self._ask(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
             if "error_code" in answer:
                 raise UnknownSchemaError(
-                    f"schema {number} refers to {key[0]} version {key[1]}: {_told(answer)}"
+                    f"schema {number} refers to {key[0]} version {key[1]}: {_reason(answer)}"
                 )
             self._follow(answer.get("references") or [], found, number)
             del found[key]
@@ -198,5 +198,5 @@ def _rest(error: urllib.error.HTTPError) -> bytes:
     return b""
 
 
-def _told(answer: dict[str, Any]) -> str:
+def _reason(answer: dict[str, Any]) -> str:
     return " ".join(str(answer.get("message", answer["error_code"])).split())
