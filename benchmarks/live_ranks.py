@@ -56,7 +56,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategy", choices=list(STRATEGIES), default="snapshot")
     parser.add_argument("--model", help="Default: one that the strategy is made for.")
-    parser.add_argument("--params", type=json.loads, default={}, help='Of the strategy, such as {"fetch": "halo"}.')
+    parser.add_argument(
+        "--params", type=json.loads, default={}, help='Of the strategy, such as {"fetch": "halo"}.'
+    )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--snapshots", type=int, default=520)
     parser.add_argument("--kills", type=int, default=20)

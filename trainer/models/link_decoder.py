@@ -1,10 +1,14 @@
 """From two embeddings and what was seen of the pair to the logit of an event."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from trainer.data.history import Encounter
 from trainer.nn.bumps import bumps
+from trainer.nn.pair_table import pair_table
+from trainer.nn.products import table_product
 
 _AGES = sum(column.name.endswith("_AGE") for column in Encounter)
 """They stand in front, counts behind them. A list of columns would be copied to the device each time it is used."""
@@ -55,8 +59,9 @@ class LinkDecoder(nn.Module):
 
     def forward(self, src: Tensor, dst: Tensor, encounters: Tensor) -> Tensor:
         """Logits (q,) of queries; see ``SnapshotModel.score``."""
-        parts = [src * dst, src, dst]
-        if self.encounters is not None:
-            parts.append(self.encounters(encounters))
-        logits: Tensor = self.perceptron(torch.cat(parts, dim=1)).squeeze(1)
+        told = encounters[:, :0] if self.encounters is None else self.encounters(encounters)
+        first, last = cast(nn.Linear, self.perceptron[0]), self.perceptron[2]
+        table = pair_table(src, dst, told)
+        hidden = table_product(table, first.weight, first.bias, len(src), rectify=True)
+        logits: Tensor = last(hidden).squeeze(1)
         return logits
