@@ -66,7 +66,8 @@ class LearningRate:
         moved: list[Tensor] = [each for each in self._weights if each.grad is not None]
         gradients = [each.grad for each in moved if each.grad is not None]
         states = [self.optimiser.state.get(each) for each in moved]
-        if not all(states) or len({(each.device, each.dtype) for each in moved}) != 1:
+        alike = len({(each.device, each.dtype) for each in moved}) == 1
+        if not (alike and all(states) and isinstance(self.optimiser, torch.optim.Adam)):
             self.optimiser.found_inf = left_out  # type: ignore[attr-defined]  # as torch's gradient scaler tells it
             self.optimiser.step()
             return
