@@ -1,18 +1,14 @@
-"""Hybrid batches on real streams: python benchmarks/hybrid.py PART [--data DIR] [--set NAME] [--seeds 0 1] [--budget 4].
+"""Hybrid batches on real streams: python benchmarks/hybrid.py PART [--data DIR] [--set NAME].
 
 - balance: edges that batches of each of two ranks aggregate, over 200 batches, beside targets drawn uniformly: the mean over
   batches of (largest rank / mean rank), and the same of all batches together. On a ``load-aware`` lane and on a ``hash`` one.
-- generator: edges a second that one thread makes into batches, and the share of training's time that it waited for them.
+- generator: edges per second of the processor that one thread makes into batches, and the share of training's time that it
+  waited for them.
 - memory: bytes that a step keeps for its backward pass, of a batch of 20 % × 5 % and of a full batch.
-- loss: seconds until the loss on the snapshot after the horizon, of which nothing is learned, is within 5 % of the best that
-  snapshot batches come to in the time that all ways have. Every way begins with the same weights and learns the same horizon
-  for as many seconds; weights are judged afterwards, which costs no time. One rank, one thread that trains and one that makes
-  batches; seconds are those of the processor in the first, so what else the machine does is left out, and waiting for
-  batches, which ``generator`` tells.
+- hops: the error of ``dcrnn``, which ``hybrid`` refuses, where only what is some hops away is there.
 """
 
 import argparse
-import copy
 import statistics
 import tempfile
 import time
@@ -29,19 +25,23 @@ from schemas.trainer_config import Optimisation, Target, TrainerConfig
 from stream.decode.event_file import read_events
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
+from trainer.models.convolutions import LaplacianConvolution
+from trainer.models.unroll import unroll
 from trainer.ranks import Ranks
 from trainer.session.lesson_book import LessonBook
 from trainer.session.session import Session
+from trainer.strategies.snapshots.batch_maker import host_graph
+from trainer.strategies.snapshots.closed_batch import close
 from trainer.strategies.snapshots.reservoir import Recipe
 from trainer.strategies.snapshots.saved_bytes import SavedBytes
+from trainer.strategies.snapshots.whole_layout import WholeLayout
 
 DATA = Path("../shared/data")
 HORIZON, WINDOW, BATCHES = 16, 4, 200
 WEEK_US = 7 * 86_400_000_000
-SNAPSHOTS, VERTICES = [0.1, 0.2, 0.3], [0.01, 0.05, 0.1]
-FIXED = [(0.1, 0.01), (0.1, 0.1), (0.2, 0.05), (0.3, 0.01), (0.3, 0.1)]
-"""The middle size and the outer ones; of the adjuster ``fixed`` the second."""
-BASE = "snapshot batches, 20 %"
+MOST_HOPS = 6
+SETS = {"sx": ("sx_mathoverflow", WEEK_US, 10), "digg": ("digg_reply", 6 * 3_600_000_000, 8)}
+"""Of each set the file, µs of a snapshot, and snapshots that an edge lives; slashdot is made by DynaHB's protocol."""
 
 
 class Uniform:
@@ -57,8 +57,9 @@ class Uniform:
 def store_of(name: str, data: Path, folder: Path) -> Path:
     """A store of a set with a lane by load and one by hash, of two parts."""
     store = folder / "store"
-    if name == "sx":
-        source, interval_us, life = data / "sx_mathoverflow.parquet", WEEK_US, 10
+    if name in SETS:
+        stem, interval_us, life = SETS[name]
+        source = data / f"{stem}.parquet"
     else:
         source, interval_us, life = folder / "slashdot.parquet", int(84_444_600 / 200 * 1e6), 30
         import pyarrow.parquet as pq
@@ -67,6 +68,11 @@ def store_of(name: str, data: Path, folder: Path) -> Path:
     lanes = [Lane(name=each, algorithm=each, parts=2, edge_life=life) for each in ("load-aware", "hash")]
     build_store(read_events(source).events, store, interval_us=interval_us, lanes=lanes)
     return store
+
+
+def kept_store(name: str, data: Path, store: Path) -> Path:
+    """A store that was made before, or is made now."""
+    return store if store.exists() else store_of(name, data, store.parent)
 
 
 def followed(
@@ -138,9 +144,9 @@ def generator(store: Path, name: str) -> None:
             began, edges = 0.0, 0
             for number in range(21):
                 if number == 1:  # the first of a window sorts its questions
-                    began, edges = time.perf_counter(), 0
+                    began, edges = time.thread_time(), 0
                 edges += maker.make(Recipe(size, taus[3], length, taus[3 + length], number)).closure.edges
-            rates.append(f"{edges / (time.perf_counter() - began) / 1e6:.1f}")
+            rates.append(f"{edges / (time.thread_time() - began) / 1e6:.1f}")
         waited, took = [], []
         for epoch in range(7):
             report = session.strategy.learn(book.with_newest(newest), epoch)
@@ -179,109 +185,49 @@ def memory(store: Path, name: str) -> None:
     table("set | model | 20 % × 5 %, MiB | full batch, MiB | share", rows)
 
 
-def ways() -> dict[str, dict[str, Any]]:
-    """Strategy parameters by name."""
-    found: dict[str, dict[str, Any]] = {
-        "full batch": {"snapshots": [1.0], "vertices": [1.0], "adjuster": "fixed"},
-        BASE: {"snapshots": [0.2], "vertices": [1.0], "adjuster": "fixed"},
-        "vertex batches, 5 %": {"snapshots": [1.0], "vertices": [0.05], "adjuster": "fixed"},
-    }
-    for s, v in FIXED:
-        found[f"fixed {100 * s:g} % × {100 * v:g} %"] = {
-            "snapshots": [s],
-            "vertices": [v],
-            "adjuster": "fixed",
-        }
-    sizes = {"snapshots": SNAPSHOTS, "vertices": VERTICES}
-    return found | {name: {**sizes, "adjuster": name} for name in ("random", "bandit", "dqn")}
+def hops(store: Path, name: str) -> None:
+    """Print how wrong ``dcrnn``'s embeddings are if a rank has what is some hops away from the nodes asked about."""
+    session, _, newest = followed(store, Ranks(), model="dcrnn", strategy="whole")
+    asked, _ = newest.part(np.random.default_rng(0).choice(len(newest), 100, replace=False))
+    nodes = np.unique(asked.ends[0])
+    horizon = session.strategy._before(nodes)
+    graphs = [host_graph(session.view, tau) for tau in horizon.taus]
+    layout = WholeLayout(horizon, session.model)
+    there, inputs = layout._there, layout._rows
+    rows, known = [], nodes
 
+    def embedded() -> torch.Tensor:
+        with torch.no_grad():
+            found: torch.Tensor = unroll(session.model.stages, layout)[0][-1][horizon.places(nodes)]
+        return found
 
-def curve(
-    store: Path, params: dict[str, Any], seed: int, budget_s: float, **setting: Any
-) -> tuple[list[Any], Any]:
-    """(seconds of training so far, loss on the next snapshot), and the figures of floors there."""
-    session, book, newest = followed(store, Ranks(), seed=seed, steps=8, **params, **setting)
-    strategy, spent, kept, epoch = session.strategy, 0.0, [], 0
-    strategy.learn(book.with_newest(newest), 1 << 20)  # compiles; what it learns is forgotten
-    session.model.load_state_dict(session.floor.state_dict())
-    strategy.learner.rate.optimiser.state.clear()
-    strategy.rewind()
-    while spent < budget_s:
-        began = time.thread_time()
-        strategy.learn(book.with_newest(newest), epoch)
-        spent, epoch = spent + time.thread_time() - began, epoch + 1
-        kept.append((spent, copy.deepcopy(session.model.state_dict())))
-    manifests = list(session.lane.manifests)
-    at = [each.tau for each in manifests].index(newest.tau) + 1
-    session.advance(manifests[at])
-    lesson = session.task.lesson(session.view, strategy)
-    asked, truth = lesson.part(np.arange(len(lesson)))
-    found = []
-    for seconds, weights in kept:
-        session.model.load_state_dict(weights)
-        (answers,) = strategy.answer(session.model, [asked])
-        loss = session.task.loss(torch.from_numpy(answers), torch.from_numpy(truth), "mean")
-        found.append((seconds, float(loss)))
-    judged = session.task.judge(strategy, session.model, session.floor, lesson, Ranks())
-    strategy.close()
-    return found, judged.figures()
-
-
-def reached(points: list[tuple[float, float]], loss: float) -> float:
-    return next((seconds for seconds, at in points if at <= loss), float("inf"))
-
-
-def loss(store: Path, given: argparse.Namespace) -> None:
-    """Print seconds to the loss, by way."""
-    task = "node-regression" if given.set == "slashdot" else "link-prediction"
-    curves: dict[str, list[Any]] = {name: [] for name in ways()}
-    for seed in given.seeds:
-        for name, params in ways().items():
-            points, figures = curve(store, params, seed, given.budget, task=task, model=given.model)
-            curves[name].append(points)
-            print(
-                seed,
-                name,
-                len(points),
-                *(f"{at:.4f}" for _, at in points[:: max(1, len(points) // 6)]),
-                flush=True,
-            )
-    told = {f"{metric} {scorer}": round(value, 5) for (metric, _, scorer), value in figures.items()}
-    print({key: value for key, value in told.items() if key.startswith(("mse", "ap "))})
-    rows = []
-    targets = [1.05 * min(at for _, at in points) for points in curves[BASE]]
-    for name, found in curves.items():
-        seconds = [reached(points, target) for points, target in zip(found, targets, strict=True)]
-        best = statistics.median(min(at for _, at in points) for points in found)
-        missed = sum(not np.isfinite(each) for each in seconds)
-        told_s = f"{statistics.median(seconds):.2f}" + (
-            f" ({missed} of {len(seconds)} did not)" if missed else ""
-        )
-        rows.append([name, told_s, f"{best:.5f}"])
-    table(f"{given.set}, `{given.model}` | s to 1.05 of the best of snapshot batches | best loss", rows)
+    true = embedded()
+    for hop in range(MOST_HOPS + 1):
+        near = torch.zeros(len(horizon.nodes), dtype=torch.bool)
+        near[horizon.places(known)] = True
+        layout._there, layout._rows = there & near, inputs * near.unsqueeze(1)
+        apart = embedded() - true
+        error = float(apart.norm() / true.norm())
+        rows.append([str(hop), f"{100 * len(known) / len(horizon.nodes):.1f} %", f"{error:.2e}"])
+        known = np.unique(close(graphs, [LaplacianConvolution(1, 1)], known, session.view.num_nodes).lowest)
+    table(f"{name}, `dcrnn`: hops | nodes | relative error", rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["balance", "generator", "memory", "loss"])
+    parts = {"balance": balance, "generator": generator, "memory": memory, "hops": hops}
+    parser.add_argument("part", choices=list(parts))
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--set", default="slashdot", choices=["slashdot", "sx"])
-    parser.add_argument("--model", default="tgcn")
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument("--budget", type=float, default=4.0, help="seconds of training of every way")
-    parser.add_argument("--store", type=Path, help="made before; else it is made, and thrown away")
+    parser.add_argument("--set", default="slashdot", choices=["slashdot", *SETS])
+    parser.add_argument(
+        "--store", type=Path, help="made before; else it is made here, and without the option thrown away"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="freshet-hybrid-") as folder:
-        store = given.store if given.store and given.store.exists() else None
-        if store is None:
-            store = store_of(given.set, given.data, given.store.parent if given.store else Path(folder))
-        if given.part == "loss":
-            loss(store, given)
-        else:
-            {"balance": balance, "generator": generator, "memory": memory}[given.part](store, given.set)
+        parts[given.part](kept_store(given.set, given.data, given.store or Path(folder) / "store"), given.set)
 
 
 if __name__ == "__main__":

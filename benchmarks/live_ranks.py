@@ -9,7 +9,8 @@ again. For the last tenth of the snapshots one rank goes on alone. The run is go
 - memory is flat: of all processes of the trainer while two ranks run, the median of the last third is at most 5 % above that
   of the third before it. Samples of a start that a kill caused are left out: it is growing then.
 
-Exit code 1 otherwise.
+With ``hybrid`` every series that the dashboard's panels about hybrid batches ask for is scraped from rank 0 at the end of its
+work, told, and must be there. Exit code 1 otherwise.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +31,7 @@ from typing import Any
 import numpy as np
 import psutil
 from live import PARTITIONS, TOPIC, produce, service
-from soak import FLAT_GROWTH, address_of, broker, memory_mib
+from soak import FLAT_GROWTH, address_of, broker, memory_mib, scraped
 
 from schemas.config import Kafka
 from schemas.config import Topic as KafkaTopic
@@ -42,12 +44,21 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "snapshot": {"model": "cdgcn", "window": 6, "strategy_params": {"blocks": 2}},
     "vertex": {"model": "sage-linear", "window": 4},
     "group": {"model": "wdgcn", "window": 4, "horizon": 8},
-    "hybrid": {"model": "tgcn", "window": 4, "horizon": 8},
+    "hybrid": {
+        "model": "tgcn",
+        "window": 4,
+        "horizon": 8,
+        "strategy_params": {"adjuster": "bandit", "steps": 0, "seconds_per_snapshot": 0.2},
+    },
     "whole": {"model": "tgcn", "window": 4},
 }
 """Keys of the trainer's configuration; ``whole`` on one rank is the run to compare with."""
 PATIENCE_S = 300.0
 SAMPLE_S = 1.0
+DASHBOARD = Path(__file__).parents[1] / "deploy" / "grafana" / "dashboards" / "freshet.json"
+ONLY_HYBRID = re.compile(
+    r"freshet_trainer_(?:batch_size|(?:adjuster|reservoir|generator|averages|divergence)_\w+)"
+)
 STARTS_S = 25.0
 """Within this time after a kill ranks import their libraries and load a checkpoint."""
 
@@ -64,6 +75,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--rate", type=int, default=200, help="Events per second.")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument(
+        "--port", type=int, default=19180, help="Of rank 0's metrics; the next one is rank 1's."
+    )
     parser.add_argument("--keep", type=Path, help="Folder to work in and to leave.")
     given = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -89,6 +103,7 @@ def follow(folder: Path, bootstrap: str, given: argparse.Namespace) -> int:
         trainer = service(folder, "trainer", keys, "--ranks", str(given.ranks), "--json")
         processes.append(trainer)
         samples, killed = kill_again_and_again(folder, trainer, given)
+        seen = shown(keys) if given.strategy == "hybrid" else {}
         trainer.send_signal(signal.SIGTERM)
         trainer.wait(PATIENCE_S)
         print(f"{scored(folder)} snapshots scored by {given.ranks} ranks; one goes on", file=sys.stderr)
@@ -104,7 +119,17 @@ def follow(folder: Path, bootstrap: str, given: argparse.Namespace) -> int:
             for child in ranks_of(process):
                 child.kill()
             process.kill()
-    return tell(folder, samples, killed, sent.value, codes, given)
+    for name, value in seen.items():
+        print(f"{name} {value}")
+    good = tell(folder, samples, killed, sent.value, codes, given) and None not in seen.values()
+    return 0 if good else 1
+
+
+def shown(keys: dict[str, Any]) -> dict[str, float | None]:
+    """What rank 0 tells of each series that panels about hybrid batches ask for; None where it has no such series."""
+    asked = sorted(set(ONLY_HYBRID.findall(DASHBOARD.read_text(encoding="utf-8"))))
+    told = scraped(f"http://127.0.0.1:{keys['metrics']['port']}/metrics")
+    return {name: told.get(name) for name in asked}
 
 
 def stream_config(folder: Path, bootstrap: str, parts: int) -> dict[str, Any]:
@@ -130,7 +155,7 @@ def trainer_config(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         "model_params": {"hidden": 32},
         "optimisation": {"epochs": 1},
         "checkpoint": str(folder / "checkpoints"),
-        "metrics": {"port": 0},
+        "metrics": {"port": given.port},
     }
 
 
@@ -178,7 +203,7 @@ def scored(folder: Path) -> int:
 
 def tell(
     folder: Path, samples: list[float], killed: int, sent: int, codes: list[int], given: argparse.Namespace
-) -> int:
+) -> bool:
     reader = LogReader(folder / "store")
     assert reader.last is not None
     lines = ScoreFile(folder / "checkpoints").lines()
@@ -202,7 +227,7 @@ def tell(
         f"{sent:,} events sent, {events:,} in the log; verify exits with {verified.returncode}, the services with {codes}"
     )
     print(f"trainer: {before:.0f} MiB in the second third, {last:.0f} in the last; AP by quarters {quality}")
-    good = (
+    return bool(
         killed == given.kills
         and numbers == list(range(sealed))
         and lags[-1] == 0
@@ -211,7 +236,6 @@ def tell(
         and not any(codes)
         and last <= FLAT_GROWTH * before
     )
-    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -173,8 +173,8 @@ def blocks(store: Path, horizon: int, repeat: int, models: list[str]) -> None:
     table("an epoch in blocks, s | " + " | ".join(titles), rows)
 
 
-def start(arguments: list[str], size: int) -> None:
-    """This script on so many ranks."""
+def start(arguments: list[str], size: int, script: str = __file__) -> None:
+    """A script on so many ranks."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -187,7 +187,7 @@ def start(arguments: list[str], size: int) -> None:
             "WORLD_SIZE": str(size),
         }
         environment = {**os.environ, **where, "OMP_NUM_THREADS": "1"}
-        started.append(subprocess.Popen([sys.executable, __file__, *arguments], env=environment))
+        started.append(subprocess.Popen([sys.executable, script, *arguments], env=environment))
     codes = [each.wait() for each in started]
     if any(codes):
         raise SystemExit(max(codes))

@@ -256,7 +256,9 @@ def test_a_loss_that_is_not_finite_never_reaches_a_checkpoint_and_ends_the_run_i
     monkeypatch.setattr(head, "forward", lambda *inputs: logits(*inputs) * 0 + torch.inf)
     trainer.step(trainer.lane.manifests[2])
     trainer.step(trainer.lane.manifests[3])
-    with pytest.raises(Failure, match=r"not finite in 3 snapshots in a row, the last is 4[.] .*learning_rate"):
+    with pytest.raises(
+        Failure, match=r"not finite in 3 snapshots in a row, the last is 4[.] .*learning_rate"
+    ):
         trainer.step(trainer.lane.manifests[4])
     assert all(torch.equal(before[key], value) for key, value in trainer.session.model.state_dict().items())
     saved = checkpoints_of(config)

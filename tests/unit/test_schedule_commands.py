@@ -190,12 +190,3 @@ def test_the_time_model_finds_its_coefficients_again_and_none_is_negative() -> N
     assert noisy.predict(sizes[30:]) == pytest.approx(true.predict(sizes[30:]), rel=0.05)
     falling = TimeModel.fit(sizes, 1.0 / sizes[:, 1])
     assert min(falling.per_node_s, falling.per_edge_s, falling.per_snapshot_s) >= 0
-
-
-def test_the_time_model_follows_a_machine_that_gets_slower() -> None:
-    model = TimeModel(1.0, 0.0, 0.0)
-    sizes = np.array([[2.0, 0.0, 1.0]])
-    assert model.corrected(float(model.predict(sizes)[0]), 2.6).correction == pytest.approx(1.09)
-    for _ in range(40):
-        model = model.corrected(float(model.predict(sizes)[0]), 4.0)
-    assert model.predict(sizes)[0] == pytest.approx(4.0, rel=1e-4)

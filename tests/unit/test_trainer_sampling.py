@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from stream.snapshots.delta import Csr
-from stream.snapshots.rows import Rows
+from stream.snapshots.delta import Csr, Rows
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Sampling, prepare
 from trainer.data.history import History, Inserts
 from trainer.data.negatives import Draw, destination_pool, historical_pairs, random_destinations
-from trainer.data.neighbours import sample_neighbours
+from trainer.data.neighbours import mix64_array, sample_neighbours
 from trainer.data.signatures import signatures
 
 
@@ -192,3 +191,7 @@ def test_signatures_are_nearly_orthogonal_unit_vectors_and_stable() -> None:
     np.testing.assert_array_equal(drawn[7:9], signatures(np.array([7, 8]), 64, 0))
     assert (drawn != signatures(np.arange(300), 64, 1)).any()
     assert signatures(np.arange(3), 0, 0).shape == (3, 0)
+    nodes = np.array([5, 0, 1 << 40])
+    bits = mix64_array(nodes.astype(np.uint64) ^ mix64_array(np.array([3], np.uint64)))
+    signs = [[1 if int(row) >> at & 1 else -1 for at in range(9)] for row in bits]
+    np.testing.assert_array_equal(signatures(nodes, 9, 2), np.array(signs, np.float32) / np.float32(3))

@@ -1,36 +1,31 @@
-"""How long a snapshot takes: t = α₁ N + α₂ E + α₃ (DyGNeX eq. 31), fitted to measured groups and corrected online."""
+"""Seconds of a snapshot: t = α₁ N + α₂ E + α₃ (DyGNeX eq. 31), fitted to measured groups."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import nnls
 
 from stream.arrays.kinds import Float64, Int64
 
-SMOOTHING = 0.3
-"""Weight of a new measurement in the mean of measured over predicted."""
-
 
 @dataclass(frozen=True, slots=True)
 class TimeModel:
-    """Seconds of a group from what its snapshots have.
+    """Seconds of a group from the sizes of its snapshots.
 
     Attributes:
         per_node_s: α₁.
         per_edge_s: α₂.
         per_snapshot_s: α₃.
-        correction: Exponential mean of measured over predicted seconds; it follows a machine that gets slower.
     """
 
     per_node_s: float
     per_edge_s: float
     per_snapshot_s: float
-    correction: float = 1.0
 
     @classmethod
     def fit(cls, sizes: Float64, measured_s: Float64) -> "TimeModel":
-        """Fit to measured groups by non-negative least squares, relative errors counting the same.
+        """Fit to measured groups by non-negative least squares of relative errors.
 
         Args:
             sizes: float64 (n, 3), nodes, edges and snapshots of each group, as ``group_sizes`` gives them.
@@ -43,19 +38,12 @@ class TimeModel:
 
     def predict(self, sizes: Float64) -> Float64:
         """float64 (n,), seconds of groups with sizes (n, 3)."""
-        each_s = np.array([self.per_node_s, self.per_edge_s, self.per_snapshot_s])
-        return self.correction * (sizes @ each_s)
-
-    def corrected(self, predicted_s: float, measured_s: float) -> "TimeModel":
-        """The model after one more group ran."""
-        if predicted_s <= 0:
-            return self
-        ratio = self.correction * measured_s / predicted_s
-        return replace(self, correction=(1 - SMOOTHING) * self.correction + SMOOTHING * ratio)
+        seconds: Float64 = sizes @ np.array([self.per_node_s, self.per_edge_s, self.per_snapshot_s])
+        return seconds
 
 
 def group_sizes(nodes: Int64 | Sequence[int], edges: Int64 | Sequence[int], window: int) -> Float64:
-    """What each group of ``window`` snapshots in a row has: float64 (T − window + 1, 3) of nodes, edges, snapshots.
+    """Sizes of each group of ``window`` snapshots in a row: float64 (T − window + 1, 3) of nodes, edges, snapshots.
 
     Args:
         nodes: (T,), live nodes of each snapshot.

@@ -1,4 +1,4 @@
-"""One hop of a neighbour sample: which rows a graph stage makes of which, over all snapshots of a window."""
+"""One hop of a neighbour sample: targets and sources of a graph stage, over all snapshots of a window."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from trainer.strategies.snapshots.past import STRIDE, Past
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Targets and the neighbours that were drawn for them.
+    """Targets and their drawn neighbours.
 
     Attributes:
         targets: int64 (t,), keys, ascending.

@@ -1,16 +1,17 @@
-"""The questions of some consecutive snapshots by the node that is asked about: what targets of hybrid batches are drawn from."""
+"""The questions of some consecutive snapshots by the node of each question: the candidates of hybrid batches' targets."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from stream.arrays.kinds import Float32, Float64, Int64
+from trainer.strategies.request import runs
 from trainer.strategies.snapshots.load_sampler import LoadBalancedSampler
 from trainer.tasks.interface import Asked, Lesson
 
 
 class AskedNodes:
-    """One lesson's items by the node that is asked about, its source, and what they load a batch with.
+    """One lesson's items by the node of the question, its source, and the load that they add to a batch.
 
     Args:
         lesson: This rank's.
@@ -25,7 +26,8 @@ class AskedNodes:
         first = asked.ends[0][: len(items)]
         order = np.argsort(first, kind="stable")
         self._items = items[order]
-        self.nodes, self._node_of = np.unique(first[order], return_inverse=True)
+        self.nodes, begins = np.unique(first[order], return_index=True)
+        self._begins = np.append(begins, len(items))
         place = np.searchsorted(self.nodes, asked.ends[0])
         weight = np.zeros(len(place))
         for ends in asked.ends[1:]:
@@ -41,16 +43,15 @@ class AskedNodes:
         if not len(self.nodes):
             return self._items
         at = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
-        wanted = np.zeros(len(self.nodes), np.bool_)
-        wanted[at[self.nodes[at] == nodes]] = True
-        return np.sort(self._items[wanted[self._node_of]])
+        at = at[self.nodes[at] == nodes]
+        return np.sort(self._items[runs(self._begins[at], self._begins[at + 1] - self._begins[at])])
 
 
 class LessonWindow:
-    """Questions after each of some consecutive snapshots, and a sampler over all nodes that are asked about.
+    """Questions after each of some consecutive snapshots, and a sampler over all nodes with questions.
 
     Args:
-        asked: By place of the snapshot after which it is asked.
+        asked: By place of the snapshot before the questions.
     """
 
     def __init__(self, asked: Mapping[int, AskedNodes]) -> None:
@@ -64,7 +65,7 @@ class LessonWindow:
         self.sampler = LoadBalancedSampler(load)
 
     def questions(self, targets: Int64) -> tuple[list[tuple[int, Asked, Float32]], dict[int, Int64]]:
-        """Questions about targets, int64 ascending, by place, and which items they are; places without any are left out."""
+        """Questions about targets, int64 ascending, by place, and their items; places without questions are left out."""
         items = {place: each.items_of(targets) for place, each in self._asked.items()}
         items = {place: chosen for place, chosen in items.items() if len(chosen)}
         return [(place, *self._asked[place].lesson.part(chosen)) for place, chosen in items.items()], items

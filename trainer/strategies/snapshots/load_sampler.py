@@ -1,4 +1,4 @@
-"""Targets of a batch by load: equally many from each of several groups of like load (DynaHB section 4.2)."""
+"""Targets of a batch by load: equal numbers from each of several groups of similar load (DynaHB section 4.2)."""
 
 import numpy as np
 
@@ -19,27 +19,24 @@ class LoadBalancedSampler:
     """
 
     def __init__(self, load: Float64, groups: int = GROUPS) -> None:
-        order = np.argsort(-load, kind="stable")
-        self._groups: list[Int64] = np.array_split(order, max(1, min(groups, len(order))))
-        self._size = len(order)
+        self._order = np.argsort(-load, kind="stable")
+        self._size, groups = len(load), max(1, min(groups, len(load)))
+        numbers = np.arange(groups + 1)
+        self._begins: Int64 = numbers * (self._size // groups) + np.minimum(numbers, self._size % groups)
 
     def draw(self, count: int, generator: np.random.Generator) -> Int64:
-        """Distinct candidates, int64 (min(count, n),), ascending: count / N_bg of each group; those left over of drawn groups.
-
-        Args:
-            count: How many.
-            generator: Draws.
-        """
+        """Distinct candidates, int64 (min(count, n),), ascending: count / N_bg of each group, the rest of drawn groups."""
         count = min(count, self._size)
         quotas = self._quotas(count, generator)
-        drawn = []
-        for group, quota in zip(self._groups, quotas.tolist(), strict=True):
-            borders = np.arange(quota + 1) * len(group) // max(quota, 1)
-            drawn.append(group[borders[:-1] + (generator.random(quota) * np.diff(borders)).astype(np.int64)])
-        return np.sort(np.concatenate(drawn))
+        group = np.repeat(np.arange(len(quotas)), quotas)
+        of, sizes = quotas[group], np.diff(self._begins)[group]
+        stratum = np.arange(count) - (np.cumsum(quotas) - quotas)[group]
+        low, high = stratum * sizes // of, (stratum + 1) * sizes // of
+        drawn = self._begins[group] + low + (generator.random(count) * (high - low)).astype(np.int64)
+        return np.sort(self._order[drawn])
 
     def _quotas(self, count: int, generator: np.random.Generator) -> Int64:
-        sizes = np.array([len(group) for group in self._groups])
+        sizes = np.diff(self._begins)
         quotas = np.minimum(count // len(sizes), sizes)
         while (left := count - int(quotas.sum())) > 0:
             room = np.flatnonzero(quotas < sizes)

@@ -1,0 +1,223 @@
+"""Time to a loss by kinds of batches: python benchmarks/hybrid_loss.py [--set sx] [--task …] [--model tgcn] [--seeds 0 1].
+
+Every way begins with the same weights and learns the same horizon of 16 snapshots in the middle of a stream for as long. Weights
+are kept after every pass of eight steps and judged afterwards, which costs no time, by their loss on the snapshot after the
+horizon, of which nothing is learned. A way is there with the loss that is at most 5 % above the best that snapshot batches
+came to. Node regression begins at a floor, age-aware persistence, so there it is nine tenths of the way from that floor to
+the best of snapshot batches.
+
+One rank: seconds of the processor, of the thread that trains, so that what else the machine does is left out; in brackets
+those of the whole process, threads that make batches included.
+With --ranks 2: processes joined by gloo, with ways that differ in one thing; seconds on the wall, in brackets those of the
+first rank's processor.
+"""
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from hybrid import DATA, SETS, followed, kept_store
+from snapshot_ranks import start
+from timeline import table
+
+from trainer.ranks import Ranks
+
+SIZES = {"snapshots": [0.1, 0.2, 0.3], "vertices": [0.01, 0.05, 0.1]}
+FIXED = [(0.1, 0.01), (0.1, 0.05), (0.1, 0.1), (0.2, 0.05), (0.3, 0.01), (0.3, 0.1)]
+"""The short sizes, the middle one and the outer ones; of the adjuster ``fixed`` the third."""
+FULL, BASE = "full batch", "snapshot batches, 20 %"
+POINTS = 20
+"""Weights of a way that are judged, at most."""
+LAST = 3
+"""A final loss is the median of so many."""
+
+Ways = dict[str, dict[str, Any]]
+
+
+class Point(NamedTuple):
+    """Seconds of training so far, by two clocks, and the loss then."""
+
+    seconds: float
+    others: float
+    loss: float
+
+
+def ways_of_one() -> Ways:
+    """Strategy parameters by name."""
+    found: Ways = {
+        FULL: {"snapshots": [1.0], "vertices": [1.0]},
+        BASE: {"snapshots": [0.2], "vertices": [1.0]},
+        "vertex batches, 5 %": {"snapshots": [1.0], "vertices": [0.05]},
+    }
+    for s, v in FIXED:
+        found[f"fixed {100 * s:g} % × {100 * v:g} %"] = {"snapshots": [s], "vertices": [v]}
+    return found | {name: {**SIZES, "adjuster": name} for name in ("random", "bandit", "dqn")}
+
+
+def ways_of_ranks() -> Ways:
+    """Likewise; each but the first kinds differs from ``delayed`` in one thing."""
+    delayed = {**SIZES, "average": "delayed"}
+    return {
+        BASE: {"snapshots": [0.2], "vertices": [1.0], "average": "every_steps", "every_steps": 1},
+        "`delayed`": delayed,
+        "`every_steps`": {**delayed, "average": "every_steps"},
+        "`every_s`": {**delayed, "average": "every_s", "every_s": 0.1},
+        "an average after every step": {**delayed, "average": "every_steps", "every_steps": 1},
+        "lane `hash`": {**delayed, "lane": "hash"},
+        "sizes by `dqn`": {**delayed, "adjuster": "dqn"},
+        "sizes by chance": {**delayed, "adjuster": "random"},
+        "no reservoir": {**delayed, "reservoir_mib": 0.001},
+    }
+
+
+def curve(
+    store: Path, ranks: Ranks, params: dict[str, Any], seed: int, budget_s: float, **setting: Any
+) -> tuple[list[Point], dict[str, float]]:
+    """Points of a way, and the floors there; on other ranks than the first none."""
+    session, book, newest = followed(store, ranks, seed=seed, steps=8, **params, **setting)
+    strategy, kept, epoch = session.strategy, [], 0
+    strategy.learn(book.with_newest(newest), 1 << 20)  # compiles; what it learns is forgotten
+    session.model.load_state_dict(session.floor.state_dict())
+    strategy.learner.rate.optimiser.state.clear()
+    strategy.rewind()
+    wall = ranks.size > 1
+    began = (time.perf_counter() if wall else time.thread_time(), time.process_time())
+    kept.append((0.0, 0.0, copy.deepcopy(session.model.state_dict())))
+    while not ranks.any(kept[-1][0] >= budget_s)[0]:
+        strategy.learn(book.with_newest(newest), epoch)
+        now = (time.perf_counter() if wall else time.thread_time(), time.process_time())
+        kept.append((now[0] - began[0], now[1] - began[1], copy.deepcopy(session.model.state_dict())))
+        epoch += 1
+    manifests = list(session.lane.manifests)
+    session.advance(manifests[[each.tau for each in manifests].index(newest.tau) + 1])
+    lesson = session.task.lesson(session.view, strategy)
+    points, floors = [], {}
+    if not ranks.rank:
+        asked, truth = lesson.part(np.arange(len(lesson)))
+        if len(kept) > POINTS:
+            kept = [kept[at] for at in np.unique(np.geomspace(1, len(kept), POINTS).astype(int) - 1)]
+        for seconds, others, weights in kept:
+            session.model.load_state_dict(weights)
+            (answers,) = strategy.answer(session.model, [asked])
+            loss = session.task.loss(torch.from_numpy(answers), torch.from_numpy(truth), "mean")
+            points.append(Point(seconds, others, float(loss)))
+        if setting["task"] == "node-regression":
+            known = {"persistence": 0, "age_persistence": 1}
+            floors = {name: float(((asked.known[:, at] - truth) ** 2).mean()) for name, at in known.items()}
+    strategy.close()
+    ranks.total([0.0])
+    return points, floors
+
+
+def reached(points: list[Point], loss: float) -> tuple[float, float]:
+    """Seconds by both clocks."""
+    return next(((each.seconds, each.others) for each in points if each.loss <= loss), (float("inf"),) * 2)
+
+
+def median_s(times: list[tuple[float, float]]) -> str:
+    middle, others = (statistics.median(each) for each in zip(*times, strict=True))
+    if not np.isfinite(middle):
+        return "not reached" + (f" ({sum(np.isfinite(s) for s, _ in times)} of {len(times)} did)")
+    missed = sum(not np.isfinite(s) for s, _ in times)
+    return f"{middle:.2f} ({others:.2f})" + (f", {missed} of {len(times)} did not" if missed else "")
+
+
+def compare(store: Path, given: argparse.Namespace, ranks: Ranks) -> None:
+    """Print the table, on the first rank."""
+    ways = ways_of_one() if ranks.size == 1 else ways_of_ranks()
+    ways = {name: ways[name] for name in given.ways or ways}
+    found: dict[tuple[int, str], list[Point]] = {}
+    floors: dict[str, float] = {}
+    if given.keep and given.keep.exists():
+        for line in given.keep.read_text(encoding="utf-8").splitlines():
+            seed, name, floors, points = json.loads(line)
+            found[seed, name] = [Point(*each) for each in points]
+    for seed in given.seeds:
+        for name, params in ways.items():
+            if (seed, name) in found:
+                continue
+            budget = given.full_budget if name == FULL else given.budget
+            points, floors = curve(store, ranks, params, seed, budget, task=given.task, model=given.model)
+            found[seed, name] = points
+            if not ranks.rank:
+                few = points[:: max(1, len(points) // 6)]
+                print(seed, name, *(f"{each.seconds:.2f}:{each.loss:.4f}" for each in few), flush=True)
+                if given.keep:
+                    with given.keep.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps([seed, name, floors, points]) + "\n")
+    if not ranks.rank:
+        told(found, floors, given)
+
+
+def told(
+    found: dict[tuple[int, str], list[Point]], floors: dict[str, float], given: argparse.Namespace
+) -> None:
+    """Print the table of all seeds that every way has."""
+    names = list(dict.fromkeys(name for _, name in found))
+    seeds = [
+        seed
+        for seed in dict.fromkeys(seed for seed, _ in found)
+        if all((seed, name) in found for name in names)
+    ]
+    curves = {name: [found[seed, name] for seed in seeds] for name in names}
+    targets, floor = [], floors.get("age_persistence")
+    for points in curves[BASE]:
+        best = min(each.loss for each in points)
+        targets.append(1.05 * best if floor is None else floor - 0.9 * max(floor - best, 0.01 * floor))
+    rows = []
+    for name, of_seeds in curves.items():
+        times = [reached(points, target) for points, target in zip(of_seeds, targets, strict=True)]
+        best = statistics.median(min(each.loss for each in points) for points in of_seeds)
+        final = statistics.median(
+            statistics.median(each.loss for each in points[-LAST:]) for points in of_seeds
+        )
+        each = " ".join(f"{seconds:.2f}" for seconds, _ in times)
+        rows.append([name, median_s(times), each, f"{best:.5f}", f"{final:.5f}"])
+    print(f"\n{given.set}, {given.task}, `{given.model}`, {len(seeds)} seeds; floors:", floors or "none",
+          "; loss to reach:", " ".join(f"{target:.5f}" for target in targets))  # fmt: skip
+    table("batches | s, median | s by seed | best loss | final loss", rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--set", default="sx", choices=["slashdot", *SETS])
+    parser.add_argument("--task", default="link-prediction", choices=["link-prediction", "node-regression"])
+    parser.add_argument("--model", default="tgcn")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--ways", nargs="*", help=f"Default: all; {BASE} is among them.")
+    parser.add_argument("--budget", type=float, default=2.5, help="Seconds of training of every way.")
+    parser.add_argument("--full-budget", type=float, default=2.5, help="Those of full batches.")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument(
+        "--keep", type=Path, help="JSON lines of curves; those that are there are not made again."
+    )
+    parser.add_argument(
+        "--store", type=Path, help="made before; else it is made here, and without the option thrown away"
+    )
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if "RANK" in os.environ:
+        compare(given.store, given, Ranks.from_environment("cpu"))
+        return
+    with tempfile.TemporaryDirectory(prefix="freshet-hybrid-") as folder:
+        store = kept_store(given.set, given.data, given.store or Path(folder) / "store")
+        if given.ranks == 1:
+            compare(store, given, Ranks())
+        else:
+            start([*sys.argv[1:], "--store", str(store)], given.ranks, __file__)
+
+
+if __name__ == "__main__":
+    main()
