@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from thread_ranks import FakeLink, Meeting, ThreadRanks, side_by_side
 
 from schemas.config import Lane
