@@ -9,7 +9,9 @@ Ranks are processes joined by gloo, with one thread each.
   over rounds of seconds on the wall and the part of a pass below PSG's, and the same of the processor: each step as long as
   its busiest rank's measured groups. Then imbalance and efficiency, likewise, and the part that profiling and solving took.
 - ``error``: relative error of predicted seconds on groups that never ran: the time model is fitted to the groups of one pass,
-  on one rank, and predicts those that are trained after the stream has moved on.
+  on one rank, and predicts those that are trained after the stream has moved on. Beside it, how far two runs of one group
+  differ, which no model can foresee. ``--times FILE`` writes the measured seconds
+  of the last model's groups, as ``freshet-trainer simulate --times`` reads them.
 - ``ap``: average precision of the test events by ``freshet-trainer evaluate --ranks 2``, in intervals of equal length.
 """
 
@@ -165,12 +167,14 @@ def _pass_row(
     return [*told, *(f"{figure:.3f}" for figure in figures), f"{beside / sum(taken[name]):.2%}"]
 
 
-def errors(store: Path, horizon: int, models: list[str], name: str) -> None:
+def errors(store: Path, horizon: int, models: list[str], name: str, times: Path | None) -> None:
     """Print a row per model."""
     rows = []
     for model in models:
+        measured: dict[int, float] = {}
         way = Follower(store, model, {}, Ranks(device="cpu"), horizon)
         found: list[float] = []
+        again: list[float] = []
         known: set[int] = set()
         for until in np.linspace(horizon + 1, min(len(way.manifests), MOST), ROUNDS).astype(int).tolist():
             way.follow(until, until - horizon)
@@ -182,18 +186,25 @@ def errors(store: Path, horizon: int, models: list[str], name: str) -> None:
                 found += (np.abs(predicted / way.seconds - 1)[fresh]).tolist()
             known |= set(way.names)
             way.learn()
+            second = way.seconds
             way.learn()
+            again += np.abs(way.seconds / second - 1).tolist()
+            measured |= dict(zip(way.names, way.seconds.tolist(), strict=True))
         rows.append(
             [
                 f"`{model}`",
                 name,
                 str(len(found)),
-                f"{np.median(found):.1%}",
-                f"{np.quantile(found, 0.95):.1%}",
+                *(f"{np.quantile(each, at):.1%}" for each in (found, again) for at in (0.5, 0.95)),
             ]
         )
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
-    table("model | set | groups that never ran | median error | 95th percentile", rows)
+    table(
+        "model | set | groups that never ran | median error | 95th percentile | two runs, median | 95th percentile",
+        rows,
+    )
+    if times is not None:
+        times.write_text(json.dumps([measured[name] for name in sorted(measured)]))
 
 
 def build(data: Path, name: str, slices: int, store: Path) -> None:
@@ -278,6 +289,7 @@ def main() -> None:
     parser.add_argument("--slices", type=int, default=32)
     parser.add_argument("--horizon", type=int, default=11)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--times", type=Path, help="measured seconds of groups are written there")
     parser.add_argument("--store", type=Path, help="made before, as by this script")
     given = parser.parse_args()
     if given.only == "ap":
@@ -288,7 +300,7 @@ def main() -> None:
     if given.store is not None:
         torch.set_num_threads(1)
         if given.only == "error":
-            errors(given.store, given.horizon, given.models, given.set)
+            errors(given.store, given.horizon, given.models, given.set, given.times)
         else:
             passes(given.store, given.horizon, given.models, given.ways)
         return

@@ -3,8 +3,10 @@
 A real broker; a producer of live events whose nodes come and go, so that far more are seen than are alive; ``freshet-stream
 run`` with retention and publishing; ``freshet-trainer run`` with a budget, exports and ``overload: subsample``. All are
 processes as their users start them. Told by tenths of the run: anonymous memory of both services, the store on the disk,
-snapshots the trainer is behind, freshness and oldest freshness (docs/metrics.md), AP of what was predicted beside Recency's; then
-whether every event is in the log and every export in its topic. Memory is flat when its last third is at most 5 % above the
+snapshots the trainer is behind, freshness and oldest freshness (docs/metrics.md), AP of what was predicted beside Recency's. Then
+of the whole run: the share of events that was learned, the most snapshots that it was behind, the age of the newest event that
+the weights have learned, at every moment from the first snapshot learned to the last, and whether every event is in the log and
+every export in its topic. Memory is flat when its last third is at most 5 % above the
 one before: the first tenths hold imports, kernels and a window that fills.
 """
 
@@ -27,6 +29,7 @@ import pyarrow as pa
 import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from continual import BUDGET, passing_by
+from numpy.typing import NDArray
 from soak import FLAT_GROWTH, address_of, broker, memory_mib, scraped
 
 from schemas.config import Kafka, Topic
@@ -42,6 +45,7 @@ INTERVAL_S = 5.0
 KEPT = 120
 """Snapshots in the log and the lane."""
 SAMPLE_S = 5.0
+MOMENT_S = 0.1
 
 
 def main() -> int:
@@ -171,6 +175,11 @@ def tell(samples: list[dict[str, float]], lines: list[dict[str, Any]]) -> bool:
         ap, recency = (weighted_mean(list(learned), name, "scored") for name in ("ap", "recency_ap"))
         print(f"| {tenth} | {len(learned)} | {events:,} | {memory} | {np.median(lag):.0f} ({max(lag)}) | {freshness:.1f} | "
               f"{oldest:.1f} | {trained:.0%} | {forgotten:,} | {ap:.3f} | {recency:.3f} |", flush=True)  # fmt: skip
+    events, trained = (sum(line[key] for line in lines) for key in ("events", "trained"))
+    ages = np.percentile(ages_s(lines), (50, 99, 100))
+    print(f"{trained:,} of {events:,} events learned ({trained / events:.1%}); at most {max(line['lag'] for line in lines)} "
+          f"snapshots of {INTERVAL_S:g} s behind; the weights' newest event is {ages[0]:.1f} s old (median), {ages[1]:.1f} s "
+          f"(99 % of the time at most), {ages[2]:.1f} s (at most)")  # fmt: skip
     flat = True
     third = len(samples) // 3
     for name in ("stream", "trainer"):
@@ -181,6 +190,19 @@ def tell(samples: list[dict[str, float]], lines: list[dict[str, Any]]) -> bool:
             f"{name}: {before:.0f} MiB in the second third, {last:.0f} in the last, {memory.max():.0f} at most"
         )
     return flat
+
+
+def ages_s(lines: list[dict[str, Any]]) -> NDArray[np.float64]:
+    """Age of the newest event that the weights have learned, seconds, every tenth of a second between the first and last line.
+
+    It grows until the next snapshot is learned, so it is an interval at least just before.
+    """
+    trained = [line for line in lines if line["trained"]]
+    learned, newest = (np.array([line[key] for line in trained]) for key in ("wall_time", "t_max"))
+    moments = np.arange(learned[0], learned[-1], MOMENT_S)
+    seen = np.searchsorted(learned, moments, side="right") - 1
+    ages: NDArray[np.float64] = moments - np.maximum.accumulate(newest)[seen]
+    return ages
 
 
 def arrived(folder: Path, bootstrap: str, sent: int, codes: dict[str, int]) -> bool:

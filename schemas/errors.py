@@ -1,9 +1,14 @@
-"""The root of all errors of Freshet that a caller may want to catch."""
+"""The root of all errors of Freshet that a caller may want to catch, and the text of any error."""
 
 
 class FreshetError(Exception):
-    """Something cannot be done; the message is a sentence that names the problem, its place and a remedy."""
+    """Something cannot be done; the message is a sentence with the problem, its place and a remedy."""
 
 
 class MissingLibraryError(FreshetError, ImportError):
-    """A library that only this needs cannot be imported; the message has the command that installs it."""
+    """An optional library cannot be imported; the message has the command that installs it."""
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text on one line, or its type's name if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__

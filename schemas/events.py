@@ -1,6 +1,6 @@
 """The canonical event: one timestamped change of the graph, as Arrow columns.
 
-``docs/semantics.md`` says what every column means; this module gives types and names only.
+``docs/semantics.md`` defines every column; this module has types and names only.
 """
 
 from enum import IntEnum, StrEnum
@@ -17,7 +17,7 @@ US_PER_S = 1_000_000
 
 
 class Op(IntEnum):
-    """What an event does to the graph (column ``op``, int8)."""
+    """The change that an event makes to the graph (column ``op``, int8)."""
 
     DELETE = -1
     NODE = 0
@@ -25,9 +25,9 @@ class Op(IntEnum):
 
 
 class Reason(StrEnum):
-    """Why a message, or a row of it, was refused, whatever its format: a small set, fit for a metric label.
+    """Reasons of refusals in any format, of a message or a row of it; a small set, fit for a metric label.
 
-    A format adds reasons of its own (``stream.decode.formats.interface.MessageFormat.reasons``).
+    A format adds its own (``stream.decode.formats.interface.MessageFormat.reasons``).
     """
 
     MISSING_FIELD = "missing_field"
@@ -50,8 +50,8 @@ def id_type(ids: IdKind) -> pa.DataType:
 def event_schema(ids: IdKind) -> pa.Schema:
     """Canonical schema of events on the wire (Arrow format), between stages and in the log.
 
-    ``t`` is int64 microseconds since the epoch. ``dst`` is null for a node event. ``features`` replaces the
-    values from ``feature_offset`` on, or is the full vector where that is null.
+    ``t`` is int64 microseconds since the epoch. ``dst`` is null for a node event. ``features`` replaces the values from
+    ``feature_offset`` on, or is the full vector if that is null.
     """
     return pa.schema(
         [
@@ -71,8 +71,8 @@ def event_schema(ids: IdKind) -> pa.Schema:
 def log_event_schema(ids: IdKind) -> pa.Schema:
     """Schema of ``events.arrow`` in a sealed snapshot: the canonical event and its dense node ids.
 
-    ``src_node`` and ``dst_node`` are int64, dense from 0 in order of first appearance in the log; −1 where
-    ``dst`` is null. Readers need no id dictionary.
+    ``src_node`` and ``dst_node`` are int64, dense from 0 in order of first appearance in the log; −1 if ``dst`` is null.
+    Readers need no id dictionary.
     """
     return pa.schema(
         [

@@ -1,4 +1,4 @@
-"""Records of what a trainer exports; ``docs/exports.md`` says what they and their files mean."""
+"""Records of a trainer's exports; ``docs/exports.md`` defines them and their files."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ ExportKind = Literal["embeddings", "scores"]
 
 
 class ExportCommit(Record):
-    """``exports/<name>/commits/<number>.json``: what was exported after one snapshot."""
+    """``exports/<name>/commits/<number>.json``: the export after one snapshot."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -31,12 +31,12 @@ class ExportCommit(Record):
     num_scores: Count = 0
 
     def file(self, kind: ExportKind) -> FileRef | None:
-        """The file of a kind; None: it was not exported."""
+        """The file of a kind; None if it was not exported."""
         return self.embeddings if kind == "embeddings" else self.scores
 
 
 class Published(Record):
-    """``exports/<name>/published/<topic>.json``: how far a topic has what was exported."""
+    """``exports/<name>/published/<topic>.json``: how far a topic has the exports."""
 
     topic: str
     kind: ExportKind

@@ -1,6 +1,6 @@
 """Figures of a partition's quality: one table, from which records, metrics, tables and pictures follow.
 
-A new figure is a field of ``Quality`` here, and the place that computes it.
+A new figure is a field of ``Quality`` here, and a line where it is computed.
 """
 
 import math
@@ -10,15 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Where a figure is shown, beside results for machines, which have all of them.
+    """Where a figure is shown, besides results for machines, which have all of them.
 
     Attributes:
         lane: Whether ``inspect`` shows it of each lane.
-        column: Its heading where partitioners are compared in a table, and the form of a cell.
-        panel: Its title where they are compared in a picture.
-        scale: What it is multiplied with there, 100 for percentages.
+        column: Its heading and the format of a cell in the table that compares partitioners.
+        panel: Its title in the picture that compares partitioners.
+        scale: Its factor there, 100 for percentages.
         gauge: Metric of the newest snapshot, without prefix; its help text; and its label ``kind``, if it has one.
-        new: Whether records of older releases lack it: it is left out where it has no meaning, so checksums stay.
+        new: Whether records of older releases lack it. It is left out if it has no meaning, so that checksums stay.
     """
 
     lane: bool = False
@@ -38,7 +38,7 @@ _BALANCE = ("lane_balance_ratio", "Largest over mean part")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Running quality of a partition, each figure as ``docs/semantics.md`` defines it; NaN where it has no meaning.
+    """Running quality of a partition; ``docs/semantics.md`` defines each figure. NaN if a figure has no meaning.
 
     ``foreign_parts`` is the lane's: the mean λ of the nodes with a neighbour, of vertex lanes only.
     """

@@ -16,20 +16,20 @@ _HOST: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
 
 _WORDS: Final = ("region", "endpoint", "cache")
 _NUMBERS: Final = {"cache_gib": 0.001, "retry_s": 0.1, "lease_s": 1.0}
-"""Numbers that an address may have, and the least that each may be."""
+"""Numbers in an address, with the least value of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a bucket is and how it is used; credentials are never part of it.
+    """A bucket and how it is used, without credentials.
 
     Attributes:
         bucket: Its name.
         prefix: Keys of the store begin with it and a slash; without slashes at its ends, may be empty.
-        region: AWS region; None: what the environment says.
-        endpoint: URL of a service other than AWS; None likewise.
-        cache: Folder of the files that were read; None: ``freshet`` in the user's folder of caches.
-        cache_gib: How large that may grow, GiB.
+        region: AWS region; None: the environment's.
+        endpoint: URL of a service other than AWS; None: the environment's.
+        cache: Folder of files that were read; None: ``freshet`` in the user's cache folder.
+        cache_gib: Its largest size, GiB.
         retry_s: How long an operation is tried while the service doesn't answer, seconds.
         lease_s: How long a writer that fell silent keeps others out, seconds.
     """
@@ -48,31 +48,27 @@ class Address:
 
 
 def is_address(store: object) -> bool:
-    """Whether the name of a store is that of one in a bucket."""
+    """Whether a store's name is an address of a bucket."""
     return isinstance(store, str) and store.startswith(SCHEME)
 
 
 def parse_address(text: str) -> Address:
-    """Read an address.
-
-    Args:
-        text: ``s3://bucket/prefix``, then maybe ``?`` and ``region``, ``endpoint``, ``cache``, ``cache_gib``, ``retry_s``,
-            ``lease_s``.
+    """Read ``s3://bucket/prefix``, maybe with ``?`` and values of ``_WORDS`` and ``_NUMBERS``.
 
     Raises:
-        ValueError: It is none; the sentence says why, and never repeats what stands where credentials would.
+        ValueError: It is no address; the sentence says why, without what might be credentials.
     """
     parts = urlsplit(text)
     if "@" in parts.netloc:
         raise ValueError(
-            "a store's address has no credentials in it: leave out what stands before @, and give them by AWS_ACCESS_KEY_ID "
+            "a store's address must not have credentials. Leave out everything before @, and give them by AWS_ACCESS_KEY_ID "
             "and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role"
         )
     if parts.scheme != "s3" or not parts.netloc:
-        raise ValueError(f"{text.partition('?')[0]!r} is no address of a store such as s3://bucket/prefix")
+        raise ValueError(f"{text.partition('?')[0]!r} is no address of a store, such as s3://bucket/prefix")
     if not _BUCKET.fullmatch(parts.netloc):
         raise ValueError(
-            f"{parts.netloc!r} is no name of a bucket: letters, digits, dots, dashes and underscores"
+            f"{parts.netloc!r} is no name of a bucket, which has letters, digits, dots, dashes and underscores"
         )
     steps = [step for step in unquote(parts.path).split("/") if step]
     if any(step in {".", ".."} for step in steps):
@@ -87,7 +83,7 @@ def parse_address(text: str) -> Address:
         else:
             known = ", ".join((*_WORDS, *_NUMBERS))
             raise ValueError(
-                f"an address of a store has no key {key!r} of this kind; it may have {known}, and credentials come from "
+                f"an address of a store has no key {key!r} with such a value. Its keys are {known}. Credentials come from "
                 "the environment, a profile or the machine's role"
             )
     if "endpoint" in words:
@@ -101,10 +97,10 @@ def parse_address(text: str) -> Address:
 
 
 def require_endpoint(url: str) -> None:
-    """Check the URL of a service: the library that reaches it ends the process over one that isn't whole.
+    """Check a service's URL, because the library that uses it ends the process if it is incomplete.
 
     Raises:
-        ValueError: It is none; what stands where credentials would is not repeated.
+        ValueError: It is no URL; what might be credentials is not repeated.
     """
     sentence = "the endpoint of a store's address is a URL such as https://storage.example.org:9000, without credentials"
     try:
@@ -123,15 +119,17 @@ def _number(key: str, value: str) -> float:
     except ValueError:
         number = float("nan")
     if not _NUMBERS[key] <= number < float("inf"):
-        raise ValueError(f"{key} of a store's address is a number from {_NUMBERS[key]:g} on, found {value!r}")
+        raise ValueError(
+            f"{key} of a store's address must be a number of at least {_NUMBERS[key]:g}, found {value!r}"
+        )
     return number
 
 
 def checked_store(store: str) -> str:
-    """The name of a store as a configuration has it: a folder, or an address that can be read.
+    """A configuration's store: a folder, or a valid address.
 
     Raises:
-        ValueError: It looks like an address and is none of a bucket's.
+        ValueError: It looks like an address but is not a bucket's.
     """
     if is_address(store):
         parse_address(store)
@@ -144,4 +142,4 @@ def checked_store(store: str) -> str:
 
 
 Store = Annotated[str, AfterValidator(checked_store)]
-"""A store in a configuration."""
+"""The store of a configuration."""

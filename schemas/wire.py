@@ -1,7 +1,7 @@
 """JSON events as producers write them: the source of the exported JSON Schema.
 
-These models are the text of ``freshet-stream schema``. The stream itself decodes whole polls columnar; what it
-accepts to the last detail is defined by ``stream.decode.json_message``.
+These models are the text of ``freshet-stream schema``. The stream itself decodes whole polls in columns;
+``stream.decode.json_message`` defines exactly what it accepts.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from schemas.events import MAX_ID_BYTES
 NodeId = Annotated[
     int | str,
     Field(
-        description=f"Node id: an int64, or a string of at most {MAX_ID_BYTES} UTF-8 bytes; one kind a graph."
+        description=f"Node id: an int64, or a string of at most {MAX_ID_BYTES} UTF-8 bytes; one kind per graph."
     ),
 ]
 Time = Annotated[
@@ -34,9 +34,7 @@ class EdgeEvent(_WireModel):
     src: NodeId
     dst: NodeId
     t: Time
-    op: Literal["insert", "delete"] = Field(
-        "insert", description="insert also refreshes an edge that is there."
-    )
+    op: Literal["insert", "delete"] = Field("insert", description="insert also refreshes an existing edge.")
     weight: float = Field(1.0, description="Edge weight, finite; the latest insert wins.")
     features: Values | None = Field(None, description="Edge features, as wide as the graph's features.edge.")
     label: int | None = Field(None, description="A label of this event, int32.")
@@ -62,12 +60,12 @@ class NodeEvent(_WireModel):
 
 
 JsonEvent = TypeAdapter(EdgeEvent | NodeEvent)
-"""Either kind of message; ``JsonEvent.json_schema()`` is what producers validate against."""
+"""Either kind of message; producers validate against ``JsonEvent.json_schema()``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowColumn:
-    """What a producer puts into a column of an Arrow message."""
+    """The content of a column of an Arrow message."""
 
     description: str
     nullable: bool = True

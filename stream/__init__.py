@@ -1,6 +1,6 @@
 """The stream service: Kafka events become a durable log, and every lane a partitioner's view of it.
 
-Programs of others use ``open_store``, ``partition_file`` and ``replay_file``; each is loaded when it is first asked for.
+Other programs use ``open_store``, ``partition_file`` and ``replay_file``, each loaded on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Work beside the log on a thread of its own: asked for often, done once for all that was asked, tried again on failure."""
+"""Work beside the log on a thread: requested often, done once for all pending requests, retried after failures."""
 
 import math
 import threading
@@ -9,6 +9,7 @@ from typing import Protocol, Self, TypeVar
 
 import structlog
 
+from schemas.errors import one_line
 from stream.service.heartbeat import beat
 
 RETRY_S = 5.0
@@ -23,19 +24,15 @@ _left_behind: list[str] = []
 
 
 def left_behind() -> list[str]:
-    """Names of threads that were at work for longer than their end was waited for: they end with the process only.
+    """Names of threads that did not end in time; they end with the process.
 
-    The interpreter must not be taken down under them, nor wait for what they wait for.
+    The interpreter must not be finalised under them, nor wait for them.
     """
     return list(_left_behind)
 
 
 def ended(thread: threading.Thread, timeout_s: float | None) -> bool:
-    """Wait for the end of a thread that was told to; one that doesn't come in time is left behind.
-
-    Returns:
-        Whether it has ended.
-    """
+    """Wait for the end of a thread that was told to stop; returns whether it has ended in time."""
     thread.join(timeout_s)
     if thread.is_alive():
         _left_behind.append(thread.name)
@@ -44,13 +41,13 @@ def ended(thread: threading.Thread, timeout_s: float | None) -> bool:
 
 
 class Background:
-    """Runs a task whenever it is asked for, from ``start`` to ``close``.
+    """Runs a task whenever it is requested, from ``start`` to ``close``.
 
-    Requests that come while the task runs are met by one more run. A failure stops nothing else: it is logged,
-    shown by ``error`` and tried again.
+    Requests that arrive during a run are met by one more run. A failure stops nothing else: it is logged, shown by
+    ``error``, and the task is tried again.
 
     Attributes:
-        error: Why the last try failed; None while it works.
+        error: Why the last try failed; None if it succeeded.
         stopping: Whether ``close`` was called: a long task looks at it.
     """
 
@@ -61,39 +58,37 @@ class Background:
         *,
         retry_s: float | None = None,
         on_retry: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing runs before ``start``: the task may look at what holds this object.
+        """Run nothing before ``start``: the task may look at the object that holds this one.
 
         Args:
             name: Of the thread, and in logs.
-            task: What to do; runs on the thread only.
+            task: The work; runs on the thread only.
             retry_s: Pause before a failed task is tried again; None: RETRY_S.
             on_retry: Called before each such try.
+            on_end: The thread's last call, even if ``close`` no longer waits for it: closes what the task has opened.
         """
         self.error: str | None = None
         self.stopping = False
-        self._name, self._task, self._on_retry = name, task, on_retry
+        self._name, self._task, self._on_retry, self._on_end = name, task, on_retry, on_end
         self._retry_s = RETRY_S if retry_s is None else retry_s
         self._changed = threading.Condition()
         self._asked, self._tried = 1, 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the task is asked for once at once."""
+        """Start the thread, with one request."""
         self._thread.start()
 
     def ask(self) -> None:
-        """Have the task run (again)."""
+        """Request a run."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
 
     def settle(self, timeout_s: float = math.inf, *, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until the task has run after this call.
-
-        Args:
-            timeout_s: Give up after this long.
-            stop: Asked now and then; True gives up.
+        """Wait until the task has run after this call, for ``timeout_s`` or until ``stop`` returns True.
 
         Returns:
             Whether it ran, and without a failure.
@@ -111,20 +106,19 @@ class Background:
         return self._tried >= asked and self.error is None
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Stop after the run at work.
-
-        Args:
-            timeout_s: Leave the thread behind after this long; it ends with the process.
-
-        Returns:
-            Whether the thread has ended.
-        """
+        """Stop after the current run; returns whether the thread has ended in time. Otherwise it ends with the process."""
         with self._changed:
             self.stopping = True
             self._changed.notify_all()
         return ended(self._thread, timeout_s)
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._on_end()
+
+    def _work(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -139,8 +133,8 @@ class Background:
             try:
                 self._task()
                 self.error = None
-            except Exception as error:  # noqa: BLE001  whatever fails here, the log goes on
-                self.error = " ".join(str(error).split()) or type(error).__name__
+            except Exception as error:  # noqa: BLE001  no failure here ends the job
+                self.error = one_line(error)
                 _log.error("failed, trying again", task=self._name, error=self.error, retry_s=self._retry_s)
             with self._changed:
                 self._tried = asked
@@ -148,7 +142,7 @@ class Background:
 
 
 class Closes(Protocol):
-    """Something that ends, after a while."""
+    """Has an end that may take a while."""
 
     def close(self) -> None:
         """End."""
@@ -159,13 +153,13 @@ C = TypeVar("C", bound=Closes)
 
 
 class ClosedTogether:
-    """Closes all that was added at the same time: where each waits for brokers that are gone, waits don't add up."""
+    """Closes everything added to it at the same time, so that waits for brokers that are gone don't add up."""
 
     def __init__(self) -> None:
         self._things: list[Closes] = []
 
     def add(self, thing: C) -> C:
-        """Have it closed with the others; returns it."""
+        """Close this with the others; returns it."""
         self._things.append(thing)
         return thing
 

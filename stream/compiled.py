@@ -1,4 +1,4 @@
-"""Compiled kernels: where they are kept, and how many had to be compiled."""
+"""Compiled kernels: where they are kept, and which had to be compiled."""
 
 import os
 import shutil
@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = "NUMBA_CACHE_DIR"
-"""Environment: where numba keeps what it compiled; unset: beside the modules, else in the user's cache folder."""
+"""Environment: where numba keeps compiled kernels; unset: beside the modules, else in the user's cache folder."""
 
 
 def keep_kernels() -> None:
-    """Have numba keep kernels where this process can write; to be called before numba is imported.
+    """Have numba keep kernels where this process can write; call it before numba is imported.
 
-    numba refuses to import a kernel that it could not keep, and looks only into folders that it could write to. So
-    where neither the configured folder, nor the modules', nor the user's is writable (an image with a read-only file
-    system, a wheel that another user installed), kernels are kept in the folder for temporary files, beginning with
-    those that the configured folder has.
+    numba refuses to import a kernel that it could not keep, and only considers folders that it could write to. If neither
+    the configured folder, nor the modules', nor the user's is writable (a read-only image, a wheel that another user
+    installed), kernels are kept in the folder for temporary files, beginning with those of the configured folder.
     """
     chosen, home = os.environ.get(FOLDER), os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME")
     looked_in = [chosen] if chosen else [str(Path(__file__).parent), *([home] if home else [])]
@@ -30,25 +29,25 @@ def keep_kernels() -> None:
         if chosen and Path(chosen).is_dir():
             shutil.copytree(chosen, staged, dirs_exist_ok=True)
             for folder in (staged, *(path for path in staged.rglob("*") if path.is_dir())):
-                folder.chmod(0o700)  # they come with the permissions that they had
+                folder.chmod(0o700)  # copied with their permissions
         try:
             own = staged.rename(own)
         except OSError:  # another process was faster
             shutil.rmtree(staged)
-    if own.lstat().st_uid != os.getuid():  # kernels are code: none that somebody else has put there
+    if own.lstat().st_uid != os.getuid():  # kernels are code: use none of another user
         own = Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
     os.environ[FOLDER] = str(own)
 
 
 def _writable(folder: Path) -> bool:
-    """Whether a folder can be written to, or made where it would be."""
+    """Whether a folder can be written to, or made."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     return os.access(there, os.W_OK | os.X_OK)
 
 
 @contextmanager
 def compiling() -> Iterator[list[str]]:
-    """What numba compiles inside the block, ``module.function`` for each kind of arguments; not what it finds compiled."""
+    """Collect the functions that numba compiles inside the block, ``module.function`` per kind of arguments."""
     from numba.core import event
 
     found: list[str] = []

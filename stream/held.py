@@ -1,8 +1,7 @@
-"""Objects that a process has once: Beam pickles functions, but consumers, writers and threads stay where they are.
+"""Objects that a process holds under names, for the functions of a pipeline: Beam pickles functions, but not consumers."""
 
-The job holds them under names before the pipeline starts; the pipeline's functions carry the names.
-"""
-
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -10,8 +9,9 @@ T = TypeVar("T")
 _held: dict[str, object] = {}
 
 
-def hold(name: str, thing: object) -> None:
-    """Make an object available under a name in this process.
+@contextmanager
+def holding(name: str, thing: object) -> Iterator[None]:
+    """Make an object available under a name inside the block.
 
     Raises:
         ValueError: The name is taken.
@@ -19,28 +19,13 @@ def hold(name: str, thing: object) -> None:
     if name in _held:
         raise ValueError(f"{name} is held already")
     _held[name] = thing
+    try:
+        yield
+    finally:
+        del _held[name]
 
 
-def held(name: str, kind: type[T]) -> T:
-    """The object held under a name.
-
-    Raises:
-        LookupError: Nothing is held under it here: the function runs in another process than the job.
-    """
-    thing = find_held(name, kind)
-    if thing is None:
-        raise LookupError(
-            f"this process holds no {kind.__name__} named {name}. Run the pipeline in the job's process"
-        )
-    return thing
-
-
-def find_held(name: str, kind: type[T]) -> T | None:
-    """The object held under a name; None where this process holds none."""
+def held(name: str, kind: type[T]) -> T | None:
+    """The object of a kind that this process holds under a name; None if there is none."""
     thing = _held.get(name)
     return thing if isinstance(thing, kind) else None
-
-
-def release(name: str) -> None:
-    """Forget a name; unknown ones are fine."""
-    _held.pop(name, None)

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first asked for."""
+"""Names of a package that are loaded on first use."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -6,12 +6,7 @@ from typing import Any
 
 
 def loaded(package: str, name: str, homes: Mapping[str, str]) -> Any:
-    """What ``__getattr__`` of a package gives.
-
-    Args:
-        package: Its name.
-        name: Asked for.
-        homes: The module that defines each name.
+    """The result of ``__getattr__`` of a package; ``homes`` has the module that defines each name.
 
     Raises:
         AttributeError: There is no such name.

@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from schemas.events import US_PER_S, Op
 from schemas.quality import FIGURES
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from stream.service.heartbeat import beat
+from stream.sink.observer import SinkObserver
 from stream.snapshots.held_back import Held, OpenEventTime
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.log.refusals import Refused
@@ -27,7 +29,7 @@ Metric = TypeVar("Metric", bound=MetricWrapperBase)
 
 @dataclass(slots=True)
 class Totals:
-    """What this process made durable so far."""
+    """Counts of what this process made durable."""
 
     snapshots: int = 0
     events: int = 0
@@ -39,14 +41,11 @@ class Totals:
     refused_by_reason: dict[str, Refused] = field(default_factory=dict)
 
 
-class StreamMetrics:
-    """All series of the stream, the store and its lanes; a ``SinkObserver``.
-
-    Args:
-        config: Names the graph, a label of every series.
+class StreamMetrics(SinkObserver):
+    """All series of the stream, the store and its lanes.
 
     Attributes:
-        registry: What the endpoint serves.
+        registry: Content of the endpoint.
         totals: The same counts as plain numbers, over all topics.
     """
 
@@ -57,42 +56,30 @@ class StreamMetrics:
         self._duplicates_before: int | None = None
         self._lane_bytes: dict[str, tuple[int, int]] = {}
 
-        self._events = self._make(Counter, "stream_events", "Events in the log", "topic", "op")
-        self._refused = self._make(Counter, "stream_refused", "Refused messages", "topic", "reason")
-        self._late = self._make(Counter, "stream_late", "Late events", "topic", "policy")
-        self._duplicates = self._make(Counter, "stream_duplicates", "Events dropped by event_id")
-        self._in_history = self._make(
-            Counter, "stream_in_history", "Events skipped that the history has", "topic"
+        counter, gauge = partial(self._make, Counter), partial(self._make, Gauge)
+        timed = partial(self._make, Histogram, buckets=COMMIT_BUCKETS)
+
+        self._events = counter("stream_events", "Events in the log", "topic", "op")
+        self._refused = counter("stream_refused", "Refused messages", "topic", "reason")
+        self._late = counter("stream_late", "Late events", "topic", "policy")
+        self._duplicates = counter("stream_duplicates", "Events dropped by event_id")
+        self._in_history = counter("stream_in_history", "Events skipped that the history has", "topic")
+        self._event_ids = gauge("stream_event_ids", "Event ids remembered")
+        self._ids_missed = counter("stream_event_ids_missed", "Event ids not remembered for lack of room")
+        self._tombstones = counter("stream_tombstones", "Null messages skipped", "topic")
+        self._gaps = counter("stream_gap_offsets", "Unread offsets that retention deleted", "topic")
+        self._lag = gauge("stream_consumer_lag_messages", "Offsets not read yet", "topic", "partition")
+        self._watermark = gauge(
+            "stream_watermark_timestamp_seconds", "Event time complete up to here", "topic", "partition"
         )
-        self._event_ids = self._make(Gauge, "stream_event_ids", "Event ids remembered")
-        self._ids_missed = self._make(
-            Counter, "stream_event_ids_missed", "Event ids not remembered for lack of room"
+        self._last_commit = gauge("stream_last_commit_timestamp_seconds", "Wall time of the last commit")
+        self._last_sealed = gauge(
+            "stream_last_sealed_timestamp_seconds", "Wall time of the last sealed snapshot"
         )
-        self._tombstones = self._make(Counter, "stream_tombstones", "Null messages skipped", "topic")
-        self._gaps = self._make(
-            Counter, "stream_gap_offsets", "Unread offsets that retention deleted", "topic"
+        self._open_until = gauge(
+            "stream_open_until_timestamp_seconds", "Event time at which the oldest open snapshot ends"
         )
-        self._lag = self._make(
-            Gauge, "stream_consumer_lag_messages", "Offsets not read yet", "topic", "partition"
-        )
-        self._watermark = self._make(
-            Gauge,
-            "stream_watermark_timestamp_seconds",
-            "Event time complete up to here",
-            "topic",
-            "partition",
-        )
-        self._last_commit = self._make(
-            Gauge, "stream_last_commit_timestamp_seconds", "Wall time of the last commit"
-        )
-        self._last_sealed = self._make(
-            Gauge, "stream_last_sealed_timestamp_seconds", "Wall time of the last sealed snapshot"
-        )
-        self._open_until = self._make(
-            Gauge, "stream_open_until_timestamp_seconds", "Event time at which the oldest open snapshot ends"
-        )
-        self._held_since = self._make(
-            Gauge,
+        self._held_since = gauge(
             "stream_held_since_timestamp_seconds",
             "Wall time since which the partition alone keeps a snapshot from being sealed",
             "topic",
@@ -101,70 +88,45 @@ class StreamMetrics:
         self._held: Held | None = None
         self._held_at_s = 0.0
         self._unread: Mapping[tuple[str, int], int] = {}
-        self._ready = self._make(Gauge, "stream_ready", "1 while /readyz says ready")
+        self._ready = gauge("stream_ready", "1 while /readyz says ready")
         for name, text, seconds in (
             ("snapshot_interval", "Length of a snapshot", config.snapshots.interval_s),
             ("commit_every", "Open events are durable after so long", config.snapshots.commit_every_s),
         ):
-            self._make(Gauge, f"stream_{name}_seconds", text).labels(self._graph).set(seconds)
-        self._phases = self._make(
-            Histogram,
-            "stream_commit_seconds",
-            "Seconds of a commit's phases",
-            "phase",
-            buckets=COMMIT_BUCKETS,
-        )
-        self._queue = self._make(Gauge, "stream_queue_batches", "Micro-batches waiting at a stage", "stage")
-        self._open = self._make(Gauge, "stream_open_snapshot_bytes", "Bytes of events that are still open")
-        self._restarts = self._make(
-            Counter, "stream_restarts", "Renewals and retries in this process", "cause"
-        )
-
-        self._clock_error = self._make(
-            Gauge,
+            gauge(f"stream_{name}_seconds", text).labels(self._graph).set(seconds)
+        self._phases = timed("stream_commit_seconds", "Seconds of a commit's phases", "phase")
+        self._queue = gauge("stream_queue_batches", "Micro-batches waiting at a stage", "stage")
+        self._open = gauge("stream_open_snapshot_bytes", "Bytes of events that are still open")
+        self._restarts = counter("stream_restarts", "Renewals and retries in this process", "cause")
+        self._clock_error = gauge(
             "stream_clock_error_seconds",
-            "This host's clock ahead (negative: behind), 0 while it is believed",
+            "Seconds that this host's clock is ahead (negative: behind), 0 if right",
         )
         self.clock_error(0.0)
+        self._standby = gauge("stream_standby", "1 while another process writes the store")
+        self.standing_by(False)
+        self._published = counter("stream_published", "Messages of exports in topics", "topic")
+        self._publish_lag = gauge("stream_publish_lag_exports", "Exports not yet in a topic", "topic")
 
-        self._standby = self._make(Gauge, "stream_standby", "1 while another process writes the store")
-        self._standby.labels(self._graph).set(0)
+        self._store_bytes = gauge("store_bytes", "Bytes of the snapshots' files", "kind")
+        free = gauge("store_free_bytes", "Free bytes where the store lies").labels(self._graph)
+        free.set_function(lambda: _free_bytes(config.store))
 
-        self._published = self._make(Counter, "stream_published", "Messages of exports in topics", "topic")
-        self._publish_lag = self._make(
-            Gauge, "stream_publish_lag_exports", "Exports that a topic has not", "topic"
-        )
-
-        self._store_bytes = self._make(Gauge, "store_bytes", "Bytes of the snapshots' files", "kind")
-        self._make(Gauge, "store_free_bytes", "Free bytes where the store lies").labels(
-            self._graph
-        ).set_function(lambda: _free_bytes(config.store))
-
-        self._lane_lag = self._make(Gauge, "lane_lag_snapshots", "Sealed snapshots the lane lacks", "lane")
-        self._saving = self._make(
-            Gauge, "lane_saving_ratio", "Bytes saved against storing every snapshot whole", "lane"
-        )
+        self._lane_lag = gauge("lane_lag_snapshots", "Sealed snapshots the lane lacks", "lane")
+        self._saving = gauge("lane_saving_ratio", "Bytes saved against storing every snapshot whole", "lane")
+        self._update = timed("lane_update_seconds", "Seconds of the partitioner per snapshot", "lane")
         made: dict[str, Gauge] = {}
-        self._figures: list[
-            tuple[str, Gauge, tuple[str, ...]]
-        ] = []  # figure, its metric, labels after the lane's
+        self._figures: list[tuple[str, Gauge, tuple[str, ...]]] = []  # labels are those after the lane's
         for figure, shown in FIGURES.items():
             if shown.gauge is not None:
                 name, text, kind = shown.gauge
                 labels = () if kind is None else ("kind",)
                 if name not in made:
-                    made[name] = self._make(Gauge, name, text, "lane", *labels)
+                    made[name] = gauge(name, text, "lane", *labels)
                 self._figures.append((figure, made[name], () if kind is None else (kind,)))
-        self._update = self._make(
-            Histogram,
-            "lane_update_seconds",
-            "Seconds of the partitioner a snapshot",
-            "lane",
-            buckets=COMMIT_BUCKETS,
-        )
 
-        self._make(Gauge, "build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
-        self._make(Gauge, "config_info", "Always 1", "hash").labels(self._graph, config.digest()).set(1)
+        gauge("build_info", "Always 1", "version").labels(self._graph, version("freshet")).set(1)
+        gauge("config_info", "Always 1", "hash").labels(self._graph, config.digest()).set(1)
         # Counters begin at zero: rate() and increase() do not see the first value of a series.
         for cause in ("cycle", "partitions", "disk", "lane", "compaction"):
             self._restarts.labels(self._graph, cause)
@@ -174,7 +136,7 @@ class StreamMetrics:
             for op in Op:
                 self._events.labels(self._graph, topic.name, op.name.lower())
 
-    # What the sink tells (SinkObserver).
+    # Called by the sink (SinkObserver).
 
     def accepted(self, topic: str, op: Op, count: int) -> None:
         """Events of one kind are in the log."""
@@ -195,7 +157,7 @@ class StreamMetrics:
         self.totals.late += count
 
     def in_history(self, topic: str, count: int) -> None:
-        """Events were skipped that the log has from its history."""
+        """Events were skipped because the log has them from its history."""
         self._in_history.labels(self._graph, topic).inc(count)
         self.totals.in_history += count
 
@@ -223,7 +185,7 @@ class StreamMetrics:
             )
 
     def held(self) -> Held | None:
-        """The topic partition that holds event time back, as of now; None: none does."""
+        """The topic partition that holds event time back, as of now; None if there is none."""
         held, told_s = self._held, self._held_at_s
         return held and replace(held, age_s=held.age_s + time.time() - told_s)
 
@@ -233,13 +195,13 @@ class StreamMetrics:
         self._open.labels(self._graph).set(open_bytes)
 
     def remembered(self, ids: int, missed: int) -> None:
-        """Event ids that duplicates are looked for among."""
+        """Event ids remembered against duplicates."""
         self._event_ids.labels(self._graph).set(ids)
         if missed:
             self._ids_missed.labels(self._graph).inc(missed)
 
     def commit_phase(self, phase: str, seconds: float) -> None:
-        """Seconds of a phase of a commit; a long commit is no hang while it gets from phase to phase."""
+        """Seconds of a phase of a commit; a long commit doesn't hang while its phases pass."""
         beat()
         self._phases.labels(self._graph, phase).observe(seconds)
 
@@ -250,9 +212,7 @@ class StreamMetrics:
         if record.sealed:
             self._last_sealed.labels(self._graph).set(wall_s)
             self.totals.snapshots += len(record.sealed)
-            for (
-                lane
-            ) in self._lane_bytes:  # until the lane says itself how far it is: one that hangs says nothing
+            for lane in self._lane_bytes:  # a lane that hangs reports no lag itself
                 self._lane_lag.labels(self._graph, lane).inc(len(record.sealed))
             self._store_bytes.labels(self._graph, "log").inc(_snapshot_bytes(record.sealed))
         new = record.duplicates - (self._duplicates_before or 0)
@@ -261,10 +221,10 @@ class StreamMetrics:
             self._duplicates.labels(self._graph).inc(new)
             self.totals.duplicates += new
 
-    # What the job tells.
+    # Called by the job.
 
     def opened_log(self, last: CommitRecord | None, stored_bytes: int) -> None:
-        """The log as it was found: where gauges and differences of totals begin."""
+        """The log was opened: gauges and differences of totals begin there."""
         self._duplicates_before = last.duplicates if last else 0
         self._store_bytes.labels(self._graph, "log").set(stored_bytes)
         opened_s = time.time()
@@ -272,7 +232,7 @@ class StreamMetrics:
         self._last_commit.labels(self._graph).set(last.wall_time_us / US_PER_S if last else opened_s)
 
     def skipped(self, topic: str, offsets: int) -> None:
-        """A gap was jumped over."""
+        """A gap was skipped."""
         self._gaps.labels(self._graph, topic).inc(offsets)
         self.totals.gap_offsets += offsets
 
@@ -283,11 +243,11 @@ class StreamMetrics:
             self._lag.labels(self._graph, topic, str(partition)).set(messages)
 
     def unread(self, topic: str, partition: int) -> int:
-        """Offsets of a topic partition that are not read yet, as last told."""
+        """Unread offsets of a topic partition, as last reported."""
         return self._unread.get((topic, partition), 0)
 
     def ready_while(self, ready: Callable[[], bool]) -> None:
-        """Asked at every scrape whether the stream is ready."""
+        """Set the function that tells at every scrape whether the stream is ready."""
         self._ready.labels(self._graph).set_function(ready)
 
     def standing_by(self, waits: bool) -> None:
@@ -295,7 +255,7 @@ class StreamMetrics:
         self._standby.labels(self._graph).set(waits)
 
     def clock_error(self, seconds: float) -> None:
-        """This host's clock is so far ahead, or behind (negative); 0: not that anybody knows."""
+        """Seconds by which this host's clock is known to be ahead, or behind (negative); 0: right as far as known."""
         self._clock_error.labels(self._graph).set(seconds)
 
     def published(self, topic: str, messages: int) -> None:
@@ -303,11 +263,11 @@ class StreamMetrics:
         self._published.labels(self._graph, topic).inc(messages)
 
     def publish_lag(self, topic: str, exports: int) -> None:
-        """Exports that a topic has not."""
+        """Exports not yet in a topic."""
         self._publish_lag.labels(self._graph, topic).set(exports)
 
     def restarted(self, cause: str) -> None:
-        """The pipeline was renewed (cycle, partitions), or a commit (disk) or a lane (lane) was tried again."""
+        """The pipeline was renewed (cycle, partitions), or a commit (disk), lane or compaction was tried again."""
         self._restarts.labels(self._graph, cause).inc()
 
     def lane_lag(self, lane: str, snapshots: int) -> None:
@@ -315,7 +275,7 @@ class StreamMetrics:
         self._lane_lag.labels(self._graph, lane).set(snapshots)
 
     def opened_lane(self, lane: str, last: LaneManifest | None, totals: LaneTotals) -> None:
-        """A lane as it was found."""
+        """A lane was opened."""
         self._lane_bytes[lane] = (0, 0)
         self._count_lane(lane, totals)
         if last is not None:

@@ -1,4 +1,4 @@
-"""The element of the pipeline: one poll of one topic partition, from the broker to the committed log."""
+"""The elements of the pipeline: one poll of one topic partition, undecoded and decoded."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,13 +7,13 @@ import pyarrow as pa
 
 
 class Quiet(NamedTuple):
-    """A time over which brokers have said, again and again, that a topic partition has nothing unread.
+    """A time in which brokers have said repeatedly that a topic partition has nothing unread.
 
     Ages, not moments, so that they mean the same in another process.
 
     Attributes:
         since_s: Seconds ago when it began.
-        until_s: Seconds ago when they last said so; nobody knows about the time after.
+        until_s: Seconds ago when brokers last said so.
     """
 
     since_s: float
@@ -25,16 +25,14 @@ class RawBatch:
     """Messages of one poll of one topic partition, undecoded.
 
     Attributes:
-        topic: Topic name.
-        partition: Partition number.
-        first_offset: Where the poll began: all offsets in [first_offset, end_offset) were offered or are
-            holes (transaction markers, compaction).
+        first_offset: Begin of the poll: all offsets in [first_offset, end_offset) are messages of it or holes
+            (transaction markers, compaction).
         end_offset: Offset to read next.
         high_watermark: End of the partition as the broker last said; end_offset == high_watermark: nothing unread.
         offsets: int64 offsets of the messages, ascending.
-        values: The messages' values side by side, large_binary; null for a tombstone.
+        values: The messages' values, large_binary; null for a tombstone.
         quiet: How long there has been nothing unread; None: there is something, or no broker answers.
-        skipped: Offsets among them that retention took unread; counted on a cluster, where who reads counts nothing.
+        skipped: Offsets among them that retention deleted unread; set on a cluster, where the log's process counts them.
         stamped_us: The newest time that a broker gave to one of them, microseconds since the epoch; 0: none did.
     """
 
@@ -55,12 +53,11 @@ class MicroBatch:
     """A decoded poll: accepted events and refused messages travel and are committed together.
 
     Attributes:
-        events: Canonical events (``schemas.events.event_schema``) with one more column ``offset`` int64, and of
-            Arrow messages ``row`` int32, in the order of the messages.
+        events: Canonical events (``schemas.events.event_schema``) with columns ``offset`` int64 and, from formats
+            with several rows per message, ``row`` int32; in the order of the messages.
         rejects: ``schemas.events.REJECT_SCHEMA``.
         tombstones: Null messages, skipped.
-        quiet: As in ``RawBatch``.
-        skipped: As in ``RawBatch``.
+        quiet, skipped: See ``RawBatch``.
     """
 
     topic: str

@@ -1,13 +1,16 @@
-"""A file or a store through a partitioner, for the command and for programs of others."""
+"""A file or a store through partitioners, for the command and for other programs."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from schemas.events import US_PER_S
-from stream.partition.interface import create
+from stream.partition.interface import check_parts, create
 from stream.partition.offline import Mode, OfflineResult, partition_events
 from stream.store.store_events import read_source
+
+if TYPE_CHECKING:
+    from stream.partition.comparison import Compared
 
 
 def partition_file(
@@ -25,7 +28,7 @@ def partition_file(
     columns: str | None = None,
     progress: Callable[[int, int], None] = lambda done, events: None,
 ) -> OfflineResult:
-    """Partition a file or a store snapshot by snapshot and measure: what ``freshet-stream partition`` does.
+    """Partition a file or a store snapshot by snapshot and measure the partition, like ``freshet-stream partition``.
 
     Args:
         source: A Parquet, CSV or TSV file, or a store's folder or address.
@@ -33,21 +36,20 @@ def partition_file(
         parts: K.
         interval_s: Length of a snapshot in seconds, aligned to the epoch.
         snapshots: Or their number, of equal event count. Neither: the file is one snapshot.
-        mode: two-pass: look at the whole file first, where the algorithm can.
+        mode: two-pass: look at the whole file first, if the algorithm can.
         seed: Of all draws.
         window: w, snapshots that trainers look back.
         params: The algorithm's own parameters.
         as_of: Of a store: events up to this moment, as ``AsOf.parse`` takes it.
-        columns: What the file's columns are called, as the option ``--columns`` takes it.
-        progress: Told the events done, and all of them, after every snapshot.
+        columns: The file's names of the columns, as the option ``--columns`` takes them.
+        progress: Called with the events done and all events, after every snapshot.
 
     Raises:
         PartitionError: The algorithm or a parameter is unknown or out of range, or nothing fits.
         Failure: The file can't be read or has no events.
         StoreError: The store can't be read, or not so far back.
     """
-    # What is wrong is said before the file is read.
-    create(algorithm, params or {}, parts=parts, seed=seed, window=window)
+    create(algorithm, params or {}, parts=parts, seed=seed, window=window)  # refuses before the file is read
     read = read_source(str(source), as_of, columns)
     return partition_events(
         read.events,
@@ -60,5 +62,40 @@ def partition_file(
         window=window,
         node_features=read.node_features,
         params=params,
+        progress=lambda done: progress(done, read.events.num_rows),
+    )
+
+
+def compare_file(
+    source: str | Path,
+    *,
+    parts: int,
+    interval_s: float | None,
+    snapshots: int | None,
+    mode: Mode,
+    seed: int,
+    window: int,
+    params: dict[str, Any],
+    as_of: str | None,
+    columns: str | None,
+    begun: Callable[[str], None],
+    progress: Callable[[int, int], None],
+) -> "list[Compared]":
+    """Run every partitioner on the same snapshots; see ``partition_file``, and ``stream.partition.comparison.compare``."""
+    from stream.partition.comparison import compare
+
+    check_parts("every partitioner", parts)  # refuses before the file is read
+    read = read_source(str(source), as_of, columns)
+    return compare(
+        read.events,
+        parts=parts,
+        interval_us=None if interval_s is None else round(interval_s * US_PER_S),
+        num_slices=snapshots,
+        mode=mode,
+        seed=seed,
+        window=window,
+        node_features=read.node_features,
+        params=params,
+        begun=begun,
         progress=lambda done: progress(done, read.events.num_rows),
     )

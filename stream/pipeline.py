@@ -1,11 +1,12 @@
 """The stream job on one page: topic partitions → polls → decoded micro-batches → the log → the lanes.
 
 Every element is one poll of one topic partition, from the source to the log: offsets, events and refused messages
-are committed together. Event time is the sink's own business, so nothing depends on a runner's windows or timers.
+are committed together. The sink keeps event time itself, so nothing depends on a runner's windows or timers.
 """
 
 import shutil
 from dataclasses import dataclass
+from typing import cast
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -18,51 +19,50 @@ from stream.stages import AppendFn, DecodeFn, Stages, WakeFn
 
 
 @dataclass(frozen=True, slots=True)
-class HeldStages:
-    """Stages and reader that this process holds under names.
+class InProcess:
+    """Stages that this process holds under a name."""
 
-    Attributes:
-        stages: Name of the ``Stages``.
-        reader: Name of the ``PartitionReader``.
-    """
-
-    stages: str
-    reader: str
+    name: str
 
     def acquire(self) -> Stages:
-        """See ``Where.acquire``."""
-        return held(self.stages, object)  # type: ignore[return-value]  # a protocol
+        """See ``Where.acquire``.
+
+        Raises:
+            LookupError: The pipeline runs in another process than the job.
+        """
+        stages = held(self.name, object)
+        if stages is None:
+            raise LookupError(f"this process holds no {self.name}. Run the pipeline in the job's process")
+        return cast(Stages, stages)
 
     def release(self) -> None:
-        """The job gives them back."""
+        """See ``Where.release``; the job releases the name."""
 
 
-def build(pipeline: beam.Pipeline, starts: list[Start], names: HeldStages, lanes: tuple[str, ...]) -> None:
-    """The pipeline in one process.
+def build(pipeline: beam.Pipeline, starts: list[Start], where: InProcess, lanes: tuple[str, ...]) -> None:
+    """Build the pipeline for one process.
 
     Args:
-        pipeline: Where to put it.
+        pipeline: Gets the transforms.
         starts: The topic partitions and their start offsets, from the last commit.
-        names: What the process that runs the functions holds.
+        where: Finds the stages and their reader.
         lanes: Names of the lanes that follow the log.
     """
     _ = (
         pipeline
         | "TopicPartitions" >> beam.Create(starts, reshuffle=False)
-        | "ReadFromKafka" >> beam.ParDo(ReadFromKafka(names.reader))
-        | "Decode" >> beam.ParDo(DecodeFn(names))
-        | "SnapshotSink" >> beam.ParDo(AppendFn(names, lanes))
-        | "LaneSink" >> beam.ParDo(WakeFn(names))
+        | "ReadFromKafka" >> beam.ParDo(ReadFromKafka(where))
+        | "Decode" >> beam.ParDo(DecodeFn(where))
+        | "SnapshotSink" >> beam.ParDo(AppendFn(where, lanes))
+        | "LaneSink" >> beam.ParDo(WakeFn(where))
     )
 
 
-def run_locally(starts: list[Start], names: HeldStages, lanes: tuple[str, ...]) -> None:
-    """Run the pipeline in this process until its reader is told to stop.
-
-    FnApiRunner by name: DirectRunner would try to download another runner first.
-    """
+def run_locally(starts: list[Start], where: InProcess, lanes: tuple[str, ...]) -> None:
+    """Run the pipeline in this process until its reader is told to stop."""
+    # Not DirectRunner, which would try to download another runner first.
     pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([]))
-    # For pipelines of several languages: Beam would remove it at the end, and not after a kill.
+    # Only pipelines of several languages need it, and Beam would leave it behind after a kill.
     shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
-    build(pipeline, starts, names, lanes)
+    build(pipeline, starts, where, lanes)
     pipeline.run().wait_until_finish()

@@ -1,4 +1,4 @@
-"""What other distributions add by entry points: each is loaded by itself, so that a broken one harms nobody else."""
+"""Entry points of other distributions, each loaded by itself, so that a broken one harms no other."""
 
 import logging
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
+
+from schemas.errors import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -25,12 +27,12 @@ class Plugins:
 
 @cache
 def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object]) -> Plugins:
-    """Load every entry point of a group, and warn once of each that cannot be used.
+    """Load every entry point of a group, and warn once about each that cannot be used.
 
     Args:
         group: Such as ``freshet.partitioners``.
         builtin: Names that are taken.
-        check: Raises where what was loaded is not what the group is for.
+        check: Raises if a loaded object is not of the group's kind.
     """
     loaded: dict[str, Any] = {}
     broken: dict[str, str] = {}
@@ -39,15 +41,15 @@ def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object])
         where = f"entry point {entry.name} ({group}) of {_distribution(entry)}"
         if entry.name in owner:
             _log.warning(
-                "%s is left out: its name is that of %s. Rename it.", where, owner[entry.name]
+                "%s is ignored: its name is that of %s. Rename it.", where, owner[entry.name]
             )  # the first keeps the name
             continue
         try:
             found = entry.load()
             check(found)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a module of others may raise anything
-            told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            broken[entry.name] = f"{where} cannot be loaded: {told}. Mend or remove that distribution"
+        except (Exception, SystemExit) as error:  # noqa: BLE001  it may raise anything
+            told = f"{type(error).__name__}: {one_line(error)}"
+            broken[entry.name] = f"{where} cannot be loaded: {told}. Repair or remove that distribution"
             _log.warning("%s", broken[entry.name])
         else:
             loaded[entry.name] = found
@@ -56,6 +58,6 @@ def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object])
 
 
 def _distribution(entry: EntryPoint) -> str:
-    """Who gives it, with the version."""
+    """The distribution of an entry point, with its version."""
     found = entry.dist
     return "an unknown distribution" if found is None else f"{found.name} {found.version}"

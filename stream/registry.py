@@ -1,4 +1,4 @@
-"""Classes that a configuration names: those of this package, and those that other distributions add by entry point."""
+"""Classes that a configuration names: those of this package, and entry points of other distributions."""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -12,13 +12,7 @@ C = TypeVar("C")
 
 
 def require_members(found: Any, protocol: type, kind: str, *, made: frozenset[str] = frozenset()) -> None:
-    """Check that a class has what a protocol asks for.
-
-    Args:
-        found: The class.
-        protocol: Its methods and annotations are asked for.
-        kind: For the sentence.
-        made: Attributes that only its objects have.
+    """Check that a class has the members of a protocol, except attributes that only objects have (``made``).
 
     Raises:
         TypeError: It lacks some of them.
@@ -33,15 +27,14 @@ def require_members(found: Any, protocol: type, kind: str, *, made: frozenset[st
 class Registry(Generic[T]):
     """The classes of one kind, by name.
 
-    The modules of this package are named by text and imported at first use: they import the registry to register with
-    it, and nothing imports them.
+    Modules of this package are named by text and imported on first use, because they import the registry.
 
     Args:
         kind: Such as ``model``, for sentences.
         group: Entry points of other distributions, such as ``freshet.models``.
         modules: Of this package, whose classes register themselves.
-        error: What an unknown name raises.
-        check: Raises where an entry point leads to something of another kind.
+        error: Raised for an unknown name.
+        check: Raises if an entry point leads to something of another kind.
     """
 
     def __init__(
@@ -58,7 +51,7 @@ class Registry(Generic[T]):
         self._own: dict[str, T] = {}
 
     def register(self, found: C) -> C:
-        """Class decorator: make a class known under its ``name``.
+        """Class decorator: register a class under its ``name``.
 
         Raises:
             ValueError: Another class has that name.
@@ -74,7 +67,7 @@ class Registry(Generic[T]):
         return self._plugins().loaded | self._own
 
     def broken(self) -> dict[str, str]:
-        """Installed ones that cannot be used: for each name the sentence that says why."""
+        """Installed ones that cannot be used: the reason, a sentence, by name."""
         return self._plugins().broken
 
     def find(self, name: str) -> T:

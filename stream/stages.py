@@ -1,4 +1,4 @@
-"""What the pipeline's functions do, on every runner: each finds the stages where it runs, and calls one of them."""
+"""The pipeline's functions, the same on every runner: each finds the stages of its process, and calls one of them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -9,26 +9,26 @@ from stream.microbatch import MicroBatch, RawBatch
 
 
 class Stages(Protocol):
-    """What the pipeline's stages do in the process that has them."""
+    """The work of the pipeline's stages, in the process that hosts them."""
 
     def decode(self, raw: RawBatch) -> Iterable[MicroBatch]:
         """Validate one poll, a bounded part of it at a time."""
         ...
 
     def write(self, batch: MicroBatch) -> list[int]:
-        """Append to the log; returns the snapshots τ that this sealed."""
+        """Append to the log; returns the snapshots τ that were sealed."""
         ...
 
     def follow(self, lane: str) -> None:
-        """Let a lane know of a sealed snapshot."""
+        """Report a sealed snapshot to a lane."""
         ...
 
 
 class Where(Protocol):
-    """How a function gets the stages of the process that runs it; travels with the function."""
+    """How a function finds the stages of its process; pickled with the function."""
 
     def acquire(self) -> Stages:
-        """The stages, made where there are none; every call wants one ``release``."""
+        """The stages, made if there are none; every call needs one ``release``."""
         ...
 
     def release(self) -> None:
@@ -37,7 +37,7 @@ class Where(Protocol):
 
 
 class StageFn(beam.DoFn):  # type: ignore[misc]  # Beam has no types
-    """Has the process's stages from set-up to tear-down."""
+    """Holds the process's stages from set-up to tear-down."""
 
     def __init__(self, where: Where) -> None:
         self._where = where
@@ -54,7 +54,7 @@ class StageFn(beam.DoFn):  # type: ignore[misc]  # Beam has no types
             self._where.release()
 
     def stages(self) -> Stages:
-        """The process's stages; no property, for Beam looks at all attributes of a function that is not set up."""
+        """The process's stages. Not a property, because Beam reads all attributes of a function before it is set up."""
         assert self._stages is not None
         return self._stages
 
@@ -68,7 +68,7 @@ class DecodeFn(StageFn):
 
 
 class AppendFn(StageFn):
-    """Micro-batches to the log; emits every τ that a commit sealed, for each lane."""
+    """Appends micro-batches to the log; emits every sealed τ for each lane."""
 
     def __init__(self, where: Where, lanes: tuple[str, ...]) -> None:
         super().__init__(where)
@@ -82,7 +82,7 @@ class AppendFn(StageFn):
 
 
 class WakeFn(StageFn):
-    """Sealed snapshots to a lane, which follows the log on a thread of its own."""
+    """Wakes a lane, which follows the log on a thread of its own, for each sealed snapshot."""
 
     def process(self, element: tuple[str, int]) -> Iterator[None]:
         """Wake the lane."""

@@ -1,4 +1,4 @@
-"""The command ``freshet-stream`` from its first instruction to its last: what no command can do for itself."""
+"""The command ``freshet-stream`` from its first instruction to its last, before and after any command's own code."""
 
 import os
 import signal
@@ -8,20 +8,18 @@ NOTHING_READ = (
     b'{"snapshots": 0,"events": 0,"refused": 0,"late": 0,"seconds": 0.0,"events_per_s": 0.0,"ended": "stopped",'
     b'"duplicates": 0,"in_history": 0,"refused_by_reason": {}}\n'
 )
-"""What ``run --json`` prints when it is told to end before it has begun; as bytes, for nothing is imported yet."""
+"""Output of ``run --json`` if it must end before it has begun; bytes, because nothing is imported yet."""
 
 
 def main() -> None:
     """Entry point.
 
-    SIGTERM ends ``run`` with exit code 0 also while it loads, when there is nothing to commit yet; Ctrl-C ends any command
-    then without a traceback.
+    SIGTERM ends ``run`` with exit code 0 also while it loads and there is nothing to commit. Ctrl-C ends any command then
+    without a traceback.
     """
     if sys.argv[1:2] == ["run"]:
         signal.signal(signal.SIGTERM, lambda *_: _end_unread())
-    heeded = (
-        signal.getsignal(signal.SIGINT) == signal.default_int_handler
-    )  # else a shell's background has it ignored
+    heeded = signal.getsignal(signal.SIGINT) == signal.default_int_handler  # ignored in a shell's background
     if heeded:
         signal.signal(signal.SIGINT, lambda *_: _interrupted())
     from stream.cli import LOGGING, app
@@ -51,6 +49,6 @@ def _interrupted() -> None:
 
 
 def _threads_at_work() -> bool:
-    """Whether a thread was left at work: a lane in the middle of a snapshot, or who waits for brokers."""
+    """Whether a thread was left at work: a lane in the middle of a snapshot, or a client that waits for brokers."""
     background = sys.modules.get("stream.background")
     return background is not None and bool(background.left_behind())

@@ -1,6 +1,6 @@
 """The training service: follows a store's lane and keeps a temporal graph model trained on it.
 
-Programs of others use ``Predictor``, ``evaluate`` and ``load_embeddings``; each is loaded when it is first asked for.
+Other programs use ``Predictor``, ``evaluate`` and ``load_embeddings``; each is loaded on first use.
 """
 
 from typing import TYPE_CHECKING, Any

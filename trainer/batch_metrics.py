@@ -1,6 +1,7 @@
-"""The Prometheus series of hybrid batches, named in docs/metrics.md."""
+"""Prometheus series of hybrid batches, listed in docs/metrics.md."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -20,15 +21,14 @@ class BatchMetrics:
 
     def __init__(self, make: Callable[..., Any], rank: str) -> None:
         self._rank = rank
-        self._size = make(Gauge, "trainer_batch_size", "Mean size of a hybrid batch", "rank", "of")
-        self._epsilon = make(
-            Gauge, "trainer_adjuster_epsilon", "Probability that the size of batches is drawn"
+        gauge, counter = partial(make, Gauge), partial(make, Counter)
+        self._size = gauge("trainer_batch_size", "Mean size of a hybrid batch", "rank", "of")
+        self._epsilon = gauge("trainer_adjuster_epsilon", "Probability that the size of batches is drawn")
+        self._reward = gauge("trainer_adjuster_reward", "What the adjuster learned from last")
+        self._reservoir = gauge(
+            "trainer_reservoir_batches", "Batches that may be learned again", "rank", "size"
         )
-        self._reward = make(Gauge, "trainer_adjuster_reward", "What the adjuster learned from last")
-        self._reservoir = make(
-            Gauge, "trainer_reservoir_batches", "Batches that may be learned again", "rank", "size"
-        )
-        self._reads = make(Counter, "trainer_reservoir_reads", "Batches by outcome", "rank", "outcome")
+        self._reads = counter("trainer_reservoir_reads", "Batches by outcome", "rank", "outcome")
         self._waits = make(
             Histogram,
             "trainer_generator_wait_seconds",
@@ -36,15 +36,13 @@ class BatchMetrics:
             "rank",
             buckets=WAIT_BUCKETS,
         )
-        self._averages = make(Counter, "trainer_averages", "Averages of all ranks' weights")
-        self._divergence = make(
-            Gauge,
-            "trainer_divergence_ratio",
-            "Largest distance of a rank's weights from their mean, to its norm",
+        self._averages = counter("trainer_averages", "Averages of all ranks' weights")
+        self._divergence = gauge(
+            "trainer_divergence_ratio", "Largest distance of a rank's weights from their mean, to its norm"
         )
 
-    def told(self, graph: str, parts: Sequence[Batches]) -> None:
-        """A snapshot's passes; what is the same on all ranks is told by rank 0."""
+    def observe(self, graph: str, parts: Sequence[Batches]) -> None:
+        """Take in the passes over a snapshot; rank 0 exports the figures that all ranks share."""
         for part in parts:
             for of, value in part.size.items():
                 self._size.labels(graph, self._rank, of).set(value)

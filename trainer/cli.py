@@ -18,7 +18,7 @@ LOGGING = ("run", "evaluate", "export")
 
 app = typer.Typer(
     name="freshet-trainer",
-    help="Continuously trained temporal graph neural networks on a store that the stream service writes.",
+    help="Continuous training of temporal graph neural networks on a store that the stream service writes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

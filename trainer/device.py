@@ -1,4 +1,4 @@
-"""Arrays of the host on the ranks' device, while the host goes on."""
+"""Copies from the host to the ranks' device that do not block the host."""
 
 import numpy as np
 import torch
@@ -7,14 +7,10 @@ from torch import Tensor
 
 
 def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
-    """An array as a tensor on a device; on the host it keeps the array's memory.
+    """An array, of a type that torch has, as a tensor on a device; on the host it shares the array's memory.
 
-    To a GPU it is copied from pinned memory: a copy from the array's own pages would make the host wait until the GPU
-    has done all that it was given before.
-
-    Args:
-        array: Any shape, of a type that torch has.
-        device: Where the tensor goes.
+    It is copied to a GPU from pinned memory: a copy from the array's own pages would make the host wait until the GPU
+    has done all earlier work.
     """
     tensor = torch.from_numpy(array)
     if device.type == "cuda":

@@ -1,18 +1,16 @@
-"""Which ranks live: each counts up a number of its own in the store where ranks meet, and watches those of the others."""
+"""Liveness of ranks: each increments a number of its own in the ranks' shared store, and watches those of the others."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from typing import Protocol, Self
 
 BEAT_S = 2.0
-"""How often a rank counts up, and looks at the others."""
+"""How often a rank increments its number and reads the others."""
 
 SILENT_S = 30.0
-"""A rank whose number stands still for so long is down: its process is gone, stopped, or out of reach."""
+"""A rank whose number has not changed for this long is down: its process is gone, stopped, or out of reach."""
 
 _STORE_TIMEOUT_S = 10.0
 
@@ -21,20 +19,20 @@ class Numbers(Protocol):
     """Numbers by name that all ranks share; a ``TCPStore`` is one."""
 
     def add(self, key: str, amount: int, /) -> int:
-        """Add to a number, which is 0 where there is none yet; returns the sum."""
+        """Add to a number, at first 0, and return the sum."""
         ...
 
 
 class Heartbeats:
     """This rank's heartbeat, and when it last heard the others'.
 
-    A peer that is killed or hangs leaves the others waiting in a collective for minutes: then this is what knows who
-    is missing.
+    A peer that is killed or hangs leaves the others waiting in a collective for minutes. Heartbeats say which one is
+    missing.
 
     Args:
-        store: Shared by all ranks; None: there are no others.
+        store: Shared by all ranks; None: this rank is alone.
         rank: This rank.
-        size: How many there are.
+        size: Number of ranks.
         clock: Monotonic seconds.
     """
 
@@ -49,31 +47,23 @@ class Heartbeats:
 
     @classmethod
     def from_environment(cls, rank: int, size: int) -> Self:
-        """Begin to beat, in the store that torchrun's ranks meet in; a rank alone needs none."""
+        """Begin to beat, in the store of torchrun's rendezvous; a rank alone needs none."""
         if size == 1:
             return cls(None, rank, size)
-        from torch._C._distributed_c10d import PrefixStore, TCPStore
+        from trainer.wire.joining import shared_store
 
-        # A client of its own: the group's may be held by a call that waits.
-        store = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            world_size=None,
-            is_master=False,
-            timeout=timedelta(seconds=_STORE_TIMEOUT_S),
-        )
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        beats = cls(PrefixStore(f"heartbeats{attempt}", store), rank, size)
+        # A client of its own: the group's may be blocked by a call that waits.
+        beats = cls(shared_store("heartbeats", _STORE_TIMEOUT_S), rank, size)
         beats._thread = threading.Thread(target=beats._run, name="heartbeats", daemon=True)
         beats._thread.start()
         return beats
 
     def up(self, rank: int) -> bool:
-        """Whether a rank was heard of within ``SILENT_S``; this one always is."""
+        """Whether a rank was heard within ``SILENT_S``; this one always is."""
         return rank == self._rank or self._clock() - self._heard_s[rank] < SILENT_S
 
     def beat(self) -> None:
-        """Count up, and look at the others' numbers.
+        """Increment this rank's number and read the others.
 
         Raises:
             RuntimeError: The store does not answer.
@@ -92,6 +82,6 @@ class Heartbeats:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            with suppress(RuntimeError):  # while the store is gone nobody is heard of
+            with suppress(RuntimeError):  # without the store no rank is heard
                 self.beat()
             self._stop.wait(BEAT_S)

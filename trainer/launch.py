@@ -1,4 +1,4 @@
-"""Start several ranks on this machine, as torchrun does, and bring home what they say."""
+"""Start several ranks on this machine, as torchrun does, and collect their result."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from stream.service.logs import take_over
 from stream.service.scratch import WITHIN, scratch_folder
 
 MAX_RESTARTS = 30
-"""Times that all ranks are started again after one was killed; each time they continue from the last checkpoint."""
+"""How often all ranks are started again after one was killed. Each time they resume from the last checkpoint."""
 
 STARTED = "FRESHET_RUN_STARTED"
 """Environment: when the command began, seconds since the epoch; the same for every restart of its ranks."""
 
 _FEWER = "FRESHET_RUN_FEWER"
-"""Environment: how often the launcher went on with fewer ranks."""
+"""Environment: how often the launcher reduced the number of ranks."""
 
 _OUTCOME = "FRESHET_RUN_OUTCOME"
 _RESULT, _SENTENCE = "result.json", "failure"
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 class RankRange(NamedTuple):
-    """How many ranks there are: ``most`` at the start; each time one dies, the others go on without it, down to ``fewest``."""
+    """Number of ranks: ``most`` at the start, one fewer each time one dies, down to ``fewest``."""
 
     fewest: int
     most: int
@@ -65,11 +65,11 @@ def restarts() -> int:
 def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
     """Run ``freshet-trainer <arguments>`` as several processes and wait for all of them.
 
-    When a rank dies, all ranks are started again, one fewer while there are more than ``ranks.fewest``. One that fails with a
-    sentence ends them all. SIGTERM and Ctrl-C are passed on: the ranks finish their snapshot, checkpoint and end.
+    When a rank dies, all ranks are started again, one fewer while there are more than ``ranks.fewest``. A rank that fails
+    with a sentence ends them all. SIGTERM and Ctrl-C are passed on: the ranks finish their snapshot, checkpoint and end.
 
     Returns:
-        What rank 0 gave to ``report_result``.
+        The result that rank 0 gave to ``report_result``.
 
     Raises:
         Failure: With a rank's own sentence, or because ranks kept dying or ended without a result.
@@ -80,7 +80,7 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
         os.environ.setdefault(STARTED, str(time.time()))
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks.most)))
         if sys.platform == "linux":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here: no name has to resolve
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are local: no name has to resolve
         try:
             for fewer in range(ranks.most - ranks.fewest + 1):
                 os.environ[_FEWER] = str(fewer)
@@ -90,10 +90,10 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
                     break
                 if number == ranks.fewest:
                     raise Failure(
-                        f"ranks died {MAX_RESTARTS + 1 + fewer} times, the last with exit code {death}; their own messages "
+                        f"ranks died {MAX_RESTARTS + 1 + fewer} times, the last with exit code {death}. Their own messages "
                         "are above"
                     )
-                log.warning("a rank died, the others go on without it", exit_code=death, ranks=number - 1)
+                log.warning("a rank died, the others continue without it", exit_code=death, ranks=number - 1)
         finally:
             del os.environ[WITHIN], os.environ[_FEWER]
         sentence, result = folder / _SENTENCE, folder / _RESULT
@@ -108,7 +108,7 @@ def launch(arguments: Sequence[str], ranks: RankRange) -> dict[str, Any]:
 
 
 def _ended(arguments: Sequence[str], ranks: int, restarts: int, folder: Path) -> int | None:
-    """Start ranks and wait until all ended: the exit code of the first that died once too often, None if none did."""
+    """Start ranks and wait for their end: the exit code of the first that died once too often; None if none did."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -129,27 +129,27 @@ def _ended(arguments: Sequence[str], ranks: int, restarts: int, folder: Path) ->
     try:
         elastic_launch(settings, sys.executable)("-m", "trainer.cli", *arguments)
     except SignalException:
-        pass  # a wish to end: whether the ranks could is seen from what they left
+        pass  # asked to end: the files of the ranks show whether they could
     except ChildFailedError as error:
         return error.get_first_failure()[1].exitcode
     return None
 
 
 def report_result(result: Mapping[str, Any]) -> bool:
-    """In rank 0: hand the result to the launcher; False: there is none, print it yourself."""
+    """In rank 0: hand the result to the launcher; False without a launcher: the caller prints it."""
     return _leave(_RESULT, json.dumps(result))
 
 
 def report_failure(error: Exception) -> bool:
-    """In a rank: hand a sentence to the launcher; False: there is none, fail yourself.
+    """In a rank: hand a sentence to the launcher; False without a launcher: the caller fails.
 
-    A rank that could hand it over ends with exit code 0, so that torchrun does not start it again in vain.
+    A rank that could hand it over ends with exit code 0, so that torchrun does not start it again.
     """
     return failed_before() or _leave(_SENTENCE, " ".join(str(error).split()))
 
 
 def failed_before() -> bool:
-    """In a rank: whether a rank of an earlier attempt left a sentence; then there is nothing to try again."""
+    """In a rank: whether a rank of an earlier attempt left a sentence; then another attempt is useless."""
     return _OUTCOME in os.environ and (Path(os.environ[_OUTCOME]) / _SENTENCE).exists()
 
 

@@ -1,4 +1,4 @@
-"""A rank that lost another one: the only failure of a rank that another attempt can mend."""
+"""The loss of another rank: the only failure of a rank that another attempt can mend."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,15 +7,15 @@ from schemas.errors import FreshetError
 
 
 class PeerLostError(FreshetError, RuntimeError):
-    """Another rank is gone or does not answer: all ranks start again, from the last checkpoint."""
+    """Another rank is gone or does not answer: all ranks start again from the last checkpoint."""
 
 
 @contextmanager
 def peers_may_be_lost(rank: int) -> Iterator[None]:
-    """Tell an error of torch.distributed about other ranks from a defect of our own.
+    """Distinguish errors of torch.distributed about other ranks from defects of this program.
 
     Raises:
-        PeerLostError: What runs inside failed because of another rank.
+        PeerLostError: The body failed because of another rank.
     """
     from torch.distributed import DistError
 

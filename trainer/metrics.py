@@ -1,4 +1,4 @@
-"""The trainer's Prometheus series, named in docs/metrics.md."""
+"""The trainer's Prometheus series, listed in docs/metrics.md."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,12 +29,12 @@ class TrainerMetrics:
     Args:
         config: Its hash and lane are labels.
         rank: This rank.
-        ranks: How many there are; None: this one is all that is known.
+        ranks: How many there are; None: only this one is known.
         up: Whether a rank lives, asked at every scrape.
-        restarts: How often all ranks were started again before this time.
+        restarts: How often all ranks were started again before this start.
 
     Attributes:
-        registry: What the endpoint serves.
+        registry: Series for the endpoint.
     """
 
     def __init__(
@@ -47,142 +47,119 @@ class TrainerMetrics:
         restarts: int = 0,
     ) -> None:
         self.registry = CollectorRegistry()
-        self._graph = ""  # until the lane is there and says it
+        self._graph = ""  # until the lane is open
         self._lane = config.lane
         self._rank = str(rank)
         self._ranks, self._is_up = [rank] if ranks is None else list(range(ranks)), up
         self._restarts_before = restarts
         self._max_lag = config.lag.max_snapshots
         self._traffic_before = Traffic()
-        self._lag = self._make(Gauge, "trainer_lag_snapshots", "Lane snapshots not yet trained", "lane")
-        self._freshness = self._make(
-            Histogram,
+        gauge, counter = partial(self._make, Gauge), partial(self._make, Counter)
+        histogram = partial(self._make, Histogram)
+        self._lag = gauge("trainer_lag_snapshots", "Lane snapshots not yet trained", "lane")
+        self._freshness = histogram(
             "trainer_freshness_seconds",
             "Event time of a snapshot's newest event to its being in the weights",
             buckets=FRESHNESS_BUCKETS,
         )
-        self._oldest_freshness = self._make(
-            Histogram,
+        self._oldest_freshness = histogram(
             "trainer_oldest_freshness_seconds",
             "Event time of a snapshot's oldest event to its being in the weights",
             buckets=FRESHNESS_BUCKETS,
         )
-        self._learned_time = self._make(
-            Gauge, "trainer_learned_timestamp_seconds", "When a snapshot was last learned"
+        self._learned_time = gauge("trainer_learned_timestamp_seconds", "When a snapshot was last learned")
+        self._interval = gauge("trainer_snapshot_interval_seconds", "Length of the lane's snapshots")
+        self._lag_limit = gauge("trainer_max_lag_snapshots", "lag.max_snapshots", "lane")
+        self._rank_count = gauge("trainer_ranks", "Ranks that there should be", "lane")
+        self._restarts = counter(
+            "trainer_restarts", "Times that all ranks were started again by their launcher"
         )
-        self._interval = self._make(
-            Gauge, "trainer_snapshot_interval_seconds", "Length of the lane's snapshots"
+        self._unscored = gauge(
+            "trainer_unscored_snapshots", "Snapshots learned since the model was last scored"
         )
-        self._lag_limit = self._make(Gauge, "trainer_max_lag_snapshots", "lag.max_snapshots", "lane")
-        self._rank_count = self._make(Gauge, "trainer_ranks", "Ranks that there should be", "lane")
-        self._restarts = self._make(
-            Counter, "trainer_restarts", "Times that all ranks were started again by their launcher"
+        self._below = gauge(
+            "trainer_below_recency_snapshots", "Newest snapshots in a row that the floor predicted better"
         )
-        self._unscored = self._make(
-            Gauge, "trainer_unscored_snapshots", "Snapshots learned since the model was last scored"
+        self._weights_time = gauge(
+            "trainer_weights_event_timestamp_seconds", "Event time of the newest event in the weights"
         )
-        self._below = self._make(
-            Gauge,
-            "trainer_below_recency_snapshots",
-            "Newest snapshots in a row that the floor predicted better",
+        self._events = counter("trainer_events", "Insert events by use", "use")
+        self._steps = histogram(
+            "trainer_step_seconds", "A snapshot's phases", "phase", "rank", buckets=STEP_BUCKETS
         )
-        self._weights_time = self._make(
-            Gauge, "trainer_weights_event_timestamp_seconds", "Event time of the newest event in the weights"
+        self._loss = gauge("trainer_loss", "Mean loss of the last snapshot, nats a query")
+        self._score = gauge(
+            "trainer_score", "Prequential score of the last snapshot", "metric", "subset", "scorer"
         )
-        self._events = self._make(Counter, "trainer_events", "Insert events by use", "use")
-        self._steps = self._make(
-            Histogram, "trainer_step_seconds", "A snapshot's phases", "phase", "rank", buckets=STEP_BUCKETS
-        )
-        self._loss = self._make(Gauge, "trainer_loss", "Mean loss of the last snapshot, nats a query")
-        self._score = self._make(
-            Gauge, "trainer_score", "Prequential score of the last snapshot", "metric", "subset", "scorer"
-        )
-        self._score_error = self._make(
-            Gauge,
+        self._score_error = gauge(
             "trainer_score_error",
             "Standard error of a score that is made of a sample of the last snapshot",
             "metric",
             "subset",
             "scorer",
         )
-        self._score_events = self._make(
-            Gauge, "trainer_score_events", "Events of the last snapshot that scores are made of", "kind"
+        self._score_events = gauge(
+            "trainer_score_events", "Events of the last snapshot that scores are made of", "kind"
         )
-        self._sliding = self._make(
-            Gauge, "trainer_sliding_score", "Prequential score over the sliding window", "metric", "scorer"
+        self._sliding = gauge(
+            "trainer_sliding_score", "Prequential score over the sliding window", "metric", "scorer"
         )
-        self._drop = self._make(
-            Gauge,
-            "trainer_drift",
-            "By how much the sliding score is worse than that of the reference before it",
+        self._drop = gauge(
+            "trainer_drift", "By how much the sliding score is worse than that of the reference before it"
         )
-        self._drifts = self._make(
-            Counter, "trainer_drifts", "Drops of the sliding score beyond the threshold"
+        self._drifts = counter("trainer_drifts", "Drops of the sliding score beyond the threshold")
+        self._share = gauge("trainer_trained_ratio", "Share of the last snapshot's inserts that were learned")
+        self._step_events = gauge(
+            "trainer_step_events", "Events of all ranks that an optimiser step learns from, at most"
         )
-        self._share = self._make(
-            Gauge, "trainer_trained_ratio", "Share of the last snapshot's inserts that were learned"
+        self._excluded = counter("trainer_eval_excluded", "Events left out of scores", "reason")
+        self._nonfinite = counter("trainer_nonfinite", "Steps with non-finite loss or gradient")
+        self._checkpoint = gauge(
+            "trainer_checkpoint_timestamp_seconds", "When the newest checkpoint was written"
         )
-        self._step_events = self._make(
-            Gauge, "trainer_step_events", "Events of all ranks that an optimiser step learns from, at most"
+        self._memory = gauge("trainer_memory_bytes", "Memory held", "rank", "kind")
+        self._evicted = counter("trainer_evicted", "Forgotten to stay within the budget", "kind")
+        self._remembered = gauge("trainer_remembered", "What event models remember", "kind")
+        self._comm = counter("trainer_comm_bytes", "Payload bytes sent to other ranks", "op")
+        self._transfer = counter(
+            "trainer_transfer_bytes", "Bytes from the host to the device, graphs and inputs", "kind", "mode"
         )
-        self._excluded = self._make(Counter, "trainer_eval_excluded", "Events left out of scores", "reason")
-        self._nonfinite = self._make(Counter, "trainer_nonfinite", "Steps with non-finite loss or gradient")
-        self._checkpoint = self._make(
-            Gauge, "trainer_checkpoint_timestamp_seconds", "When the newest checkpoint was written"
+        self._rows = counter(
+            "trainer_cache_rows", "Rows of other ranks' nodes by what was done", "rank", "outcome"
         )
-        self._memory = self._make(Gauge, "trainer_memory_bytes", "Memory held", "rank", "kind")
-        self._evicted = self._make(Counter, "trainer_evicted", "Forgotten to stay within the budget", "kind")
-        self._remembered = self._make(Gauge, "trainer_remembered", "What event models remember", "kind")
-        self._comm = self._make(Counter, "trainer_comm_bytes", "Payload bytes sent to other ranks", "op")
-        self._transfer = self._make(
-            Counter,
-            "trainer_transfer_bytes",
-            "Bytes from the host to the device, graphs and inputs",
-            "kind",
-            "mode",
+        self._halo_ratio = gauge("trainer_halo_ratio", "Nodes of the halo to nodes of the rank", "rank")
+        self._halo_age = gauge(
+            "trainer_halo_age_snapshots", "Largest age of what the halo has of other ranks", "rank"
         )
-        self._rows = self._make(
-            Counter, "trainer_cache_rows", "Rows of other ranks' nodes by what was done", "rank", "outcome"
+        self._schedule = gauge(
+            "trainer_schedule_ratio", "How evenly ranks train snapshot groups", "figure", "of"
         )
-        self._halo_ratio = self._make(
-            Gauge, "trainer_halo_ratio", "Nodes of the halo to nodes of the rank", "rank"
-        )
-        self._halo_age = self._make(
-            Gauge, "trainer_halo_age_snapshots", "Largest age of what the halo has of other ranks", "rank"
-        )
-        self._schedule = self._make(
-            Gauge, "trainer_schedule_ratio", "How evenly ranks train snapshot groups", "figure", "of"
-        )
-        self._comm_seconds = self._make(
-            Histogram,
+        self._comm_seconds = histogram(
             "trainer_comm_seconds",
             "A snapshot's time in collectives: for the slowest rank, and for bytes",
             "op",
             buckets=STEP_BUCKETS,
         )
-        self._waits = self._make(
-            Counter,
+        self._waits = counter(
             "trainer_wait_seconds",
             "Time in collectives while learning: for the slowest rank, and for bytes",
             "rank",
         )
-        self._up = self._make(
-            Gauge, "trainer_rank_up", "1 while the rank lives, as each rank sees it", "rank"
+        self._up = gauge("trainer_rank_up", "1 while the rank lives, as each rank sees it", "rank")
+        self._waiting = gauge(
+            "trainer_waiting", "1 while there is no snapshot to train: the store doesn't move", "lane"
         )
-        self._waiting = self._make(
-            Gauge, "trainer_waiting", "1 while there is no snapshot to train: the store doesn't move", "lane"
-        )
-        self._export_held = self._make(
-            Gauge, "trainer_export_held", "1 while exports are held back for what the model predicts"
+        self._export_held = gauge(
+            "trainer_export_held", "1 while exports are held back for what the model predicts"
         )
         self._batches = BatchMetrics(self._make, self._rank)
-        self._build = self._make(Gauge, "build_info", "1, labelled with the version", "version")
-        self._config = self._make(Gauge, "config_info", "1, labelled with the configuration's hash", "hash")
+        self._build = gauge("build_info", "1, labelled with the version", "version")
+        self._config = gauge("config_info", "1, labelled with the configuration's hash", "hash")
         self._digest = config.digest()
         self.graph("")
 
     def graph(self, name: str) -> None:
-        """Name the graph: the label of every series; empty until the lane is there."""
+        """Name the graph, the label of every series; empty until the lane is open."""
         self._graph = name
         for gauge, label in (self._build, version("freshet")), (self._config, self._digest):
             gauge.clear()
@@ -213,8 +190,8 @@ class TrainerMetrics:
 
         Args:
             interval_s: Length of the lane's snapshots, seconds.
-            weights_event_us: Time of the newest event in the weights gone on from; None: they are new.
-            checkpoint_s: When the checkpoint gone on from was written; None: there is none.
+            weights_event_us: Time of the newest event in the resumed weights; None: they are new.
+            checkpoint_s: When the resumed checkpoint was written; None: training begins without one.
         """
         self._interval.labels(self._graph).set(interval_s)
         if weights_event_us is not None:
@@ -270,7 +247,7 @@ class TrainerMetrics:
             self._score_events.labels(self._graph, kind).set(count)
 
     def slid(self, metric: str, means: Mapping[str, float], drop: float | None, *, drifted: bool) -> None:
-        """A metric over the sliding window by scorer, and its drop; without a reference there is no drop to tell."""
+        """A metric over the sliding window by scorer, and its drop; None without a reference."""
         self._sliding.clear()
         for scorer, value in means.items():
             self._sliding.labels(self._graph, metric, scorer).set(value)
@@ -284,7 +261,7 @@ class TrainerMetrics:
         self._step_events.labels(self._graph).set(events)
 
     def trained_share(self, share: float) -> None:
-        """How much of the last snapshot was learned."""
+        """Share of the last snapshot's inserts that were learned."""
         self._share.labels(self._graph).set(share)
 
     def excluded(self, reasons: Mapping[str, int]) -> None:
@@ -293,7 +270,7 @@ class TrainerMetrics:
             self._excluded.labels(self._graph, reason).inc(count)
 
     def used(self, use: str, events: int) -> None:
-        """Insert events by use, as docs/metrics.md has it."""
+        """Insert events by use: a label value of docs/metrics.md."""
         self._events.labels(self._graph, use).inc(events)
 
     def learned(
@@ -327,7 +304,7 @@ class TrainerMetrics:
             self._transfer.labels(self._graph, *labels).inc(count)
 
     def cached(self, rows: Mapping[str, int], halo: Mapping[str, float]) -> None:
-        """What became of rows of other ranks' nodes for a snapshot, by outcome; and the halo's ratio and age, if there is one."""
+        """Rows of other ranks' nodes for a snapshot, by outcome; and the halo's ratio and age, if there is one."""
         for outcome, count in rows.items():
             self._rows.labels(self._graph, self._rank, outcome).inc(count)
         for figure, gauge in (("ratio", self._halo_ratio), ("age", self._halo_age)):
@@ -335,21 +312,21 @@ class TrainerMetrics:
                 gauge.labels(self._graph, self._rank).set(halo[figure])
 
     def balanced(self, balance: Mapping[tuple[str, str], float]) -> None:
-        """How evenly ranks trained snapshot groups, by figure and whether it was predicted or measured; all ranks know it."""
+        """How evenly ranks trained snapshot groups, by figure and ``predicted`` or ``measured``; equal on all ranks."""
         self._schedule.clear()
         for labels, value in balance.items():
             self._schedule.labels(self._graph, *labels).set(value)
 
     def batched(self, parts: Sequence[Batches]) -> None:
-        """What became of hybrid batches for a snapshot, by pass."""
-        self._batches.told(self._graph, parts)
+        """Hybrid batches of a snapshot, by pass."""
+        self._batches.observe(self._graph, parts)
 
     def checkpointed(self) -> None:
         """A checkpoint was written now."""
         self._checkpoint.labels(self._graph).set(time.time())
 
     def forgot(self, evicted: Mapping[str, int], left: Mapping[str, int]) -> None:
-        """What was forgotten since the last snapshot, and what is remembered now, by kind: node, event, pair."""
+        """Counts forgotten since the last snapshot, and counts remembered now, by kind: node, event, pair."""
         for kind, count in evicted.items():
             self._evicted.labels(self._graph, kind).inc(count)
         for kind, count in left.items():

@@ -1,4 +1,4 @@
-"""The own parameters of models and strategies: keyword arguments, whose defaults tell their kinds."""
+"""The own parameters of models and strategies: keyword arguments, each of the kind of its default."""
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
@@ -16,16 +16,17 @@ _KINDS: tuple[tuple[type, tuple[type, ...], str], ...] = (
 
 
 def parameters_of(kind: Callable[..., Any]) -> dict[str, Any]:
-    """Names and defaults of a model's or strategy's own parameters."""
-    return {
-        name: parameter.default
-        for name, parameter in signature(kind).parameters.items()
-        if parameter.kind is Parameter.KEYWORD_ONLY
-    }
+    """Names and defaults of a model's or strategy's own parameters, and of those that it passes on to its base."""
+    parameters = signature(kind).parameters
+    found = {name: each.default for name, each in parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
+    if isinstance(kind, type) and any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
+        maker = next(place for place, base in enumerate(kind.__mro__) if "__init__" in vars(base))
+        return parameters_of(kind.__mro__[maker + 1]) | found
+    return found
 
 
 def check_parameters(kind: Callable[..., Any], given: Mapping[str, Any], where: str) -> None:
-    """Refuse parameters that don't exist, or are not of the kind of their default.
+    """Refuse parameters that do not exist, or are not of the kind of their default.
 
     Args:
         kind: Builds the model or strategy.
@@ -39,12 +40,12 @@ def check_parameters(kind: Callable[..., Any], given: Mapping[str, Any], where: 
     for name, value in given.items():
         if name not in known:
             expected = f"expected one of {', '.join(known)}" if known else "it has none"
-            raise Failure(f"{where}: unknown parameter {name!r}; {expected}{did_you_mean(name, known)}")
+            raise Failure(f"{where}: unknown parameter {name!r}, {expected}{did_you_mean(name, known)}")
         for kind_of_default, fitting, words in _KINDS:
             if not isinstance(known[name], kind_of_default):
                 continue
             if known[name] == "auto" and isinstance(value, int) and not isinstance(value, bool):
-                break  # what is chosen by itself may be a number; its owner says whether
+                break  # an automatic choice may be a number; its owner decides which
             if not isinstance(value, fitting) or (isinstance(value, bool) and kind_of_default is not bool):
                 raise Failure(f"{where}: {name} must be {words}, found {value!r}")
             break

@@ -179,7 +179,7 @@ class Ranks:
         return self.exchange(copies, [len(rows)] * self.size, sizes, purpose)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its sum over ranks, in one all-reduce.
+        """Replace every gradient by its sum over ranks, in one all-reduce, beside which ranks tell who has which.
 
         A gradient that some ranks miss counts as zero there; one that all miss stays missing, as on one rank. The sums
         are views of one buffer, which the next call for the same parameters writes anew.
@@ -189,9 +189,10 @@ class Ranks:
         wanted = [parameter for parameter in parameters if parameter.requires_grad]
         if self._gradients is None or not self._gradients.serves(wanted):
             self._gradients = GradientBuffer(wanted)
-        there = self.any(*(parameter.grad is not None for parameter in wanted))
+        flags = torch.tensor([parameter.grad is not None for parameter in wanted], dtype=torch.int64)
+        there = self._all_reduce(flags, "max", CONTROL)
         self.sum_rows(self._gradients.take(), "gradients")
-        self._gradients.give(there)
+        self._gradients.give(there.wait().tolist())
 
     @torch.no_grad()
     def sum_in_order(

@@ -1,4 +1,4 @@
-"""One rank of ``freshet-trainer run``: its group, endpoint, signals and result around the training loop."""
+"""One rank of ``freshet-trainer run``: group, endpoint, signals and result around the training loop."""
 
 import math
 import os
@@ -28,30 +28,14 @@ from trainer.shutdown import Shutdown, rank_dies_with_launcher
 log = structlog.get_logger()
 
 SCORES = (
-    "ap",
-    "auc",
-    "mrr",
-    "hits_at_10",
-    "inductive_ap",
-    "random_ap",
-    "edgebank_ap",
-    "edgebank_window_ap",
+    "ap", "auc", "mrr", "hits_at_10", "inductive_ap", "random_ap", "edgebank_ap", "edgebank_window_ap",
     "recency_ap",
-)
-
-
+)  # fmt: skip
 OF_TASKS = (
-    "auroc",
-    "random_auroc",
-    "activity_auroc",
-    "mse",
-    "random_mse",
-    "zero_mse",
-    "mean_mse",
-    "persistence_mse",
+    "auroc", "random_auroc", "activity_auroc", "mse", "random_mse", "zero_mse", "mean_mse", "persistence_mse",
     "age_persistence_mse",
-)
-"""Absent where the task has none."""
+)  # fmt: skip
+"""Figures of tasks about nodes; absent under other tasks."""
 
 
 def train(
@@ -61,13 +45,13 @@ def train(
 
     Args:
         config: The configuration.
-        until_idle_s: Seconds; None: for ever.
+        until_idle_s: Seconds; None: no limit.
         began: When the command began, seconds since the epoch.
         as_of: The last snapshot or time to learn; it must be sealed.
 
     Returns:
-        On rank 0: the keys of docs/cli.md over all snapshots since the command began, restarts of ranks included.
-        Elsewhere None.
+        On rank 0 the keys of docs/cli.md over all snapshots since the command began, including those before restarts of
+        ranks. Elsewhere None.
     """
     take_over("torch", "torch.distributed")
     shutdown = Shutdown()
@@ -107,7 +91,7 @@ def train(
             if follower.end_after is not None and trainer.sequence > follower.end_after:
                 raise Failure(
                     f"the newest checkpoint in {config.checkpoint} is of snapshot number {trainer.sequence}, after number "
-                    f"{follower.end_after} of --as-of: choose another folder in the key checkpoint"
+                    f"{follower.end_after} of --as-of. Choose another folder in the key checkpoint"
                 )
             follow(trainer, follower)
         elif not shutdown.wanted:
@@ -145,7 +129,7 @@ def result(config: TrainerConfig, *, since: float) -> dict[str, Any]:
 
 
 def _hold(held: ExitStack, checkpoints: Checkpoints, ranks: Ranks) -> None:
-    """Keep other trainers out of the folder of checkpoints; a collective: all ranks fail, or none."""
+    """Lock the folder of checkpoints against other trainers; a collective: all ranks fail, or none."""
     refused = ""
     if ranks.rank == 0:
         try:
@@ -159,15 +143,14 @@ def _hold(held: ExitStack, checkpoints: Checkpoints, ranks: Ranks) -> None:
 
 def _number(lane: LaneReader, as_of: AsOf, ranks: Ranks) -> int:
     """Sequence of the last snapshot of a moment, as rank 0 sees the log."""
-    number = lane.log.as_of(tau=as_of.tau, t_us=as_of.t_us)
-    agreed = ranks.from_first(-1 if number is None else number)
+    agreed = ranks.from_first(lane.log.count(as_of) - 1)
     if agreed < 0:
-        raise Failure("the store has no snapshot as old as --as-of: freshet-stream inspect shows its first")
+        raise Failure("the store has no snapshot as old as --as-of. freshet-stream inspect shows its first")
     return agreed
 
 
 class _Progress:
-    """What keeps this rank from training, for /readyz and the metric."""
+    """The present obstacle to training, for /readyz and the metric."""
 
     def __init__(self, metrics: TrainerMetrics) -> None:
         self._metrics = metrics

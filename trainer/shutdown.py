@@ -1,4 +1,4 @@
-"""How a trainer learns that it should end."""
+"""Requests to end: signals, and the end of the parent process."""
 
 import os
 import signal
@@ -10,11 +10,11 @@ from trainer.launch import launched
 _WATCH_S = 1.0
 
 WITH_PARENT = "FRESHET_WITH_PARENT"
-"""Environment: a command that has it ends with the process that started it."""
+"""Environment: if set, a command ends with the process that started it."""
 
 
 class Shutdown:
-    """A wish to end: SIGTERM or Ctrl-C ask for it, the loop honours it between snapshots."""
+    """A request to end, made by SIGTERM or Ctrl-C and honoured by the loop between snapshots."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -29,17 +29,16 @@ class Shutdown:
 
 
 def rank_dies_with_launcher() -> None:
-    """In a rank: end at once when the process that started it is gone; elsewhere nothing.
+    """In a rank: end at once when its launcher is gone. Elsewhere: do nothing.
 
-    A launcher that was killed cannot stop its ranks; left alone they would go on writing checkpoints beside the
-    ranks of the next start.
+    A killed launcher cannot stop its ranks. They would continue to write checkpoints beside the ranks of the next start.
     """
     if launched() or WITH_PARENT in os.environ:
         end_with_parent()
 
 
 def end_with_parent() -> None:
-    """End at once when the process that started this one is gone."""
+    """End at once when the parent process is gone."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Checks that a configuration can work, before anything is read: names, parameters, and parts that go together."""
+"""Checks of a configuration before anything is read: names, parameters, and parts that go together."""
 
 import torch
 
@@ -12,11 +12,7 @@ from trainer.tasks.node_regression import NodeRegression
 
 
 def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
-    """Check model, task, strategy, their parameters, and the keys that not all of them take.
-
-    Args:
-        config: The configuration.
-        ranks: How many there will be.
+    """Check model, task and strategy for so many ranks, their parameters, and the keys that not all of them take.
 
     Raises:
         Failure: One is unknown or wrong, or they do not go together.
@@ -28,7 +24,7 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
     require_together(config.strategy, model, task, config.optimisation, None, ranks)
     if config.target is not None and config.task != NodeRegression.name:
         raise Failure(
-            f"key target is of task {NodeRegression.name}, but the task is {config.task}. Leave it out"
+            f"key target belongs to task {NodeRegression.name}, but the task is {config.task}. Leave it out"
         )
     if config.optimisation.batch_size == "auto" and not issubclass(STRATEGIES.find(config.strategy), Resizes):
         raise Failure(
@@ -48,25 +44,19 @@ def require_workable(config: TrainerConfig, ranks: int = 1) -> None:
 
 
 def _require_timeline(config: TrainerConfig) -> None:
-    given = (
-        "horizon" if config.horizon is not None else "smoothing" if config.smoothing.kind != "none" else None
-    )
-    strategies = STRATEGIES.all()
-    if given is None or getattr(strategies[config.strategy], "reads_timeline", False):
+    smooths = config.smoothing.kind != "none"
+    given = "horizon" if config.horizon is not None else "smoothing" if smooths else None
+    able = [name for name, found in STRATEGIES.all().items() if getattr(found, "reads_timeline", False)]
+    if given is None or config.strategy in able:
         return
-    others = sorted(name for name, found in strategies.items() if getattr(found, "reads_timeline", False))
     raise Failure(
-        f"key {given} is of strategies that pass over whole snapshots, and {config.strategy} does not. Choose strategy "
-        f"{' or '.join(others)}, or leave the key out"
+        f"key {given} belongs to strategies that pass over whole snapshots, and {config.strategy} does not. Choose strategy "
+        f"{' or '.join(sorted(able))}, or leave the key out"
     )
 
 
 def require_evaluable(config: TrainerConfig, ranks: int) -> None:
-    """Check what ``require_workable`` does, and the partitioner that ``lane`` names to ``evaluate``.
-
-    Args:
-        config: The configuration.
-        ranks: How many there will be.
+    """As ``require_workable``, and check the partitioner that ``lane`` names to ``evaluate``.
 
     Raises:
         Failure: As ``require_workable``.

@@ -1,4 +1,4 @@
-"""Columns that grow at their end: a row more costs constant time, amortised, and not a copy of the rest."""
+"""Arrays that grow at their end: a new row costs constant time, amortised, without a copy of the rest."""
 
 from typing import Any
 from weakref import WeakValueDictionary
@@ -10,11 +10,11 @@ _LEAST_ROWS = 64
 
 
 class Growing:
-    """Rows of one fill value that get more.
+    """A growing number of rows, with one fill value.
 
     Args:
         fill: Value of new rows.
-        dtype: Of the values.
+        dtype: Type of the values.
         width: Shape of a row; () for one value.
     """
 
@@ -28,16 +28,16 @@ class Growing:
 
     @property
     def values(self) -> NDArray[Any]:
-        """All rows: a view, of these rows for ever but of their values only until the next ``grow``."""
+        """All rows: a view, always of these rows, but of their values only until the next ``grow``."""
         return self._room[: self._rows]
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, room for more rows included."""
+        """Bytes held, including spare rows."""
         return self._room.nbytes
 
     def grow(self, rows: int) -> NDArray[Any]:
-        """Have at least ``rows`` rows; the values, as a view."""
+        """Extend to at least ``rows`` rows; returns the values, as a view."""
         if rows > len(self._room):
             room = max(rows, len(self._room) + len(self._room) // 2, _LEAST_ROWS)
             values = np.empty((room, *self._room.shape[1:]), self._room.dtype)
@@ -48,24 +48,24 @@ class Growing:
         return self.values
 
     def replace(self, values: NDArray[Any]) -> None:
-        """Hold these rows instead."""
+        """Replace all rows."""
         self._room = np.array(values, self._room.dtype).reshape(len(values), *self._room.shape[1:])
         self._rows = len(values)
 
 
 _ROOMS: WeakValueDictionary[int, NDArray[Any]] = WeakValueDictionary()
-"""What ``grown`` made, by ``id``: an array may be a view of anything, and only into these may it grow."""
+"""Arrays made by ``grown``, by ``id``. An array may be a view of any other, but may grow only into these."""
 
 
 def grown(array: NDArray[Any], rows: int, fill: int = 0) -> NDArray[Any]:
     """The array with at least this many rows; the new ones hold ``fill``.
 
-    What comes back is a view into room for twice as many rows, so that growing costs the new rows only. Room that is
-    not yet used are pages that the system has not yet given.
+    The result is a view into an array of twice as many rows, so that growing costs the new rows only. Unused rows take no
+    memory: the system has not mapped their pages yet.
 
     Args:
-        array: Of any shape (n, …), as ``grown`` gave it, or one of its own.
-        rows: Wanted.
+        array: Of any shape (n, …), from ``grown`` or the caller's own.
+        rows: Number of rows wanted.
         fill: Value of the new rows.
     """
     have = len(array)

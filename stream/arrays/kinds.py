@@ -15,4 +15,4 @@ Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 Words = NDArray[np.uint64]
-"""Sets of parts or of lanes, a bit each."""
+"""Sets of parts or of lanes, one bit each."""

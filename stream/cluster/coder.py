@@ -1,4 +1,4 @@
-"""How micro-batches cross from one process to another: a version, what is small as JSON, batches as Arrow streams.
+"""Micro-batches between processes: a version, small fields as JSON, batches as Arrow streams.
 
 Bytes: version u8 · length of the JSON u32 · JSON · length of the events u64 · events (an Arrow IPC stream) · rejects
 (the same). All numbers little-endian.
@@ -22,10 +22,10 @@ _PLAIN = (
 
 
 class MicroBatchCoder(beam.coders.Coder):  # type: ignore[misc]  # Beam has no types
-    """Bytes of a MicroBatch; workers of one job must be of one release."""
+    """Bytes of a MicroBatch; all workers of a job must be of one release."""
 
     def encode(self, value: MicroBatch) -> bytes:
-        """To bytes."""
+        """See ``Coder.encode``."""
         small = {name: getattr(value, name) for name in _PLAIN} | {"quiet": value.quiet}
         head = json.dumps(small).encode()
         events = _stream(value.events)
@@ -34,7 +34,7 @@ class MicroBatchCoder(beam.coders.Coder):  # type: ignore[misc]  # Beam has no t
         )
 
     def decode(self, encoded: bytes) -> MicroBatch:
-        """From bytes; the columns lie in them.
+        """See ``Coder.decode``; the columns lie in the bytes.
 
         Raises:
             ValueError: Written by another release.
@@ -59,11 +59,11 @@ class MicroBatchCoder(beam.coders.Coder):  # type: ignore[misc]  # Beam has no t
         )
 
     def is_deterministic(self) -> bool:
-        """Never a key."""
+        """See ``Coder.is_deterministic``."""
         return False
 
     def to_type_hint(self) -> type[MicroBatch]:
-        """What it codes."""
+        """See ``Coder.to_type_hint``."""
         return MicroBatch
 
 

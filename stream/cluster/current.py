@@ -1,7 +1,7 @@
-"""Which submission may read for a store: a small file beside the log, looked at by every source of every job.
+"""Which submission may read for a store: a small file beside the log, checked by every source of every job.
 
-A runner's own cancelling may leave sources running, and a job whose submitter died has nobody to cancel it. So
-sources end by themselves as soon as the store no longer names their submission.
+Cancelling by a runner may leave sources running, and a job whose submitter died is never cancelled. So sources end by
+themselves as soon as the store no longer names their submission.
 """
 
 from stream.store.places.place import Place, place_of
@@ -11,12 +11,12 @@ NAME = "current"
 
 
 def announce(store: str | Place, submission: str) -> None:
-    """From now on this submission reads for the store, and every other one ends."""
+    """Let this submission read for the store; every other one ends."""
     (place_of(store) / FOLDER / NAME).put(f"{submission}\n".encode("ascii"))
 
 
 def withdraw(store: str | Place, submission: str) -> None:
-    """This submission's sources end; nothing happens where another one has been announced since."""
+    """End this submission's sources, unless another one has been announced since."""
     if is_current(store, submission):
         (place_of(store) / FOLDER / NAME).unlink(missing_ok=True)
 

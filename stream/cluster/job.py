@@ -12,8 +12,8 @@ from stream.cluster.current import announce, withdraw
 from stream.cluster.log_host import open_log
 from stream.cluster.plan import Plan
 from stream.cluster.submission import Submission
-from stream.cluster.totals import LogTotals
-from stream.held import hold, release
+from stream.cluster.totals import JobTotals
+from stream.held import holding
 from stream.job.backfill import require_takeover
 from stream.job.loop import StreamJob
 from stream.job.ran import Ran
@@ -25,7 +25,7 @@ from stream.sink.snapshot_sink import SnapshotSink
 from stream.store.lane.writer import LaneWriter
 
 LOOK_S = 0.3
-"""How often the log is looked at."""
+"""How often the log is checked."""
 
 ASK_S = 1.0
 """How often the brokers are asked for the topics' ends."""
@@ -37,10 +37,10 @@ _log = structlog.get_logger()
 
 
 class ClusterJob:
-    """One graph's stream on Flink: reads its topics into its log, and its lanes after it, in other processes.
+    """One graph's stream on Flink: other processes read its topics into its log, and update its lanes.
 
-    The log is where everything meets: workers continue from its last commit, whatever died, and this process sees
-    there how far they are. The end (sealing what is open, bringing the lanes up to date) is the local job's.
+    Everything meets in the log: workers resume from its last commit, whatever died, and this process follows their
+    progress there. The end (sealing what is open, bringing the lanes up to date) is the local job's.
 
     Args:
         config: What to run; ``runner.name`` is flink.
@@ -50,7 +50,7 @@ class ClusterJob:
     def __init__(self, config: StreamConfig, *, until_idle_s: float | None = None) -> None:
         self._config, self._until_idle_s = config, until_idle_s
         self._stopping = self._idle = self._counting = False
-        self.totals = LogTotals(config.store)
+        self.totals = JobTotals(config.store)
         self._starts_by_key: dict[tuple[str, int], Start] = {}
         self._unread = 0
         self._watch: TopicWatch | None = None
@@ -66,7 +66,7 @@ class ClusterJob:
         return self._unread
 
     def lane_lags(self) -> dict[str, int]:
-        """Nothing: lanes tell their lag where they are."""
+        """Empty: workers report the lags of their lanes."""
         return {}
 
     def interrupt(self) -> None:
@@ -96,9 +96,11 @@ class ClusterJob:
         return Ran(counts.snapshots, counts.events, counts.refused, counts.late, seconds, self._idle)
 
     def _submit(self, whole: ExitStack) -> None:
-        """One submission, from the log's last commit until it is told to end or topics have new partitions."""
+        """One submission, from the log's last commit until it must end or topics have new partitions."""
         plan = Plan.of(self._config, [])
-        announce(self._config.store, plan.id)  # ends what another submission still reads, which frees the log
+        announce(
+            self._config.store, plan.id
+        )  # ends the sources of another submission, which releases the log
         try:
             with ExitStack() as stack:
                 reader, known_ids = self._opened(stack)
@@ -109,17 +111,18 @@ class ClusterJob:
                 watch.reading(self._starts_by_key)
                 if watch.lost is not None:
                     return
-                plan = replace(plan, starts=tuple(self._starts), topic_ids=tuple(watch.ids.items()))
-                hold(plan.id, self._config)
-                stack.callback(release, plan.id)
+                plan = replace(
+                    plan, starts=tuple(self._starts_by_key.values()), topic_ids=tuple(watch.ids.items())
+                )
+                stack.enter_context(holding(plan.id, self._config))
                 self._follow(Submission(self._config.runner, plan), plan, reader, watch)
         finally:
             withdraw(self._config.store, plan.id)
 
     def _opened(self, stack: ExitStack) -> tuple[PartitionReader, Mapping[str, str]]:
-        """Check that log and lanes can be written, and find where reading begins; and the topics' ids, as the log has them.
+        """Check that log and lanes can be written; returns where reading begins, and the topics' ids in the log.
 
-        Mistakes are told here and not by a worker.
+        Errors are raised here, not in a worker.
         """
         config = self._config
         with open_log(config, stop=lambda: self._stopping) as writer:
@@ -130,7 +133,7 @@ class ClusterJob:
             known, topic_ids = SnapshotSink(writer, config).next_offset, writer.topic_ids
             reader = PartitionReader(config.kafka, known, lambda topic, offsets: None)
             stack.callback(reader.close)
-            # Where the log goes on, not where retention lets reading begin: workers count what is skipped.
+            # The log's next offset, not the first retained one: workers count skipped offsets.
             self._starts_by_key = {}
             for start in reader.starts:
                 key = (start.topic, start.partition)
@@ -139,10 +142,6 @@ class ClusterJob:
         for lane in config.lanes:
             LaneWriter(config.store, lane).close()
         return reader, topic_ids
-
-    @property
-    def _starts(self) -> list[Start]:
-        return list(self._starts_by_key.values())
 
     def _follow(self, submission: Submission, plan: Plan, reader: PartitionReader, watch: TopicWatch) -> None:
         """Watch log and topics until the submission has ended."""
@@ -170,13 +169,15 @@ class ClusterJob:
             _log.warning("the pipeline didn't end by itself and was cancelled", waited_s=DRAIN_S)
         if not told:
             if submission.error is None:
-                raise Failure("the pipeline ended by itself: another submission reads for this store now")
+                raise Failure(
+                    "the pipeline ended by itself, because another submission reads for this store now"
+                )
             raise Failure(
                 f"Flink gave the job up: {submission.error}. The log is whole. Start again to resume"
             )
 
     def _ask(self, reader: PartitionReader) -> int | None:
-        """Offsets between the log and the topics' ends; None where the brokers don't answer."""
+        """Offsets between the log and the topics' ends; None if the brokers don't answer."""
         if not reader.ask():
             return None
         written, unread = reader.lag(), 0
@@ -187,7 +188,7 @@ class ClusterJob:
         return unread
 
     def _seal(self) -> None:
-        """What ``run --until-idle`` promises at its end, by the job of this process: nothing is left to read."""
+        """The end of ``run --until-idle``, by a local job: nothing is left to read."""
         with open_log(self._config):
-            pass  # the workers have given it back
+            pass  # wait until the workers have released it
         StreamJob(self._config, StreamMetrics(self._config), until_idle_s=0.0).run()

@@ -1,4 +1,4 @@
-"""The log in a worker process: opened for the first batch, given back when no stage of the job uses it here any more."""
+"""The log in a worker process: opened for the first batch, closed when no stage of the job uses it here any more."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from stream.store.errors import LaneBusyError, OffsetGapError
 from stream.store.log.writer import LogWriter
 
 LOCK_WAIT_S = 60.0
-"""How long to wait for a log that is being written: by a worker of the attempt before, whose end takes its time."""
+"""How long to wait for a log that is being written by a worker of the previous attempt, which may take time to end."""
 
 LOCK_LOOK_S = 0.3
 
@@ -31,7 +31,7 @@ def open_log(
     """Open a graph's log for writing, waiting for its writer to end.
 
     Raises:
-        LaneBusyError: It is still being written after ``wait_s``, or when ``stop`` says True.
+        LaneBusyError: It is still being written after ``wait_s``, or when ``stop`` returns True.
         StoreError, OSError: As ``LogWriter.open``.
     """
     deadline_s = time.monotonic() + wait_s
@@ -45,14 +45,14 @@ def open_log(
 
 
 class LogHost:
-    """Takes the micro-batches of all topic partitions of a job in, and commits them.
+    """Takes in the micro-batches of all topic partitions of a job, and commits them.
 
     A batch may be offered again, by the same attempt of a job or the next: the log takes each offset once. A batch
-    that leaves offsets out is refused: what lay between was lost with a worker, and only reading it again helps.
+    that skips offsets is refused: those between were lost with a worker, and must be read again.
     """
 
     def __init__(self, plan: Plan, config: StreamConfig, metrics: StreamMetrics) -> None:
-        """Open the log and continue from its last commit.
+        """Open the log and resume from its last commit.
 
         Raises:
             StoreError: The log is busy, damaged or made for something else.
@@ -78,12 +78,12 @@ class LogHost:
 
     @property
     def waits_for(self) -> str | None:
-        """Why nothing is taken in; None while it is."""
+        """Why nothing is taken in; None while batches are taken."""
         return self._room.reason
 
     @property
     def sealed(self) -> list[int]:
-        """The last snapshot sealed, as a list of its τ; empty where there is none."""
+        """τ of the last sealed snapshot, as a list; empty if there is none."""
         return [self._writer.snapshots[-1].tau] if self._writer.snapshots else []
 
     def write(self, batch: MicroBatch) -> list[int]:
@@ -105,17 +105,12 @@ class LogHost:
         if batch.skipped:
             self._metrics.skipped(batch.topic, batch.skipped)
         self._lag[key] = max(0, batch.high_watermark - batch.end_offset)
-        record = self._log.take_in(batch, self._lag.values())
+        record = self._log.take_in(batch, self._lag)
         self.last_batch_s = time.monotonic()
-        self._metrics.lag(self._lag)
         return [sealed.tau for sealed in record.sealed] if record is not None else []
 
     def close(self, *, flush: bool = True) -> None:
-        """Commit what is pending and give the log back.
-
-        Args:
-            flush: False after a failure, of which nobody knows what it left in memory.
-        """
+        """Commit what is pending, unless ``flush`` is False after a failure, and release the log."""
         with self._open:
             if flush:
                 self._log.committed(self._log.sink.flush())

@@ -18,19 +18,15 @@ Key = tuple[str, int]
 
 
 class OnePartition:
-    """Reads one topic partition from where the log goes on.
+    """Reads one topic partition from the end of the log.
 
     Attributes:
         next: First offset that was not taken.
-        claimed: Where the turn before ended, for the runner; more than ``next`` where something is read again.
+        claimed: End of the previous turn, for the runner; more than ``next`` while something is read again.
     """
 
     def __init__(self, config: StreamConfig, start: Start) -> None:
-        """Connect and seek.
-
-        Args:
-            config: Brokers and limits, and the store whose log says where to go on.
-            start: The topic partition, and where to begin where the log doesn't know it.
+        """Connect and seek to the log's end, or to ``start`` if the log doesn't know the topic partition.
 
         Raises:
             OffsetGapError, Failure: As ``PartitionReader``.
@@ -48,7 +44,7 @@ class OnePartition:
         )
 
     def take(self) -> RawBatch:
-        """The next messages, which go on exactly where the last ones ended."""
+        """The next messages, which begin exactly where the last ones ended."""
         (begun,) = self._reader.starts
         if self._skipped and self.next < begun.offset:
             batch = _nothing(replace(begun, offset=self.next), end_offset=begun.offset)
@@ -67,7 +63,7 @@ class OnePartition:
 
 
 class PartitionReaders:
-    """Lends each reader to one turn at a time; a reader that isn't where the turn has to begin is made anew."""
+    """Lends each reader to one turn at a time; a reader that isn't at the begin of the turn is replaced."""
 
     def __init__(self, config: StreamConfig) -> None:
         self._config = config
@@ -81,9 +77,8 @@ class PartitionReaders:
 
         Args:
             start: The topic partition, and where the job began to read it.
-            offset: Where the turn before ended. A reader that is there goes on; else a new one begins where the
-                log's last commit ends, which may be before: what was on its way into a log that was then
-                opened anew is offered again, and the log drops what it has.
+            offset: End of the previous turn. A reader that is there is used again. Otherwise a new one begins at the log's
+                last commit, which may be earlier: the log drops offsets that it has.
         """
         key = (start.topic, start.partition)
         with self._lock:
@@ -105,7 +100,7 @@ class PartitionReaders:
             replaced.close()
 
     def close(self) -> None:
-        """Leave the brokers; readers that are lent do so when they come back."""
+        """Leave the brokers; readers that are lent are closed on their return."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, {}
@@ -125,7 +120,7 @@ def committed(store: str, key: Key) -> int | None:
 
 
 def last_commit(store: str) -> CommitRecord | None:
-    """The last commit of a log; None: there is none.
+    """The last commit of a log; None if there is none.
 
     Raises:
         StoreError: The log is damaged.
@@ -142,7 +137,7 @@ def _opened(store: str) -> LogReader | None:
 
 
 def _nothing(start: Start, *, end_offset: int) -> RawBatch:
-    """Offsets of which nothing is left."""
+    """A batch of deleted offsets."""
     return RawBatch(
         topic=start.topic,
         partition=start.partition,

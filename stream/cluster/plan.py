@@ -1,4 +1,4 @@
-"""What a worker needs to open its stages: the configuration without its secrets, and where reading begins."""
+"""The plan of a job for its workers: the configuration without its secrets, and where reading begins."""
 
 import json
 import socket
@@ -10,24 +10,24 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import to_jsonable_python
 
 from schemas.config import StreamConfig
-from stream.held import find_held
+from stream.held import held
 from stream.kafka.reader import Start
 from stream.service.failure import Failure
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job as its workers get it: picklable, and fit to be shown.
+    """A submitted job, picklable and fit to be shown.
 
-    Pipelines are logged and listed by runners, so no secret is in it. A worker's own environment variables
-    (``FRESHET_STREAM_…``) are put over it, as over a file: passwords come from there, and whatever differs on its
-    host. Workers in the job's own process find the whole configuration there.
+    Runners log and list pipelines, so a plan has no secrets. A worker's environment variables (``FRESHET_STREAM_…``)
+    override it, as they override a file: they have passwords, and settings of the worker's host. Workers in the job's
+    own process find the whole configuration there.
 
     Attributes:
         id: Of this submission; another one of the same configuration has another.
-        settings: The configuration as JSON, secrets left out.
-        starts: The topic partitions, and where each was when the job was submitted.
-        topic_ids: Kafka's ids of the topics as the log has read them, for its commits to keep.
+        settings: The configuration as JSON, without secrets.
+        starts: The topic partitions, and their offsets when the job was submitted.
+        topic_ids: Kafka's ids of the topics in the log, for its commits.
     """
 
     id: str
@@ -47,21 +47,21 @@ class Plan:
         return str(json.loads(self.settings)["graph"])
 
     def config(self) -> StreamConfig:
-        """The configuration that holds in this process.
+        """The configuration that applies in this process.
 
         Raises:
-            Failure: It isn't whole: secrets are missing in this process's environment, or variables there don't fit.
+            Failure: It isn't complete: this process's environment lacks secrets, or has variables that don't fit.
         """
-        held = find_held(self.id, StreamConfig)
-        if held is not None:
-            return held
+        here = held(self.id, StreamConfig)
+        if here is not None:
+            return here
         try:
             return StreamConfig(**json.loads(self.settings))
         except ValidationError as error:
-            told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise Failure(
-                f"a worker on {socket.gethostname()} has no whole configuration ({told}). Secrets don't travel with the "
-                "job. Give them to the worker's environment, as FRESHET_STREAM_KAFKA__SASL_PASSWORD"
+                f"a worker on {socket.gethostname()} has no complete configuration ({problems}). Secrets don't travel with the "
+                "job. Give them to the worker's environment, such as FRESHET_STREAM_KAFKA__SASL_PASSWORD"
             ) from None
 
 

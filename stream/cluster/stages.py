@@ -1,9 +1,9 @@
-"""The pipeline's stages on a cluster: read and decode where a topic partition is, one writer a log, one process a lane.
+"""The pipeline on a cluster: read and decode by topic partition, one writer per log, one process per lane.
 
-A stage finds what it works with in the process that runs it (``worker.py``), opened from the plan that it carries.
-Runners send what has one key to one place, in order: that is what makes the log's writer the only one. The stages
-behind keys have a state that nobody reads: runners place stateful stages by key as elements come, whereas a
-GroupByKey waits for windows and a Reshuffle spreads what belongs together.
+A stage finds its objects in the process that runs it (``worker.py``), opened from the plan that it carries. Runners
+send elements of one key to one place, in order, so the log has one writer. Stages behind keys declare a state that is
+never read, because runners place stateful stages by key as elements come. A GroupByKey would wait for windows, and a
+Reshuffle would spread what belongs together.
 """
 
 import time
@@ -24,14 +24,14 @@ from stream.microbatch import MicroBatch, RawBatch
 from stream.stages import AppendFn, DecodeFn, StageFn, WakeFn
 
 TURN_S = 0.5
-"""How long a topic partition is read before others that share its place have their turn."""
+"""How long a topic partition is read before others in the same place have their turn."""
 
 _PLACED_BY_KEY = beam.DoFn.StateParam(ReadModifyWriteStateSpec("unused", VarIntCoder()))
 
 
 @dataclass(frozen=True, slots=True)
 class InWorker:
-    """The stages are the worker of the process, opened from the plan."""
+    """The stages are the process's worker, opened from the plan."""
 
     plan: Plan
 
@@ -45,7 +45,7 @@ class InWorker:
 
 
 class ReadPartition(StageFn):
-    """Reads the topic partition that an element names until its job is no longer the one that reads for the store."""
+    """Reads the topic partition of an element until its job may no longer read for the store."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: Start, tracker: Any = FROM_START) -> Iterator[RawBatch]:
@@ -57,9 +57,7 @@ class ReadPartition(StageFn):
         with worker.readers.lent(element, claimed) as reader:
             while worker.current:
                 batch = reader.take()
-                reader.claimed = claimed = max(
-                    claimed, batch.end_offset
-                )  # what is read again is claimed already
+                reader.claimed = claimed = max(claimed, batch.end_offset)  # may be claimed and read again
                 if not tracker.try_claim(claimed):
                     return
                 yield batch
@@ -70,7 +68,7 @@ class ReadPartition(StageFn):
 
 
 class KeyedAppendFn(AppendFn):
-    """``AppendFn`` where the key says."""
+    """``AppendFn`` placed by key."""
 
     def process(  # type: ignore[override]  # the state is for the runner
         self, element: tuple[str, MicroBatch], unused: Any = _PLACED_BY_KEY
@@ -80,7 +78,7 @@ class KeyedAppendFn(AppendFn):
 
 
 class KeyedWakeFn(WakeFn):
-    """``WakeFn`` where the key says."""
+    """``WakeFn`` placed by key."""
 
     def process(self, element: tuple[str, int], unused: Any = _PLACED_BY_KEY) -> Iterator[None]:
         """Wake the lane."""
@@ -88,7 +86,7 @@ class KeyedWakeFn(WakeFn):
 
 
 def build(pipeline: beam.Pipeline, plan: Plan) -> None:
-    """The pipeline of ``stream.pipeline``, with its stages in processes of their own."""
+    """Build the pipeline of ``stream.pipeline`` with its stages in worker processes."""
     config = plan.config()
     lanes, where = tuple(lane.name for lane in config.lanes), InWorker(plan)
     read = (

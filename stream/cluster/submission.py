@@ -1,4 +1,4 @@
-"""One pipeline handed to a Beam job server: its state, its end, and the sentence of what went wrong."""
+"""One pipeline submitted to a Beam job server: its state, its end, and a sentence about its failure."""
 
 import re
 import threading
@@ -13,7 +13,7 @@ from stream.cluster.stages import build
 from stream.service.failure import Failure
 
 SUBMIT_TIMEOUT_S = 20
-"""How long a job server has to answer before the command fails."""
+"""How long a job server has to answer."""
 
 _RAISED = re.compile(r"^[\w.]+(?:Error|Failure|Exception): (.+)$", re.MULTILINE)
 _JAVA = re.compile(r"^.*\b(?:java|org)\.[\w.$]+(?:Error|Exception): ")
@@ -21,10 +21,6 @@ _JAVA = re.compile(r"^.*\b(?:java|org)\.[\w.$]+(?:Error|Exception): ")
 
 class Submission:
     """A pipeline that runs on Flink from construction on.
-
-    Args:
-        runner: Job server, environment and parallelism.
-        plan: What the stages need.
 
     Raises:
         Failure: No job server answers, or it refuses the pipeline.
@@ -36,7 +32,7 @@ class Submission:
         build(pipeline, plan)
         try:
             self._result = pipeline.run()
-        except Exception as error:  # gRPC's, and whatever the server answers
+        except Exception as error:  # gRPC's, and any answer of the server
             told = sentence(str(error)) if str(error) else f"no answer in {SUBMIT_TIMEOUT_S} s"
             raise Failure(
                 f"the job can't be submitted to runner.job_server {runner.job_server}: {told}. "
@@ -47,7 +43,7 @@ class Submission:
 
     @property
     def ended(self) -> bool:
-        """Whether the pipeline has come to its end, good or bad: ``error`` tells."""
+        """Whether the pipeline has ended, well or with ``error``."""
         return not self._thread.is_alive()
 
     def wait(self, timeout_s: float) -> bool:
@@ -56,7 +52,7 @@ class Submission:
         return self.ended
 
     def cancel(self) -> None:
-        """Have the job server cancel what doesn't end by itself."""
+        """Cancel the pipeline if it doesn't end by itself."""
         try:
             self._result.cancel()
         except Exception as error:  # noqa: BLE001  a server that is gone has nothing to cancel
@@ -65,14 +61,14 @@ class Submission:
     def _follow(self) -> None:
         try:
             self._result.wait_until_finish()
-        except Exception as error:  # noqa: BLE001  told to who asks
+        except Exception as error:  # noqa: BLE001  kept as ``error``
             self.error = sentence(str(error))
 
 
 def options(runner: Runner, plan: Plan) -> list[str]:
     """Beam's options of a submission.
 
-    Of checkpoints there is nothing, so that they stay off: a restarted job goes on from the log's commits.
+    None is about checkpoints, so they stay off: a restarted job resumes from the log's commits.
     """
     kind, _, address = runner.environment.partition(":")
     return [
@@ -90,7 +86,7 @@ def options(runner: Runner, plan: Plan) -> list[str]:
 
 
 def sentence(text: str) -> str:
-    """What a runner's error is about: the last exception of a traceback in it, else its first line."""
+    """The cause of a runner's error: the last exception of a traceback in it, else its first line."""
     raised = _RAISED.findall(text)
     told = _JAVA.sub("", " ".join((raised[-1] if raised else text).split()))
     return told[:500] or "the runner gave no reason"

@@ -1,10 +1,10 @@
-"""What one process has of a job on a cluster: opened when a stage first needs it, closed when the last one is torn down."""
+"""A process's part of a job on a cluster: opened when a stage first needs it, closed with the last stage."""
 
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from typing import Self
 
 import structlog
 
@@ -13,7 +13,7 @@ from stream.cluster.log_host import LogHost
 from stream.cluster.partition_readers import PartitionReaders, last_commit
 from stream.cluster.plan import Plan
 from stream.job.decoding import Decoding
-from stream.job.lane_threads import LaneThread
+from stream.job.lane_threads import LaneThread, failures
 from stream.job.readiness import readiness
 from stream.kafka.broker_clock import BrokerClock
 from stream.kafka.present import Present
@@ -26,7 +26,7 @@ from stream.service.logs import configure_logs
 from stream.store.errors import StoreError
 
 PORTS = 16
-"""Workers on one host serve metrics on the configured port or one of those after it."""
+"""Workers on one host serve metrics on the configured port or one of the next."""
 
 STALLED_S = 60.0
 """Not ready when no batch has come for this long: empty ones come several times a second."""
@@ -35,9 +35,9 @@ _log = structlog.get_logger()
 
 
 class Worker:
-    """The job's things in this process: consumers, decoders, and where its batches come here the log and lanes.
+    """The job's objects in this process: consumers, decoders, and the log and lanes if their batches come here.
 
-    Get it with ``acquire`` and give it back with ``release``.
+    Get it by ``acquire`` and give it back by ``release``.
 
     Attributes:
         readers: Consumers of the topic partitions that are read here.
@@ -58,11 +58,10 @@ class Worker:
         self._lanes: dict[str, LaneThread] = {}
         self._lane_errors: dict[str, str] = {}
         self._endpoint: Endpoint | None = None
-        self._users = 0
 
     @property
     def current(self) -> bool:
-        """Whether the job is the one that reads for its store."""
+        """Whether the job may read for its store."""
         return is_current(self._config.store, self._plan.id)
 
     def decode(self, raw: RawBatch) -> Iterator[MicroBatch]:
@@ -70,10 +69,10 @@ class Worker:
         return self._decoding.batches(raw)
 
     def write(self, batch: MicroBatch) -> list[int]:
-        """Append one micro-batch to the log; returns the snapshots that this sealed, first of all the last one there.
+        """Append one micro-batch to the log; returns the sealed snapshots, after opening the log also the last one there.
 
         Raises:
-            StoreError, OSError, Failure: As ``LogHost``; the log is then opened anew for the next batch.
+            StoreError, OSError, Failure: As ``LogHost``; the next batch then opens the log again.
         """
         with self._lock:
             self._serve()
@@ -86,7 +85,7 @@ class Worker:
                 raise
 
     def follow(self, name: str) -> None:
-        """Wake a lane, which follows the log on a thread of its own; one that can't be opened is tried next time."""
+        """Wake a lane, which follows the log on a thread of its own; opening a lane is retried at the next call."""
         with self._lock:
             self._serve()
             try:
@@ -100,7 +99,7 @@ class Worker:
                 _log.error("lane can't be opened, trying again", lane=name, error=str(error))
 
     def not_ready(self) -> str | None:
-        """Why the log or a lane makes no progress here; None when they do."""
+        """Why the log or a lane makes no progress here; None if they do."""
         log = self._log
         if self._present.reason is not None:
             return self._present.reason
@@ -108,12 +107,12 @@ class Worker:
             return log.waits_for
         if log is not None and (stalled_s := time.monotonic() - log.last_batch_s) > STALLED_S:
             return f"no batch of any topic partition has come for {stalled_s:.0f} s"
-        failed = [f"lane {lane.name}: {lane.error}" for lane in self._lanes.values() if lane.error]
+        failed = failures(self._lanes.values())
         failed += [f"lane {name}: {error}" for name, error in self._lane_errors.items()]
         return "; ".join(failed) or None
 
     def close(self) -> None:
-        """Commit what is pending and give everything back."""
+        """Commit what is pending and close everything."""
         self.readers.close()
         self._broker_clock.close()
         with self._lock:
@@ -146,13 +145,13 @@ class Worker:
             log.close(flush=flush)
 
     def _serve(self) -> None:
-        """Serve metrics from the processes that hold the log or a lane."""
+        """Serve metrics from processes that hold the log or a lane."""
         if self._endpoint is not None:
             return
         wanted = self._config.metrics
         for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
             try:
-                # A lane's thread has no loop that could hang: who hangs among workers is Flink's to find out.
+                # A lane's thread has no loop that could hang. Flink finds hanging workers.
                 here = wanted.model_copy(update={"port": port, "hung_after_s": math.inf})
                 self._endpoint = Endpoint(here, self._metrics.registry, self._readiness)
             except Failure:
@@ -164,40 +163,28 @@ class Worker:
             "Choose another (0: any free one)"
         )
 
-    # How the process has one of them a job.
-
-    def used(self) -> Self:
-        """Count one more user."""
-        self._users += 1
-        return self
-
-    def unused(self) -> bool:
-        """Count one user less; returns whether that was the last."""
-        self._users -= 1
-        return self._users == 0
-
 
 _workers: dict[str, Worker] = {}
+_users: Counter[str] = Counter()
 _lock = threading.Lock()
 
 
 def acquire(plan: Plan) -> Worker:
-    """This process's worker of a job, made where there is none; every call wants one ``release``."""
+    """This process's worker of a job, made if there is none; every call needs one ``release``."""
     with _lock:
         if not structlog.is_configured():
-            # Nobody reads the standard output of a worker pool's processes: they would stop when its pipe is full.
+            # The standard output of a worker pool's processes is not read: they would stop once its pipe is full.
             configure_logs(level="INFO")
         if plan.id not in _workers:
             _workers[plan.id] = Worker(plan)
-        return _workers[plan.id].used()
+        _users[plan.id] += 1
+        return _workers[plan.id]
 
 
 def release(plan: Plan) -> None:
-    """Give a worker back; with the last user it closes."""
+    """Give a worker back; it closes with its last user."""
     with _lock:
-        worker = _workers.get(plan.id)
-        last = worker is not None and worker.unused()
-        if last:
-            del _workers[plan.id]
-    if worker is not None and last:
-        worker.close()
+        _users[plan.id] -= 1
+        last = None if _users[plan.id] else _workers.pop(plan.id)
+    if last is not None:
+        last.close()

@@ -1,8 +1,8 @@
 """Beam's worker pool on the loopback interface: ``python -m stream.cluster.worker_pool [--port 50000]``.
 
-Whoever reaches a pool has it run code, without a login and with the pool's environment, passwords included. Beam's own
-entry point listens on every address of the machine. This one is reached by processes of the same host or pod only,
-where the task manager is.
+Anyone who reaches a pool can run code in it, without a login and with the pool's environment, passwords included.
+Beam's own entry point listens on every address of the machine. This one is reached only by processes of the same host
+or pod, such as the task manager.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from stream.service.failure import Failure
 
 HOST = "127.0.0.1"
 PORT = 50_000
-"""The port of Beam's own examples."""
+"""The port in Beam's examples."""
 
 _THREADS = 8  # a request starts or stops a process, and is done
 

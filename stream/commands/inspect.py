@@ -1,11 +1,10 @@
-"""``freshet-stream inspect``: what a store holds."""
+"""``freshet-stream inspect``: the content of a store."""
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from schemas.events import US_PER_S
 from schemas.quality import FIGURES
+from stream.commands.options import AsOfMoment
 from stream.commands.units import with_units
 from stream.decode.rules import show_time
 from stream.service.output import Debug, Json, Store, finish, note, print_json, print_table
@@ -19,14 +18,7 @@ _LANE_COLUMNS = (
 
 def inspect(
     store: Store,
-    as_of: Annotated[
-        str | None,
-        typer.Option(
-            "--as-of",
-            metavar="MOMENT",
-            help="Only snapshots up to this one (18262), this time (2024-05-01T12:00, UTC) or these seconds (@1714564800).",
-        ),
-    ] = None,
+    as_of: AsOfMoment = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:

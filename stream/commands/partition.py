@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from stream.commands.options import AsOfMoment, Params, parameters
 from stream.commands.partition_table import comparison, draw_comparison, print_comparison
 from stream.service.failure import Failure
 from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
 
 if TYPE_CHECKING:
     from stream.partition.comparison import Compared
-    from stream.store.places.place import Place
+    from stream.partition.offline import OfflineResult
 
 _ALL = "all"
 
@@ -31,7 +32,7 @@ def partition(
         str,
         typer.Option(
             "--algorithm",
-            help="A partitioner, such as distdy, sep or hash; all: every one, in one table; another name lists them.",
+            help="A partitioner, such as distdy, sep or hash; all: every one, in one table. An unknown name lists them.",
         ),
     ],
     parts: Annotated[int, typer.Option("--parts", help="K, the number of parts.")],
@@ -62,12 +63,9 @@ def partition(
     ] = None,
     mode: Annotated[
         Literal["online", "two-pass"],
-        typer.Option("--mode", help="two-pass: look at the whole file first, where the algorithm can."),
+        typer.Option("--mode", help="two-pass: look at the whole file first, if the algorithm can."),
     ] = "online",
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", help="Another parameter of the algorithm, as reward=paper; repeatable."),
-    ] = None,
+    param: Params = None,
     window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that trainers look back.")] = 4,
     seed: Annotated[
         int, typer.Option("--seed", min=0, help="Same file, arguments and seed: same parts.")
@@ -82,14 +80,7 @@ def partition(
             "--plot", help="With all: the PNG to write. Default: FILE's name with -partitioners.png, here."
         ),
     ] = None,
-    as_of: Annotated[
-        str | None,
-        typer.Option(
-            "--as-of",
-            metavar="MOMENT",
-            help="Of a store: events up to this snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800).",
-        ),
-    ] = None,
+    as_of: AsOfMoment = None,
     columns: Columns = None,
     json: Json = False,
     debug: Debug = False,
@@ -114,33 +105,20 @@ def partition(
     from stream.store.errors import StoreError
 
     def body() -> None:
-        from stream.commands.progress import Display
-        from stream.offline import partition_file
         from stream.store.places.place import place_of
 
         source = place_of(file)
-        params = parameters(param or [])
+        params = parameters(param)
         if mode == "two-pass" and params.get("rule") == "need":
             raise Failure("--mode two-pass is the paper's rule: leave rule=need out, or take --mode online")
-        options = {"hubs": hubs, "time_constant": time_constant}
+        given = {"hubs": hubs, "time_constant": time_constant}
+        own = {name: value for name, value in given.items() if value is not None and name not in params}
+        cut = {"interval_s": interval, "snapshots": snapshots, "as_of": as_of, "columns": columns}
+        how: dict[str, Any] = {"parts": parts, "mode": mode, "window": window, "seed": seed, "params": params}
         if algorithm == _ALL:
-            params |= {
-                name: value for name, value in options.items() if value is not None and name not in params
-            }
-            title = f"{source.name} in {parts} parts"
+            params |= own
             picture = _writable("--plot", plot or Path(f"{source.stem}-partitioners.png"))
-            compared = _compare(
-                source,
-                parts,
-                interval,
-                snapshots,
-                params,
-                mode=mode,
-                window=window,
-                seed=seed,
-                as_of=as_of,
-                columns=columns,
-            )
+            title, compared = f"{source.name} in {parts} parts", _compare(file, **cut, **how)
             draw_comparison(title, compared, picture)
             if json:
                 print_json({**comparison(compared), "plot": str(picture)})
@@ -150,28 +128,8 @@ def partition(
             return
         if out is not None:
             _writable("--out", out)
-        _taken(algorithm, params, options)
-        at = (0, 0)
-
-        def report(done: int, events: int) -> None:
-            nonlocal at
-            at = done, events
-
-        with Display(lambda: "partitioned {:,} of {:,} events".format(*at)):
-            result = partition_file(
-                file,
-                algorithm,
-                parts=parts,
-                interval_s=interval,
-                snapshots=snapshots,
-                mode=mode,
-                seed=seed,
-                window=window,
-                params=params,
-                as_of=as_of,
-                columns=columns,
-                progress=report,
-            )
+        params |= _taken(algorithm, own)
+        result = _partitioned(file, algorithm, **cut, **how)
         if out is not None:
             import pyarrow.parquet as pq
 
@@ -185,85 +143,45 @@ def partition(
     finish(body, PartitionError, StoreError, debug=debug)
 
 
-def _compare(
-    file: "Place",
-    parts: int,
-    interval_s: float | None,
-    snapshots: int | None,
-    params: dict[str, Any],
-    *,
-    mode: Literal["online", "two-pass"],
-    window: int,
-    seed: int,
-    as_of: str | None,
-    columns: str | None,
-) -> "list[Compared]":
-    from schemas.events import US_PER_S
-    from stream.commands.progress import Display
-    from stream.partition.comparison import compare
-    from stream.partition.interface import check_parts
-    from stream.store.store_events import read_source
+def _partitioned(file: str, algorithm: str, **how: Any) -> "OfflineResult":
+    from stream.commands.progress import counting
+    from stream.offline import partition_file
 
-    check_parts("every partitioner", parts)  # said before the file is read
-    read = read_source(file, as_of, columns)
-    running, done = "", 0
+    with counting("partitioned {:,} of {:,} events") as progress:
+        return partition_file(file, algorithm, **how, progress=progress)
+
+
+def _compare(file: str, **how: Any) -> "list[Compared]":
+    from stream.commands.progress import Display
+    from stream.offline import compare_file
+
+    running, done, events = "", 0, 0
 
     def begun(name: str) -> None:
         nonlocal running, done
         running, done = name, 0
 
-    def report(events: int) -> None:
-        nonlocal done
-        done = events
+    def progress(finished: int, of: int) -> None:
+        nonlocal done, events
+        done, events = finished, of
 
-    with Display(lambda: f"{running}: partitioned {done:,} of {read.events.num_rows:,} events"):
-        return compare(
-            read.events,
-            parts=parts,
-            interval_us=None if interval_s is None else round(interval_s * US_PER_S),
-            num_slices=snapshots,
-            mode=mode,
-            seed=seed,
-            window=window,
-            node_features=read.node_features,
-            params=params,
-            begun=begun,
-            progress=report,
-        )
+    with Display(lambda: f"{running}: partitioned {done:,} of {events:,} events"):
+        return compare_file(file, **how, begun=begun, progress=progress)
 
 
-def _taken(algorithm: str, params: dict[str, Any], options: dict[str, float | None]) -> None:
-    """Options of their own become parameters of algorithms that take them; of others it is said that they change nothing."""
+def _taken(algorithm: str, options: dict[str, float]) -> dict[str, float]:
+    """The options that are parameters of an algorithm; of the others a note says that they change nothing."""
     from stream.partition.offline import accepted_params
 
     takes = accepted_params(algorithm)
-    for name, value in options.items():
-        if value is not None and takes and name not in takes:
+    for name in options:
+        if takes and name not in takes:
             note(f"{algorithm} has no --{name.replace('_', '-')}: it changes nothing")
-        elif value is not None:
-            params.setdefault(name, value)
+    return {name: value for name, value in options.items() if not takes or name in takes}
 
 
 def _writable(option: str, path: Path) -> Path:
-    """A file to write at the end, looked at before hours of work."""
+    """A file to write at the end, checked before hours of work."""
     if path.is_dir() or not path.parent.is_dir():
         raise Failure(f"{option} {path}: it must be a file in a folder that exists")
     return path
-
-
-def parameters(pairs: list[str]) -> dict[str, Any]:
-    """Parameters given as name=value, values in YAML."""
-    import yaml
-
-    params: dict[str, Any] = {}
-    for pair in pairs:
-        name, sign, value = pair.partition("=")
-        if not sign or not name:
-            raise Failure(f"--param takes name=value, found {pair!r}")
-        try:
-            params[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise Failure(
-                f"--param {name} takes a YAML value, such as 3, text or [1, 2], found {value!r}"
-            ) from error
-    return params

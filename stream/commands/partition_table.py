@@ -1,4 +1,4 @@
-"""All partitioners side by side, as a table for people, an object for machines and a picture."""
+"""Partitioners side by side, as a table for people, an object for machines and a picture."""
 
 import math
 from pathlib import Path
@@ -23,7 +23,7 @@ _INK, _FAINT = "#1f2933", "#9aa5b1"
 
 
 def comparison(compared: "list[Compared]") -> dict[str, Any]:
-    """The comparison as one object: what all share, then each partitioner's figures or its refusal."""
+    """The comparison as one object: shared figures, then each partitioner's figures or its refusal."""
     figures = [c.figures for c in compared if c.figures is not None]
     shared = ("parts", "nodes", "edges", "snapshots")
     return {
@@ -113,7 +113,7 @@ def _ordered(compared: "list[Compared]") -> "list[Compared]":
 
 
 def _number(value: float | None, scale: float) -> float:
-    """NaN and None, figures without a meaning, as 0: a bar that is not there."""
+    """0 for NaN and None, figures without a meaning: a missing bar."""
     return 0.0 if value is None or math.isnan(value) else scale * value
 
 

@@ -1,8 +1,9 @@
-"""What a person sees of long work: one live line on a terminal, a line of its log now and then elsewhere."""
+"""Progress of long work: a live line on a terminal, elsewhere a line now and then."""
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from rich.live import Live
@@ -15,10 +16,9 @@ PLAIN_S = 5.0
 
 
 class Display:
-    """Shows a changing line from a thread of its own, from entering to leaving the block.
+    """Shows a changing line from a thread of its own inside the block.
 
-    Args:
-        line: Makes the line; called often on a terminal, every few seconds elsewhere. None: nothing new to say.
+    ``line`` makes it, often on a terminal, every few seconds elsewhere; None: nothing new to show.
     """
 
     def __init__(self, line: Callable[[], str | None]) -> None:
@@ -49,7 +49,7 @@ class Display:
 
 
 class Rate:
-    """Units a second over the time between two questions."""
+    """Units per second between two calls."""
 
     def __init__(self) -> None:
         self._then, self._count = time.monotonic(), 0
@@ -60,3 +60,23 @@ class Rate:
         rate = (count - self._count) / max(now - self._then, 1e-9)
         self._then, self._count = now, count
         return rate
+
+
+@contextmanager
+def counting(text: str) -> Iterator[Callable[[int, int], None]]:
+    """Show the progress of work inside the block.
+
+    Args:
+        text: A format of the units done, of all units, and of the units per second.
+
+    Yields:
+        Takes the units done and all units.
+    """
+    at, rate = (0, 0), Rate()
+
+    def reached(done: int, units: int) -> None:
+        nonlocal at
+        at = done, units
+
+    with Display(lambda: text.format(*at, rate.of(at[0])) if at[1] else None):
+        yield reached

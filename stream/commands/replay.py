@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from schemas.config import Kafka, StreamConfig, Topic
-from stream.commands.progress import Display, Rate
+from stream.commands.progress import counting
 from stream.commands.schema import Format
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
-from stream.service.output import Columns, Debug, Json, finish, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, print_result
 
 
 def replay(
@@ -20,27 +20,28 @@ def replay(
             help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more."
         ),
     ],
-    topic: Annotated[str, typer.Option(help="Where to; created if it doesn't exist.")],
+    topic: Annotated[str, typer.Option(help="Target topic, made if it doesn't exist.")],
     bootstrap: Annotated[
         str | None, typer.Option(help="host:port of the brokers, comma-separated; or give --config.")
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A stream's configuration, for brokers, certificates and login of its section kafka."
+            help="A stream's configuration, whose section kafka has brokers, certificates and login."
         ),
     ] = None,
     message_format: Format = "json",
-    rate: Annotated[float, typer.Option(min=0, help="Events a second; 0: as fast as it goes.")] = 0.0,
+    rate: Annotated[float, typer.Option(min=0, help="Events per second; 0: as fast as possible.")] = 0.0,
     partitions: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Partitions of a new topic (default 1: file order is topic order); events go by the hash of src.",
+            help="Partitions of a new topic (default 1: file order is topic order). The hash of src chooses one.",
         ),
     ] = None,
     api_version: Annotated[
-        str | None, typer.Option(help="Kafka version to assume, as 2.1 (the demo's broker); default: ask.")
+        str | None,
+        typer.Option(help="Kafka version to assume, such as 2.1 (the demo's broker). Default: ask."),
     ] = None,
     columns: Columns = None,
     json: Json = False,
@@ -58,13 +59,7 @@ def replay(
 
         kafka = _kafka(config, bootstrap, _version(api_version))
         _require_readable(kafka, topic, message_format, config)
-        at, rate_now = (0, 0), Rate()
-
-        def progress(done: int, events: int) -> None:
-            nonlocal at
-            at = done, events
-
-        with Display(lambda: f"{at[0]:,} of {at[1]:,} events sent, {rate_now.of(at[0]):,.0f} a second"):
+        with counting("{:,} of {:,} events sent, {:,.0f} per second") as progress:
             sent = replay_file(
                 file,
                 kafka,
@@ -76,13 +71,13 @@ def replay(
                 progress=progress,
             )
         result = {"sent": sent.sent, "seconds": sent.seconds, "events_per_s": sent.events_per_s}
-        print_json(result) if json else print_table(f"{file} → {topic}", result)
+        print_result(f"{file} → {topic}", result, as_json=json)
 
     finish(body, debug=debug)
 
 
 def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...] | None) -> Kafka:
-    """The section of a file, or the defaults for a broker without security; what was given on the command line wins."""
+    """The section of a file, or the defaults for a broker without security; options override it."""
     given = {"bootstrap": bootstrap, "api_version": api_version}
     given = {key: value for key, value in given.items() if value is not None}
     if file is not None:
@@ -91,7 +86,7 @@ def _kafka(file: Path | None, bootstrap: str | None, api_version: tuple[int, ...
 
 
 def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path | None) -> None:
-    """Refuse to send what the configuration that names the topic would read as something else."""
+    """Refuse to send messages that the configuration of the topic would read differently."""
     from stream.decode.formats.interface import FORMATS
 
     for topic in kafka.topics:
@@ -99,13 +94,13 @@ def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path |
             continue
         place = f"topic {name} as {file} reads it"
         if topic.format != message_format:
-            raise Failure(f"{place} has format {topic.format}: say --format {topic.format}")
+            raise Failure(f"{place} has format {topic.format}. Give --format {topic.format}")
         plain = Topic(name=name, format=topic.format)
         plain.time_unit = FORMATS.find(message_format).default_unit
         if topic.model_copy(update={"time_unit": topic.time_unit or plain.time_unit}) != plain:
             raise Failure(
-                f"{place} has fields, ops, id_prefix or a time_unit of its own, and replay sends events in Freshet's "
-                "own form: send to a topic without them"
+                f"{place} has fields, ops, id_prefix or a time_unit of its own, but replay sends events in Freshet's "
+                "own form. Send to a topic without them"
             )
 
 
@@ -115,4 +110,4 @@ def _version(text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split("."))
     except ValueError:
-        raise Failure(f"--api-version takes numbers and dots, as 2.1, found {text!r}") from None
+        raise Failure(f"--api-version takes numbers and dots, such as 2.1, found {text!r}") from None

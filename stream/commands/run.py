@@ -26,7 +26,6 @@ from stream.service.output import Debug, Json, finish, note, print_json, print_t
 
 if TYPE_CHECKING:
     from stream.cluster.job import ClusterJob
-    from stream.cluster.totals import LogTotals
     from stream.job.loop import StreamJob
     from stream.job.ran import Ran
     from stream.metrics import StreamMetrics, Totals
@@ -37,7 +36,7 @@ EXAMPLE_WIDTH = 100
 """Characters of each example in the status line; the end of the run and ``inspect`` show more."""
 
 PUBLISHED_S = 60.0
-"""How long the end of an idle job waits for exports that are not published yet."""
+"""How long the end of an idle job waits for unpublished exports."""
 
 
 def run(
@@ -50,14 +49,14 @@ def run(
             "--until-idle",
             min=0,
             metavar="SECONDS",
-            help="Once nothing came for so long: seal what is open, bring all lanes up to date and end.",
+            help="Once nothing came for so long, seal open snapshots, bring all lanes up to date and end.",
         ),
     ] = None,
     standby: Annotated[
         bool,
         typer.Option(
             "--standby",
-            help="Where another process writes the store, wait until it is gone and take over, instead of failing.",
+            help="If another process writes the store, wait until it is gone and take over, instead of failing.",
         ),
     ] = False,
     json: Json = False,
@@ -84,8 +83,8 @@ def run(
     def tell(config: StreamConfig, result: dict[str, Any]) -> None:
         if int(result["late"]) * 2 > int(result["events"]):
             note(
-                f"note: {result['late']:,} of {result['events']:,} events were late: their snapshots had been sealed by "
-                "events after them; past events want a topic and a store of their own"
+                f"note: {result['late']:,} of {result['events']:,} events were late: later events had sealed their "
+                "snapshots. Give past events a topic and a store of their own"
             )
         if json:
             print_json(result)
@@ -104,9 +103,9 @@ def run_job(
     Args:
         config: What to run.
         until_idle_s: End once nothing came for this long; None: only a signal ends it.
-        standby: Where another process writes the store, wait until it is gone.
+        standby: If another process writes the store, wait until it is gone.
         debug: Let Beam and the Kafka client log.
-        signals: Until it is closed, signals do no more than ask the job to end.
+        signals: Until it is closed, signals only ask the job to end.
 
     Returns:
         The keys of docs/cli.md.
@@ -154,10 +153,7 @@ def run_job(
 
 
 def require_accepted(result: dict[str, Any]) -> None:
-    """Check that an idle job did not refuse everything that it read.
-
-    Args:
-        result: As of ``run_job``.
+    """Check that an idle job with this result did not refuse everything that it read.
 
     Raises:
         Failure: It did; the sentence has an example of each reason.
@@ -165,12 +161,12 @@ def require_accepted(result: dict[str, Any]) -> None:
     taken = any(result[key] for key in ("events", "duplicates", "in_history"))
     if taken or not result["refused"] or result["ended"] != "idle":
         return
-    told = "; ".join(
+    reasons = "; ".join(
         f"{reason} {one['count']:,} ({one['example']})" for reason, one in result["refused_by_reason"].items()
     )
     raise Failure(
-        f"everything that was read was refused: {told}. Correct the configuration or the producer. These messages are "
-        "not read again: send them again, or choose a new store"
+        f"everything that was read was refused: {reasons}. Correct the configuration or the producer. These messages are "
+        "not read again. Send them again, or choose a new store"
     )
 
 
@@ -180,7 +176,7 @@ def _here(
     until_idle_s: float | None,
     standby: bool,
     stack: ExitStack,
-) -> "tuple[StreamJob | ClusterJob, Totals | LogTotals]":
+) -> "tuple[StreamJob | ClusterJob, Totals]":
     """The job in this process, with its endpoint."""
     from stream.job.loop import StreamJob
     from stream.job.readiness import readiness
@@ -194,12 +190,12 @@ def _here(
 
 def _on_flink(
     config: StreamConfig, until_idle_s: float | None, standby: bool
-) -> "tuple[StreamJob | ClusterJob, Totals | LogTotals]":
-    """The job on a cluster; metrics are served where the log is written."""
+) -> "tuple[StreamJob | ClusterJob, Totals]":
+    """The job on a cluster; metrics are served by the process that writes the log."""
     from stream.cluster.job import ClusterJob
 
     if standby:
-        raise Failure("--standby is for runner.name: local; on Flink, Flink starts what died again")
+        raise Failure("--standby needs runner.name: local. Leave it out: Flink restarts what died")
     note(
         f"on Flink through {config.runner.job_server}; metrics are served by the workers (docs/operations.md)"
     )
@@ -207,9 +203,7 @@ def _on_flink(
     return job, job.totals
 
 
-def _watched(
-    graph: str, job: "StreamJob | ClusterJob", totals: "Totals | LogTotals", signals: ExitStack
-) -> "Ran":
+def _watched(graph: str, job: "StreamJob | ClusterJob", totals: "Totals", signals: ExitStack) -> "Ran":
     """Run a job with its display until it ends or a signal ends it."""
     rate = Rate()
 
@@ -226,22 +220,22 @@ def _watched(
         return job.run()
 
 
-def _examples(totals: "Totals | LogTotals") -> str:
-    """What was refused by reason with an example each, as a part of the status line."""
+def _examples(totals: "Totals") -> str:
+    """Refusals by reason with an example each, for the status line."""
     refused = list(totals.refused_by_reason.items())  # another thread counts
     told = (f"{reason} {one.count:,}: {shorten(one.example or '', EXAMPLE_WIDTH)}" for reason, one in refused)
     return f" ({'; '.join(told)})" if refused else ""
 
 
 def calm_collector() -> None:
-    """Keep the cyclic collector off what the imports made: every poll's many records would have it walk all of that."""
+    """Keep the cyclic collector off imported objects, which it would walk for the many records of every poll."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
 
 def quiet_beam(debug: bool) -> None:
-    """Beam warns at import about packages for clouds that nobody uses here, and logs tracebacks of what we report."""
+    """Silence Beam's warnings at import about packages for clouds, and its tracebacks of errors that the job reports."""
     if not debug:
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -253,7 +247,7 @@ def quiet_beam(debug: bool) -> None:
 
 @contextmanager
 def _ending_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and Ctrl-C call ``stop`` inside the block; where signals can't be caught, nothing changes."""
+    """SIGTERM and Ctrl-C call ``stop`` inside the block; outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

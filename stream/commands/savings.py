@@ -1,12 +1,13 @@
 """``freshet-stream savings``: what additive storage saves on a file."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from stream.commands.options import Params, parameters
 from stream.service.failure import Failure
-from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, note, print_result
 from stream.store.errors import StoreError
 
 
@@ -20,33 +21,28 @@ def savings(
     algorithm: Annotated[str, typer.Option("--algorithm", help="Partitioner of the lane.")] = "distdy",
     parts: Annotated[int, typer.Option("--parts", min=1, max=4096, help="K, the number of parts.")] = 4,
     snapshots: Annotated[
-        int, typer.Option("--snapshots", min=1, help="N: the file's span in so many snapshots.")
+        int, typer.Option("--snapshots", min=1, help="N: snapshots that the file's span is cut into.")
     ] = 10,
     window: Annotated[
         int, typer.Option("--window", min=1, max=1_000_000, help="w, snapshots that are held.")
     ] = 4,
     segments: Annotated[
         int,
-        typer.Option(
-            "--segments", min=1, max=1024, help="S, slices of a feature vector that are stored apart."
-        ),
+        typer.Option("--segments", min=1, max=1024, help="S, slices in which a feature vector is stored."),
     ] = 4,
     features: Annotated[
         int,
         typer.Option(
-            "--features", min=0, max=1_000_000, help="F: binary features to make up where the file has none."
+            "--features", min=0, max=1_000_000, help="F: binary features to generate if the file has none."
         ),
     ] = 0,
     change: Annotated[
         float,
         typer.Option(
-            "--change", min=0, max=1, help="Share of nodes whose made-up features change a snapshot."
+            "--change", min=0, max=1, help="Share of nodes whose generated features change per snapshot."
         ),
     ] = 0.3,
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", help="A parameter of the algorithm, as reward=stay; repeatable."),
-    ] = None,
+    param: Params = None,
     seed: Annotated[
         int, typer.Option("--seed", min=0, help="Same file, arguments and seed: same bytes.")
     ] = 0,
@@ -54,36 +50,27 @@ def savings(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure what a lane of a file takes, in memory and on the disk, beside every snapshot stored whole.
+    """Measure a lane of a file in memory and on disk, against storing every snapshot whole.
 
     Example: freshet-stream savings events.parquet --features 128 --snapshots 10 --window 4 --parts 4 --json
     """
     from stream.partition.interface import PartitionError
 
     def body() -> None:
-        from stream.commands.partition import parameters
-        from stream.commands.progress import Display
+        from stream.commands.progress import counting
         from stream.decode.event_file import read_events
         from stream.decode.file_columns import FileColumns
         from stream.partition.interface import create
         from stream.store.savings import measure
 
-        params: dict[str, Any] = parameters(param or [])
-        create(
-            algorithm, params, parts=parts, seed=seed, window=window
-        )  # what is wrong is said before the file is read
+        params = parameters(param)
+        create(algorithm, params, parts=parts, seed=seed, window=window)  # refuses before the file is read
         read = read_events(file, columns=FileColumns.parse(columns))
         if read.events.num_rows == 0:
             raise Failure(f"{file} has no events")
         if read.node_features and features:
             note(f"{file} has features of its own: --features changes nothing")
-        done = (0, 0)
-
-        def report(finished: int, of: int) -> None:
-            nonlocal done
-            done = (finished, of)
-
-        with Display(lambda: f"stored {done[0]} of {done[1]} snapshots"):
+        with counting("stored {} of {} snapshots") as progress:
             found = measure(
                 read,
                 algorithm=algorithm,
@@ -95,8 +82,8 @@ def savings(
                 change=change,
                 params=params,
                 seed=seed,
-                progress=report,
+                progress=progress,
             )
-        print_json(found) if json else print_table(f"Savings on {file}", found)
+        print_result(f"Savings on {file}", found, as_json=json)
 
     finish(body, StoreError, PartitionError, debug=debug)

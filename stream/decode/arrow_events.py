@@ -1,4 +1,4 @@
-"""Arrow messages of a whole poll to event columns: each an IPC stream with a schema and record batches."""
+"""Arrow messages of a whole poll to event columns; each is an IPC stream with a schema and record batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from schemas.errors import one_line
 from schemas.events import MAX_ID_BYTES, IdKind, Reason, event_schema
 from stream.decode.arrow_fields import mapped
 from stream.decode.arrow_frames import NOT_ARROW, inspect_frames
-from stream.decode.columns import canonical
+from stream.decode.columns import NULL_KINDS, canonical, nulls
 from stream.decode.mapping import NATIVE, Mapping
-from stream.decode.null_columns import NULL_KINDS, nulls
 from stream.decode.reading import Limits, Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
 
 _LONGEST_WORD = 4 * (MAX_ID_BYTES + 1)
-"""Bytes that are left of a longer word of a dictionary (``columns`` cuts it after so many characters)."""
+"""Most bytes of a dictionary's word: ``columns`` cuts longer ones after so many characters."""
 
 _KNOWN = frozenset(event_schema("int").names)
 # What corrupt schemas and bodies raise has many types; all of them mean the same.
@@ -29,13 +29,13 @@ _CORRUPT = (pa.ArrowException, ValueError, TypeError, LookupError, OSError, Memo
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a message's schema holds of the columns that are looked for.
+    """The wanted columns of a message's schema.
 
     Attributes:
         whole: The schema.
         places: Indices of the columns.
         schema: The columns.
-        alone: Whether its messages are read one by one: each brings its own dictionaries.
+        alone: Whether messages are read one by one, because each has its own dictionaries.
     """
 
     whole: pa.Schema
@@ -52,19 +52,14 @@ class Known:
 
 
 class Opener:
-    """Opens the messages of a poll; what was found out about a schema holds for the next message of the same.
-
-    Args:
-        names: Columns to look for.
-        limits: What one message may hold.
-    """
+    """Opens the messages of a poll, and reuses what it knows of a schema for the next message."""
 
     def __init__(self, names: frozenset[str], limits: Limits) -> None:
         self._names, self._limits = names, limits
         self._known: Known | None = None
 
     def open(self, value: bytes | memoryview) -> tuple[pa.RecordBatch, Known, int]:
-        """The known columns of one message's rows, checked down to the last offset, and ``_check_text``.
+        """The known columns of one message, validated to the last offset, and the bytes of ``_check_text``.
 
         Raises:
             RefusedError: It is no Arrow stream of rows, or is too large.
@@ -118,22 +113,22 @@ def read_arrow(
     *,
     at_once: Limits | None = None,
 ) -> tuple[list[Rows], list[Refusal], int]:
-    """Read messages of many events each; what has no fault of its own goes through.
+    """Read messages of many events each; a fault of one message refuses only that one.
 
-    Neighbouring messages of one schema are read together: the cost is theirs, not each message's.
+    Neighbouring messages of one schema are read together, so that the cost is theirs and not each message's.
 
     Args:
         values: The messages.
         ids: Kind of node ids of the graph.
-        unit: The topic's time unit, where times are numbers.
-        limits: What one message may hold.
-        mapping: Where the topic's messages keep the fields.
-        at_once: What may be read together: rows, and bytes of text that dictionaries write out. Messages from the one
-            that would be beyond it are left, but never the first. None: all are read.
+        unit: The topic's time unit, for numeric times.
+        limits: Of one message.
+        mapping: Places of the fields in the topic's messages.
+        at_once: Rows read together, and bytes of text that dictionaries write out. Messages from the one beyond it are
+            left, but never the first. None: all are read.
 
     Returns:
-        Runs of rows in the order of the messages, the messages that are no Arrow stream of events, and how many of the
-        messages were looked at.
+        Runs of rows in the order of the messages, the messages that are no Arrow stream of events, and the number of
+        messages looked at.
     """
     names = frozenset(keys[0] for _, keys in mapping.paths) if mapping.mapped else _KNOWN
     messages: list[Message] = []
@@ -159,10 +154,10 @@ def read_arrow(
 
 
 def _check_text(batch: pa.RecordBatch, limits: Limits) -> int:
-    """Bytes, at most, that dictionaries of text are long once they are written out, over all columns.
+    """Upper bound of the bytes of text columns once their dictionaries are written out.
 
     Raises:
-        RefusedError: A column alone is too long: few long words that many rows name, a thousand times the message.
+        RefusedError: One column is too long: a few long words named by many rows can be a thousand times the message.
     """
     written_bytes = 0
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -199,7 +194,7 @@ def _read_run(
 ) -> None:
     try:
         read += _rows(run, ids, unit, mapping)
-    except RefusedError as error:  # a fault of the schema, which they share
+    except RefusedError as error:  # a fault of their schema
         refusals += [Refusal(i, None, error.reason, str(error)) for i, *_ in run]
     except _CORRUPT as error:
         if len(run) == 1:
@@ -215,7 +210,7 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     rows = np.concatenate([np.arange(length) for length in lengths])
     together: list[Rows] = []
     first = 0
-    # More than one batch is left only where a column passes 2 GiB.
+    # More than one batch is left only if a column exceeds 2 GiB.
     for batch in _together([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
         found = batch if mapping == NATIVE else mapped(batch, mapping)
@@ -225,7 +220,7 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
 
 
 def _together(batches: list[pa.RecordBatch]) -> pa.Table:
-    """The rows of batches of one schema, columns without a value not copied."""
+    """The rows of batches of one schema; columns without a value are not copied."""
     whole = pa.Table.from_batches(batches)
     columns = [
         nulls(column.type, len(column))
@@ -237,5 +232,4 @@ def _together(batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 def _corrupt(error: BaseException) -> RefusedError:
-    text = " ".join(str(error).split())[:200]
-    return RefusedError(NOT_ARROW, f"not an Arrow IPC stream: {text}")
+    return RefusedError(NOT_ARROW, f"not an Arrow IPC stream: {one_line(error)[:200]}")

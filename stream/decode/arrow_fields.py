@@ -1,4 +1,4 @@
-"""The fields of a mapped topic's Arrow messages, brought to the columns of an event."""
+"""The fields of a mapped topic's Arrow messages as the columns of an event."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,23 +15,18 @@ from stream.decode.mapping import Mapping
 from stream.decode.reading import RefusedError
 
 _NAMES = {"node": "src", "offset": "feature_offset", "values": "features"}
-"""What an event's columns are called where that is not the field's name."""
+"""Columns of events whose name differs from the field's."""
 _UNKNOWN_OP = 2
 """Stands for a word that isn't an op; refused with the reason."""
 
 
 def mapped(batch: pa.RecordBatch, mapping: Mapping) -> pa.RecordBatch:
-    """Columns named as an event's, from wherever a topic's messages have them.
+    """Columns named like an event's, from their places in a topic's messages.
 
-    Args:
-        batch: A message's rows.
-        mapping: Where the topic's messages keep the fields, the words of op and prefixes of ids.
-
-    Returns:
-        The columns that were found; types are as they were, but for words of op and ids with a prefix.
+    Types don't change, except that words of op become numbers and ids with a prefix text.
 
     Raises:
-        RefusedError: A column isn't there, or is of another type than its use wants.
+        RefusedError: A column is missing, or of a type that its use doesn't allow.
     """
     prefix = mapping.prefix
     if mapping.mapped:
@@ -46,7 +41,7 @@ def mapped(batch: pa.RecordBatch, mapping: Mapping) -> pa.RecordBatch:
 
 
 def _changed(batch: pa.RecordBatch, name: str, change: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
-    """The batch with one column changed; one that is missing or stands twice is refused elsewhere."""
+    """The batch with one column changed; a column that is missing or repeated is refused elsewhere."""
     places = batch.schema.get_all_field_indices(name)
     return batch.set_column(places[0], name, change(batch.column(places[0]))) if len(places) == 1 else batch
 
@@ -83,7 +78,7 @@ def _at(batch: pa.RecordBatch, keys: PathKeys) -> pa.Array:
             found = ", ".join(field.name for field in column.type) or "none"
             raise RefusedError(Reason.MISSING_FIELD, f"column {shown} is missing; {above} has {found}")
         column = pc.struct_field(column, inside)
-        if pt.is_dictionary(column.type):  # whose text, written out, would be looked at for columns only
+        if pt.is_dictionary(column.type):  # only text of columns is limited once written out
             raise RefusedError(
                 Reason.WRONG_TYPE,
                 f"column {shown} is {column.type}, expected plain values inside of a struct",
@@ -98,7 +93,7 @@ def _numbers(shown: str, column: pa.Array) -> pa.Array:
 
 
 def _together(parts: list[pa.Array], rows: int) -> pa.Array:
-    """Lists of one value of each part; null where all are, and a null value inside is refused later."""
+    """Lists of one value per part, null if all are null; a single null value is refused later."""
     flat = pa.concat_arrays(parts).take(
         pa.array(np.arange(rows * len(parts)).reshape(len(parts), rows).T.ravel())
     )
@@ -131,7 +126,7 @@ def _ops(column: pa.Array, *, mapping: Mapping) -> pa.Array:
     if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
         raise RefusedError(
             Reason.WRONG_TYPE,
-            f"column {name} is {column.type}, expected strings (topic key ops says the words)",
+            f"column {name} is {column.type}, expected strings (topic key ops has the words)",
         )
     words, meanings = zip(*mapping.words, strict=True)
     place = pc.index_in(column, pa.array(words, column.type)).fill_null(len(words))

@@ -1,7 +1,7 @@
-"""A look at an Arrow IPC stream's frames before anything is allocated for them.
+"""A check of an Arrow IPC stream's frames before anything is allocated for them.
 
-A few bytes can claim 2^60 rows, or compressed buffers of terabytes; both are refused here by reading the
-FlatBuffers headers (Arrow's Message.fbs and Schema.fbs), nothing else.
+A few bytes can claim 2^60 rows, or compressed buffers of terabytes. Both are refused by reading only the FlatBuffers
+headers (Arrow's Message.fbs and Schema.fbs).
 """
 
 import struct
@@ -37,7 +37,7 @@ def _inspect(value: bytes | memoryview, limits: Limits) -> None:
     if value[:6] == b"ARROW1":
         raise RefusedError(
             NOT_ARROW,
-            "an Arrow file, expected an Arrow stream: the message is written by a stream writer",
+            "an Arrow file, expected an Arrow stream. Write messages with a stream writer",
         )
     at = 0
     rows = {_DICTIONARY_BATCH: 0, _RECORD_BATCH: 0}
@@ -50,7 +50,7 @@ def _inspect(value: bytes | memoryview, limits: Limits) -> None:
             if at < len(value):
                 raise RefusedError(
                     NOT_ARROW,
-                    f"{len(value) - at} bytes after the end of its stream: one stream a message",
+                    f"{len(value) - at} bytes after the end of its stream. Write one stream per message",
                 )
             return
         kind, more, body = _check_message(bytes(value[at : at + size]))
@@ -70,7 +70,7 @@ def _check_rows(rows: int, size: int, limits: Limits) -> None:
 
 
 def _check_message(metadata: bytes) -> tuple[int, int, int]:
-    """Check one message's header; returns its kind, how many rows it brings and the length of its body in bytes."""
+    """Check one message's header; returns its kind, its rows and the bytes of its body."""
     message = _root(metadata)
     kind_at = _field(metadata, message, _HEADER_TYPE)
     header_at = _field(metadata, message, _HEADER)
@@ -95,7 +95,7 @@ def _check_message(metadata: bytes) -> tuple[int, int, int]:
             raise RefusedError(NOT_ARROW, "not an Arrow IPC stream: a negative number of rows")
         if _field(metadata, table, _COMPRESSION):
             raise RefusedError(
-                NOT_ARROW, "its buffers are compressed: leave compression to the Kafka producer"
+                NOT_ARROW, "its buffers are compressed. Leave compression to the Kafka producer"
             )
     return kind, rows, body
 
@@ -109,7 +109,7 @@ def _follow(metadata: bytes, at: int) -> int:
 
 
 def _field(metadata: bytes, table: int, position: int) -> int:
-    """Where a field of a FlatBuffers table stands; 0: it is absent."""
+    """Position of a field of a FlatBuffers table; 0 if it is absent."""
     vtable = table - _signed(metadata, table, 4)
     size = int(struct.unpack_from("<H", metadata, vtable)[0]) if vtable >= 0 else 0
     entry = 4 + 2 * position

@@ -1,10 +1,10 @@
-"""Columns of other types to canonical columns: what Arrow messages, Parquet and CSV files may hold.
+"""Columns of other types to canonical columns, for Arrow messages, Parquet and CSV files.
 
-A column of a type that holds no such values is a ``RefusedError``; a single value that doesn't fit becomes a
-fault of its row.
+A column of a wrong type is a ``RefusedError``; a single wrong value becomes a fault of its row.
 """
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from schemas.events import MAX_ID_BYTES, US_PER_S, IdKind, Op, Reason
-from stream.decode.null_columns import nulls
 from stream.decode.reading import RefusedError
 from stream.decode.times import OUT_OF_RANGE_US, SCALE_DIGITS, TimeUnit
 from stream.decode.validate import Draft, Faults, draft_schema
@@ -20,7 +19,13 @@ from stream.decode.validate import Draft, Faults, draft_schema
 REQUIRED = ("src", "dst", "t")
 _TICKS_PER_S = {"s": 1, "ms": 1_000, "us": US_PER_S, "ns": 1_000_000_000}
 _EXACT_FLOAT = 2.0**53
-"""From here on a float64 no longer tells integers apart."""
+"""Larger float64 no longer distinguish integers."""
+
+NULL_KINDS = frozenset([pa.int32(), pa.int64(), pa.string(), pa.list_(pa.float32())])
+"""Types of canonical columns that may be all null. A few rows of other types may be gigabytes."""
+
+SHARED_ROWS = 1 << 18
+"""Longer columns of nulls have buffers of their own."""
 
 
 def canonical(
@@ -31,17 +36,17 @@ def canonical(
     faults: Faults | None = None,
     shown: Callable[[str], str] = str,
 ) -> Draft:
-    """Bring a batch with at least the columns src, dst and t to the canonical types, by column name.
+    """Convert a batch with at least the columns src, dst and t to the canonical types, by column name.
 
     Args:
-        batch: Optional columns may be missing and unknown ones are ignored.
+        batch: Optional columns may be missing; unknown ones are ignored.
         ids: Kind of node ids of the graph.
-        unit: Unit of ``t`` where it is a number; a timestamp column brings its own.
-        faults: What was found wrong with rows before; more is noted there.
-        shown: What a column is called in sentences.
+        unit: Unit of a numeric ``t``; a timestamp column has its own.
+        faults: Earlier faults of rows; more are added.
+        shown: Names of columns in sentences.
 
     Raises:
-        RefusedError: A required column is missing, a name stands twice or a type is of another kind.
+        RefusedError: A required column is missing, a name is repeated, or a type is wrong.
     """
     faults = Faults.none(batch.num_rows) if faults is None else faults
     require_columns(batch.schema)
@@ -67,7 +72,7 @@ def canonical(
 
 
 def require_columns(schema: pa.Schema) -> None:
-    """Check that the columns without which there is no event exist.
+    """Check that the required columns exist.
 
     Raises:
         RefusedError: One is missing.
@@ -79,7 +84,7 @@ def require_columns(schema: pa.Schema) -> None:
 
 
 def id_kind(schema: pa.Schema) -> IdKind:
-    """The kind of ids that the ``src`` column of a file holds."""
+    """The kind of ids in the ``src`` column of a file."""
     kind = schema.field("src").type
     kind = kind.value_type if pt.is_dictionary(kind) else kind
     return "string" if pt.is_string(kind) or pt.is_large_string(kind) else "int"
@@ -106,7 +111,7 @@ def decoded(name: str, column: pa.DictionaryArray) -> pa.Array:
     if not (is_text or pt.is_integer(words.type) or pt.is_floating(words.type)):
         raise _wrong(name, column, ["a dictionary of strings or numbers"])
     if is_text and (pc.max(pc.binary_length(words)).as_py() or 0) > MAX_ID_BYTES:
-        # Cut what is refused as too long anyway, or a few bytes of indices would become gigabytes of text.
+        # Cut words that are refused as too long anyway, or a few bytes of indices would become gigabytes of text.
         words = pc.utf8_slice_codeunits(words, 0, MAX_ID_BYTES + 1)
         column = pa.DictionaryArray.from_arrays(column.indices, words)
     return column.dictionary_decode()
@@ -119,7 +124,7 @@ def _wrong(name: str, found: pa.Array, expected: Iterable[str]) -> RefusedError:
 def _integers(
     name: str, column: pa.Array, low: int, high: int, faults: Faults, reason: Reason = Reason.WRONG_TYPE
 ) -> pa.Array:
-    """Any column of whole numbers to int64 with nulls; values outside [low, high] are faults."""
+    """A column of whole numbers as int64 with nulls; values outside [low, high] are faults."""
     kind = column.type
     if pt.is_null(kind):
         return nulls(pa.int64(), len(column))
@@ -182,7 +187,7 @@ def _int32(name: str, column: pa.Array | None, rows: int, faults: Faults) -> pa.
 
 
 def _ops(name: str, column: pa.Array | None, dst: pa.Array, faults: Faults) -> pa.Array:
-    """Events without an op are inserts, or node events where ``dst`` is null; so are inserts without dst."""
+    """Without an op, events are inserts, or node events if ``dst`` is null; so are inserts without dst."""
     if column is not None and pt.is_int8(column.type) and column.null_count == dst.null_count == 0:
         span = pc.min_max(column).as_py()
         if len(column) and span["min"] >= -1 and span["max"] <= 1:
@@ -239,6 +244,16 @@ def _scaled(ticks: pa.Array, per_s: int) -> pa.Array:
             np.where(values < -limit, -OUT_OF_RANGE_US, np.clip(values, -limit, limit) * factor),
         )
     return pa.array(micros.astype(np.int64), mask=missing)
+
+
+def nulls(kind: pa.DataType, rows: int) -> pa.Array:
+    """``pyarrow.nulls`` of one of ``NULL_KINDS``, which share a block of buffers: most streams have several."""
+    return _block(kind)[:rows] if rows <= SHARED_ROWS else pa.nulls(rows, kind)
+
+
+@cache
+def _block(kind: pa.DataType) -> pa.Array:
+    return pa.nulls(SHARED_ROWS, kind)
 
 
 def _weights(name: str, column: pa.Array | None, rows: int) -> pa.Array:

@@ -19,10 +19,10 @@ from stream.decode.validate import check
 from stream.microbatch import MicroBatch, RawBatch
 
 RAW_LIMIT_BYTES = 4096
-"""A dead letter keeps this much of the message, or of the row as JSON."""
+"""Bytes of the message, or of the row as JSON, in a dead letter."""
 
 ROWS_AT_ONCE = 1 << 18
-"""Rows of several messages decoded together at most: were all refused, their sentences take a quarter of a GiB."""
+"""Most rows of several messages decoded together: if all were refused, their sentences take a quarter of a GiB."""
 
 
 def wall_time_us() -> int:
@@ -31,9 +31,9 @@ def wall_time_us() -> int:
 
 
 class Decoder:
-    """Decodes the polls of one topic: whole batches at once, wrong messages named one by one.
+    """Decodes the polls of one topic in whole batches; wrong messages are named one by one.
 
-    Every message ends as events, as a reject or as a counted tombstone; nothing it holds raises.
+    Every message becomes events, a reject or a counted tombstone; no content raises.
 
     Args:
         topic: Its format, fields and time unit.
@@ -59,19 +59,19 @@ class Decoder:
         """Fetch what decoding a poll needs from elsewhere, such as schemas.
 
         Raises:
-            UnavailableError: It cannot be had at present; the poll is to be kept, and this asked again.
+            UnavailableError: It cannot be had now. Keep the poll and try again.
         """
         self._format.prepare(raw.values)
 
     def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
-        """Decode one poll, no more at a time than one message may hold.
+        """Decode one poll, at most one message's limits at a time.
 
-        Few bytes may stand for many: rows of small numbers, dictionaries of text. Messages that together have more
-        than ``ROWS_AT_ONCE`` (or ``kafka.max_message_rows``) or, written out, ``kafka.max_message_bytes`` of text
-        become several batches, one after the other: each is made when the one before it is taken.
+        Few bytes may stand for many: rows of small numbers, dictionaries of text. Messages that together have more than
+        ``ROWS_AT_ONCE`` (or ``kafka.max_message_rows``) or, written out, ``kafka.max_message_bytes`` of text become several
+        batches. Each is made when the one before it is taken.
 
         Yields:
-            Batches of neighbouring offsets, together those of the poll; one at least.
+            Batches of neighbouring offsets, together those of the poll; at least one.
         """
         first, limits = 0, self._limits
         at_once = Limits(min(limits.rows, ROWS_AT_ONCE), limits.bytes)
@@ -83,11 +83,11 @@ class Decoder:
             first = done
 
     def decode(self, raw: RawBatch) -> MicroBatch:
-        """Decode one poll at once, whatever it holds; events and rejects are in the order of the messages."""
+        """Decode one poll at once, whatever its size; events and rejects are in the order of the messages."""
         return self._decoded(raw, 0, None)[0]
 
     def _decoded(self, whole: RawBatch, first: int, at_once: Limits | None) -> tuple[MicroBatch, int]:
-        """Decode a poll from its ``first`` message on; returns the index of the message to go on with, too."""
+        """Decode a poll from its ``first`` message; also returns the index of the next message."""
         raw = (
             whole
             if first == 0
@@ -139,7 +139,7 @@ class Decoder:
 
 
 def _placed(refused: pa.Table, places: Int64) -> pa.Table:
-    """Refusals of the messages that were read, as refusals of the poll's."""
+    """Refusals of the messages that were read, by their places in the poll."""
     return refused.set_column(
         0, REFUSAL_SCHEMA.field("message"), pa.array(places[refused["message"].to_numpy()])
     )
@@ -158,7 +158,7 @@ def _refused_rows(rows: Rows, places: Int64) -> list[pa.Table]:
     for which, reason, sentences in faults.alike():
         table = refused_alike(places[rows.messages[which]], reason, sentences)
         within = pa.array(rows.rows[which], pa.int32())
-        # Not the message's first bytes again for each of its rows, but the row.
+        # The row, not the message's first bytes again.
         texts = row_texts(rows.draft.batch.take(pa.array(which)))
         columns = [table[0], within, table[2], table[3], texts]
         tables.append(pa.Table.from_arrays(columns, schema=REFUSAL_SCHEMA))
@@ -176,7 +176,7 @@ def _rejects(raw: RawBatch, offsets: Int64, refusals: list[pa.Table]) -> pa.Reco
     if not refusals:
         return pa.RecordBatch.from_pylist([], schema=REJECT_SCHEMA)
     table = pa.concat_tables(refusals)
-    # Null rows, whole messages, have no others beside them.
+    # Null rows stand for whole messages, which have no others.
     table = table.take(
         pc.sort_indices(table, [("message", "ascending"), ("row", "ascending")])
     ).combine_chunks()

@@ -1,4 +1,4 @@
-"""Canonical events to messages: the inverse of the decoder, columnar like it."""
+"""Canonical events to messages: the inverse of the decoder, also columnar."""
 
 import json
 from bisect import bisect_right
@@ -13,10 +13,10 @@ from schemas.events import US_PER_S, Op
 from stream.decode.times import SCALE_DIGITS, TimeUnit
 
 ROWS_A_MESSAGE = 4096
-"""Rows of an Arrow message at most: more bring no speed."""
+"""Most rows of an Arrow message: more bring no speed."""
 
 BYTES_A_MESSAGE = 900_000
-"""Bytes of an Arrow message at most: with Kafka's own framing below a broker's default limit of 1,048,588."""
+"""Most bytes of an Arrow message: with Kafka's framing below a broker's default limit of 1,048,588."""
 
 _END_OF_STREAM = 8
 
@@ -27,13 +27,13 @@ class EventTooLongError(ValueError):
     """One event alone is longer than a message may be.
 
     Attributes:
-        row: Its row in the events that were to be encoded, from 0.
+        row: Its row in the events to be encoded, from 0.
         num_bytes: Its length as a message.
-        limit: What a message may have.
+        limit: Most bytes of a message.
     """
 
     def __init__(self, row: int, num_bytes: int, limit: int) -> None:
-        """Keep what a caller needs to name the row in its own terms."""
+        """Keep the row for a caller that names it in other terms."""
         super().__init__(
             f"event {row} is {num_bytes} bytes as a message of its own, at most {limit} can be sent"
         )
@@ -41,14 +41,9 @@ class EventTooLongError(ValueError):
 
 
 def encode_json(events: pa.Table | pa.RecordBatch, *, time_unit: TimeUnit = "s") -> list[bytes]:
-    """One JSON message an event, in order, as ``schemas.wire`` describes them.
+    """Canonical events as JSON messages, one each, in order (``schemas.wire``); more columns are ignored.
 
-    Args:
-        events: Canonical events; more columns are ignored.
-        time_unit: The topic's unit of ``t``.
-
-    Returns:
-        The messages; decoding them gives the events back, bit for bit.
+    Decoding the messages gives the events back, bit for bit.
     """
     events = _table(events)
     messages: list[bytes] = []
@@ -60,15 +55,10 @@ def encode_json(events: pa.Table | pa.RecordBatch, *, time_unit: TimeUnit = "s")
 def encode_arrow(
     events: pa.Table | pa.RecordBatch, *, rows: int = ROWS_A_MESSAGE, max_bytes: int = BYTES_A_MESSAGE
 ) -> Iterator[bytes]:
-    """Arrow IPC streams of one record batch each, in order, each as full as it may be.
-
-    Args:
-        events: Canonical events; the columns are written as they are.
-        rows: Events a message at most.
-        max_bytes: Bytes a message at most.
+    """Canonical events as Arrow IPC streams of one record batch each, in order, each as full as ``rows`` and ``max_bytes`` allow.
 
     Raises:
-        EventTooLongError: One event alone is longer; the messages before it were given out.
+        EventTooLongError: One event alone is longer; earlier messages were yielded.
     """
     table = _table(events)
     around = table.schema.serialize().size + _END_OF_STREAM
@@ -88,7 +78,7 @@ def encode_arrow(
 
 
 def _rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:
-    """How many of the first rows are at most so many bytes in the IPC format, by bisection: no row is looked at."""
+    """The number of first rows within so many bytes in the IPC format, by bisection on sizes."""
     if pa.ipc.get_record_batch_size(batch) <= max_bytes:
         return len(batch)
 

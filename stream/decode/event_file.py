@@ -1,6 +1,7 @@
 """Parquet, CSV and TSV files to canonical events, columns by name; a wrong row is named, never skipped."""
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from schemas.errors import one_line
 from schemas.events import US_PER_S, IdKind, Op, event_schema
 from stream.decode.columns import canonical, id_kind
 from stream.decode.csv_file import csv_rows
@@ -27,7 +29,7 @@ class EventFile:
     """The events of a file.
 
     Attributes:
-        path: Where they were read.
+        path: The file.
         events: Canonical events (``schemas.events.event_schema``) in file order.
         ids: Kind of node ids.
         node_features: Width of node feature vectors; 0: the file has none.
@@ -52,34 +54,40 @@ def read_events(
 ) -> EventFile:
     """Read a Parquet, CSV or TSV file with columns src, dst, t (seconds) and optionally op, weight, label, features.
 
-    ``feature_offset`` and ``event_id`` are read where they exist; other columns are ignored. A row whose
-    ``dst`` is null is a node event. ``t`` may be RFC 3339, and in Parquet timestamps. In CSV, ``features`` is
-    ``[0.5, 1.0]`` in quotes.
+    ``feature_offset`` and ``event_id`` are read, too; other columns are ignored. A row without ``dst`` is a node event.
+    ``t`` may be RFC 3339, and in Parquet timestamps. In CSV, ``features`` is ``[0.5, 1.0]`` in quotes.
 
     Args:
-        path: The file; Parquet is recognised by its first bytes, all else is CSV or TSV with a header.
-        ids: Kind of node ids that is expected; None: what the file holds.
-        columns: What its columns are called.
+        path: Parquet is recognised by its first bytes, everything else is CSV or TSV with a header.
+        ids: Expected kind of node ids; None: the file's.
+        columns: Names of its columns.
         bounds: Allowed event times [min, max], seconds; max None: the year 9999.
 
     Raises:
-        Failure: The file cannot be read, a column is missing or wrong, or a row breaks a rule; the sentence
-            names file, column and row, counted from 1 without the header.
+        Failure: The file cannot be read, a column is missing or wrong, or a row breaks a rule; the sentence names file,
+            column and row, counted from 1 without the header.
     """
     path = Path(path)
-    try:
+    with readable(path):
         batches, schema = open_rows(path, ids, columns=columns)
         kind = ids or id_kind(schema)
         drafts = _drafts(batches, kind, columns)
         events, widths = _checked(path, drafts, kind, bounds, columns)
+    t = events["t"].to_numpy()
+    return EventFile(path, events, kind, *widths, sorted_by_time=bool(np.all(t[1:] >= t[:-1])))
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a file into a Failure that names it."""
+    try:
+        yield
     except RefusedError as error:
         raise Failure(f"{path}: {error}") from error
     except pa.ArrowException as error:
-        raise Failure(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise Failure(f"{path} cannot be read: {one_line(error)}") from error
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror or ' '.join(str(error).split())}") from error
-    t = events["t"].to_numpy()
-    return EventFile(path, events, kind, *widths, sorted_by_time=bool(np.all(t[1:] >= t[:-1])))
+        raise Failure(f"{path} cannot be read: {error.strerror or one_line(error)}") from error
 
 
 def open_rows(
@@ -90,17 +98,17 @@ def open_rows(
     only: Collection[str] | None = None,
     columns: FileColumns = OWN,
 ) -> tuple[Iterator[FileRows], pa.Schema]:
-    """Open a Parquet or CSV file; no more than a batch of it is in memory at a time.
+    """Open a Parquet or CSV file; at most a batch of it is in memory at a time.
 
     Args:
         path: The file.
-        ids: Kind of node ids, for CSV; None: what it holds.
-        start: Rows to leave out at the beginning; Parquet passes over whole row groups unread.
-        only: Columns to read from Parquet; None: all that events have.
-        columns: What its columns are called.
+        ids: Kind of node ids, for CSV; None: the file's.
+        start: Rows to skip at the beginning; whole row groups of Parquet are skipped unread.
+        only: Columns to read from Parquet; None: all columns of events.
+        columns: Names of its columns.
 
     Returns:
-        Rows with the columns that events have, under their names, and the schema of all of these.
+        Rows with the columns of events under their names, and the schema of all of these.
 
     Raises:
         OSError, pyarrow.ArrowException: It cannot be read.
@@ -134,7 +142,7 @@ def _without(batches: Iterator[pa.RecordBatch], start: int, columns: FileColumns
 
 
 def _with_times(batch: pa.RecordBatch, columns: FileColumns) -> FileRows:
-    """Rows of Parquet, times that are texts read."""
+    """Rows of Parquet with textual times read."""
     faults = Faults.none(batch.num_rows)
     at = batch.schema.get_field_index("t")
     if not (pa.types.is_string(batch.schema.types[at]) or pa.types.is_large_string(batch.schema.types[at])):
@@ -169,7 +177,7 @@ def _checked(
         for row in draft.faults.refused_rows()[:1]:
             raise Failure(
                 f"{path}, row {rows + row + 1}: {draft.faults.of(row)[1]} "
-                "(rows count from 1, the header left out)"
+                "(rows count from 1, without the header)"
             )
         accepted.append(draft.events())
         rows += draft.batch.num_rows

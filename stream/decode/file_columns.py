@@ -1,4 +1,4 @@
-"""Which columns of a file hold an event: those of its own names, or those that ``--columns`` gives."""
+"""The columns of a file that hold an event, under their own names or those of ``--columns``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ KNOWN = tuple(draft_schema("int").names)
 
 @dataclass(frozen=True, slots=True)
 class FileColumns:
-    """What the columns of a file are called where it isn't as the events' own.
+    """Names of a file's columns that differ from an event's.
 
     Attributes:
         names: The file's column by the event's.
@@ -26,7 +26,7 @@ class FileColumns:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Columns as a command takes them: ``src=user,dst=item,t=ts``; None: all have their own names.
+        """The option ``--columns``, such as ``src=user,dst=item,t=ts``; None: all columns have their own names.
 
         Raises:
             Failure: An event has no such column, or one is named twice.
@@ -35,7 +35,7 @@ class FileColumns:
         for pair in text.split(",") if text else []:
             name, sign, column = (part.strip() for part in pair.partition("="))
             if not sign or not column:
-                raise Failure(f"--columns takes pairs as src=user,dst=item,t=ts, found {pair!r}")
+                raise Failure(f"--columns takes pairs such as src=user,dst=item,t=ts, found {pair!r}")
             if name not in KNOWN:
                 raise Failure(
                     f"--columns names {name}, which events don't have. They have {', '.join(KNOWN)}"
@@ -46,10 +46,10 @@ class FileColumns:
         return cls(names)
 
     def found(self, header: Sequence[str]) -> dict[str, str]:
-        """The columns of a file that are read: the event's by the file's, in the file's order.
+        """The event's column for each column of a file that is read, in the file's order.
 
         Raises:
-            RefusedError: One that is required or named is missing, or one stands twice.
+            RefusedError: A required or named one is missing, or one is repeated.
         """
         taken = set(self.names.values())
         events = {column: name for name, column in self.names.items()}
@@ -60,7 +60,7 @@ class FileColumns:
                 there = ", ".join(header) or "none"
                 raise RefusedError(
                     Reason.MISSING_FIELD,
-                    f"column {self.names.get(name, name)} is missing; found {there}. Name the columns of the file, as "
+                    f"column {self.names.get(name, name)} is missing; found {there}. Name the columns of the file, such as "
                     "--columns src=user,dst=item,t=ts",
                 )
         read = {column: events[column] for column in header if column in events}
@@ -70,9 +70,9 @@ class FileColumns:
         return read
 
     def shown(self, name: str) -> str:
-        """An event's column for a sentence: its name, and the file's where that is another."""
+        """An event's column in a sentence: its name, and the file's if it differs."""
         return f"{name} ({self.names[name]})" if name in self.names else name
 
 
 OWN = FileColumns()
-"""Columns that are called as the events' own."""
+"""Columns with the names of events."""

@@ -1,8 +1,7 @@
-"""Files of past events for a log: surveyed once, then read like polls of a topic partition, from any row on."""
+"""Files of past events for a log: surveyed once, then read like polls of a topic partition, from any row."""
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,26 +12,25 @@ from schemas.config import StreamConfig
 from schemas.events import REJECT_SCHEMA, event_schema
 from stream.decode.columns import canonical
 from stream.decode.decoder import RAW_LIMIT_BYTES
-from stream.decode.event_file import open_rows
+from stream.decode.event_file import open_rows, readable
 from stream.decode.file_columns import OWN, FileColumns
-from stream.decode.reading import FileRows, RefusedError
+from stream.decode.reading import FileRows
 from stream.decode.rules import Rules
 from stream.decode.validate import Draft, check
 from stream.microbatch import MicroBatch
-from stream.service.failure import Failure
 
 _LOWEST = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the times of a file say; rows without a time, or with one out of bounds, are left out.
+    """The times of a file, without rows that have no time or one out of bounds.
 
     Attributes:
         rows: All rows of the file.
         first_us: Earliest time, microseconds; None: no row has one.
         last_us: Latest time.
-        disorder_us: How far a row lies before an earlier row in time, at most; 0: the file is in order.
+        disorder_us: How far a row lies at most before an earlier row in time; 0: the file is in order.
     """
 
     rows: int
@@ -49,7 +47,7 @@ def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
     """
     rows = disorder = 0
     first = last = None
-    with _failures(path):
+    with readable(path):
         read, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
         for some in read:
             t = _times(some, rules)
@@ -64,12 +62,12 @@ def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
 
 
 def count_from(path: Path, rules: Rules, until_us: int, columns: FileColumns = OWN) -> int:
-    """How many rows of a file lie at or after a time, within the bounds.
+    """The number of rows at or after a time, within the bounds.
 
     Raises:
         Failure: As ``survey``.
     """
-    with _failures(path):
+    with readable(path):
         read, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
         return sum(int(np.count_nonzero(_times(some, rules) >= until_us)) for some in read)
 
@@ -90,12 +88,12 @@ def read_polls(
     Args:
         path: The file.
         config: The stream's.
-        rules: What it accepts.
-        key: Topic and partition to call them by.
+        rules: Of the stream.
+        key: Topic and partition of the polls.
         first: Offset of the file's first row.
-        start: Rows of the file to leave out at its beginning.
-        until_us: Rows from this time on are left out, wherever they stand.
-        columns: What the file's columns are called.
+        start: Rows to skip at the beginning.
+        until_us: Rows from this time on are left out, in whatever order.
+        columns: Names of the file's columns.
 
     Yields:
         Accepted events in file order, and a reject for each row that breaks a rule.
@@ -103,7 +101,7 @@ def read_polls(
     Raises:
         Failure: As ``survey``.
     """
-    with _failures(path):
+    with readable(path):
         read, _ = open_rows(path, config.ids, start=start, columns=columns)
         offset = first + start
         for some in read:
@@ -137,7 +135,7 @@ def _poll(
         partition=key[1],
         first_offset=offset,
         end_offset=offset + rows,
-        high_watermark=offset + rows + 1,  # never idle: the file ends when its reader says so
+        high_watermark=offset + rows + 1,  # never idle: its reader ends the file
         events=events,
         rejects=_rejects(draft, texts, refused[kept[refused]], key, offset),
     )
@@ -146,7 +144,7 @@ def _poll(
 def _rejects(
     draft: Draft, texts: Mapping[str, pa.Array], rows: np.ndarray, key: tuple[str, int], offset: int
 ) -> pa.RecordBatch:
-    """Refused rows, each as JSON with the cells that could not be read as they stand in the file."""
+    """Refused rows as JSON; cells that could not be read are as in the file."""
     told = [draft.faults.of(int(row)) for row in rows]
     taken = pa.array(rows, pa.int64())
     contents = draft.batch.take(taken).to_pylist() if len(rows) else []
@@ -168,7 +166,7 @@ def _rejects(
 
 
 def _times(rows: FileRows, rules: Rules) -> np.ndarray:
-    """The times of some rows that lie within the bounds, microseconds."""
+    """The times of rows that lie within the bounds, microseconds."""
     batch = rows.batch
     none = pa.nulls(batch.num_rows, pa.int64() if rules.ids == "int" else pa.string())
     named = pa.RecordBatch.from_arrays([none, none, batch["t"]], names=["src", "dst", "t"])
@@ -176,15 +174,3 @@ def _times(rows: FileRows, rules: Rules) -> np.ndarray:
     t = draft.batch["t"]
     values = t.fill_null(_LOWEST).to_numpy(zero_copy_only=False)
     return values[draft.faults.accepted & (values >= rules.min_us) & (values <= rules.max_us)]
-
-
-@contextmanager
-def _failures(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except RefusedError as error:
-        raise Failure(f"{path}: {error}") from error
-    except pa.ArrowException as error:
-        raise Failure(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror or ' '.join(str(error).split())}") from error

@@ -1,8 +1,8 @@
-"""Why the scanner didn't take a message: the refusals of a poll, without reading each message in Python.
+"""Why the scanner refused messages, without reading each in Python.
 
-A kernel looks at each message for the first fault that ``json_message`` would name, as far as it is sure of it;
-the sentences are then put together from the fault and the bytes it lies at. What it isn't sure of stays with
-``json_message``. So a producer that gets every message wrong costs little more than one that gets them right.
+A kernel finds in each message the first fault that ``json_message`` would name, as far as it is sure of it. Sentences
+are then made from the fault and its bytes. Everything else is left to ``json_message``. So a producer that gets every
+message wrong costs little more than one that gets them right.
 """
 
 import json
@@ -82,7 +82,7 @@ def _state(
     words: UInt8,
     word_ends: Int64,
 ) -> int:
-    """What is wrong with a field's value at i … past: a fault, ``_GOOD``, or ``_DOUBTFUL``."""
+    """The fault of a field's value at i … past, ``_GOOD``, or ``_DOUBTFUL``."""
     bit = 1 << slot
     c = at(data, i, past)
     is_number = c == MINUS or ZERO <= c <= NINE
@@ -147,7 +147,7 @@ def _diagnose(
     parts: int,
     faults: Int64,
 ) -> None:
-    """Fill ``faults`` [n, 4]: kind; what (field, key's entry, kind of text fault); where, from and to."""
+    """Fill ``faults`` [n, 4]: kind; field, key's entry or kind of text fault; its begin and end."""
     seen = np.full(len(entries), -1, np.int64)
     above = np.zeros(len(levels), np.int64)
     states = np.zeros(_SLOTS, np.int64)
@@ -262,19 +262,10 @@ def diagnose(
     unit: TimeUnit,
     mapping: Mapping,
 ) -> tuple[list[pa.Table], Int64]:
-    """Name what is wrong with messages.
-
-    Args:
-        data: uint8, the bytes.
-        ends: int64 [n + 1], message i is ``data[ends[i]:ends[i + 1]]``.
-        which: int64, the messages to look at.
-        plan: The topic's mapping, for the kernel.
-        ids: Kind of node ids of the graph.
-        unit: The topic's time unit.
-        mapping: The topic's mapping.
+    """Find the faults of the messages ``which``; ``data`` and ``ends`` are those of ``json_kernel.scan``.
 
     Returns:
-        Refused messages (``REFUSAL_SCHEMA``), and those that are left to ``json_message``.
+        Refused messages (``REFUSAL_SCHEMA``), and those left to ``json_message``.
     """
     faults = np.zeros((len(which), 4), np.int64)
     paths = plan.paths
@@ -307,7 +298,7 @@ def diagnose(
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """Sentences of faults, as ``json_message`` says them."""
+    """The sentences of ``json_message`` about faults."""
 
     data: memoryview
     ids: IdKind
@@ -327,8 +318,7 @@ class _Words:
             return NOT_JSON, [f"not JSON: {words} at character {place}" for place, _ in spans]
         if kind == _NOT_OBJECT:
             return NOT_JSON, [
-                f"a JSON {kind_of(self._value(*span))} instead of an object: one event a message"
-                for span in spans
+                f"a JSON {kind_of(self._value(*span))} instead of an object, one per event" for span in spans
             ]
         if kind == _TWICE:
             return NOT_JSON, [f"the key {self.paths[e]} stands twice" for e in whats.tolist()]
@@ -363,7 +353,7 @@ class _Words:
         ]
 
     def _value(self, start: int, end: int) -> Any:
-        """A value as ``json_message`` has it, as far as sentences need it: no array's or object's content."""
+        """A value as ``json_message`` has it, as far as sentences need it: without the content of arrays and objects."""
         text = str(self.data[start:end], "utf-8").rstrip()
         first = text[0]
         if first == '"':

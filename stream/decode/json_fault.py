@@ -1,6 +1,6 @@
-"""Where and why bytes aren't JSON: Python's own parser as a kernel, so that refusals of a whole poll cost no parse each.
+"""The place and reason of wrong JSON: Python's parser as a kernel, so that refusals of a poll cost no parse each.
 
-It finds the error that ``json.loads`` would raise, of which the reference reader makes its sentence.
+It finds the error that ``json.loads`` would raise, which the reference reader quotes.
 """
 
 import numpy as np
@@ -44,7 +44,7 @@ _VALUE, _NAME, _COLON, _COMMA, _EXTRA, _UNTERMINATED, _CONTROL, _ESCAPE, _HEX = 
 
 @njit(cache=True, nogil=True)
 def _string(data: UInt8, i: int, end: int) -> tuple[int, int]:
-    """Past a string whose opening quote is at i, and 0; or where the fault is, and which."""
+    """The position after a string whose opening quote is at i, and 0; or the position of the fault, and its kind."""
     begin = i
     i += 1
     while True:
@@ -91,7 +91,7 @@ _NULL, _TRUE, _FALSE, _NAN, _INFINITY, _MINUS_INFINITY = (
 
 @njit(cache=True, nogil=True)
 def _scalar(data: UInt8, i: int, end: int) -> int:
-    """Past a word or a number at i; −1: there is none."""
+    """The position after a word or a number at i; −1 if there is none."""
     c = at(data, i, end)
     if c == 110 and _word(data, i, end, _NULL):
         return i + 4
@@ -131,10 +131,10 @@ def _scalar(data: UInt8, i: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def json_fault(data: UInt8, i: int, end: int) -> tuple[int, int]:
-    """The first fault of UTF-8 bytes that are to be one JSON value, nested at most 64 deep.
+    """The first fault of UTF-8 bytes that should be one JSON value, nested at most 64 deep.
 
     Returns:
-        Which of ``MESSAGES``, 0 for none; and the byte where it is.
+        The index in ``MESSAGES``, 0 for none; and the position of the fault.
     """
     objects = np.uint64(0)  # bit d: level d + 1 is an object
     one = np.uint64(1)
@@ -166,7 +166,7 @@ def json_fault(data: UInt8, i: int, end: int) -> tuple[int, int]:
             if past < 0:
                 return _VALUE, i
             i = past
-        # It ended: go on in what is around it, or close that.
+        # It ended: continue in the array or object around it, or close that.
         while True:
             i = skip_space(data, i, end)
             if depth == 0:
@@ -188,7 +188,7 @@ def json_fault(data: UInt8, i: int, end: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def _key(data: UInt8, i: int, end: int) -> tuple[int, int]:
-    """Past a key at i, its colon and white space, and 0; or where the fault is, and which."""
+    """The position after a key at i, its colon and white space, and 0; or the position of the fault, and its kind."""
     if at(data, i, end) != QUOTE:
         return i, _NAME
     i, fault = _string(data, i, end)

@@ -1,8 +1,7 @@
 """The scanner of JSON messages: one pass over the bytes of a whole poll, straight into columns.
 
-It knows the plain ways to write an event. What it doesn't know (escapes in keys, exponents in ids, anything
-wrong) it leaves to ``json_message``, message by message, so that both together accept exactly what that
-module accepts.
+It knows the plain ways to write an event. Everything else (escapes in keys, exponents in ids, anything wrong) is left
+to ``json_message``, message by message, so that both together accept exactly what that module accepts.
 """
 
 from dataclasses import dataclass
@@ -62,25 +61,21 @@ RFC3339 = -1
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the scanner read; rows are messages.
+    """The result of the scanner; rows are messages.
 
     Attributes:
-        known: bool [n]: read; all else about the other messages means nothing.
+        known: bool [n]: whether the message was read; other columns mean nothing if not.
         given: int64 [n]: bits of the fields that are given (not null).
         op: int8 [n].
-        src: int64 [n]: the id, or where its text starts in the data.
-        dst: int64 [n]: likewise.
-        src_bytes: int64 [n]: length of the text; 0 for int ids.
-        dst_bytes: int64 [n]: likewise.
+        src, dst: int64 [n]: the id, or the start of its text in the data.
+        src_bytes, dst_bytes: int64 [n]: length of the text; 0 for int ids.
         t: int64 [n], microseconds.
         weight: float32 [n].
         feature_ends: int64 [n]: running ends in ``values``.
-        values: float32, the features one after the other.
-        feature_offset: int32 [n].
-        label: int32 [n].
-        event_id: int64 [n]: where its text starts.
-        event_id_bytes: int64 [n].
-        unescaped: uint8, texts that had escapes: a start beyond the data is one in here.
+        values: float32, all features in order.
+        feature_offset, label: int32 [n].
+        event_id, event_id_bytes: int64 [n]: start and length of its text.
+        unescaped: uint8, texts that had escapes: a start beyond the data lies in here.
     """
 
     known: Bool
@@ -107,8 +102,8 @@ def scan(data: UInt8, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit
     Args:
         data: uint8, the bytes.
         ends: int64 [n + 1], message i is ``data[ends[i]:ends[i + 1]]``.
-        text_ids: Ids are strings.
         plan: The topic's mapping.
+        text_ids: Ids are strings.
         unit: The topic's time unit.
     """
     n = len(ends) - 1
@@ -129,7 +124,9 @@ def scan(data: UInt8, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit
         label=np.zeros(n, np.int32),
         event_id=np.zeros(n, np.int64),
         event_id_bytes=np.zeros(n, np.int64),
-        unescaped=np.empty(4 * int(ends[-1] - ends[0]), np.uint8),  # memory is taken where it is written
+        unescaped=np.empty(
+            4 * int(ends[-1] - ends[0]), np.uint8
+        ),  # memory is used only as far as it is written
     )
     scale = RFC3339 if unit == "rfc3339" else SCALE_DIGITS[unit]
     paths = plan.paths
@@ -153,7 +150,7 @@ def scan(data: UInt8, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit
 
 @njit(cache=True, nogil=True)
 def _read_floats(data: UInt8, i: int, end: int, values: Float32, count: int) -> tuple[int, int]:
-    """Read an array of numbers at i into ``values[count:]``; position past it or −1, and the new count."""
+    """Read an array of numbers at i into ``values[count:]``; position after it or −1, and the new count."""
     if at(data, i, end) != OPEN_ARRAY:
         return -1, count
     i = skip_space(data, i + 1, end)
@@ -184,8 +181,7 @@ def _read_text(
     """Read a text at i; a whole number's digits are its text.
 
     Returns:
-        Position past it or −1, where it starts (as ``gather_text`` wants it), its bytes, and the bytes now used
-        of ``unescaped``.
+        Position after it or −1, its start (for ``gather_text``), its bytes, and the bytes now used of ``unescaped``.
     """
     c = at(data, i, end)
     if c == QUOTE:
@@ -203,7 +199,7 @@ def _read_text(
 
 @njit(cache=True, nogil=True)
 def _read_whole(data: UInt8, i: int, end: int) -> tuple[int, int]:
-    """Read an integer at i: position past it or −1, and the number."""
+    """Read an integer at i: position after it or −1, and the number."""
     i, negative, digits, power, exact, integer = scan_number(data, i, end)
     if not integer or power != 0 or not exact:
         i = -1
@@ -242,8 +238,8 @@ def _scan(
     unescaped: UInt8,
 ) -> None:
     count = used = 0
-    seen = np.full(len(entries), -1, np.int64)  # the last message in which each key stood
-    guesses = levels[:-1].copy()  # keys mostly come in the order of the message before
+    seen = np.full(len(entries), -1, np.int64)  # the last message with each key
+    guesses = levels[:-1].copy()  # keys mostly have the order of the previous message
     above = np.zeros(len(levels), np.int64)
     for m in range(len(ends) - 1):
         i, end = ends[m], ends[m + 1]
@@ -261,7 +257,7 @@ def _scan(
         while ok and not closed:
             i = skip_space(data, i, end)
             close = plain_string_end(data, i, end) if at(data, i, end) == QUOTE else -1
-            if close < 0:  # {} as well, which has no event in it
+            if close < 0:  # also {}, which has no event
                 ok = False
                 break
             e = find_entry(

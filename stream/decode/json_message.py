@@ -1,7 +1,6 @@
-"""One JSON message to one event: the reference that defines what is accepted, and names what is wrong.
+"""One JSON message to one event: the reference that defines what is accepted, and names faults.
 
-The columnar scanner (``json_kernel``) gives the same result for the plain messages that it knows, and leaves
-the others to this module.
+The columnar scanner (``json_kernel``) gives the same result for plain messages, and leaves the others to this module.
 """
 
 import json
@@ -30,7 +29,7 @@ _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class Number(str):
-    """A JSON number as it was written: converted only once its field is known, so nothing is rounded."""
+    """A JSON number as it was written; it is converted once its field is known, so nothing is rounded."""
 
     __slots__ = ()
 
@@ -40,7 +39,7 @@ class Number(str):
 
 @dataclass(frozen=True, slots=True)
 class JsonRow:
-    """One event as the canonical columns hold it; ``features`` is float32."""
+    """One event in the types of the canonical columns; ``features`` is float32."""
 
     op: int
     src: int | str
@@ -55,7 +54,7 @@ class JsonRow:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The fields of one message that are given: not null."""
+    """The fields of one message that are not null."""
 
     values: dict[str, Any]
     mapping: Mapping
@@ -71,13 +70,7 @@ class _Found:
 
 
 def read_message(raw: bytes, ids: IdKind, unit: TimeUnit, mapping: Mapping = NATIVE) -> JsonRow:
-    """Read one message; fields that are null count as absent, unknown keys are ignored.
-
-    Args:
-        raw: The message: one JSON object in UTF-8.
-        ids: Kind of node ids of the graph.
-        unit: The topic's time unit.
-        mapping: Where the topic's messages keep the fields.
+    """Read one message, a JSON object in UTF-8; fields that are null count as absent, unknown keys are ignored.
 
     Raises:
         RefusedError: With the reason and a sentence that names the field.
@@ -106,13 +99,13 @@ def _edge_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
 def _node_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
     for other in ("src", "dst"):
         if other in fields:
-            _refuse(Reason.WRONG_TYPE, f"has both node and {other}: an event is of a node or of an edge")
+            _refuse(Reason.WRONG_TYPE, f"has both node and {other}, but an event is of a node or of an edge")
     if _op(fields) != Op.INSERT:
         _refuse(Reason.UNKNOWN_OP, "op is delete, which is known for edges only")
     features, offset = _values(fields, "features"), _integer(fields, "offset", 32)
     values = _values(fields, "values")
     if features is not None and (offset is not None or values is not None):
-        _refuse(Reason.WRONG_TYPE, "has features and offset or values: give the full vector or a piece of it")
+        _refuse(Reason.WRONG_TYPE, "has features and offset or values. Give the full vector or a piece of it")
     if values is not None and offset is None:
         _refuse(Reason.MISSING_FIELD, "values are given without offset")
     return JsonRow(
@@ -129,7 +122,7 @@ def _node_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
 
 
 def expected(name: str, ids: IdKind, unit: TimeUnit, mapping: Mapping) -> str:
-    """What a field is to be, for a sentence about one that is something else."""
+    """The expected content of a field, for a sentence."""
     if name == "op":
         return " or ".join(f'"{word}"' for word in mapping.ops)
     if name in ("src", "dst", "node"):
@@ -167,7 +160,7 @@ def _fields(raw: bytes, mapping: Mapping) -> _Found:
     except json.JSONDecodeError as error:
         _refuse(NOT_JSON, f"not JSON: {error.msg} at character {error.pos}")
     if not isinstance(parsed, tuple):
-        _refuse(NOT_JSON, f"a JSON {kind_of(parsed)} instead of an object: one event a message")
+        _refuse(NOT_JSON, f"a JSON {kind_of(parsed)} instead of an object, one per event")
     values: dict[str, Any] = {}
     parts: dict[int, Any] = {}
     _collect(parsed, mapping.tree, "", values, parts if mapping.feature_parts else None)
@@ -189,7 +182,7 @@ def _collect(
     values: dict[str, Any],
     parts: dict[int, Any] | None,
 ) -> None:
-    """Put what the keys of one object lead to into ``values``, and pieces of features into ``parts``."""
+    """Put the values at the keys of one object into ``values``, and pieces of features into ``parts``."""
     seen: set[str] = set()
     for key, value in pairs:
         below = level.get(key)

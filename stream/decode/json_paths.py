@@ -1,4 +1,4 @@
-"""The paths of a topic's fields as arrays, for the scanner: levels of keys, each key a way down or a field."""
+"""The paths of a topic's fields as arrays, for the scanner: levels of keys, each leading to a level or a field."""
 
 from dataclasses import dataclass
 
@@ -22,11 +22,11 @@ CHILD, SLOT, PART, ALSO = 2, 3, 4, 5
 
 @dataclass(frozen=True, slots=True)
 class PathTable:
-    """Entries are keys that mean something, level by level.
+    """Entries are meaningful keys, level by level.
 
     Attributes:
         keys: uint8, the keys' bytes.
-        levels: int64 [levels + 1], where each level's entries begin; level 0 is the message.
+        levels: int64 [levels + 1], first entry of each level; level 0 is the message.
         entries: int64 [entries, 6]: start and end in ``keys``; the level below or −1; slot of the field (as in
             ``FIELDS``) or −1; place among the paths of features; another entry that reads the same value or −1.
         names: Each entry's path, keys joined by dots.
@@ -118,7 +118,7 @@ class Plan:
 def find_entry(
     data: UInt8, i: int, end: int, keys: UInt8, entries: Int64, first: int, last: int, guess: int
 ) -> int:
-    """The entry among [first, last) that the key ``data[i:end]`` names, looked for from ``guess`` on; −1: none."""
+    """The entry among [first, last) with the key ``data[i:end]``, looked for from ``guess``; −1: none."""
     size = end - i
     e = guess
     for _ in range(last - first):

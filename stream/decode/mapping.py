@@ -1,4 +1,4 @@
-"""Where a topic's messages keep the fields of an event, made ready for the readers."""
+"""Places of an event's fields in a topic's messages, ready for the readers."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,12 +9,12 @@ from schemas.events import Op
 from schemas.fields import PathKeys
 
 FIELDS = ("src", "dst", "t", "op", "weight", "features", "label", "event_id", "node", "offset", "values")
-"""The fields of an edge event or a node event, and the keys of a message that isn't mapped."""
+"""The fields of an edge event or a node event, and the keys of a message without a mapping."""
 
 _MEANING = {"insert": Op.INSERT, "delete": Op.DELETE}
 
 Target = tuple[str, int]
-"""A field, and the place among its paths where features come from several (else 0)."""
+"""A field, and its place among the paths of features that come from several (else 0)."""
 
 Level = dict[str, Any]
 """Keys of an object: each leads to another level, or to a list of targets."""
@@ -33,15 +33,15 @@ _NO_PREFIX = Prefix()
 
 @dataclass(frozen=True)
 class Mapping:
-    """What the readers of JSON and Arrow messages need to know of a topic.
+    """A topic's mapping, for the readers of its messages.
 
     Attributes:
-        paths: Where each target is found.
-        words: Words of op and what they mean.
+        paths: The keys to each target.
+        words: Words of op and their meaning.
         prefix: Text before ids.
         mapped: Whether ``fields`` was given; else paths are the fields' own names.
         own_ops: Whether ``ops`` was given.
-        feature_parts: Paths that features are put together from; 0: they are one array, or there are none.
+        feature_parts: Number of paths that features are made of; 0: they are one array, or there are none.
     """
 
     paths: tuple[tuple[Target, PathKeys], ...] = tuple(((name, 0), (name,)) for name in FIELDS)
@@ -69,7 +69,7 @@ class Mapping:
 
     @cached_property
     def ops(self) -> dict[str, Op]:
-        """What each word of op means."""
+        """The meaning of each word of op."""
         return dict(self.words)
 
     @cached_property
@@ -84,14 +84,14 @@ class Mapping:
         return root
 
     def shown(self, name: str, part: int = 0) -> str:
-        """A field for a sentence: its name, and its path where that is another."""
+        """A field in a sentence: its name, and its path if it differs."""
         for target, keys in self.paths:
             if target == (name, part):
                 return name if keys == (name,) else f"{name} ({'.'.join(keys)})"
         return name
 
     def column(self, name: str) -> str:
-        """A column of events for a sentence: its name, and the path that it comes from where there is one other path."""
+        """A column of events in a sentence: its name, and the path that it comes from if there is one other path."""
         field = {"feature_offset": "offset"}.get(name, name)
         known = {field for (field, _), _ in self.paths}
         candidates = [field, *{"src": ["node"], "features": ["values"]}.get(name, [])]

@@ -1,4 +1,4 @@
-"""What readers of messages hand on: rows with their places, and what became no event."""
+"""Results of the readers of messages: rows with their places, and refusals."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from stream.decode.validate import Draft, Faults
 
 
 class RefusedError(Exception):
-    """A message, or a file's column, that cannot be read as events; the text is fit for users."""
+    """A message, or a column of a file, that cannot be read as events; the text is fit for users."""
 
     def __init__(self, reason: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -22,11 +22,11 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one message may hold, or how much is decoded at a time.
+    """Most content of one message, or of what is decoded at a time.
 
     Attributes:
-        rows: Rows at most, of all its record batches together; the same number of its dictionaries.
-        bytes: Bytes at most, of the message and of each column of text once its dictionary is written out.
+        rows: Rows of all its record batches together; also of its dictionaries.
+        bytes: Bytes of the message, and of each column of text once its dictionary is written out.
     """
 
     rows: int
@@ -39,8 +39,8 @@ class Refusal:
 
     Attributes:
         message: Index of the message among those read.
-        row: Row of an Arrow message; None: the whole message.
-        raw: What stands for it in the dead letters; None: the message itself.
+        row: Row of a message with several; None: the whole message.
+        raw: Content of its dead letter; None: the message itself.
     """
 
     message: int
@@ -71,7 +71,7 @@ def refusal_table(refusals: Iterable[Refusal]) -> pa.Table:
 
 
 def refused_alike(messages: Int64, reason: str, sentences: str | Sequence[str]) -> pa.Table:
-    """Whole messages that are refused for one reason, with one sentence or one each."""
+    """Whole messages refused for one reason, with one sentence or one each."""
     count = len(messages)
     words = pa.repeat(sentences, count) if isinstance(sentences, str) else pa.array(sentences, pa.string())
     arrays = [
@@ -86,7 +86,7 @@ def refused_alike(messages: Int64, reason: str, sentences: str | Sequence[str]) 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that were read together, in the order of the messages.
+    """Rows read together, in the order of the messages.
 
     Attributes:
         draft: The rows.
@@ -100,13 +100,10 @@ class Rows:
 
 
 def in_order(parts: Sequence[Rows]) -> list[Rows]:
-    """Rows that were read in several passes, in the order of the messages and, within one, of its rows.
+    """Rows of several passes, in the order of the messages and of the rows within one.
 
-    Args:
-        parts: Each in that order; all with ``rows``, or all without.
-
-    Returns:
-        The parts, where each begins after the one before it ends; else one run of them all.
+    The parts, all with ``rows`` or all without, must each be in that order. They are returned as they are if each begins
+    after the one before it ends, else as one.
     """
     parts = [part for part in parts if len(part.messages)]
     if all(before.messages[-1] < after.messages[0] for before, after in pairwise(parts)):
@@ -132,18 +129,18 @@ def in_order(parts: Sequence[Rows]) -> list[Rows]:
 
 
 def _moved(sentence: Callable[[int], str], order: npt.NDArray[np.intp], first: int) -> Callable[[int], str]:
-    """A sentence that is asked for by the row's new place."""
+    """A sentence looked up by the row's new place."""
     return lambda row: sentence(int(order[row]) - first)
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """Rows of a file as they were read.
+    """Rows of a file.
 
     Attributes:
-        batch: The columns that events have, of whatever types.
+        batch: The columns of events, of any types.
         faults: Rows that are refused already, because a cell could not be read.
-        texts: Such cells as they stand in the file, by column; null elsewhere, as they are in ``batch``.
+        texts: Such cells as in the file, by column; null elsewhere, as they are in ``batch``.
     """
 
     batch: pa.RecordBatch

@@ -1,4 +1,4 @@
-"""Rows of a batch as JSON texts, columnar: what stands for a refused row in the dead letters."""
+"""Rows of a batch as JSON texts, columnar: the content of a refused row's dead letter."""
 
 import json
 
@@ -9,7 +9,7 @@ import pyarrow.types as pt
 
 
 def row_texts(batch: pa.RecordBatch) -> pa.Array:
-    """Each row as the text of a JSON object (binary, UTF-8), nulls included; NaN and infinities by those names."""
+    """Each row as a JSON object (binary, UTF-8), nulls included; NaN and infinities by Python's names."""
     pieces: list[pa.Array | str] = []
     for i, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
         pieces += [("{" if i == 0 else ", ") + json.dumps(name) + ": ", _texts(column)]
@@ -35,7 +35,7 @@ def _texts(column: pa.Array) -> pa.Array | str:
 
 
 def _spelled(texts: pa.Array) -> pa.Array:
-    """Numbers that JSON has no word for, as Python writes them."""
+    """Numbers without a JSON form, as Python writes them."""
     for found, word in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
         texts = pc.if_else(pc.equal(texts, found), word, texts)
     return texts

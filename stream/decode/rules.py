@@ -1,4 +1,4 @@
-"""What a graph accepts: the configured kind of ids, feature widths and time bounds."""
+"""The rules of a graph's events: kind of ids, feature widths and time bounds."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,10 +24,10 @@ class Rules:
 
     Attributes:
         ids: Kind of node ids.
-        node_features: Width of node feature vectors; 0: none are taken.
-        edge_features: Width of edge feature vectors; 0: none are taken.
-        min_us: Earliest event time taken, microseconds since the epoch.
-        max_us: Latest event time taken.
+        node_features: Width of node feature vectors; 0: none are accepted.
+        edge_features: Width of edge feature vectors; 0: none are accepted.
+        min_us: Earliest accepted event time, microseconds since the epoch.
+        max_us: Latest accepted event time.
         offline: The events come from a file, without a configuration; only sentences differ.
     """
 
@@ -40,7 +40,7 @@ class Rules:
 
     @classmethod
     def of(cls, config: StreamConfig, now_us: int) -> Self:
-        """The rules of a configuration at wall time ``now_us`` (which bounds times where ``max`` is null)."""
+        """The rules of a configuration at wall time ``now_us``, which bounds times if ``max`` is null."""
         low, high = config.time_bounds or (DEFAULT_EARLIEST_S, None)
         latest = now_us + round(config.time_skew_s * US_PER_S) if high is None else round(high * US_PER_S)
         return cls(
@@ -53,13 +53,13 @@ class Rules:
 
 
 def show_time(t_us: int) -> str:
-    """A time for a sentence: RFC 3339 where it has a date, else plain seconds."""
+    """A time in a sentence: RFC 3339, or plain seconds if it has no date."""
     if EARLIEST_US <= t_us <= LATEST_US:
         return (_EPOCH + timedelta(microseconds=t_us)).isoformat()[: -len("+00:00")] + "Z"
     return f"{t_us / US_PER_S:g} s{' or further away' if abs(t_us) >= OUT_OF_RANGE_US else ''}"
 
 
 def shorten(value: object, limit: int = 60) -> str:
-    """A found value for a sentence, cut to ``limit`` characters."""
+    """A value in a sentence, cut to ``limit`` characters."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

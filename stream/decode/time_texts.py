@@ -13,20 +13,11 @@ from stream.decode.times import rfc3339_to_us
 from stream.decode.validate import Faults
 
 LOOKS_LIKE_ONE = r"^\s*\d{4}-\d\d-\d\d"
-"""What a time in RFC 3339 begins with, and no number does."""
+"""The begin of a time in RFC 3339, and of no number."""
 
 
 def read_times(name: str, texts: pa.Array, faults: Faults) -> pa.Array:
-    """Times as timestamps; a text that is none is null, and its row refused.
-
-    Args:
-        name: What the column is called in sentences.
-        texts: Strings, shape (rows,).
-        faults: Told of rows without a readable time.
-
-    Returns:
-        timestamp[us], shape (rows,).
-    """
+    """Times as timestamp[us] [rows]; a text that is no time is null, and a fault of its row."""
     texts = texts.cast(pa.large_string())
     rows = len(texts)
     t, is_time = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
@@ -45,7 +36,7 @@ def _sentence(name: str, text: str) -> str:
         rfc3339_to_us(text)
     except ValueError as error:
         return f"column {name} has {shorten(text)}, which {error}"
-    raise AssertionError(f"the kernel does not read {text!r}, and its reference does")
+    raise AssertionError(f"the kernel does not read {text!r}, but its reference does")
 
 
 @njit(cache=True, nogil=True)

@@ -14,7 +14,7 @@ TimeUnit = Literal["s", "ms", "us", "rfc3339"]
 SCALE_DIGITS = {"s": 6, "ms": 3, "us": 0}
 """Decimal places between a unit and the microsecond."""
 OUT_OF_RANGE_US = 2**63 - 1
-"""Stands for any time that int64 microseconds cannot hold; it is outside every bound."""
+"""Stands for any time that int64 microseconds cannot hold; outside every bound."""
 
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?([Zz]|([+-])(\d\d):(\d\d))?", re.ASCII
@@ -26,7 +26,7 @@ def number_to_us(text: str, unit: Literal["s", "ms", "us"]) -> int:
     """A JSON number, as written, in ``unit`` since the epoch, to microseconds.
 
     Returns:
-        The time; ``OUT_OF_RANGE_US`` (negated for negative numbers) where int64 cannot hold it.
+        The time; ``OUT_OF_RANGE_US`` (negated for negative numbers) if int64 cannot hold it.
     """
     # As many digits as the text has: nothing is rounded before the microsecond is.
     context = Context(prec=len(text) + 20, Emax=MAX_EMAX, Emin=MIN_EMIN, rounding=ROUND_HALF_UP, traps=[])
@@ -50,7 +50,7 @@ def rfc3339_to_us(text: str) -> int:
         raise ValueError("is not a time as RFC 3339 writes it, such as 2024-01-01T12:00:00.5Z")
     year, month, day, hour, minute, second, fraction, zone, sign, zone_hour, zone_minute = match.groups()
     if zone is None:
-        raise ValueError("has no zone: end it with Z or an offset such as +02:00")
+        raise ValueError("has no zone. End it with Z or an offset such as +02:00")
     try:
         days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
     except ValueError as error:

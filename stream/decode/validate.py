@@ -16,7 +16,7 @@ from stream.decode.rules import Rules, show_time
 
 @dataclass(slots=True)
 class Faults:
-    """Which rows are refused, and why: the first fault found of each row.
+    """Refused rows with their reasons: the first fault of each row.
 
     Attributes:
         code: uint16 [rows]; 0: the row is accepted.
@@ -60,11 +60,11 @@ class Faults:
 
 @dataclass(slots=True)
 class Draft:
-    """Rows on their way to being events: canonical types, but nulls and bad values still in them.
+    """Rows that are to become events: canonical types, but with nulls and bad values.
 
     Attributes:
         batch: Columns as ``draft_schema``.
-        faults: What the readers of columns already found wrong.
+        faults: Faults found so far.
     """
 
     batch: pa.RecordBatch
@@ -86,14 +86,9 @@ def draft_schema(ids: IdKind) -> pa.Schema:
 
 
 def check(draft: Draft, rules: Rules, shown: Callable[[str], str] = str) -> None:
-    """Note every row that breaks a rule in ``draft.faults``.
+    """Add every row that breaks a rule to ``draft.faults``; ``shown`` gives the names of columns in sentences.
 
     Columns ``op`` and ``weight`` must have no nulls (their readers put the defaults in).
-
-    Args:
-        draft: The rows.
-        rules: What they must meet.
-        shown: What a column is called in sentences.
     """
     batch, faults = draft.batch, draft.faults
     op = _numpy(batch["op"])
@@ -108,7 +103,7 @@ def check(draft: Draft, rules: Rules, shown: Callable[[str], str] = str) -> None
     faults.refuse(
         node & has_dst,
         Reason.UNKNOWN_OP,
-        f"{op_name} is 0, a node event, but {dst} is given: it must be null",
+        f"{op_name} is 0, a node event, but {dst} is not null",
     )
     faults.refuse(~node & ~has_dst, Reason.MISSING_FIELD, f"{dst} is missing")
     if rules.ids == "string":
@@ -192,7 +187,7 @@ def _check_features(
 
 
 def _any_in_row(flat: Bool, ends: Int64) -> Bool:
-    """Rows that hold at least one True of ``flat``, given the running ends of the rows."""
+    """Rows with at least one True of ``flat``, given the running ends of the rows."""
     rows = np.zeros(len(ends), bool)
     rows[np.searchsorted(ends, np.flatnonzero(flat), side="right")] = True
     return rows

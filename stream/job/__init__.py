@@ -1,1 +1,1 @@
-"""The job of one process: the run loop, its lanes, and what it waits for."""
+"""The job of one process: its cycles, its lanes, and its waits."""

@@ -1,4 +1,4 @@
-"""Backfill: a log begins with files of past events, and Kafka takes over where they end."""
+"""Backfill: begin a log with files of past events, before Kafka takes over."""
 
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -32,15 +32,15 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """What a backfill did.
+    """The result of a backfill.
 
     Attributes:
         history: What the log begins with.
-        rows: Rows that this run read.
-        snapshots: Snapshots that this run sealed.
+        rows: Rows read by this run.
+        snapshots: Snapshots sealed by this run.
         seconds: From the first row to the last commit.
         events: Events of the history in the log, of all runs; None: Kafka's came before they were counted.
-        refused: Rows refused, of all runs; None as well.
+        refused: Rows refused, of all runs; None as for ``events``.
     """
 
     history: History
@@ -60,30 +60,27 @@ def backfill(
     columns: FileColumns = OWN,
     progress: Callable[[int, int], None] = lambda read, rows: None,
 ) -> Backfilled:
-    """Write the events of files into a new log, or go on where an earlier try ended.
+    """Write the events of files into a new log, or resume an earlier try.
 
-    1. The files are surveyed and the ends of the topics asked for; ``log/history.json`` keeps both.
-    2. The rows go into the log like the messages of a topic partition, offsets being rows: commits, rejects and
-       restarts are those of the stream.
-    3. Snapshots that end by ``until_us`` are sealed. ``run`` reads Kafka from there on.
+    1. The files are surveyed and the brokers asked for the ends of the topics; ``log/history.json`` keeps both.
+    2. Rows enter the log like messages of a topic partition whose offsets are rows: commits, rejects and restarts are
+       those of the stream.
+    3. Snapshots that end by ``until_us`` are sealed. ``run`` then reads Kafka from there.
 
     Args:
-        config: The stream's, also for the topics to go on with.
+        config: The stream's.
         files: Parquet, CSV or TSV, read in order of their first times.
-        until_us: Events before it are taken from the files, from it on from Kafka; None: all of the files, which only
-            topics without messages, or with named offsets, leave no doubt about.
-        offsets: Where reading Kafka begins: exactly there, whatever the times. Topic partitions not named begin with
-            the first retained message, and what the history has is skipped.
-        columns: What the columns of all files are called.
-        progress: Told rows read and rows to read.
-
-    Returns:
-        What was done.
+        until_us: Events before it come from the files, later ones from Kafka; None: all of the files, which is refused
+            if topics have messages and ``offsets`` doesn't name them.
+        offsets: Where Kafka is read from, whatever the times. Other topic partitions begin with their first retained
+            message, and events of the history are skipped.
+        columns: Names of the columns, the same in all files.
+        progress: Called with the rows read and all rows.
 
     Raises:
-        Failure: A file can't be read or isn't the one of the earlier try, no broker answers, or the configuration
+        Failure: A file can't be read or isn't that of the earlier try, no broker answers, or the configuration
             doesn't fit.
-        StoreError: The log is busy, damaged, made for something else, or Kafka doesn't reach back far enough.
+        StoreError: The log is busy, damaged or made for something else, or Kafka doesn't reach back far enough.
         OSError: The disk refuses.
     """
     rules = Rules.of(config, _present_us(config))
@@ -93,8 +90,8 @@ def backfill(
             history = writer.begin_with(history)
         elif writer.history is None:
             raise Failure(
-                f"store: the log in {config.store} has been read into from Kafka already, and a history can only come "
-                "before that. Choose a new store"
+                f"store: the log in {config.store} has events from Kafka already, and a history must come before them. "
+                "Choose a new store"
             )
         else:
             history, ordered = writer.history, _same(writer.history, files, until_us, offsets, columns)
@@ -107,9 +104,7 @@ def backfill(
             sink.advance()
             progress(batch.end_offset, history.rows)
         sink.seal_before(history.until_us)
-        if set(writer.positions) <= {
-            HISTORY
-        }:  # what is in the log is the history's, and so it is noted for later
+        if set(writer.positions) <= {HISTORY}:  # all of the log is the history: record its counts
             last = writer.last
             history = writer.history_read(
                 events=writer.totals.events + (last.tail_events if last else 0),
@@ -127,7 +122,7 @@ def backfill(
 
 
 def _present_us(config: StreamConfig) -> int:
-    """What bounds the rows' times, microseconds."""
+    """Upper bound of the rows' times, microseconds."""
     present = Present(config)
     with closing(BrokerClock(config.kafka)) as brokers:
         present.ask_too(brokers.ask, lambda: None)
@@ -145,7 +140,7 @@ def _plan(
     offsets: dict[Key, int],
     columns: FileColumns,
 ) -> tuple[History, list[Path]]:
-    """Survey the files, and see how far the topics go."""
+    """Survey the files, and find the ends of the topics."""
     _require_distinct(files)
     found = sorted(
         ((survey(path, rules, columns), path) for path in files), key=lambda pair: _first_us(pair[0])
@@ -162,7 +157,7 @@ def _plan(
             raise Failure(
                 f"the topics have messages already, and the files end at {show_time(max(times))}. Choose where Kafka takes "
                 f"over. --until {show_time(max(times))} reads that moment from Kafka, which is right if the files may have "
-                "only a part of it. A later time takes the files whole. Or name offsets"
+                "only a part of it. A later time reads all of the files. Or name offsets"
             )
     history = History(
         files=[fingerprint(path, s.rows) for s, path in found],
@@ -184,16 +179,12 @@ def _require_distinct(files: Sequence[Path]) -> None:
         other = first.setdefault((file.bytes, file.checksum), path)
         if other is not path:
             raise Failure(
-                f"{path} has the same content as {other}, and its events would be in the log twice: name it once"
+                f"{path} has the same content as {other}, and its events would be in the log twice. Name it once"
             )
 
 
 def require_takeover(config: StreamConfig, writer: LogWriter) -> None:
     """Check that Kafka can take over from a log's history, if the log has one.
-
-    Args:
-        config: The stream's.
-        writer: The open log.
 
     Raises:
         StoreError: The history isn't read to its end, or retention deleted messages from after it (with
@@ -216,7 +207,7 @@ def _require_reach(config: StreamConfig, history: History, begun: Container[Key]
         return
     if config.kafka.start == "latest":
         raise Failure(
-            "kafka.start is latest: after a history Kafka has to be read from where the history ends. "
+            "kafka.start is latest, but after a history Kafka must be read from the end of the history. "
             "Set kafka.start: earliest"
         )
     try:
@@ -224,7 +215,7 @@ def _require_reach(config: StreamConfig, history: History, begun: Container[Key]
     except OffsetGapError as error:
         if config.kafka.on_gap == "fail":
             raise
-        _log.warning("going on over a gap", gap=str(error))
+        _log.warning("continuing over a gap", gap=str(error))
 
 
 def _ends(config: StreamConfig, offsets: dict[Key, int]) -> list[HistoryEnd]:
@@ -233,9 +224,13 @@ def _ends(config: StreamConfig, offsets: dict[Key, int]) -> list[HistoryEnd]:
         found = there.get((topic, partition))
         if found is None:
             known = ", ".join(f"{name}/{number}" for name, number in there)
-            raise Failure(f"--offset {topic}/{partition}={offset}: the configuration's topics have {known}")
+            raise Failure(
+                f"--offset {topic}/{partition}={offset} names no topic partition of the configuration. They are {known}"
+            )
         if offset > found.end:
-            raise Failure(f"--offset {topic}/{partition}={offset}: the partition ends at {found.end}")
+            raise Failure(
+                f"--offset {topic}/{partition}={offset} lies after the partition's end at {found.end}. Name an offset up to that"
+            )
     return [
         HistoryEnd(topic=key[0], partition=key[1], start=offsets.get(key), end=offsets.get(key, found.end))
         for key, found in there.items()
@@ -249,7 +244,7 @@ def _same(
     offsets: Mapping[Key, int] | None,
     columns: FileColumns,
 ) -> list[Path]:
-    """The files in the order of the earlier try; they and the options must be those of then."""
+    """The files in the order of the earlier try; files and options must be the same."""
     given = {path: fingerprint(path, 0) for path in files}
     ordered = []
     for known in history.files:
@@ -265,24 +260,22 @@ def _same(
             )
         ordered.append(same[0])
     if len(ordered) < len(given):
-        raise Failure(
-            f"the log's history is {names(history.files)} and nothing else. Choose a new store for more"
-        )
+        raise Failure(f"the log's history is {names(history.files)} only. Choose a new store for more files")
     if until_us is not None and until_us != history.until_us:
         raise Failure(
-            f"the log's history ends at {show_time(history.until_us)}, --until is {show_time(until_us)}: leave the option "
+            f"the log's history ends at {show_time(history.until_us)}, but --until is {show_time(until_us)}. Leave the option "
             "out, or choose a new store"
         )
     if dict(columns.names) != history.columns:
-        told = ",".join(f"{name}={column}" for name, column in history.columns.items())
+        given_then = ",".join(f"{name}={column}" for name, column in history.columns.items())
         raise Failure(
-            "--columns is another than when the log's history began: "
-            f"{f'say --columns {told}' if told else 'leave the option out'}, or choose a new store"
+            "--columns differs from when the log's history began. "
+            f"{f'Give --columns {given_then}' if given_then else 'Leave the option out'}, or choose a new store"
         )
     starts = {(end.topic, end.partition): end.start for end in history.ends if end.start is not None}
     if offsets and dict(offsets) != starts:
         raise Failure(
-            "--offset names other offsets than when the log's history began: leave the option out, or choose a new store"
+            "--offset names other offsets than when the log's history began. Leave the option out, or choose a new store"
         )
     return ordered
 
@@ -308,7 +301,7 @@ def _polls(
 
 
 def _in_file_order(config: StreamConfig, history: History) -> StreamConfig:
-    """The configuration with out-of-orderness as the files need it: no row of a history is late."""
+    """The configuration with a lateness that accepts every row of the history."""
     lateness_s = max(config.snapshots.lateness_s, -(-history.disorder_us // US_PER_S))
     snapshots = config.snapshots.model_copy(update={"lateness_s": float(lateness_s)})
     return config.model_copy(update={"snapshots": snapshots})
@@ -319,7 +312,7 @@ def _first_us(found: Survey) -> int:
 
 
 def _disorder_us(surveys: Sequence[Survey]) -> int:
-    """How far a row lies before an earlier one, over files read one after another."""
+    """How far a row lies before an earlier one, over the files in their order."""
     disorder, reached = 0, None
     for found in surveys:
         disorder = max(disorder, found.disorder_us)

@@ -1,4 +1,4 @@
-"""Readers of one job's topics, one after another: the first must find brokers, later ones wait for them."""
+"""The readers of a job, one per cycle: the first must find brokers, later ones wait for them."""
 
 from collections.abc import Callable
 
@@ -13,13 +13,8 @@ from stream.service.heartbeat import beat
 class Connecting:
     """Makes the readers.
 
-    Args:
-        config: Brokers and topics.
-        stopping: Whether the job was told to end.
-        skipped: Told of gaps that ``on_gap: skip`` jumps over.
-
     Attributes:
-        waits: Whether nothing is being read: for the log, lanes or brokers.
+        waits: Whether nothing is being read yet, or no longer: the job waits for the log, lanes or brokers.
     """
 
     def __init__(self, config: StreamConfig, stopping: Callable[[], bool], skipped: Skipped) -> None:
@@ -30,18 +25,17 @@ class Connecting:
 
     @property
     def silent_s(self) -> float | None:
-        """For how long no broker has answered a reader that is being made."""
+        """Seconds without an answer while a reader is being made."""
         return self._answers.silent_s if self._answers is not None else None
 
     def reader(self, next_offset: NextOffset, arrival_s: float) -> PartitionReader | None:
-        """A reader that goes on where the log is; None when the job was stopped while it waited for brokers.
+        """A reader that resumes where the log ends; None if the job was stopped while it waited for brokers.
 
-        Later ones wait for brokers as a reader at work does, and as there the end of an outage counts as an arrival;
-        else the last message came at ``arrival_s``.
+        The end of an outage counts as an arrival; otherwise the last message came at ``arrival_s``.
 
         Raises:
-            NoBrokerError: The first one finds none.
-            StoppedEarly: The job was stopped before the first one.
+            NoBrokerError: The first reader finds none.
+            StoppedEarly: The job was stopped before the first reader.
         """
         self.waits = True
         try:

@@ -1,4 +1,4 @@
-"""The stage between polls and the log: messages validated by their topic's rules, while the present is known."""
+"""The stage between polls and the log: validates messages by the rules of their topic, while the present is known."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +15,7 @@ from stream.service.failure import Failure
 from stream.service.heartbeat import beat
 
 LOOK_S = 1.0
-"""How often a clock that can't be believed is looked at again."""
+"""How often an obstacle is looked at again."""
 
 _log = structlog.get_logger()
 
@@ -25,10 +25,9 @@ class Decoding:
 
     Args:
         config: Topics and rules.
-        present: What bounds event times.
-        wait: Waits so many seconds; True: what is in hand is dropped, and read again another time. None: a clock that
-            can't be believed ends the job.
-        shown: Told how far this host's clock is off whenever it is looked at while it is, and 0 when it is right again.
+        present: Bounds event times.
+        wait: Waits for some seconds; True: drop the poll, which will be read again. None: an obstacle ends the job.
+        shown: Called with the error of this host's clock, seconds, while there is an obstacle, and with 0 after it.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Decoding:
         }
 
     def warm_up(self) -> None:
-        """Have the decoders' kernels compiled or loaded, on a message that nobody sent."""
+        """Compile or load the kernels, on a made-up message."""
         for topic, decoder in self._decoders.items():
             offsets, values = pa.array([0], pa.int64()), pa.array([b"{}"], pa.large_binary())
             decoder.decode(RawBatch(topic, 0, 0, 1, 1, offsets, values))
@@ -53,11 +52,11 @@ class Decoding:
     def batches(self, raw: RawBatch) -> Iterator[MicroBatch]:
         """Validate one poll, a bounded part of it at a time.
 
-        While this host's clock can't be believed, or a schema registry does not answer, the poll is kept, and empty
-        batches in its place let the sink commit what it took in before.
+        While this host's clock can't be believed, or a schema registry doesn't answer, the poll is kept. Empty batches in
+        its place let the sink commit what it has.
 
         Raises:
-            Failure: Either lasts, and nobody waits for its end.
+            Failure: There is such an obstacle, and the job doesn't wait.
         """
         decoder = self._decoders[raw.topic]
         met: set[str] = set()
@@ -87,7 +86,7 @@ class Decoding:
         yield from decoder.batches(raw)
 
     def _obstacle(self, decoder: Decoder, raw: RawBatch) -> tuple[str, str] | None:
-        """Why a poll cannot be decoded at present: what the log calls it, and a sentence."""
+        """Why a poll can't be decoded now: the event for the log, and a sentence."""
         reason = self._present.check(raw)
         if reason is not None:
             return "nothing is read by a clock that can't be right", reason

@@ -1,4 +1,4 @@
-"""Whether a configuration fits what it would take over, looked at without a lock: for a job that stands by."""
+"""Whether a configuration fits the store that a standby would take over, checked without a lock."""
 
 import structlog
 
@@ -10,8 +10,8 @@ from stream.sink.snapshot_sink import log_header
 from stream.store.files.headers import require_agreement
 from stream.store.files.records import read_record
 from stream.store.lane import layout as lane_layout
-from stream.store.lane.header import lane_header
 from stream.store.lane.reader import manifest_taus
+from stream.store.lane.state import lane_header
 from stream.store.log import layout as log_layout
 from stream.store.log.commits import numbers
 from stream.store.log.header import require_header
@@ -20,12 +20,12 @@ _log = structlog.get_logger()
 
 
 def require_fit(config: StreamConfig) -> None:
-    """Check what would otherwise be noticed when the other job is gone and this one is needed.
+    """Check now what would otherwise fail when the other job is gone and this one is needed.
 
     Raises:
         MismatchError: The log or a lane was made for something else.
         PartitionError: A lane's algorithm or parameters.
-        Failure: Kafka refuses, or a topic doesn't exist. Brokers that don't answer may do so later: that is only logged.
+        Failure: Kafka refuses, or a topic doesn't exist. Brokers that don't answer are only logged.
         CorruptError, FormatVersionError: A header is damaged, or of another release.
     """
     wanted = log_header(config)

@@ -1,4 +1,4 @@
-"""Compaction beside the job: the store is indexed, and old snapshots go, on a thread of its own."""
+"""Compaction beside the job: indexes the store and drops old snapshots, on a thread of its own."""
 
 import time
 from collections.abc import Callable
@@ -12,21 +12,16 @@ from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
 
 PAUSE_S = 60.0
-"""At least so long lies between two looks at the store."""
+"""Shortest time between two looks at the store."""
 
 CLOSE_S = 5.0
-"""How long the end of a job waits for a compaction at work; one that is cut off is gone on with by the next."""
+"""How long the end of a job waits for a compaction; the next one completes it if it is cut off."""
 
 _log = structlog.get_logger()
 
 
 class Housekeeping:
-    """Looks after a store while it is written, from the first ``wake`` to ``close``; a failure stops nothing else.
-
-    Args:
-        config: Whose store, and what it keeps.
-        retried: Told of every further try after a failure.
-    """
+    """Compacts a store while it is written, from the first ``wake`` to ``close``; a failure stops nothing else."""
 
     def __init__(self, config: StreamConfig, retried: Callable[[], None]) -> None:
         self._store = config.store
@@ -36,7 +31,7 @@ class Housekeeping:
         self._started = False
 
     def wake(self) -> None:
-        """Something was committed: look, unless that was done a moment ago."""
+        """Something was committed: look at the store, unless that was done a moment ago."""
         now = time.monotonic()
         if now - self._looked_s < PAUSE_S:
             return
@@ -48,7 +43,7 @@ class Housekeeping:
             self._work.start()
 
     def close(self) -> None:
-        """Stop after the step at work."""
+        """Stop after the current step."""
         if self._started:
             self._work.close(CLOSE_S)
 
@@ -72,5 +67,5 @@ class Housekeeping:
 
 
 def keep(config: StreamConfig) -> Keep:
-    """What a configuration keeps."""
+    """The retention of a configuration."""
     return Keep(config.retention.snapshots, config.retention.time_s, config.dedup_window_s or 0.0)

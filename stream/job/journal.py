@@ -1,4 +1,4 @@
-"""The log lines of a stream job: where reading goes on, what was sealed, and what was refused and why."""
+"""The log lines of a stream job: where reading resumes, sealed snapshots, and refusals with their reasons."""
 
 import time
 from collections import Counter
@@ -15,18 +15,18 @@ from stream.store.files.data import read_table
 from stream.store.log.layout import log_folder
 
 TOLD_EVERY_S = 60.0
-"""Refusals for one reason are told at most this often, with their number and one example."""
+"""Shortest time between two lines about refusals for one reason; each has their number and an example."""
 
 _log = structlog.get_logger()
 
 
 class Journal:
-    """Writes a line for whoever follows the log of the process.
+    """Writes the lines.
 
     Args:
         graph: In every line.
-        store: Where examples of refused messages are.
-        last: The commit that the job goes on from; None: there is none.
+        store: Has examples of refused messages.
+        last: The commit that the job resumes from; None: there is none.
         clock: Seconds.
     """
 
@@ -45,12 +45,7 @@ class Journal:
         self._told_s: dict[str, float] = {}
 
     def reading(self, starts: Iterable[tuple[str, int, int]], last: CommitRecord | None) -> None:
-        """Reading goes on.
-
-        Args:
-            starts: Topic, partition, and its first offset to read.
-            last: The last commit; None: there is none.
-        """
+        """Reading begins or resumes at topic, partition and offset, after the last commit."""
         self._log.info("reading", commit=last.n if last is not None else None, offsets=_by_topic(starts))
 
     def committed(self, record: CommitRecord) -> None:
@@ -77,7 +72,7 @@ class Journal:
                 self._told[reason], self._told_s[reason] = total, now_s
 
     def _example(self, record: CommitRecord, reason: str) -> dict[str, Any]:
-        """Place and sentence of a message that a commit refused for a reason; nothing where it can't be read."""
+        """Place and sentence of a message that a commit refused for a reason; empty if it can't be read."""
         if record.rejects is None:
             return {}
         try:

@@ -1,38 +1,18 @@
-"""Lanes at work: one thread each follows the log, so that lanes run side by side and heal by themselves."""
+"""Lanes at work: each follows the log on a thread of its own and retries after failures."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from collections.abc import Callable, Collection, Iterable
+from typing import Self
 
 from schemas.config import Lane
 from schemas.store import LaneManifest
 from stream.background import Background
+from stream.metrics import StreamMetrics
 from stream.service.failure import Failure
-from stream.store.lane.index import LaneTotals
 from stream.store.lane.writer import LaneWriter
 from stream.store.places.place import Place
 
 CLOSE_S = 5.0
-"""How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off heals like after a kill."""
-
-
-class LaneObserver(Protocol):
-    """Told what lanes do."""
-
-    def opened_lane(self, lane: str, last: LaneManifest | None, totals: LaneTotals) -> None:
-        """A lane as it was found."""
-        ...
-
-    def lane_committed(self, manifest: LaneManifest) -> None:
-        """A lane has one more snapshot."""
-        ...
-
-    def lane_lag(self, lane: str, snapshots: int) -> None:
-        """Sealed snapshots that a lane lacks."""
-        ...
-
-    def restarted(self, cause: str) -> None:
-        """A lane tries again (cause ``lane``)."""
-        ...
+"""How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off recovers as after a kill."""
 
 
 class LaneThread:
@@ -40,10 +20,10 @@ class LaneThread:
 
     Attributes:
         name: The lane's.
-        lag: Sealed snapshots it lacked when it last looked.
+        lag: Sealed snapshots that it lacked when it last looked.
     """
 
-    def __init__(self, store: str | Place, lane: Lane, observer: LaneObserver) -> None:
+    def __init__(self, store: str | Place, lane: Lane, metrics: StreamMetrics) -> None:
         """Open the lane and start following the log.
 
         Raises:
@@ -52,18 +32,18 @@ class LaneThread:
         """
         self.name = lane.name
         self.lag = 0
-        self._observer = observer
+        self._metrics = metrics
         self._writer = LaneWriter(store, lane, observer=self._committed)
         manifests = self._writer.manifests
-        observer.opened_lane(self.name, manifests[-1] if manifests else None, self._writer.totals)
+        metrics.opened_lane(self.name, manifests[-1] if manifests else None, self._writer.totals)
         self._work = Background(
-            f"lane-{lane.name}", self._catch_up, on_retry=lambda: observer.restarted("lane")
+            f"lane-{lane.name}", self._catch_up, on_retry=lambda: metrics.restarted("lane")
         )
         self._work.start()
 
     @property
     def error(self) -> str | None:
-        """Why the lane is not up to date; None while it works."""
+        """Why the lane is not up to date; None if it works."""
         return self._work.error
 
     def wake(self) -> None:
@@ -71,14 +51,14 @@ class LaneThread:
         self._work.ask()
 
     def bring_up_to_date(self, stop: Callable[[], bool]) -> None:
-        """Wait until the lane has every snapshot that is sealed now, has failed trying, or ``stop`` says True."""
+        """Wait until the lane has every snapshot that is sealed now, has failed, or ``stop`` returns True."""
         self._work.settle(stop=stop)
 
     def close(self) -> None:
-        """Stop after the snapshot at work and give the lane's lock back.
+        """Stop after the current snapshot and release the lane's lock.
 
-        A snapshot that takes longer than a few seconds is left to the end of the process, which also gives the lock
-        back: no earlier, for until then the lane is being written.
+        A snapshot that takes longer than a few seconds is left to the end of the process, which also releases the lock:
+        no earlier, because until then the lane is being written.
         """
         if self._work.close(CLOSE_S):
             self._writer.close()
@@ -95,22 +75,27 @@ class LaneThread:
         self._show(self._writer.lag)
 
     def _committed(self, manifest: LaneManifest) -> None:
-        self._observer.lane_committed(manifest)
+        self._metrics.lane_committed(manifest)
         self._show(max(0, self.lag - 1))
 
     def _show(self, lag: int) -> None:
         self.lag = lag
-        self._observer.lane_lag(self.name, lag)
+        self._metrics.lane_lag(self.name, lag)
 
 
-def bring_up_to_date(lanes: Sequence[LaneThread], stop: Callable[[], bool]) -> None:
+def failures(lanes: Iterable[LaneThread]) -> list[str]:
+    """Why lanes are not up to date, one clause per lane that fails."""
+    return [f"lane {lane.name}: {lane.error}" for lane in lanes if lane.error]
+
+
+def bring_up_to_date(lanes: Collection[LaneThread], stop: Callable[[], bool]) -> None:
     """Bring all lanes to the end of the log, unless the job is told to stop.
 
     Raises:
         Failure: One cannot be brought there.
     """
     for lane in lanes:
-        lane.wake()  # all at once, then wait for each
+        lane.wake()  # all at once
     for lane in lanes:
         lane.bring_up_to_date(stop)
     failed = [f"lane {lane.name} is not up to date: {lane.error}" for lane in lanes if lane.error]

@@ -1,6 +1,6 @@
-"""A graph's log in the process that writes it: what takes micro-batches in, and what follows each commit."""
+"""A graph's log in the process that writes it: takes micro-batches in, and follows up on each commit."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from schemas.config import StreamConfig
@@ -15,27 +15,28 @@ from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
 from stream.sink.snapshot_sink import SnapshotSink
+from stream.snapshots.event_time import Key
 from stream.store.log.writer import LogWriter
 
 
 class OpenLog:
-    """The one host of a log, of a job in this process and of a worker on a cluster.
+    """The host of a log, in the local job and in a worker on a cluster.
 
     After each commit dead letters and group offsets are sent from threads of their own, and housekeeping is woken.
 
     Args:
         config: Of the stream.
-        metrics: Told of everything.
+        metrics: Counts everything.
         writer: The log.
-        room: Waits where the disk has no room for a commit.
-        stack: Closes everything in its order, what talks to brokers together.
+        room: Waits while the disk has no room for a commit.
+        stack: Closes everything in order, clients of brokers together.
 
     Raises:
         Failure: The dead letters' topic can't be made.
 
     Attributes:
-        sink: What takes batches in.
-        brokers: Closes what talks to brokers.
+        sink: Takes batches in.
+        brokers: Closes clients of brokers.
         letters: Refused messages on their way to their topic; None: they stay in the log.
     """
 
@@ -61,41 +62,43 @@ class OpenLog:
         self._housekeeping: Housekeeping | None = None
 
     def keep_house(self, stack: ExitStack) -> None:
-        """Compact beside it from now on, until the stack ends."""
+        """Compact the store from now on, until the stack ends."""
         again = self._metrics.restarted
         self._housekeeping = stack.enter_context(Housekeeping(self._config, lambda: again("compaction")))
 
     def begin(self, starts: Sequence[Start]) -> None:
-        """Read these topic partitions from these offsets on."""
+        """Read topic partitions from these offsets on."""
         for start in starts:
             self.sink.begin((start.topic, start.partition), start.offset)
         self._journal.reading([(s.topic, s.partition, s.offset) for s in starts], self.writer.last)
         self.sink.assign([(start.topic, start.partition) for start in starts])
 
-    def take_in(self, batch: MicroBatch, lag: Iterable[int]) -> CommitRecord | None:
+    def take_in(self, batch: MicroBatch, lag: Mapping[Key, int]) -> CommitRecord | None:
         """Take one micro-batch in, and commit if that is due.
 
         Args:
             batch: The next of its topic partition.
-            lag: Messages unread, by topic partition: while there are any, commits go on beside reading.
+            lag: Unread messages by topic partition. While there are any, commits run beside reading.
 
         Returns:
-            The commit, where one was made.
+            The commit, if one was made.
 
         Raises:
             Failure: The disk is full, and the job was told to end.
             StoreError, OSError: As ``SnapshotSink.advance``; a full disk is waited for.
         """
         self.sink.offer(batch)
-        wait = not any(lag)
-        return self.commit(lambda: self.sink.advance(wait=wait))
+        wait = not any(lag.values())
+        record = self.commit(lambda: self.sink.advance(wait=wait))
+        self._metrics.lag(lag)
+        return record
 
     def commit(self, make: Callable[[], CommitRecord | None]) -> CommitRecord | None:
-        """Have the sink commit, once there is room, and tell those who wait for it."""
+        """Have the sink commit, once there is room, and follow up."""
         return self.committed(self._room.made(make))
 
     def committed(self, record: CommitRecord | None) -> CommitRecord | None:
-        """Tell those who wait for a commit of one; returns it."""
+        """Follow up on a commit, if there is one; returns it."""
         if record is not None:
             self._journal.committed(record)
             if self.letters is not None:

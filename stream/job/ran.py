@@ -1,15 +1,15 @@
-"""What a run did, and how long it was busy with it."""
+"""The result of a run, and the seconds that it was busy."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a run did: events and snapshots that it made durable.
+    """The result of a run: events and snapshots that it made durable.
 
     Attributes:
         seconds: From the first poll to the last commit, without the idle tail.
-        idle: Whether it ended because nothing more came; else it was told to stop.
+        idle: Whether it ended because nothing more came; otherwise it was stopped.
     """
 
     snapshots: int
@@ -21,14 +21,19 @@ class Ran:
 
     @property
     def events_per_s(self) -> float:
-        """Events in the log a second."""
+        """Events per second."""
         return self.events / self.seconds if self.seconds > 0 else 0.0
 
 
 class Busy:
-    """Seconds from the first poll to the last message's being in the log or waiting for its commit."""
+    """Counts the seconds from the first poll until the last message is in the log or waits for its commit.
+
+    Attributes:
+        round_s: Monotonic seconds when the last poll, empty ones included, had been taken in; None: no poll yet.
+    """
 
     def __init__(self) -> None:
+        self.round_s: float | None = None
         self._first_poll_s: float | None = None
         self._until_s: float | None = None  # when the last message was taken in
         self._late_commits_s = 0.0  # commits since then, the idle time between them left out
@@ -37,6 +42,7 @@ class Busy:
         self, *, messages: bool, committed: bool, begun_s: float, now_s: float, first_poll_s: float | None
     ) -> None:
         """One micro-batch was taken in."""
+        self.round_s = now_s
         if self._first_poll_s is None:
             self._first_poll_s = first_poll_s
         if messages:

@@ -1,4 +1,4 @@
-"""Why the stream is not ready: what its job says, and a topic partition that holds event time back."""
+"""Why the stream is not ready: the job makes no progress, or a topic partition holds event time back."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,17 @@ from schemas.config import StreamConfig
 from stream.metrics import StreamMetrics
 
 HELD_S = 60.0
-"""Event time that is held back for less is no reason, nor is less than a snapshot's interval."""
+"""Event time may be held back this long, or for a snapshot's interval if that is longer."""
 
 
 def readiness(
     config: StreamConfig, metrics: StreamMetrics, job: Callable[[], str | None]
 ) -> Callable[[], str | None]:
-    """What ``/readyz`` answers, shown as a gauge as well.
+    """The answer of ``/readyz``, also shown as a gauge.
 
     Args:
         config: Of the stream.
-        metrics: Knows what is held back, and shows the gauge.
+        metrics: Has what is held back, and shows the gauge.
         job: Why the job makes no progress; None: it does.
     """
 
@@ -28,7 +28,7 @@ def readiness(
 
 
 def held_back(config: StreamConfig, metrics: StreamMetrics) -> str | None:
-    """The sentence about the topic partition that holds event time back for too long; None: none does."""
+    """The sentence about a topic partition that holds event time back for too long; None if there is none."""
     held = metrics.held()
     rules = config.snapshots
     if held is None or held.age_s < max(HELD_S, rules.interval_s):
@@ -42,12 +42,12 @@ def held_back(config: StreamConfig, metrics: StreamMetrics) -> str | None:
         else "it had no event yet"
     )
     remedy = (
-        f"See why its {unread:,} unread messages do not come: its leader, say"
+        f"Find out why its {unread:,} unread messages do not arrive, for example from its leader"
         if unread
-        else "It has messages, but they do not move its event time on: look at its producer"
+        else "It has messages, but they do not advance its event time. Check its producer"
     )
     return (
-        f"{place} has held event time back for {_span(held.age_s)}, nothing is sealed: {state}. {remedy}. A partition "
+        f"{place} has held event time back for {_span(held.age_s)}, and nothing is sealed: {state}. {remedy}. A partition "
         f"with nothing unread no longer counts after snapshots.idle_timeout_s ({rules.idle_timeout_s:g} s)"
     )
 

@@ -7,18 +7,19 @@ from typing import TypeVar
 
 import structlog
 
+from schemas.errors import one_line
 from stream.service.failure import Failure
 from stream.service.full_disk import FULL
 from stream.service.heartbeat import beat
 
 WAITED_FOR = FULL | {errno.EHOSTUNREACH}
-"""Error numbers after which a commit is tried again."""
+"""Errors after which a commit is tried again."""
 
 RETRY_S = 2.0
 """How often a refused commit is tried again."""
 
 LOOK_S = 0.1
-"""How often the wait for that looks whether to stop."""
+"""How often the wait looks whether to stop."""
 
 _log = structlog.get_logger()
 
@@ -26,31 +27,25 @@ Committed = TypeVar("Committed")
 
 
 class RoomForCommits:
-    """Makes commits, and while the store has no room or doesn't answer tries again.
+    """Makes commits, and tries again while the store has no room or doesn't answer.
 
     Nothing is read meanwhile, so memory doesn't grow.
 
     Attributes:
-        reason: What the disk or the bucket said, while a commit waits for it; else None.
+        reason: The error of the disk or bucket, while a commit waits; else None.
     """
 
     def __init__(self, store: str, *, stop: Callable[[], bool], retried: Callable[[], None]) -> None:
-        """Expect room.
-
-        Args:
-            store: For sentences.
-            stop: Asked now and then; True gives up.
-            retried: Told of each further try.
-        """
+        """Expect room; ``retried`` is called at each further try, and a wait ends once ``stop`` returns True."""
         self.reason: str | None = None
         self._store, self._stop, self._retried = store, stop, retried
 
     def made(self, commit: Callable[[], Committed]) -> Committed:
-        """What ``commit`` gives, which must be able to run again after an OSError.
+        """The result of ``commit``, which must be able to run again after an OSError.
 
         Raises:
-            Failure: The disk is full or the bucket silent, and the job was told to stop.
-            StoreError: The bucket was silent while a record was put: only opening the log again finds out its fate.
+            Failure: The disk is full or the bucket silent, and the job was stopped.
+            StoreError: The bucket was silent while a record was put. Only opening the log again shows its fate.
             OSError: The store refuses for another reason.
         """
         while True:
@@ -69,14 +64,14 @@ class RoomForCommits:
             return record
 
     def _wait(self, error: OSError) -> None:
-        told = " ".join(str(error).split())
+        text = one_line(error)
         if self.reason is None:
             what = "no room for a commit" if error.errno in FULL else "the store takes no commit"
-            _log.error(f"{what}, waiting for it", store=self._store, error=told)
+            _log.error(f"{what}, waiting for it", store=self._store, error=text)
         self.reason = (
-            f"the disk of {self._store} has no room for a commit: {told}"
+            f"the disk of {self._store} has no room for a commit: {text}"
             if error.errno in FULL
-            else f"the store takes no commit: {told}"
+            else f"the store takes no commit: {text}"
         )
         again_s = time.monotonic() + RETRY_S
         while time.monotonic() < again_s:

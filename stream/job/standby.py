@@ -1,4 +1,4 @@
-"""Standing by: a second job on a store waits until the first is gone, then takes over."""
+"""Standby: a second job on a store waits until the first is gone, then takes over."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from stream.service.heartbeat import beat
 from stream.store.errors import LaneBusyError
 
 LOOK_S = 0.5
-"""How often a job that stands by looks whether the other one is gone."""
+"""How often a standby looks whether the other job is gone."""
 
 _log = structlog.get_logger()
 
@@ -18,11 +18,11 @@ Opened = TypeVar("Opened")
 
 
 class StoppedEarly(BaseException):
-    """The job was told to end while it waited for something before it reads: there is nothing to commit."""
+    """The job was stopped before it read anything: there is nothing to commit."""
 
 
 class Standby:
-    """Opens what only one process may write. Locks die with their process, so nobody has to clear up after a crash.
+    """Opens what only one process may write. Locks die with their process, so a crash leaves nothing to clear up.
 
     Attributes:
         reason: Who writes the store, while this process waits for it; else None.
@@ -43,19 +43,19 @@ class Standby:
             graph: For the log.
             waits: Whether to wait at all, or to fail.
             stop: Asked at each look; True gives up.
-            shown: Told when waiting begins (True) and when it has ended well (False).
-            check: Called when waiting begins; what it raises ends it.
+            shown: Called with True when waiting begins, with False when it has ended well.
+            check: Called when waiting begins; its exceptions end the wait.
         """
         self.reason: str | None = None
         self._graph, self._waits, self._stop, self._shown, self._check = graph, waits, stop, shown, check
 
     def alone(self, open_: Callable[[], Opened]) -> Opened:
-        """What ``open_`` gives once no other process holds it.
+        """The result of ``open_`` once no other process holds it.
 
         Raises:
             LaneBusyError: Another process holds it, and this one does not wait.
-            StoppedEarly: It waited, and was told to stop.
-            Exception: What ``check`` raises.
+            StoppedEarly: It waited, and was stopped.
+            Exception: From ``check``.
         """
         while True:
             beat()

@@ -4,21 +4,19 @@ import time
 
 import structlog
 
+from schemas.errors import one_line
+
 _log = structlog.get_logger()
 
 
 class Answers:
-    """Keeps when brokers last answered; logs once when they stop and once when they are back.
+    """Records when brokers last answered; logs once when they stop and once when they are back.
 
     Written by the reader's thread, read by any.
     """
 
     def __init__(self, bootstrap: str) -> None:
-        """Begin with an answer, which whoever connected has had.
-
-        Args:
-            bootstrap: The brokers' addresses, for the log.
-        """
+        """Begin with an answer: whoever connects has had one."""
         self._bootstrap = bootstrap
         self.last_s = self._tried_s = time.monotonic()
         self.out = False
@@ -29,7 +27,7 @@ class Answers:
         return time.monotonic() - self.last_s if self.out else None
 
     def due(self, every_s: float) -> bool:
-        """Whether nothing was heard or tried for so long: time to ask."""
+        """Whether brokers have neither answered nor been asked for so long."""
         return time.monotonic() - max(self.last_s, self._tried_s) >= every_s
 
     def heard(self) -> bool:
@@ -48,5 +46,5 @@ class Answers:
             _log.warning(
                 "no broker answers, waiting for them",
                 bootstrap=self._bootstrap,
-                error=" ".join(str(error).split()) or type(error).__name__,
+                error=one_line(error),
             )

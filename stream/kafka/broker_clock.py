@@ -1,4 +1,4 @@
-"""What time it is on the brokers: the leader of a KRaft cluster's quorum tells its own clock.
+"""The brokers' clock: the leader of a KRaft cluster's quorum reports its own.
 
 The time of a record is the producer's own (CreateTime) unless the topic has ``message.timestamp.type=LogAppendTime``,
 so a record alone cannot vouch for the present.
@@ -12,11 +12,12 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from schemas.config import Kafka
+from schemas.errors import one_line
 from schemas.events import US_PER_S
-from stream.kafka.client import client_settings
+from stream.kafka.client import client_settings, connected
 
 ANSWER_MS = 2_000
-"""How long brokers have: who asks reads nothing meanwhile."""
+"""How long brokers have to answer; nothing is read meanwhile."""
 
 _US_PER_MS = US_PER_S // 1000
 _log = structlog.get_logger()
@@ -30,7 +31,7 @@ class Between(NamedTuple):
 
 
 class BrokerClock:
-    """Asks the brokers for the time; clusters without a quorum, or users who may not describe it, get no answer."""
+    """Asks the brokers for the time. Clusters without a quorum don't have it, and some users may not ask."""
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
@@ -38,20 +39,20 @@ class BrokerClock:
         self._answers = True
 
     def ask(self) -> Between | None:
-        """The brokers' present; None where they don't tell it."""
+        """The brokers' present; None if they don't report it."""
         if not self._answers:
             return None
         try:
             if self._client is None:
                 short = {"request_timeout_ms": ANSWER_MS, "bootstrap_timeout_ms": ANSWER_MS}
-                self._client = KafkaAdminClient(**client_settings(self._kafka) | short)
+                self._client = connected(KafkaAdminClient, client_settings(self._kafka) | short)
             asked_s = time.monotonic()
             quorum = self._client.describe_metadata_quorum()
             took_us = round((time.monotonic() - asked_s) * US_PER_S)
         except (KafkaError, OSError) as error:
-            # No right to ask, or a cluster without a quorum: neither changes. An outage does.
+            # A missing right or quorum lasts, an outage does not.
             self._answers = getattr(error, "retriable", True)
-            _log.debug("brokers don't tell the time", error=" ".join(str(error).split()))
+            _log.debug("brokers don't report the time", error=one_line(error))
             self.close()
             return None
         told_ms = [
@@ -64,7 +65,7 @@ class BrokerClock:
         if newest_ms <= 0:
             self._answers = (
                 not told_ms
-            )  # Kafka 3.3 has voters and no times; no voters, no leader at the moment
+            )  # Kafka 3.3 has voters without times; without voters there is no leader at the moment
             return None
         return Between(newest_ms * _US_PER_MS, (newest_ms + 1) * _US_PER_MS + took_us)
 

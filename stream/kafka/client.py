@@ -1,8 +1,8 @@
 """Settings that every Kafka client of this package shares, and Kafka's errors as sentences that name the key to change."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.errors import (
     KafkaConnectionError,
@@ -12,19 +12,26 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
+from kafka.net.compat import KafkaNetClient
 
 from schemas.config import Kafka
 from stream.kafka.greeting import NoBrokerError
 from stream.kafka.tls import secret, tls_context
 from stream.service.failure import Failure
 
-__all__ = ["NoBrokerError", "client_settings", "kafka_failures"]
+__all__ = ["NoBrokerError", "client_settings", "connected", "kafka_failures"]
 
 REQUEST_TIMEOUT_MS = 30_000
 BOOTSTRAP_TIMEOUT_MS = 15_000
-"""How long a client tries to reach a broker before a command fails."""
+"""How long a client tries to reach a broker."""
 RECONNECT_MAX_MS = 2_000
-"""Longest pause between two tries to connect: so much later than brokers a client is back after an outage."""
+"""Longest pause between two tries to connect, and so the longest delay after an outage."""
+
+WRITING = {"acks": "all", "linger_ms": 20, "max_request_size": 32 << 20, "metrics_enabled": False}
+"""Settings of all producers."""
+
+IN_ORDER = {"enable_idempotence": True, "batch_size": 1 << 19}
+"""Further settings of producers of long files: retries neither reorder nor repeat."""
 
 
 def client_settings(kafka: Kafka) -> dict[str, Any]:
@@ -55,17 +62,43 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
     return settings
 
 
+Client = TypeVar("Client")
+
+
+def connected(kind: Callable[..., Client], settings: Mapping[str, Any]) -> Client:
+    """A client that has reached a broker; one that reaches none is closed.
+
+    kafka-python leaves the thread and the sockets of a client open if its constructor fails, which would add up over
+    an outage.
+
+    Raises:
+        KafkaError: No broker answers, or it refuses.
+    """
+    opened: list[KafkaNetClient] = []
+
+    def net_client(**given: Any) -> KafkaNetClient:
+        opened.append(settings.get("kafka_client", KafkaNetClient)(**given))
+        return opened[-1]
+
+    try:
+        return kind(**{**settings, "kafka_client": net_client})
+    except BaseException:
+        for net in opened:
+            net.close()
+        raise
+
+
 @contextmanager
 def kafka_failures(bootstrap: str, doing: str) -> Iterator[None]:
-    """Turn a Kafka client's errors into a Failure that says what was tried and which key to look at.
+    """Turn a Kafka client's errors into a Failure that says what was tried and which key to check.
 
     Args:
-        bootstrap: The brokers' addresses, for the sentence.
-        doing: What was tried, as "reading topic edges".
+        bootstrap: The brokers' addresses.
+        doing: What was tried, such as "reading topic edges".
 
     Raises:
         NoBrokerError: No broker answers.
-        Failure: The client raised something else.
+        Failure: Any other error of the client.
     """
     try:
         yield

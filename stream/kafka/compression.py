@@ -1,4 +1,4 @@
-"""Record batches decompressed up to a limit: a few kilobytes may stand for gigabytes."""
+"""Record batches decompressed up to a limit, because a few kilobytes may stand for gigabytes."""
 
 import struct
 import zlib
@@ -7,6 +7,8 @@ from typing import cast
 import lz4.frame
 import snappy
 import zstandard
+
+from schemas.errors import one_line
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 """Kafka's numbers of the codecs."""
@@ -17,18 +19,18 @@ _BLOCK = struct.Struct(">i")
 
 
 class DamagedError(ValueError):
-    """The bytes are not what their codec makes; the text is fit for users."""
+    """The bytes are not those of their codec; the text is fit for users."""
 
 
 class TooLongError(ValueError):
-    """There is more than the limit."""
+    """The content is longer than the limit."""
 
 
 def decompressed(codec: int, data: memoryview, limit: int) -> bytes:
-    """What was compressed, if it is no longer than ``limit`` bytes; no more than that is ever made.
+    """The decompressed bytes, if there are at most ``limit``; no more are ever made.
 
     Raises:
-        TooLongError: It is longer.
+        TooLongError: There are more.
         DamagedError: The bytes are damaged, or the codec is unknown.
     """
     try:
@@ -36,7 +38,7 @@ def decompressed(codec: int, data: memoryview, limit: int) -> bytes:
     except KeyError:
         raise DamagedError(f"its codec has number {codec}, which Kafka doesn't have") from None
     except (zlib.error, zstandard.ZstdError, RuntimeError, struct.error, snappy.UncompressError) as error:
-        raise DamagedError(f"it can't be decompressed ({' '.join(str(error).split())})") from error
+        raise DamagedError(f"it can't be decompressed ({one_line(error)})") from error
 
 
 def _gzip(data: memoryview, limit: int) -> bytes:
@@ -51,7 +53,7 @@ def _gzip(data: memoryview, limit: int) -> bytes:
 
 
 def _snappy(data: memoryview, limit: int) -> bytes:
-    """One block, or the blocks that the Java library writes: a header, then each with its length before it."""
+    """One block, or the blocks of the Java library: a header, then each block behind its length."""
     if data[: len(_XERIAL)] != _XERIAL:
         return _snappy_block(data, limit)
     blocks: list[bytes] = []

@@ -3,63 +3,44 @@
 import base64
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
-from kafka import KafkaProducer
+from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from stream.background import Background
-from stream.kafka.client import client_settings, kafka_failures
-from stream.kafka.greeting import greet
-from stream.kafka.topics import ensure_topic
+from stream.kafka.topics import producer_to, send_all
 from stream.store.crash import crash_point
-from stream.store.log.outbox import RejectedMessages
+from stream.store.log.writer import LogWriter
 
 FLUSH_S = 30.0
-"""Brokers that don't take letters for so long make a try fail; they stay in the log's outbox for the next."""
+"""How long brokers have to take letters. Others stay in the log's outbox for the next try."""
 
 CLOSE_S = 2.0
 
 
-class Rejects(Protocol):
-    """Where refused messages wait: the log's writer."""
-
-    def unpublished_rejects(self) -> Iterator[RejectedMessages]:
-        """Refused messages not known to be published, commit by commit."""
-        ...
-
-    def mark_published(self, through: int) -> None:
-        """Say that those of a commit and before are published."""
-        ...
-
-
 class DeadLetters:
-    """Publishes what the log's outbox holds from a thread of its own, so that a slow broker delays no commit.
+    """Publishes the log's outbox from a thread of its own, so that a slow broker delays no commit.
 
-    A letter's key is ``topic/partition/offset``, and ``/row`` where one row of an Arrow message is refused, so that a
-    compacted topic keeps every letter. Its value is JSON with topic, partition, offset, row (of an Arrow
-    message, else null), reason, sentence and raw (the message's first bytes, base64; null for a tombstone).
+    A letter's key is ``topic/partition/offset``, and ``/row`` if one row of a message is refused, so that a compacted
+    topic keeps every letter. Its value is JSON with topic, partition, offset, row (or null), reason, sentence and raw
+    (the message's first bytes, base64; null for a tombstone).
 
     Args:
         kafka: Broker and topic; ``dead_letters`` must be set.
-        rejects: The outbox.
+        log: Has the outbox.
 
     Raises:
         Failure: No broker answers, or the topic can be neither found nor made.
     """
 
-    def __init__(self, kafka: Kafka, rejects: Rejects) -> None:
+    def __init__(self, kafka: Kafka, log: LogWriter) -> None:
         assert kafka.dead_letters is not None
-        self._topic, self._rejects = kafka.dead_letters, rejects
-        greet(kafka, f"writing to topic {self._topic}")
-        settings = client_settings(kafka)
-        ensure_topic(settings, kafka.bootstrap, self._topic, 1)
-        with kafka_failures(kafka.bootstrap, f"writing to topic {self._topic}"):
-            self._producer = KafkaProducer(
-                **settings, acks="all", linger_ms=20, max_request_size=32 << 20, metrics_enabled=False
-            )
-        self._work = Background("dead-letters", self._empty_outbox)
+        self._topic, self._outbox = kafka.dead_letters, log
+        self._producer = producer_to(kafka, self._topic, 1)
+        self._work = Background("dead-letters", self._empty_outbox, on_end=self._leave)
         self._work.start()
 
     def committed(self) -> None:
@@ -67,36 +48,29 @@ class DeadLetters:
         self._work.ask()
 
     def drain(self, timeout_s: float, *, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until the outbox is empty; False if it isn't in time or before ``stop`` (its content stays in the log)."""
+        """Wait until the outbox is empty; False if it isn't in time or before ``stop``, and its content stays in the log."""
         return self._work.settle(timeout_s, stop=stop)
 
     def close(self) -> None:
-        """Stop; what is unpublished is published by the next start."""
-        if self._work.close(CLOSE_S):
-            self._producer.close(timeout=CLOSE_S)
+        """Stop; the next start publishes the rest."""
+        self._work.close(CLOSE_S)
+
+    def _leave(self) -> None:
+        with suppress(KafkaError):  # what it has not sent is in the outbox
+            self._producer.close(timeout=CLOSE_S / 2)
 
     def _empty_outbox(self) -> None:
-        for refused in self._rejects.unpublished_rejects():
+        for refused in self._outbox.unpublished_rejects():
             if self._work.stopping:
                 return
-            self._publish(refused.table)
+            send_all(self._producer, self._topic, letters(refused.table), FLUSH_S)
             crash_point("letters.sent")
-            self._rejects.mark_published(refused.commit)
+            self._outbox.mark_published(refused.commit)
             crash_point("letters.marked")
-
-    def _publish(self, refused: pa.Table) -> None:
-        sent = [self._producer.send(self._topic, value, key=key) for key, value in letters(refused)]
-        self._producer.flush(timeout=FLUSH_S)
-        for future in sent:
-            future.get(timeout=FLUSH_S)
 
 
 def letters(refused: pa.Table) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of each dead letter.
-
-    Args:
-        refused: ``schemas.events.REJECT_SCHEMA``.
-    """
+    """Key and value of each dead letter of ``schemas.events.REJECT_SCHEMA``."""
     for row in refused.to_pylist():
         row["raw"] = None if row["raw"] is None else base64.b64encode(row["raw"]).decode("ascii")
         place = [row[name] for name in ("topic", "partition", "offset", "row")]

@@ -1,4 +1,4 @@
-"""Topics while they are being read: partitions that are added to them, topics that are deleted or made anew."""
+"""Topics while they are read: added partitions, and topics that are deleted or made again."""
 
 import threading
 import time
@@ -10,8 +10,9 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from schemas.config import Kafka
+from schemas.errors import one_line
 from stream.background import ended
-from stream.kafka.client import NoBrokerError, client_settings
+from stream.kafka.client import NoBrokerError, client_settings, connected
 from stream.service.failure import Failure
 from stream.store.errors import OffsetGapError
 
@@ -19,10 +20,10 @@ NONE, UNKNOWN_TOPIC_OR_PARTITION = 0, 3
 """Kafka's error codes."""
 
 LOOKS_WITHOUT_TOPIC = 2
-"""A topic is gone when so many looks in a row don't find it: brokers that just started may not know of it yet."""
+"""A topic is gone if so many looks in a row don't find it: brokers that just started may not know it yet."""
 
 FIRST_LOOK_S = 10.0
-"""How long brokers have to tell the topics' ids before anything is read."""
+"""How long brokers have to report the topics' ids before anything is read."""
 
 LOOK_AGAIN_S = 0.2
 
@@ -35,23 +36,18 @@ _log = structlog.get_logger()
 
 
 class TopicWatch:
-    """Asks every ``metadata_refresh_s`` what the topics are made of, from a thread with a client of its own.
+    """Looks at the topics every ``metadata_refresh_s``, from a thread with a client of its own.
 
-    Brokers that don't answer are asked again: outages are the reader's to tell.
+    Brokers that don't answer are asked again: outages are reported by the reader.
 
     Attributes:
-        lost: Why a topic can't be read on: deleted, or made anew under its name; None while all are there.
-        added: Partitions that the topics have and that nobody reads.
+        lost: Why a topic can't be read any more: it was deleted or made again; None while all exist.
+        added: Partitions of the topics that are not being read.
         ids: Kafka's ids of the topics, as far as they are known.
     """
 
     def __init__(self, kafka: Kafka, ids: Mapping[str, str] | None = None) -> None:
-        """Look at nothing yet: ``reading`` begins.
-
-        Args:
-            kafka: Brokers, topics, and how often to look.
-            ids: Of the topics that the log has read, where they are known.
-        """
+        """Look at nothing before ``reading``; ``ids`` are those of the topics that the log has read."""
         self.lost: Exception | None = None
         self.added: set[Key] = set()
         self._kafka = kafka
@@ -66,17 +62,17 @@ class TopicWatch:
 
     @property
     def changed(self) -> bool:
-        """Whether what is being read is no longer what the topics are."""
+        """Whether the topics are no longer as they are being read."""
         return self.lost is not None or bool(self.added)
 
     def reading(self, partitions: Iterable[Key]) -> None:
-        """Say which partitions are being read from now on; further ones are found at the next look.
+        """Set the partitions that are being read; others are found at the next look.
 
-        The first call looks at once, and again until every topic's id was told: ``lost`` then says what happened to a
-        topic before, and no id that is told later is that of a topic made again meanwhile.
+        The first call looks at once, and again until every topic's id is known. ``lost`` then covers all that happened
+        before, and no later id is that of a topic made again meanwhile.
 
         Raises:
-            NoBrokerError: The brokers don't tell an id in time.
+            NoBrokerError: The brokers don't report an id in time.
         """
         self._reading, self.added = frozenset(partitions), set()
         if self._thread.ident is None:
@@ -84,9 +80,11 @@ class TopicWatch:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop looking; a question that is under way ends with the process."""
+        """Stop looking; a request under way ends with the process."""
         self._over.set()
-        if self._thread.ident is not None:
+        if self._thread.ident is None:
+            self._leave()
+        else:
             ended(self._thread, CLOSE_S)
 
     def _run(self) -> None:
@@ -103,23 +101,22 @@ class TopicWatch:
                 return
             if time.monotonic() > until_s:
                 raise NoBrokerError(
-                    f"the brokers at {self._kafka.bootstrap} don't tell the ids of topics {', '.join(unknown)}"
-                    f"{f' ({error})' if error else ''}. Start again when they do."
+                    f"the brokers at {self._kafka.bootstrap} don't report the ids of topics {', '.join(unknown)}"
+                    f"{f' ({error})' if error else ''}. Start again when they do"
                 )
-            self._missing.clear()  # brokers that just started: this look doesn't count
+            self._missing.clear()  # brokers that just started: don't count this look
             self._over.wait(LOOK_AGAIN_S)
 
     def _try(self) -> str | None:
         """Look once; returns why that failed."""
         try:
             if self._client is None:
-                self._client = KafkaAdminClient(**client_settings(self._kafka))
+                self._client = connected(KafkaAdminClient, client_settings(self._kafka))
             self._look(self._client)
         except (KafkaError, OSError) as error:
-            told = " ".join(str(error).split()) or type(error).__name__
-            _log.debug("topics can't be looked at", error=told)
+            _log.debug("topics can't be checked", error=one_line(error))
             self._leave()
-            return told
+            return one_line(error)
         return None
 
     def _leave(self) -> None:
@@ -134,8 +131,8 @@ class TopicWatch:
             self._missing[name] = self._missing[name] + 1 if code == UNKNOWN_TOPIC_OR_PARTITION else 0
             if self._missing[name] >= LOOKS_WITHOUT_TOPIC:
                 self.lost = self.lost or Failure(
-                    f"topic {name} at {self._kafka.bootstrap} was deleted while it was being read; what was read of it "
-                    "is in the log. Take it out of kafka.topics, or choose a new store and make it again"
+                    f"topic {name} at {self._kafka.bootstrap} was deleted while it was being read. The messages read are "
+                    "in the log. Remove it from kafka.topics, or make it again and choose a new store"
                 )
             if code != NONE:
                 continue
@@ -154,6 +151,6 @@ class TopicWatch:
         self.ids = self.ids | {name: before}
         if before != topic_id:
             self.lost = self.lost or OffsetGapError(
-                f"topic {name} at {self._kafka.bootstrap} was deleted and made again since the log has read it: its "
+                f"topic {name} at {self._kafka.bootstrap} was deleted and made again since the log read it, so its "
                 "offsets begin again. Choose a new store, or a topic of another name"
             )

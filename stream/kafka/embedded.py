@@ -33,7 +33,7 @@ class EmbeddedBroker:
         self.address = f"{broker.host}:{broker.port}"
 
     def close(self) -> None:
-        """Stop serving; everything in it is gone."""
+        """Stop serving; its content is gone."""
         del self._handle
 
     def __enter__(self) -> Self:

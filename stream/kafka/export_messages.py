@@ -1,4 +1,4 @@
-"""Exports as Kafka messages, with keys by which a consumer tells what it has seen."""
+"""Exports as Kafka messages, with keys by which consumers recognise repetitions."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from schemas.exports import ExportCommit, ExportKind
 from stream.decode.encode import encode_arrow
 
 ROWS_AT_ONCE = 4096
-"""Rows that are turned into Python objects at a time."""
+"""Rows turned into Python objects at a time."""
 
 SCORES = ("score", "negative_score")
 
@@ -23,8 +23,8 @@ def arrow_messages(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Arrow IPC streams of up to 4,096 rows and 900 kB each; the key is ``name/kind/export number/part``.
 
-    The schema's metadata has ``export``, ``tau``, ``model`` and ``rows``, those of the whole export. An
-    export without rows is one message without rows.
+    The schema's metadata has ``export``, ``tau``, ``model`` and ``rows`` of the whole export. An export without rows is
+    one message without rows.
     """
     said = {"export": commit.number, "tau": commit.tau, "model": commit.model, "rows": len(table)}
     plain = _plain(table).replace_schema_metadata({key: str(value) for key, value in said.items()})
@@ -35,11 +35,11 @@ def arrow_messages(
 def json_messages(
     name: str, kind: ExportKind, commit: ExportCommit, table: pa.Table
 ) -> Iterator[tuple[bytes, bytes]]:
-    """One JSON object a row.
+    """One JSON object per row.
 
-    Of embeddings the key is the node's id, so a compacted topic keeps each node's newest; of scores the event's id,
-    or ``tau/row`` without one. ``export`` with the key tells a message from all others: the same pair twice is a
-    repetition. ``t`` is in seconds; a score that is no number is null.
+    The key of an embedding is the node's id, so a compacted topic keeps each node's newest. The key of a score is the
+    event's id, or ``tau/row`` without one. ``export`` and the key identify a message: the same pair twice is a
+    repetition. ``t`` is in seconds; a score that is not finite is null.
     """
     plain = _plain(table)
     plain = plain.set_column(plain.schema.get_field_index("t"), "t", pc.cast(plain["t"], pa.int64()))
@@ -61,7 +61,7 @@ MESSAGES = {"json": json_messages, "arrow": arrow_messages}
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """The table with its dictionary written out: what fits into a message can then be told by the rows."""
+    """The table with its dictionary written out, so that message sizes follow from rows."""
     at = table.schema.get_field_index("model_version")
     return table.set_column(at, "model_version", table["model_version"].cast(pa.string()))
 

@@ -1,7 +1,7 @@
-"""What a trainer exports, into a topic: every committed export in order, at least once.
+"""A trainer's exports into a topic: every committed export in order, at least once.
 
-The publisher follows the commits of an export folder, sends a commit's whole file, waits until the brokers have all of
-it, and only then writes down that the topic has it. A kill in between sends that one export again, with the same keys.
+The publisher follows the commits of an export folder, sends a commit's file, waits until the brokers have all of it,
+and only then records that the topic has it. After a kill in between that one export is sent again, with the same keys.
 """
 
 import threading
@@ -12,11 +12,11 @@ import structlog
 from kafka import KafkaProducer
 
 from schemas.config import Kafka, Publication
+from schemas.errors import one_line
 from schemas.exports import ExportCommit
-from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.client import IN_ORDER, kafka_failures
 from stream.kafka.export_messages import MESSAGES
-from stream.kafka.greeting import greet
-from stream.kafka.topics import ensure_topic
+from stream.kafka.topics import producer_to, send_all
 from stream.metrics import StreamMetrics
 from stream.service.failure import Failure
 from stream.store.crash import crash_point
@@ -24,7 +24,6 @@ from stream.store.errors import LaneBusyError, RetainedError
 from stream.store.exports.layout import COMMITS, PUBLISHED
 from stream.store.exports.reader import ExportReader
 from stream.store.files.lock import lock_folder, new_writer_id
-from stream.store.files.paths import make_folders
 from stream.store.files.watch import FolderWatch
 
 RETRY_S = 5.0
@@ -34,7 +33,7 @@ FLUSH_S = 60.0
 """How long brokers have to take an export."""
 
 FOLLOW_S = 1.0
-"""How often a quiet folder is looked at for a wish to end."""
+"""How often the end of the process is noticed while nothing is exported."""
 
 log = structlog.get_logger()
 
@@ -43,32 +42,27 @@ class ExportPublisher:
     """Publishes one kind of export from a thread of its own; a failure stops nothing else and is tried again.
 
     Of two publishers of one topic the second waits until the first is gone.
-
-    Args:
-        store: Of the exports.
-        publication: What goes where.
-        kafka: The brokers.
-        metrics: Told of messages and lag.
     """
 
     def __init__(self, store: str, publication: Publication, kafka: Kafka, metrics: StreamMetrics) -> None:
         self.error: str | None = None
+        self.topic = publication.topic
         self._store, self._to, self._kafka, self._metrics = store, publication, kafka, metrics
         self._stopping, self._caught_up = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"publish {publication.topic}", daemon=True)
 
     def start(self) -> Self:
-        """Start the thread."""
+        """Start the thread; returns the publisher."""
         self._thread.start()
         return self
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until the topic has all that is exported now; False: not in time."""
+        """Wait until the topic has all exports of now; False: not in time."""
         self._caught_up.clear()
         return self._caught_up.wait(timeout_s)
 
     def close(self, timeout_s: float = RETRY_S) -> None:
-        """Stop; what is unpublished is published by the next start."""
+        """Stop; the next start publishes the rest."""
         self._stopping.set()
         self._thread.join(timeout_s)
 
@@ -77,23 +71,23 @@ class ExportPublisher:
             try:
                 self._publish_all()
             except LaneBusyError:
-                pass  # another process publishes: this one stands by
-            except Exception as error:  # noqa: BLE001  whatever fails here, the stream goes on
-                told = " ".join(str(error).split()) or type(error).__name__
-                if told != self.error:
-                    log.error("publishing failed, trying again", topic=self._to.topic, error=told)
-                self.error = told
+                pass  # another process publishes
+            except Exception as error:  # noqa: BLE001  no failure here ends the stream
+                text = one_line(error)
+                if text != self.error:
+                    log.error("publishing failed, trying again", topic=self._to.topic, error=text)
+                self.error = text
             self._stopping.wait(RETRY_S)
 
     def _publish_all(self) -> None:
         reader = ExportReader(self._store, self._to.exports)
         for folder in (COMMITS, PUBLISHED):
-            make_folders(reader.root / folder)
-        # Before brokers are asked: they may refuse all that follows.
+            (reader.root / folder).make()
+        # Before brokers are asked, which may refuse.
         self._show_lag(reader, reader.published(self._to.topic, self._to.kind))
         lock = lock_folder(reader.root / PUBLISHED, new_writer_id(), f"{self._to.topic}.{self._to.kind}.lock")
         try:
-            producer = self._producer()
+            producer = producer_to(self._kafka, self._to.topic, self._to.partitions, **IN_ORDER)
             try:
                 with FolderWatch(reader.root / COMMITS) as watch:
                     self._follow(reader, producer, lock.require, watch)
@@ -132,7 +126,7 @@ class ExportPublisher:
                     self._metrics.published(self._to.topic, sent)
                     self.error = None
             except RetainedError:
-                continue  # removed this moment, with others maybe: the reader knows where it can start
+                continue  # just removed, maybe with others: the reader knows the first one left
             self._show_lag(reader, following)
             if following >= len(reader.commits):
                 self._caught_up.set()
@@ -141,48 +135,23 @@ class ExportPublisher:
         self._metrics.publish_lag(self._to.topic, max(0, len(reader.commits) - following))
 
     def _publish(self, reader: ExportReader, commit: ExportCommit, producer: KafkaProducer) -> int:
-        """Send one export and wait until the brokers have it; returns how many messages it was."""
+        """Send one export and wait until the brokers have it; returns the number of messages."""
         table = reader.table(commit, self._to.kind)
         if table is None:
             return 0
         messages = MESSAGES[self._to.format]
         with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._to.topic}"):
-            sent = [
-                producer.send(self._to.topic, value, key=key)
-                for key, value in messages(self._to.exports, self._to.kind, commit, table)
-            ]
-            producer.flush(timeout=FLUSH_S)
-            for future in sent:
-                future.get(timeout=FLUSH_S)
-        return len(sent)
-
-    def _producer(self) -> KafkaProducer:
-        kafka, doing = self._kafka, f"writing to topic {self._to.topic}"
-        greet(kafka, doing)
-        settings = client_settings(kafka)
-        ensure_topic(settings, kafka.bootstrap, self._to.topic, self._to.partitions)
-        with kafka_failures(kafka.bootstrap, doing):
-            return KafkaProducer(
-                **settings, acks="all", enable_idempotence=True, linger_ms=20, batch_size=1 << 19,
-                max_request_size=32 << 20, metrics_enabled=False,
-            )  # fmt: skip
+            found = messages(self._to.exports, self._to.kind, commit, table)
+            return send_all(producer, self._to.topic, found, FLUSH_S)
 
 
 class ExportPublishers:
-    """All publishers of a configuration.
-
-    Args:
-        store: Of the exports.
-        publications: What goes where.
-        kafka: The brokers.
-        metrics: Told of messages and lag.
-    """
+    """All publishers of a configuration."""
 
     def __init__(
         self, store: str, publications: list[Publication], kafka: Kafka, metrics: StreamMetrics
     ) -> None:
         self._publishers = [ExportPublisher(store, one, kafka, metrics) for one in publications]
-        self._topics = [one.topic for one in publications]
 
     def start(self) -> Self:
         """Start all of them."""
@@ -191,14 +160,14 @@ class ExportPublishers:
         return self
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until every topic has what is exported now.
+        """Wait until every topic has all exports of now.
 
         Raises:
             Failure: One has not, in time.
         """
         behind = [
-            f"{topic}: {publisher.error or 'not in time'}"
-            for topic, publisher in zip(self._topics, self._publishers, strict=True)
+            f"{publisher.topic}: {publisher.error or 'not in time'}"
+            for publisher in self._publishers
             if not publisher.drain(timeout_s)
         ]
         if behind:

@@ -1,11 +1,11 @@
-"""Kafka's group offsets, set after each commit as a hint for lag monitors; the log's own offsets are the truth."""
+"""Kafka's group offsets, set after each commit as a hint for lag monitors. The log's own offsets are the truth."""
 
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 
 from schemas.config import Kafka
 from schemas.store import Position
 from stream.background import Background
-from stream.kafka.client import client_settings
+from stream.kafka.client import client_settings, connected
 from stream.store.crash import crash_point
 
 COMMIT_TIMEOUT_MS = 10_000
@@ -14,19 +14,14 @@ CLOSE_S = 2.0
 
 
 class GroupOffsets:
-    """Follows the log's positions from a thread of its own; a failure is logged and never stops the stream.
-
-    Args:
-        kafka: Broker and topics; positions of others, as of a log's history, are none of Kafka's.
-        group: Consumer group to commit for.
-    """
+    """Sends the log's positions of Kafka's topics from a thread of its own; a failure is logged and never stops the stream."""
 
     def __init__(self, kafka: Kafka, group: str) -> None:
         self._kafka, self._group = kafka, group
         self._topics = {topic.name for topic in kafka.topics}
         self._latest: list[Position] = []
         self._consumer: KafkaConsumer | None = None
-        self._work = Background("group-offsets", self._commit)
+        self._work = Background("group-offsets", self._commit, on_end=self._leave)
         self._work.start()
 
     def committed(self, positions: list[Position]) -> None:
@@ -35,9 +30,12 @@ class GroupOffsets:
         self._work.ask()
 
     def close(self) -> None:
-        """Send the newest positions, if the brokers take them at once, and stop."""
+        """Send the newest positions, if the brokers accept them at once, and stop."""
         in_time = self._work.settle(CLOSE_S)
-        if self._work.close(CLOSE_S if in_time else 0.0) and self._consumer is not None:
+        self._work.close(CLOSE_S if in_time else 0.0)
+
+    def _leave(self) -> None:
+        if self._consumer is not None:
             self._consumer.close(autocommit=False, timeout_ms=1_000)
 
     def _commit(self) -> None:
@@ -45,9 +43,8 @@ class GroupOffsets:
         if not positions:
             return
         if self._consumer is None:
-            self._consumer = KafkaConsumer(
-                **client_settings(self._kafka), group_id=self._group, enable_auto_commit=False
-            )
+            group = {"group_id": self._group, "enable_auto_commit": False}
+            self._consumer = connected(KafkaConsumer, client_settings(self._kafka) | group)
         offsets = {TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.next, "", -1) for p in positions}
         self._consumer.commit(offsets, timeout_ms=COMMIT_TIMEOUT_MS)
         crash_point("offsets.sent")

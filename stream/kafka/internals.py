@@ -1,7 +1,7 @@
-"""What Freshet replaces inside kafka-python, or reads there: checked by name and signature before any of it is used.
+"""The internals of kafka-python that Freshet replaces or reads, checked by name and signature before use.
 
-None of it is the client's public interface, so any release may change it. A change would show as lost or doubled
-messages at worst; here it is one sentence at the start.
+They are not the client's public interface, so any release may change them. Lost or doubled messages would be the
+worst result. Here it is one sentence at the start.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import Any
 from stream.service.failure import Failure
 
 KNOWN = "3.0.12"
-"""The version that this was written for and is tested with; ``constraints.txt`` pins it."""
+"""The version that this is written for and tested with; ``constraints.txt`` pins it."""
 
 _FETCHER, _RECORDS = "kafka.consumer.fetcher:Fetcher", "kafka.consumer.fetcher:Fetcher.PartitionRecords"
 _BATCH, _TRANSPORT = (
@@ -66,7 +66,7 @@ NAMES = {
 
 
 def require_known() -> None:
-    """Check that the installed client is inside what Freshet knows it to be.
+    """Check that the installed client's internals are the known ones.
 
     Raises:
         Failure: Something has another name or signature.

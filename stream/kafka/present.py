@@ -1,11 +1,11 @@
-"""The present: this host's clock, as far as the brokers and the log don't contradict it.
+"""The present: this host's clock, unless the brokers or the log contradict it.
 
-The upper bound of event times follows from the present. A clock that is behind would have every live event refused as
-from the future, with its offsets committed; one that is ahead would let events from the future in.
+The upper bound of event times follows from it. A clock that is behind would have every live event refused as from the
+future, with its offsets committed. One that is ahead would let events from the future in.
 
 Witnesses of the present are the brokers' own clock, the times that brokers (never producers) gave to records, and the
-last commit. The last two can only say that a clock is behind. Where the brokers tell their clock it decides, and later
-times of the others are somebody's mistake.
+last commit. The last two can only show that a clock is behind. If the brokers report their clock it decides, and later
+times of the others are mistakes.
 """
 
 import threading
@@ -24,7 +24,7 @@ ASK_S = 60.0
 """How often brokers and log are asked while the clock is right."""
 
 RELEASED_US = 1_704_067_200 * US_PER_S
-"""2024-01-01: no clock that is right is before it. It finds a clock that a reset put to its beginning without any witness."""
+"""2024-01-01: a clock before it is wrong. This finds a clock that was reset, without any witness."""
 
 _DAY_S = 86_400
 
@@ -33,13 +33,13 @@ class Present:
     """Tells the time, and whether it can be believed.
 
     Args:
-        config: Its ``time_skew_s`` is what clocks may differ by. With an upper bound in ``time_bounds`` the present
+        config: Has ``time_skew_s``, by which clocks may differ. With an upper bound in ``time_bounds`` the present
             doesn't matter, and nothing is asked.
         wall_us: This host's clock.
-        elapsed_s: A clock that nobody sets.
+        elapsed_s: A clock that is never set.
 
     Attributes:
-        error_s: Seconds that this host's clock is ahead, or behind (negative), at least; 0 while it is believed.
+        error_s: Seconds by which this host's clock is at least ahead, or behind (negative); 0 while it is believed.
         reason: Why it can't be believed; None while it is.
     """
 
@@ -66,20 +66,15 @@ class Present:
     def ask_too(
         self, brokers: Callable[[], Between | None], last_commit: Callable[[], CommitRecord | None]
     ) -> None:
-        """Name witnesses besides the records.
-
-        Args:
-            brokers: The brokers' clock; None: they don't tell it.
-            last_commit: The log's.
-        """
+        """Add witnesses: the brokers' clock (None if they don't report it), and the log's last commit."""
         self._brokers, self._last_commit = brokers, last_commit
 
     def now_us(self) -> int:
-        """The newest of this host's time and what is known of the present, microseconds since the epoch."""
+        """The later of this host's time and the known present, microseconds since the epoch."""
         return max(self._wall_us(), self._known_us)
 
     def check(self, raw: RawBatch | None = None) -> str | None:
-        """Hold this host's clock against a poll and the other witnesses; returns ``reason``."""
+        """Compare this host's clock with a poll and the other witnesses; returns ``reason``."""
         if not self._matters:
             return None
         with self._lock:
@@ -93,7 +88,7 @@ class Present:
             self._ask()
         self._judge()
         if self.reason is not None and not asks:
-            self._ask()  # what was told is a while ago, and the machine may have slept since
+            self._ask()  # the answers are old, and the machine may have slept since
             self._judge()
         return self.reason
 
@@ -104,7 +99,7 @@ class Present:
 
     def _judge(self) -> None:
         local_us, elapsed_s = self._wall_us(), self._elapsed_s()
-        # Witnesses that only said "not before" go on with the time while the clock is waited for.
+        # Witnesses of the past advance with the time while the clock is waited for.
         waited_us = round((elapsed_s - self._since_s) * US_PER_S) if self.reason is not None else 0
         witnesses = [
             (self._stamped_us + waited_us, "a record that a broker gave its time"),
@@ -128,8 +123,8 @@ class Present:
         self.error_s = -behind_us / US_PER_S
         self.reason = (
             f"this host's clock says {show_time(local_us)}, {_span(abs(self.error_s))} "
-            f"{'ahead of' if self.error_s > 0 else 'behind'} {who} ({show_time(self._known_us)}), which is more than "
-            f"time_skew_s ({self._skew_us / US_PER_S:g} s). Nothing is read until the clock is right."
+            f"{'ahead of' if self.error_s > 0 else 'behind'} {who} ({show_time(self._known_us)}), more than "
+            f"time_skew_s ({self._skew_us / US_PER_S:g} s). Nothing is read until the clock is right"
         )
 
 

@@ -1,4 +1,4 @@
-"""Replay: the events of a file into a topic, in file order, at a rate or as fast as the client goes."""
+"""Replay: the events of a file into a topic, in file order, at a rate or as fast as the client can."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +13,10 @@ import xxhash
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownError
 
+from schemas.errors import one_line
 from stream.decode.encode import EventTooLongError
 from stream.decode.formats.interface import MessageFormat, UnavailableError
-from stream.kafka.client import kafka_failures
+from stream.kafka.client import IN_ORDER, WRITING, connected, kafka_failures
 from stream.kafka.topics import ensure_topic
 from stream.service.failure import Failure
 
@@ -26,22 +27,22 @@ FLUSH_S = 120.0
 """How long the brokers have to acknowledge what was sent."""
 
 SPLIT_S = 0.05
-"""Pause before looking again for the parts of a batch that the client has split."""
+"""Pause before the parts of a batch that the client has split are looked for again."""
 
 CHUNKS_A_SECOND = 20
-"""At a rate, events go out in this many bursts a second."""
+"""At a rate, events are sent in so many bursts per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay did: events that the brokers acknowledged, and the wall seconds from first send to last."""
+    """The result of a replay: acknowledged events, and the seconds from the first send to the last."""
 
     sent: int
     seconds: float
 
     @property
     def events_per_s(self) -> float:
-        """Acknowledged events a second."""
+        """Acknowledged events per second."""
         return self.sent / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -54,26 +55,18 @@ class Deliveries:
         self._row: int | None = None
         self._bytes = 0
         with kafka_failures(bootstrap, f"writing to topic {topic}"):
-            self._producer = KafkaProducer(
-                **settings,
-                acks="all",
-                enable_idempotence=True,  # retries neither reorder nor repeat
-                linger_ms=20,
-                batch_size=1 << 19,
-                max_request_size=32 << 20,
-                metrics_enabled=False,
-            )
+            self._producer = connected(KafkaProducer, settings | WRITING | IN_ORDER)
 
     def send(self, value: bytes, partition: int, row: int | None = None) -> None:
         """Queue one message; blocks while the client's buffer is full.
 
         Args:
             value: The message.
-            partition: Where to.
+            partition: Its topic partition.
             row: The row of the file that it holds, from 0; None: several.
 
         Raises:
-            Failure: An earlier message was not delivered, or this one is longer than any that is sent.
+            Failure: An earlier message was not delivered, or this one is too long to send.
         """
         if self._error is not None:
             self._fail(self._error)
@@ -98,8 +91,8 @@ class Deliveries:
                     break
                 except KafkaError as error:
                     if self._error is not None:
-                        break  # that is why
-                    # The client gives up waiting for a batch that it has split; its parts are on their way.
+                        break  # the cause
+                    # The client stops waiting for a batch that it has split; its parts are on their way.
                     if not isinstance(error, UnknownError) or time.monotonic() >= until_s:
                         raise
                     time.sleep(SPLIT_S)
@@ -108,7 +101,7 @@ class Deliveries:
 
     def close(self) -> None:
         """Leave the brokers; what is still queued is lost."""
-        with suppress(KafkaError):  # what could not be delivered was told, or is the caller's to leave behind
+        with suppress(KafkaError):  # undelivered messages were reported, or the caller gave up
             self._producer.close(timeout=5)
 
     def _failed(self, row: int | None, num_bytes: int, error: BaseException) -> None:
@@ -120,13 +113,12 @@ class Deliveries:
         if isinstance(error, MessageSizeTooLargeError) and self._row is not None:
             raise Failure(
                 f"row {self._row + 1} is {self._bytes:,} bytes as a message, more than topic {self._topic} at "
-                f"{self._bootstrap} takes (rows count from 1, without the header). The replay stopped there, and part of "
+                f"{self._bootstrap} accepts (rows count from 1, without the header). The replay stopped there, and part of "
                 "the file is in the topic. Give the row fewer features or shorter ids, or raise the topic's "
                 "max.message.bytes"
             ) from error
-        told = " ".join(str(error).split()) or type(error).__name__
         raise Failure(
-            f"topic {self._topic} at {self._bootstrap} didn't take a message: {told}. "
+            f"topic {self._topic} at {self._bootstrap} did not accept a message: {one_line(error)}. "
             "The replay stopped there, and part of the file is in the topic"
         ) from error
 
@@ -142,19 +134,19 @@ def replay(
     partitions: int | None = None,
     progress: Callable[[int], None] = lambda sent: None,
 ) -> Replayed:
-    """Send canonical events to a topic in their order; the topic is created where it is missing.
+    """Send canonical events to a topic in their order; the topic is made if it is missing.
 
-    With several partitions an event goes where the hash of its ``src`` says: the events of one source stay in order.
+    With several partitions the hash of ``src`` chooses one: the events of one source stay in order.
 
     Args:
         events: ``schemas.events.event_schema``.
         settings: Of ``stream.kafka.client.client_settings``.
         bootstrap: Brokers, for messages.
         topic: Its name.
-        message_format: How events are written.
-        rate: Events a second; 0: as fast as it goes.
-        partitions: Of a new topic (default 1); an existing topic must have as many where this is given.
-        progress: Told the running total of events sent.
+        message_format: Encodes events.
+        rate: Events per second; 0: as fast as possible.
+        partitions: Of a new topic (default 1); an existing topic must have as many if this is given.
+        progress: Called with the running total of events sent.
 
     Raises:
         Failure: A message was not delivered, no broker answers, the topic has another number of partitions, or one
@@ -163,7 +155,7 @@ def replay(
     found = ensure_topic(settings, bootstrap, topic, partitions or 1)
     if partitions is not None and found != partitions:
         raise Failure(
-            f"topic {topic} at {bootstrap} has {found} partitions, --partitions asks for {partitions}. "
+            f"topic {topic} at {bootstrap} has {found} partitions, but --partitions is {partitions}. "
             "Leave the option out or choose another topic"
         )
     deliveries = Deliveries(settings, bootstrap, topic)
@@ -196,7 +188,7 @@ def partition_of(src: pa.Array, partitions: int) -> np.ndarray:
 
     Args:
         src: External ids, int64 or string [n].
-        partitions: How many there are.
+        partitions: Number of topic partitions.
 
     Returns:
         int64 [n].
@@ -217,7 +209,7 @@ def _chunks(events: pa.Table, rate: float) -> Iterator[pa.RecordBatch]:
 def _by_partition(
     batch: pa.RecordBatch, partitions: int
 ) -> Iterator[tuple[int, Sequence[int] | np.ndarray, pa.RecordBatch]]:
-    """Each topic partition with the rows of the batch that go there, and these as a batch."""
+    """Each topic partition with its rows of the batch, as indices and as a batch."""
     if partitions == 1:
         yield 0, range(len(batch)), batch
         return
@@ -229,7 +221,7 @@ def _by_partition(
 
 def _too_long(error: EventTooLongError, row: int) -> Failure:
     return Failure(
-        f"row {row + 1} is {error.num_bytes:,} bytes as a message of its own, at most {error.limit:,} are sent: "
-        "give it fewer features or a shorter event_id (rows count from 1, the header left out); the replay stopped "
-        "there, part of the file is in the topic"
+        f"row {row + 1} is {error.num_bytes:,} bytes as a message of its own, but at most {error.limit:,} are sent (rows "
+        "count from 1, without the header). The replay stopped there, and part of the file is in the topic. Give the "
+        "row fewer features or a shorter event_id"
     )

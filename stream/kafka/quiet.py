@@ -1,4 +1,4 @@
-"""Which topic partitions have nothing unread, and since when: what brokers said, never what their silence suggests."""
+"""Topic partitions with nothing unread, and since when, as brokers said; their silence means nothing."""
 
 import time
 
@@ -9,29 +9,25 @@ from stream.snapshots.event_time import BREAK_S
 
 
 class QuietPartitions:
-    """Keeps for each topic partition from when to when brokers confirmed that nothing in it is unread.
+    """Keeps for each topic partition the time over which brokers confirmed that nothing in it is unread.
 
-    A partition without messages looks the same to a consumer whether it is empty or its broker is gone, so quiet
-    partitions are asked after every now and then, also while others are busy.
+    To a consumer a partition without messages looks the same whether it is empty or its broker is gone, so quiet
+    partitions are asked about regularly, also while others are busy.
     """
 
     def __init__(self, ask_s: float) -> None:
-        """Begin without any knowledge.
-
-        Args:
-            ask_s: After so many seconds a quiet partition is to be asked after again; less than ``BREAK_S``.
-        """
+        """Know nothing yet; a quiet partition is asked about again after ``ask_s``, which is less than ``BREAK_S``."""
         self._ask_s = ask_s
         self._spans: dict[TopicPartition, tuple[float, float]] = {}
         self._asked_s = 0.0
 
     def said(self, tp: TopicPartition, *, unread: bool, messages: bool = False) -> None:
-        """Brokers have said how far a partition goes.
+        """Brokers have said where a partition ends.
 
         Args:
-            tp: Which one.
-            unread: It goes further than it was read.
-            messages: New ones came with that.
+            tp: The topic partition.
+            unread: It has messages that were not read.
+            messages: New ones came with the answer.
         """
         if unread:
             self._spans.pop(tp, None)
@@ -42,7 +38,7 @@ class QuietPartitions:
         self._spans[tp] = (before[0] if before is not None and unbroken else now, now)
 
     def to_ask(self) -> list[TopicPartition]:
-        """Quiet partitions that nothing was heard of for too long; empty while the last question is as young."""
+        """Quiet partitions without news for too long; empty if the last question is younger than that."""
         now = time.monotonic()
         if now - self._asked_s < self._ask_s:
             return []
@@ -53,7 +49,7 @@ class QuietPartitions:
         self._asked_s = time.monotonic()
 
     def of(self, tp: TopicPartition) -> Quiet | None:
-        """What is known of a partition now, as ages; None: it has unread messages, or nobody has said."""
+        """The quiet time of a partition, as ages; None: it has unread messages, or nothing is known."""
         span = self._spans.get(tp)
         now = time.monotonic()
         return None if span is None else Quiet(now - span[0], now - span[1])

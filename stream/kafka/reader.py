@@ -1,4 +1,4 @@
-"""One consumer for all topic partitions of a process, handed out partition by partition so that none starves."""
+"""One consumer for all topic partitions of a process, read partition by partition so that none starves."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
 from schemas.config import Kafka
 from stream.kafka.answers import Answers
-from stream.kafka.client import client_settings, kafka_failures
+from stream.kafka.client import client_settings, connected, kafka_failures
 from stream.kafka.greeting import greet
 from stream.kafka.quiet import QuietPartitions
 from stream.kafka.receiving import fetch_ahead, in_place_client
@@ -25,26 +25,26 @@ _log = structlog.get_logger()
 
 LINGER_MS = 100
 LINGER_BYTES = 64 << 10
-"""A broker answers once it has this much or this long has passed: few polls on a slow topic, none delayed on a fast one."""
+"""A broker answers once it has this much or this long has passed: few polls on a slow topic, no delay on a fast one."""
 
 POLL_S = 0.2
-"""How long a poll blocks where nothing comes: the longest wait for a stop to be seen."""
+"""How long a poll waits for messages, and so the longest delay of a stop."""
 
 
 ASK_S = 5.0
-"""After so long without a message the brokers are asked whether they are there, and again as often."""
+"""After so long without a message the brokers are asked for an answer, and again as often."""
 
 ANSWER_MS = 1_500
-"""How long they have to answer: the longest that such a question holds up the loop."""
+"""How long they have to answer: the longest that such a question blocks the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading one topic partition begins.
+    """Where reading of one topic partition begins.
 
     Attributes:
         offset: First offset to read.
-        end: End of the partition when asked: what is before it is unread.
+        end: End of the partition when it was asked: earlier messages are unread.
     """
 
     topic: str
@@ -57,46 +57,40 @@ NextOffset = Callable[[tuple[str, int]], int | None]
 """From (topic, partition) to the first offset that the log doesn't have; None: the log doesn't know it."""
 
 Skipped = Callable[[str, int], None]
-"""Told topic and number of offsets that retention took, with ``on_gap: skip``."""
+"""Called with a topic and the number of offsets that retention deleted unread, with ``on_gap: skip``."""
 
 
 def open_consumer(kafka: Kafka, **more: Any) -> KafkaConsumer:
-    """A consumer without a group: offsets come from the log, never from Kafka.
-
-    Args:
-        kafka: Where to read, and how much at a time.
-        more: Further settings of the client.
-    """
+    """A consumer without a group: offsets come from the log, never from Kafka. ``more`` are settings of the client."""
     greet(kafka, "connecting to Kafka")
     with kafka_failures(kafka.bootstrap, "connecting to Kafka"):
-        return KafkaConsumer(
-            **client_settings(kafka),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",  # a position out of range is a gap to name, not to jump over
-            isolation_level="read_committed",
-            max_poll_records=kafka.max_poll_records,
-            max_partition_fetch_bytes=kafka.max_partition_fetch_bytes,
-            fetch_max_bytes=max(52_428_800, kafka.max_partition_fetch_bytes),
-            fetch_min_bytes=LINGER_BYTES,
-            fetch_max_wait_ms=LINGER_MS,
-            metrics_enabled=False,  # its sensors cost time with every record
-            **more,
-        )
+        reading = {
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",  # a position out of range is a gap to report, not to skip
+            "isolation_level": "read_committed",
+            "max_poll_records": kafka.max_poll_records,
+            "max_partition_fetch_bytes": kafka.max_partition_fetch_bytes,
+            "fetch_max_bytes": max(52_428_800, kafka.max_partition_fetch_bytes),
+            "fetch_min_bytes": LINGER_BYTES,
+            "fetch_max_wait_ms": LINGER_MS,
+            "metrics_enabled": False,  # its sensors cost time with every record
+        }
+        return connected(KafkaConsumer, client_settings(kafka) | reading | more)
 
 
 class PartitionReader:
     """Reads topic partitions through one consumer, from one thread.
 
-    A poll may bring messages of any partition; those of others than the one asked for wait here. As long as some
-    wait, nothing more is polled: at most one poll is held in memory.
+    A poll may bring messages of any partition; those of partitions not asked for wait here. While some wait, nothing
+    more is polled: at most one poll is in memory.
 
     Attributes:
-        starts: The topic partitions read here, and where each begins.
-        stop: Set it to have the source end.
+        starts: The topic partitions, and where each begins.
+        stop: Set to end the source.
         first_poll_s: Monotonic seconds of the first poll; None before it.
-        last_arrival_s: Monotonic seconds when a message last came; at first, when the reader was made.
-        failure: What ``take`` raised, kept because a runner passes on only its text.
+        last_arrival_s: Monotonic seconds of the last message, at first of the reader's construction.
+        failure: The error of ``take``, kept because a runner passes on its text only.
         answers: Whether brokers answer.
     """
 
@@ -109,17 +103,17 @@ class PartitionReader:
         ask_quiet_s: float = ASK_S,
         only: tuple[str, int] | None = None,
     ) -> None:
-        """Connect, find the topics' partitions and go to where each was left.
+        """Connect, find the topics' partitions and seek to where each was left.
 
         Args:
-            kafka: Where to read, and how much at a time.
-            next_offset: Where the log goes on; None for topic partitions that it doesn't know.
-            skipped: Told of gaps that ``on_gap: skip`` jumps over.
+            kafka: Topics, and limits of a poll.
+            next_offset: First offset that the log doesn't have.
+            skipped: Called at gaps that ``on_gap: skip`` skips.
             ask_quiet_s: How often brokers are asked whether a partition without messages still has none.
             only: Read this topic partition alone; None: all of the topics.
 
         Raises:
-            OffsetGapError: Retention deleted messages that were not read yet, or a topic was made anew.
+            OffsetGapError: Retention deleted unread messages, or a topic was made again.
             Failure: No broker answers, or a topic doesn't exist.
         """
         self._kafka, self._skipped = kafka, skipped
@@ -147,31 +141,31 @@ class PartitionReader:
 
     @property
     def num_partitions(self) -> int:
-        """How many topic partitions this reader has."""
+        """Topic partitions of this reader."""
         return len(self._next)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether messages of some partition are here and not yet taken."""
+        """Whether messages of some partition wait to be taken."""
         return bool(self._waiting)
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last message came, 0 while some wait here and while no broker answers."""
+        """Seconds since the last message came; 0 while some wait here or no broker answers."""
         return 0.0 if self._waiting or self.answers.out else time.monotonic() - self.last_arrival_s
 
     def lag(self) -> dict[tuple[str, int], int]:
-        """Offsets between what was read and the partition's end, as far as the brokers have said."""
+        """Unread offsets of each topic partition, as far as brokers have said."""
         return {(tp.topic, tp.partition): max(0, end - self._next[tp]) for tp, end in self._end.items()}
 
     def take(self, topic: str, partition: int) -> RawBatch:
-        """The next messages of one topic partition, waiting a little for them unless others' wait to be taken.
+        """The next messages of one topic partition; waits a little for them unless other partitions' messages wait here.
 
         Returns:
-            A batch; an empty one where there is nothing to read now.
+            A batch, empty if there is nothing to read now.
 
         Raises:
-            OffsetGapError: Retention deleted messages that were not read yet, or the topic was made anew.
+            OffsetGapError: Retention deleted unread messages, or the topic was made again.
             Failure: Kafka refuses.
         """
         tp = TopicPartition(topic, partition)
@@ -184,7 +178,7 @@ class PartitionReader:
         return self._waiting.pop(tp, None) or self._batch(tp, self._next[tp], Records.none(self._next[tp]))
 
     def ask(self) -> bool:
-        """Ask where the partitions end; returns whether the brokers answered in time.
+        """Ask for the ends of the partitions; returns whether the brokers answered in time.
 
         The end of an outage counts as an arrival: producers may have waited for the brokers, too.
 
@@ -197,7 +191,7 @@ class PartitionReader:
         return error is None
 
     def caught_up(self) -> bool:
-        """Ask the brokers whether there is nothing unread in any partition; False where they don't answer."""
+        """Ask the brokers whether nothing is unread in any partition; False if they don't answer."""
         return self.ask() and not self._waiting and self._all_read()
 
     def close(self) -> None:
@@ -234,7 +228,7 @@ class PartitionReader:
             self._ask(quiet)
 
     def _ask(self, partitions: list[TopicPartition]) -> KafkaError | None:
-        """Ask where partitions end; returns why there was no answer in time, None if there was."""
+        """Ask where partitions end; returns why there was no answer in time, None if there was one."""
         self._quiet.asked()
         with kafka_failures(self._kafka.bootstrap, "asking for the ends of the topics"):
             try:
@@ -277,7 +271,7 @@ class PartitionReader:
         if polled:
             self.answers.heard()
             self.last_arrival_s = time.monotonic()
-            # A broker that has less than it may wait for would not be asked for other partitions meanwhile.
+            # A broker that waits for more data can't be asked for other partitions meanwhile.
             if any(self._end[tp] - self._next[tp] >= len(self._waiting[tp].offsets) for tp in polled):
                 fetch_ahead(self._consumer)
 
@@ -315,11 +309,11 @@ class PartitionReader:
         )
 
     def _checked(self, found: PartitionBounds, wanted: int) -> int:
-        """Where reading can go on: ``wanted``, or the partition's first offset where a gap may be skipped."""
+        """Where reading can resume: ``wanted``, or the partition's first offset if a gap may be skipped."""
         place = f"topic {found.topic} partition {found.partition} at {self._kafka.bootstrap}"
         if wanted > found.end:
             raise OffsetGapError(
-                f"{place} ends at offset {found.end}, but the log has read up to {wanted}: the topic was deleted and made again "
+                f"{place} ends at offset {found.end}, but the log has read up to {wanted}: the topic was deleted and made again, "
                 "or truncated. Choose a new store, or a topic of another name"
             )
         if wanted >= found.log_start:

@@ -1,6 +1,6 @@
-"""Long answers received in place: the client takes 4 KiB at a time and copies an answer six times before it is read.
+"""Long answers received in place: the client reads 4 KiB at a time and copies an answer six times.
 
-Only bytes on their way in are touched; what is an answer, to which request, and what it means stay the client's.
+Only the receiving of bytes changes. Frames, requests and their meaning stay the client's.
 """
 
 import ssl
@@ -16,17 +16,17 @@ from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 LONG_BYTES = 64 << 10
-"""Shorter answers take the client's own way."""
+"""Shorter answers are received by the client."""
 
 KEPT_BYTES = 64 << 20
-"""A buffer up to this large is used for the next answer again: all that is kept of an answer was copied out of it."""
+"""A buffer up to this large is used again for the next answer: whatever is kept of an answer was copied out of it."""
 
 _PIECE_BYTES = 64 << 10
 _NOTHING_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Answer:
-    """The bytes of one answer as the client's parser wants them: what it fills, and then reads from the beginning.
+    """The bytes of one answer as the client's parser handles them: filled, then read from the beginning.
 
     Args:
         content: As long as the answer, writable.
@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def room(self) -> memoryview:
-        """What is not filled yet."""
+        """The bytes not filled yet."""
         return self._content[self._at :]
 
     def tell(self) -> int:
@@ -48,11 +48,11 @@ class Answer:
         return self._at
 
     def seek(self, position: int) -> None:
-        """Go on there."""
+        """Continue there."""
         self._at = position
 
     def write(self, piece: bytes) -> None:
-        """Fill in what comes next."""
+        """Fill in the next bytes."""
         self._content[self._at : self._at + len(piece)] = piece
         self._at += len(piece)
 
@@ -85,10 +85,10 @@ class _InPlace(KafkaTCPTransport):  # type: ignore[misc]  # the client has no ty
                 self.abort(KafkaConnectionError(error))
 
     def _piece(self) -> bytes:
-        """What the client's parser is to be given next: never more than belongs to one answer.
+        """The next bytes for the client's parser, never of more than one answer.
 
         Raises:
-            OSError: Nothing is there (``_NOTHING_NOW``), or the connection is broken.
+            OSError: None are there (``_NOTHING_NOW``), or the connection is broken.
         """
         parser = self._protocol.parser
         if not parser._receiving:
@@ -111,7 +111,7 @@ class _InPlace(KafkaTCPTransport):  # type: ignore[misc]  # the client has no ty
         return piece
 
     def _answer(self, begun: Any) -> Answer:
-        """Room for an answer of which the client has received the beginning."""
+        """A buffer for an answer whose beginning the client has received."""
         size, filled = len(begun), begun.tell()
         content = self._kept[:size]
         if len(content) < size:
@@ -135,16 +135,16 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 def in_place_client(**settings: Any) -> KafkaNetClient:
-    """What a consumer's setting ``kafka_client`` wants: its usual client, with connections that receive in place."""
+    """The consumer's setting ``kafka_client``: its usual client, with connections that receive in place."""
     net = NetworkSelector(**settings)
     return KafkaNetClient(net, _Manager(net, **settings), **settings)
 
 
 def fetch_ahead(consumer: KafkaConsumer) -> None:
-    """Ask for what comes after the messages that were handed out, while others that came with them wait to be.
+    """Ask for the next messages while others that were received wait to be handed out.
 
-    The client asks again only once all it has received was handed out: receiving and reading would take turns. Where
-    an answer is on its way this does nothing. Call it from the thread that polls.
+    The client asks again only once it has handed out everything: receiving and reading would take turns. While an answer
+    is on its way this does nothing. Call it from the thread that polls.
     """
     fetcher = consumer._fetcher
     if not fetcher._nodes_with_pending_fetch_requests:

@@ -1,6 +1,6 @@
-"""Messages out of Kafka's record batches as columns: a kernel reads what the client reads record by record.
+"""Messages out of Kafka's record batches as columns: a kernel replaces the client's record-by-record reading.
 
-The client makes several Python objects of every message, which is most of what polling costs. Everything else stays
+The client makes several Python objects of every message, which is most of the cost of polling. Everything else stays
 the client's: connections, fetches, checksums, decompression, transactions, positions and errors.
 """
 
@@ -22,7 +22,7 @@ from stream.decode.buffers import read_only
 from stream.kafka.compression import DamagedError, TooLongError, decompressed
 
 COLUMNAR_MAGIC = 2
-"""The format of record batches that the kernel reads, Kafka's since 0.11; older ones are read by the client."""
+"""The format of record batches that the kernel reads, Kafka's since 0.11; the client reads older ones."""
 
 BATCH_BYTES = 128 << 20
 """Default of ``kafka.max_batch_bytes``."""
@@ -41,7 +41,7 @@ class Records:
     Attributes:
         offsets: int64 [n], ascending.
         values: large_binary [n]; null for a tombstone.
-        end_offset: Where reading goes on: after the last message and the holes behind it.
+        end_offset: Offset to read next: after the last message and the holes behind it.
         stamped_ms: The newest time that a broker gave to any of them or to a hole, milliseconds; 0: none did.
     """
 
@@ -59,7 +59,7 @@ class Records:
         return cls(pa.array([], pa.int64()), pa.array([], pa.large_binary()), end_offset, stamped_ms)
 
     def split(self, count: int) -> tuple["Records", "Records"]:
-        """The first ``count`` messages, fewer than there are, and the others."""
+        """The first ``count`` messages, fewer than there are, and the rest."""
         rest = Records(self.offsets[count:], self.values[count:], self.end_offset, self.stamped_ms)
         first = Records(self.offsets[:count], self.values[:count], rest.offsets[0].as_py(), self.stamped_ms)
         return first, rest
@@ -78,29 +78,29 @@ def joined(parts: list[Records]) -> Records:
 
 
 def read_columns(consumer: KafkaConsumer, limit: int, batch_bytes: int = BATCH_BYTES) -> None:
-    """Have a consumer's ``poll`` bring columns.
+    """Have a consumer's ``poll`` return columns.
 
-    Each value of the dictionary that ``poll`` returns is then a list of ``Records`` of up to ``limit`` messages, holes
-    without a message included, and its ``max_records`` counts those.
+    Each value of its result is then a list of ``Records`` of up to ``limit`` messages, holes without a message included,
+    and its ``max_records`` counts those.
 
     Args:
         consumer: A consumer without deserializers.
-        limit: Messages of one ``Records`` at most.
-        batch_bytes: A record batch that is longer, decompressed, is an error of ``poll``; a ``Records`` that has as many
+        limit: Most messages of one ``Records``.
+        batch_bytes: A record batch that is longer, decompressed, is an error of ``poll``. A ``Records`` that has as many
             bytes gets no further batch.
     """
     consumer._fetcher.PartitionRecords = partial(_ColumnarRecords, limit, batch_bytes)
 
 
 class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the client has no types
-    """What the client's fetcher keeps of one answer for one partition, handed out in columns."""
+    """The fetcher's part of one answer for one partition, handed out in columns."""
 
     def __init__(self, limit: int, batch_bytes: int, *arguments: Any, **options: Any) -> None:
         self._limit, self._batch_bytes = limit, batch_bytes
         super().__init__(*arguments, **options)
 
     def _maybe_skip_record(self, record: Any) -> bool:
-        return False  # what lies before the fetched offset is cut off below
+        return False  # messages before the fetched offset are cut off below
 
     def _unpack_records(self, tp: Any, records: Any, *deserializers: Any) -> Iterator[Records]:
         """Runs of messages; the position behind each is set when it is handed out."""
@@ -130,7 +130,7 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
         """The messages of a batch from the fetched offset on: brokers answer with whole batches."""
         try:
             if self.check_crcs and not batch.validate_crc():
-                raise CorruptRecordError("its checksum is another")
+                raise CorruptRecordError("its checksum differs")
             if batch.magic < COLUMNAR_MAGIC:
                 found = _one_by_one(batch, self.check_crcs)
             elif self._is_for_readers(batch):
@@ -159,7 +159,7 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
         )
 
     def _is_for_readers(self, batch: Any) -> bool:
-        """Whether a batch holds messages, and those of no transaction that was given up."""
+        """Whether a batch holds messages, and those of no aborted transaction."""
         self.leader_epoch = batch.leader_epoch
         if self.isolation_level == IsolationLevel.READ_COMMITTED and batch.has_producer_id():
             self._consume_aborted_transactions_up_to(batch.last_offset)
@@ -174,7 +174,7 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
 def _one_by_one(batch: Any, check_crcs: bool) -> Records:
     singles = list(batch)
     if check_crcs and not all(record.validate_crc() for record in singles):
-        raise CorruptRecordError("a message's checksum is another")
+        raise CorruptRecordError("a message's checksum differs")
     offsets = pa.array([record.offset for record in singles], pa.int64())
     values = pa.array([record.value for record in singles], pa.large_binary())
     return Records(offsets, values, singles[-1].offset + 1)
@@ -200,24 +200,24 @@ def _stamped_ms(batch: Any) -> int:
 
 
 def parse(data: UInt8, count: int, base_offset: int) -> tuple[pa.Array, pa.LargeBinaryArray]:
-    """The records of one batch of format 2, decompressed, as columns.
+    """The decompressed records of one batch of format 2 as columns.
 
     Args:
-        data: uint8, the records and nothing else.
-        count: How many there are.
+        data: uint8, exactly the records.
+        count: Number of records.
         base_offset: Of the batch.
 
     Returns:
         Offsets, int64, and values, large_binary with nulls for tombstones.
 
     Raises:
-        CorruptRecordError: The bytes are no such records.
+        CorruptRecordError: The bytes are not such records.
     """
     offsets = np.empty(count, np.int64)
     spans = np.empty((count, 2), np.int64)
     size = int(_scan(data, base_offset, offsets, spans)) if count <= len(data) else _TORN
     if size == _TORN:
-        raise CorruptRecordError(f"it doesn't hold the {count} records that its header tells of")
+        raise CorruptRecordError(f"it doesn't hold the {count} records of its header")
     ends = np.empty(count + 1, np.int64)
     values = np.empty(size, np.uint8)
     valid = np.ones(count, np.bool_)
@@ -248,7 +248,7 @@ def _varint(data: UInt8, at: int) -> _Varint:
 
 @njit(cache=True, nogil=True)
 def _scan(data: UInt8, base_offset: int, offsets: Int64, spans: Int64) -> int:
-    """Offset, and start and length of the value, of each record; returns the bytes of all values, −1 where torn.
+    """Offset, and start and length of the value, of each record; returns the bytes of all values, −1 if torn.
 
     Record => length, attributes (a byte), timestamp delta, offset delta, key, value, headers; a length of −1 is null.
     """
@@ -291,7 +291,7 @@ def _scan(data: UInt8, base_offset: int, offsets: Int64, spans: Int64) -> int:
 
 @njit(cache=True, nogil=True)
 def _gather(data: UInt8, spans: Int64, ends: Int64, values: UInt8, valid: Bool) -> int:
-    """Copy the values side by side; returns how many are null."""
+    """Copy the values side by side; returns the number of nulls."""
     at = 0
     nulls = 0
     ends[0] = 0

@@ -1,4 +1,4 @@
-"""The events of a file into a topic, for the command and for programs of others."""
+"""The events of a file into a topic, for the command and for other programs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,17 +24,17 @@ def replay_file(
     columns: str | None = None,
     progress: Callable[[int, int], None] = lambda sent, events: None,
 ) -> Replayed:
-    """Send the events of a file to a topic, in file order: what ``freshet-stream replay`` does.
+    """Send the events of a file to a topic, in file order, like ``freshet-stream replay``.
 
     Args:
         file: Parquet, CSV or TSV.
         kafka: host:port of the brokers, comma-separated; or a stream's section ``kafka``, with certificates and login.
-        topic: Its name; created where it is missing.
+        topic: Its name; made if it is missing.
         message_format: A name of docs/formats.md.
-        rate: Events a second; 0: as fast as it goes.
-        partitions: Of a new topic (default 1); events go by the hash of ``src``.
-        columns: What the file's columns are called, as the option ``--columns`` takes it.
-        progress: Told the events sent, and all of them.
+        rate: Events per second; 0: as fast as possible.
+        partitions: Of a new topic (default 1); events are distributed by the hash of ``src``.
+        columns: The file's names of the columns, as the option ``--columns`` takes them.
+        progress: Called with the events sent, and all events.
 
     Raises:
         Failure: The file can't be read, no broker answers, or a message was not delivered; the sentence has the row.

@@ -1,29 +1,29 @@
-"""ReadFromKafka: a splittable DoFn with one restriction a topic partition, whose element is one poll of it."""
+"""ReadFromKafka: a splittable DoFn with one restriction per topic partition, whose elements are its polls."""
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol, cast
 
 import apache_beam as beam
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
 from apache_beam.io.restriction_trackers import OffsetRange
 
-from stream.held import held
 from stream.kafka.reader import PartitionReader, Start
 from stream.microbatch import RawBatch
+from stream.stages import StageFn, Stages
 
 UNENDING = (1 << 63) - 1
 """Stop of a restriction without an end."""
 
 BUNDLE_S = 1.5
-"""How long one round over all topic partitions lasts: the runner's memory grows with every bundle."""
+"""How long one round over all topic partitions lasts; the runner's memory grows with every bundle."""
 
 
 class PartitionTracker(RestrictionTracker):  # type: ignore[misc]  # Beam has no types
     """Claims whole polls of one topic partition.
 
-    A claim names the offset after the poll; None says that nothing more will be claimed and ends the restriction
-    where the last claim did. Only checkpoints (fraction 0) split it: a poll is never shared out.
+    A claim names the offset after the poll. None ends the restriction at the last claim. Only checkpoints (fraction 0)
+    split it: a poll is never shared.
     """
 
     def __init__(self, restriction: OffsetRange) -> None:
@@ -31,7 +31,7 @@ class PartitionTracker(RestrictionTracker):  # type: ignore[misc]  # Beam has no
         self._next = restriction.start
 
     def current_restriction(self) -> OffsetRange:
-        """The offsets of this process() call, its end unknown as a rule."""
+        """The offsets of this process() call, usually without a known end."""
         return self._range
 
     def try_claim(self, position: int | None) -> bool:
@@ -55,13 +55,13 @@ class PartitionTracker(RestrictionTracker):  # type: ignore[misc]  # Beam has no
         return self._range, rest
 
     def check_done(self) -> bool:
-        """Raise unless everything was claimed, handed over or ended."""
+        """Raise unless everything was claimed, deferred or ended."""
         if self._next < self._range.stop:
             raise ValueError(f"offsets from {self._next} to {self._range.stop} were neither claimed nor left")
         return True
 
     def current_progress(self) -> RestrictionProgress:
-        """Offsets claimed; how many remain is the brokers' to know."""
+        """Offsets claimed; the number that remains is unknown here."""
         return RestrictionProgress(completed=float(self._next - self._range.start), remaining=1.0)
 
     def is_bounded(self) -> bool:
@@ -81,23 +81,22 @@ class _FromStart(beam.transforms.core.RestrictionProvider):  # type: ignore[misc
 
 
 FROM_START = beam.DoFn.RestrictionParam(_FromStart())
-"""Everything of a topic partition from its first offset on."""
+"""A topic partition from its first offset."""
 
 
-class ReadFromKafka(beam.DoFn):  # type: ignore[misc]  # Beam has no types
-    """Reads the topic partition that an element names until the reader of this process says stop.
+class ReadingStages(Stages, Protocol):
+    """Stages of a process that reads all topic partitions itself."""
 
-    Args:
-        reader: Name under which the process holds its ``PartitionReader``.
-    """
+    reader: PartitionReader
 
-    def __init__(self, reader: str) -> None:
-        self._reader = reader
+
+class ReadFromKafka(StageFn):
+    """Reads the topic partition that an element names until the reader of this process is told to stop."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: Start, tracker: Any = FROM_START) -> Iterator[RawBatch]:
         """Polls of one topic partition for its share of a bundle, empty ones included."""
-        reader = held(self._reader, PartitionReader)
+        reader = cast(ReadingStages, self.stages()).reader
         turn_ends = time.monotonic() + BUNDLE_S / reader.num_partitions
         while not reader.stop.is_set():
             batch = reader.take(element.topic, element.partition)

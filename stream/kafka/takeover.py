@@ -1,4 +1,4 @@
-"""Where Kafka takes over from a log's history: how far its topics go now, and whether they reach back far enough."""
+"""Where Kafka takes over from a log's history: the ends of its topics, and whether they reach back far enough."""
 
 from collections.abc import Collection
 
@@ -17,7 +17,7 @@ _US_PER_MS = US_PER_S // 1000
 
 
 def topic_bounds(kafka: Kafka) -> list[PartitionBounds]:
-    """All partitions of the configured topics, and where each begins and ends now.
+    """All partitions of the configured topics, and their current bounds.
 
     Raises:
         Failure: No broker answers, or a topic doesn't exist.
@@ -32,10 +32,10 @@ def topic_bounds(kafka: Kafka) -> list[PartitionBounds]:
 
 
 def require_reach(kafka: Kafka, partitions: Collection[Key], until_us: int) -> None:
-    """Check that retention has left everything from a time on, as far as the messages' own timestamps tell.
+    """Check that retention has kept everything since a time, as far as the messages' own timestamps tell.
 
-    A partition that still has its first message has everything. One that begins later must begin with a message
-    from before the time; else what was deleted may be neither in the history nor in Kafka.
+    A partition with its first message is complete. Any other must begin with a message from before the time, or the
+    deleted messages may be neither in the history nor in Kafka.
 
     Raises:
         OffsetGapError: One begins later.
@@ -58,6 +58,6 @@ def require_reach(kafka: Kafka, partitions: Collection[Key], until_us: int) -> N
             raise OffsetGapError(
                 f"topic {tp.topic} partition {tp.partition} at {kafka.bootstrap} begins at offset "
                 f"{begun[tp].log_start} with a message of {show_time(found.timestamp * _US_PER_MS)}, but the history "
-                f"ends at {show_time(until_us)}: retention deleted the messages between them. Take a history that reaches "
-                "further, or set kafka.on_gap: skip to do without them"
+                f"ends at {show_time(until_us)}: retention deleted the messages between them. Give files that reach "
+                "further, or set kafka.on_gap: skip to do without these messages"
             )

@@ -1,4 +1,4 @@
-"""TLS towards brokers: one context for every client, whose files are read here so that each fault has its key."""
+"""TLS towards brokers: one context for every client. Files are read here, so that each fault names its key."""
 
 import ssl
 from pathlib import Path
@@ -10,10 +10,7 @@ from stream.service.failure import Failure
 
 
 def tls_context(kafka: Kafka) -> ssl.SSLContext | None:
-    """The context that the section asks for: TLS 1.2 or newer, certificates and host names always checked.
-
-    Returns:
-        None where the protocol has no TLS.
+    """The configured context: TLS 1.2 or newer, certificates and host names always checked; None without TLS.
 
     Raises:
         Failure: A file can't be read or used; the sentence names its key.
@@ -36,9 +33,9 @@ def tls_context(kafka: Kafka) -> ssl.SSLContext | None:
 
 
 def secret(key: str, value: SecretStr | None, file: str | None) -> str | None:
-    """A password as it is, from the configuration or from its file, without the line break at the file's end.
+    """A password from the configuration or from its file, without the line break at the file's end.
 
-    A file is read at every call, so that a password that is changed there holds from the next connection on.
+    A file is read at every call, so that a changed password applies from the next connection on.
 
     Raises:
         Failure: The file can't be read or is empty.
@@ -48,7 +45,7 @@ def secret(key: str, value: SecretStr | None, file: str | None) -> str | None:
     _readable(f"{key}_file", file)
     try:
         content = Path(file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:  # whose text quotes what it couldn't read
+    except UnicodeDecodeError:  # its text quotes the content
         content = ""
     if not content:
         raise Failure(f"kafka.{key}_file: {file} is empty or not text, expected the password")
@@ -61,7 +58,7 @@ def _load_own(context: ssl.SSLContext, kafka: Kafka, certificate: str) -> None:
         _readable("ssl_keyfile", kafka.ssl_keyfile)
     password = secret("ssl_password", kafka.ssl_password, kafka.ssl_password_file)
     try:
-        # Never None: OpenSSL would ask at the terminal, and wait there.
+        # Never None, with which OpenSSL would ask at the terminal and wait.
         context.load_cert_chain(certificate, kafka.ssl_keyfile, password or "")
     except (ssl.SSLError, ValueError) as error:
         key = kafka.ssl_keyfile or certificate

@@ -1,6 +1,7 @@
-"""Topics and their partitions: which there are, where they begin and end, and making one."""
+"""Topics and their partitions: which exist, their bounds, and making one."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,13 @@ from kafka.errors import (
     UnsupportedVersionError,
 )
 
-from stream.kafka.client import kafka_failures
+from schemas.config import Kafka
+from stream.kafka.client import WRITING, client_settings, connected, kafka_failures
+from stream.kafka.greeting import greet
 from stream.service.failure import Failure
 
 METADATA_WAIT_S = 5.0
-"""A topic made a moment ago may take the brokers this long to tell everyone."""
+"""How long brokers may take to announce a topic that was just made."""
 
 METADATA_LOOK_S = 0.2
 """How often they are asked meanwhile."""
@@ -25,10 +28,10 @@ METADATA_LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """Where one topic partition begins and ends now; offsets in [log_start, end) were written.
+    """Begin and end of a topic partition now; offsets in [log_start, end) were written.
 
     Attributes:
-        log_start: First offset that retention has left.
+        log_start: First offset that retention has kept.
         end: Offset of the next message.
     """
 
@@ -51,7 +54,7 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], bootstrap: str)
             if time.monotonic() > deadline:
                 there = ", ".join(sorted(consumer.topics())[:10]) or "none"
                 raise Failure(
-                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (there: {there}). "
+                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (existing: {there}). "
                     "Create it or correct its name"
                 )
             time.sleep(METADATA_LOOK_S)
@@ -66,22 +69,19 @@ def bounds(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> list[Pa
 
 
 def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partitions: int) -> int:
-    """Make a topic unless it is there.
+    """Make a topic unless it exists; returns the number of its partitions.
 
     Args:
         settings: Of ``client_settings``.
         bootstrap: For messages.
         topic: Its name.
-        partitions: How many a new one gets.
-
-    Returns:
-        How many partitions the topic has.
+        partitions: Of a new topic.
 
     Raises:
         Failure: No broker answers, or the cluster refuses the topic.
     """
     with kafka_failures(bootstrap, f"creating topic {topic}"):
-        admin = KafkaAdminClient(**settings)
+        admin = connected(KafkaAdminClient, settings)
         try:
             admin.create_topics([NewTopic(topic, partitions, replication_factor=_replicas(settings))])
             return partitions
@@ -94,8 +94,37 @@ def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partition
             admin.close()
 
 
+def producer_to(kafka: Kafka, topic: str, partitions: int, **more: Any) -> KafkaProducer:
+    """A producer for a topic, which is made if it is missing; ``more`` are settings of the client.
+
+    Raises:
+        Failure: No broker answers, or the topic can be neither found nor made.
+    """
+    doing = f"writing to topic {topic}"
+    greet(kafka, doing)
+    settings = client_settings(kafka)
+    ensure_topic(settings, kafka.bootstrap, topic, partitions)
+    with kafka_failures(kafka.bootstrap, doing):
+        return connected(KafkaProducer, settings | WRITING | more)
+
+
+def send_all(
+    producer: KafkaProducer, topic: str, messages: Iterable[tuple[bytes, bytes]], timeout_s: float
+) -> int:
+    """Send keys and values, and wait until the brokers have all of them; returns their number.
+
+    Raises:
+        KafkaError: The brokers don't have one in time, or refuse it.
+    """
+    sent = [producer.send(topic, value, key=key) for key, value in messages]
+    producer.flush(timeout=timeout_s)
+    for future in sent:
+        future.get(timeout=timeout_s)
+    return len(sent)
+
+
 def _described(admin: KafkaAdminClient, topic: str) -> int:
-    """How many partitions a topic has; one that was made a moment ago may not be known to the broker that is asked."""
+    """The number of a topic's partitions, which brokers may not know of a topic that was just made."""
     deadline = time.monotonic() + METADATA_WAIT_S
     while not (partitions := admin.describe_topics([topic])[0]["partitions"]):
         if time.monotonic() > deadline:
@@ -105,12 +134,12 @@ def _described(admin: KafkaAdminClient, topic: str) -> int:
 
 
 def _replicas(settings: dict[str, Any]) -> int:
-    """The cluster's default, which brokers before 2.4 can't be asked for."""
+    """The cluster's default; brokers before 2.4 can't be asked for it."""
     return 1 if settings.get("api_version", (2, 4)) < (2, 4) else -1
 
 
 def _asked_for(settings: dict[str, Any], bootstrap: str, topic: str) -> int:
-    producer = KafkaProducer(**settings)
+    producer = connected(KafkaProducer, settings)
     try:
         return len(producer.partitions_for(topic))
     finally:

@@ -1,4 +1,4 @@
-"""Instructions of the processor for words of bits."""
+"""Processor instructions for words of bits."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from numba.extending import intrinsic
 
 @intrinsic
 def lowest_bit(_typing: Any, word: Any) -> Any:
-    """``lowest_bit(word)``: index of the lowest bit of a uint64 that is not 0, int64."""
+    """``lowest_bit(word)``: index of the lowest set bit of a uint64 other than 0, int64."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.IntType(1)(1))
@@ -19,7 +19,7 @@ def lowest_bit(_typing: Any, word: Any) -> Any:
 
 @intrinsic
 def count_bits(_typing: Any, word: Any) -> Any:
-    """``count_bits(word)``: how many bits of a uint64 are set, int64."""
+    """``count_bits(word)``: number of set bits of a uint64, int64."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])

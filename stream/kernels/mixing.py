@@ -1,4 +1,4 @@
-"""Seeded bits that depend on a key only: draws without a generator's state."""
+"""Seeded bits that depend on a key alone: draws without a generator's state."""
 
 import numpy as np
 from numba import njit

@@ -1,4 +1,4 @@
-"""One file through every partitioner: what ``freshet-stream partition --algorithm all`` does."""
+"""Run one file through every partitioner, for ``freshet-stream partition --algorithm all``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from stream.partition.offline import Mode, TwoPass, accepted_params, partition_e
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What became of one partitioner: its figures, or why it has none.
+    """Result of one partitioner: its figures, or why it has none.
 
     Attributes:
         algorithm: Its name.
-        kind: vertex or edge; None where it cannot be loaded.
-        figures: As ``partition_events`` gives them; None where it refused.
-        refusal: The sentence it refused with; None where it did not.
+        kind: vertex or edge; None if it can't be loaded.
+        figures: As in ``OfflineResult``; None if it refused.
+        refusal: The sentence of its refusal; None if it didn't refuse.
     """
 
     algorithm: str
@@ -44,22 +44,20 @@ def compare(
 ) -> list[Compared]:
     """Run every partitioner on the same snapshots, vertex partitioners first.
 
+    For arguments not listed, and errors, see ``partition_events``.
+
     Args:
-        events: As of ``partition_events``, like all others that are not named here.
+        events: Canonical events.
         parts: K.
         interval_us: Length of a snapshot.
         num_slices: Or their number.
-        mode: two-pass: those that can look at the whole file first, the others don't.
-        seed: Of all draws.
+        mode: two-pass: partitioners with such a mode see the whole file first.
+        seed: Seed of all draws.
         window: w.
         node_features: Width of node feature vectors.
-        params: Each goes to the partitioners that take it.
-        begun: Told the name of a partitioner before it starts.
-        progress: Told the events that it has done.
-
-    Raises:
-        PartitionError: K is out of range, or a parameter is taken by none.
-        ValueError: The snapshots are wrong.
+        params: Each is given to the partitioners that take it; PartitionError if none does.
+        begun: Called with the name of a partitioner before it starts.
+        progress: Called with the number of events done.
     """
     check_parts("every partitioner", parts)
     known = algorithms()
@@ -93,4 +91,4 @@ def compare(
         else:
             compared.append(Compared(name, kind, result.figures, None))
     broken = sorted(broken_algorithms().items())
-    return [*compared, *(Compared(name, None, None, told) for name, told in broken)]
+    return [*compared, *(Compared(name, None, None, why) for name, why in broken)]

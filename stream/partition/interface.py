@@ -1,11 +1,10 @@
-"""The one interface of all partitioners, and the registry that finds them by name."""
+"""The interface of all partitioners, and the registry that finds them by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
-import numpy as np
 import pyarrow as pa
 
 from schemas.fields import MAX_PARTS
@@ -27,7 +26,7 @@ __all__ = [
     "algorithms",
     "broken_algorithms",
     "create",
-    "empty_assignment",
+    "foreign_state",
     "register",
 ]
 
@@ -35,7 +34,7 @@ Kind = Literal["vertex", "edge"]
 
 
 class CapacityError(PartitionError):
-    """Nothing fits: the message names what was needed and what is free on every part."""
+    """Nothing fits; the message says what is needed and what is free on every part."""
 
 
 class Why(IntEnum):
@@ -50,18 +49,18 @@ class Why(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one snapshot changed in the placement of nodes, and where its insert events went.
+    """Changes of one snapshot in the placement of nodes, and the parts of its insert events.
 
-    ``node``, ``part`` and ``why`` are parallel arrays (n,), ordered by (node, part). NEW and MOVED set a
-    node's home (its owner, in vertex lanes); REPLICATED adds a part to the node's set and DEMOTED takes one
-    away; GONE ends all its placements (part is −1). A home is always in the node's set of parts.
+    ``node``, ``part`` and ``why`` are parallel arrays (n,), ordered by (node, part). NEW and MOVED set a node's home (its owner,
+    in vertex lanes); REPLICATED adds a part to the node's set, and DEMOTED removes one; GONE ends all its placements (part is
+    −1). A home is always in the node's set of parts.
 
     Attributes:
         node: int64 dense ids.
         part: int32 in [0, K), −1 for GONE.
         why: int8, a ``Why``.
-        event_part: Edge partitioners: int32, one a row of the delta's events: the part of each insert, −1 for
-            an insert discarded on arrival and for deletes. None for vertex partitioners.
+        event_part: Edge partitioners: int32, one per row of the delta's events: the part of each insert, −1 for an insert
+            discarded on arrival and for deletes. None for vertex partitioners.
     """
 
     node: Int64
@@ -72,10 +71,10 @@ class Assignment:
 
 @runtime_checkable
 class OnlinePartitioner(Protocol):
-    """Assigns the nodes (and events) of one snapshot after the other, never looking ahead.
+    """Assigns the nodes (and events) of one snapshot after another, never looking ahead.
 
-    Deterministic: the same seed, state and deltas give the same assignments. ``restore(state())`` in a fresh
-    instance of the same parameters changes nothing that follows.
+    Deterministic: the same seed, state and deltas give the same assignments. ``restore(state())`` in a fresh instance with the
+    same parameters changes no later result.
     """
 
     name: ClassVar[str]
@@ -83,24 +82,19 @@ class OnlinePartitioner(Protocol):
     parts: int
 
     def update(self, delta: SnapshotDelta) -> Assignment:
-        """Partition snapshot ``delta.tau``; called once a snapshot, in order."""
-        ...
+        """Partition snapshot ``delta.tau``; called once per snapshot, in order."""
 
     def home(self) -> Int32:
-        """Home (owner) of every dense id so far, int32 (num_nodes,); −1 where it has none. A view."""
-        ...
+        """Home (owner) of every dense id so far, int32 (num_nodes,); −1 for none. A view."""
 
     def quality(self) -> Quality:
         """Quality of all snapshots so far."""
-        ...
 
     def state(self) -> pa.Table:
-        """Everything that the next update depends on, the running quality included."""
-        ...
+        """The state that the next update depends on, including the running quality."""
 
     def restore(self, table: pa.Table) -> None:
         """Continue from a ``state()``."""
-        ...
 
 
 Factory = Callable[..., OnlinePartitioner]
@@ -109,14 +103,14 @@ _SEEDS = 2**63
 
 
 def _require_partitioner(factory: Any) -> None:
-    """Check that an entry point leads to a partitioner's class."""
+    """Check that an entry point is a partitioner's class."""
     if getattr(factory, "kind", None) not in get_args(Kind):
         raise TypeError(f"{factory!r} has no kind, vertex or edge")
     own_parameters(factory)
 
 
 _VERTEX = ("byte_lp", "distdy", "hash", "kl", "ldg", "load_aware", "metis")
-_EDGE = ("hdrf", "powergraph", "sep")
+_EDGE = ("copying", "sep")
 PARTITIONERS: Registry[Factory] = Registry(
     "partitioner",
     "freshet.partitioners",
@@ -128,13 +122,13 @@ PARTITIONERS: Registry[Factory] = Registry(
     check=_require_partitioner,
 )
 register = PARTITIONERS.register
-"""Class decorator: make a partitioner known under its ``name``."""
+"""Class decorator: register a partitioner under its ``name``."""
 algorithms = PARTITIONERS.all
 broken_algorithms = PARTITIONERS.broken
 
 
 def check_parts(whose: str, parts: int) -> None:
-    """Refuse a K that no partitioner can work with, by the name of who was asked for it.
+    """Refuse an impossible number of parts; ``whose`` names the partitioner in the sentence.
 
     Raises:
         PartitionError: K is below 1 or above ``MAX_PARTS``.
@@ -159,14 +153,14 @@ def create(
 
     Args:
         name: A key of ``algorithms()``.
-        given: The algorithm's own parameters, as a user gave them.
+        given: The algorithm's own parameters, as given by the user.
         parts: K ≥ 1.
         seed: Seed of every draw, in [0, 2⁶³).
-        window: w, snapshots that trainers look back (storage-aware partitioners plan with it).
+        window: w, snapshots that trainers look back, for storage-aware partitioners.
         params: More of the algorithm's own parameters.
 
     Raises:
-        PartitionError: Unknown name or parameter, or a value of another type or out of range, each in a sentence.
+        PartitionError: The name or a parameter is unknown, or a value has another type or is out of range.
     """
     found = PARTITIONERS.find(name)
     check_parts(name, parts)
@@ -176,10 +170,13 @@ def create(
     check_parameters(name, found, own)
     try:
         return found(parts=parts, seed=seed, window=window, **own)
-    except (TypeError, ValueError) as error:  # of types that a constructor does not state
+    except (TypeError, ValueError) as error:  # types that a constructor doesn't annotate
         raise PartitionError(f"{name} cannot take {own}: {error}") from error
 
 
-def empty_assignment(event_part: Int32 | None = None) -> Assignment:
-    """An assignment that changes no placement."""
-    return Assignment(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8), event_part)
+def foreign_state(name: str, missing: KeyError) -> PartitionError:
+    """The error for a state without an array, named by ``missing``, that the partitioner ``name`` needs."""
+    return PartitionError(
+        f"this is not a state of {name} as of this release, it has no {missing.args[0]}. Remove the lane's folder and let "
+        "the stream job build it again"
+    )

@@ -1,4 +1,4 @@
-"""A whole event file through any partitioner, with its quality: what ``freshet-stream partition`` does."""
+"""Run a whole event file through any partitioner and measure its quality, for ``freshet-stream partition``."""
 
 import contextlib
 import time
@@ -34,36 +34,34 @@ from stream.snapshots.slicing import densify, slice_events
 Mode = Literal["online", "two-pass"]
 
 _TIME_CONSTANTS_A_SPAN = 10
-"""Default of algorithms with a time constant: this many in a file's span. SPEED's β = 0.1 has no unit; with this
-one its published discards are met (``docs/partitioning.md``)."""
+"""Default for algorithms with a time constant: this many per span of the file. SPEED's β = 0.1 has no unit; this value
+reproduces its published discards (``docs/partitioning.md``)."""
 
 
 @runtime_checkable
 class TwoPass(Protocol):
-    """A partitioner that can be told a whole file before its first update.
+    """A partitioner that can look at a whole file before its first update.
 
-    One with a class attribute ``needs_whole_file`` that is true is told in any mode.
+    With a true class attribute ``needs_whole_file``, it does so in any mode.
     """
 
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
         """Take in all inserts: dense ids and µs, (E,) each, and the number of distinct nodes."""
-        ...
 
 
 _CALLED = {"foreign_parts": "lambda"}
-"""What the command line calls a figure where it is not its name."""
+"""Names of figures on the command line, if they differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineResult:
-    """What became of a file.
+    """Result for a file.
 
     Attributes:
-        figures: The keys of the command's JSON, as ``docs/partitioning.md`` lists them.
-        kind: Of the partitioner.
-        placement: Vertex: ``node, part``, every node of the file with its last owner, −1 where it never had
-            one. Edge: ``src, dst, t, part`` of each insert in input order, ``t`` in seconds, part −1 where it
-            was discarded. Ids are external ones.
+        figures: The keys of the command's JSON, as listed in ``docs/partitioning.md``.
+        kind: Kind of the partitioner.
+        placement: Vertex: ``node, part``, every node of the file with its last owner, −1 if it never had one. Edge:
+            ``src, dst, t, part`` of each insert in input order, ``t`` in seconds, part −1 if it was discarded. Ids are external.
     """
 
     figures: dict[str, Any]
@@ -88,8 +86,7 @@ def partition_events(
 ) -> OfflineResult:
     """Partition a file's events snapshot by snapshot and measure.
 
-    Seconds are those of the partitioner alone: loading, dense ids, the live graph, the quality and
-    compilation are left out.
+    Seconds are those of the partitioner alone, without loading, dense ids, the live graph, quality and compilation.
 
     Args:
         events: Canonical events (``schemas.events.event_schema``) in file order.
@@ -97,17 +94,17 @@ def partition_events(
         parts: K.
         interval_us: Length of a snapshot in µs.
         num_slices: Or the number of snapshots, of equal event count. Neither: the file is one snapshot.
-        mode: two-pass: a partitioner that can looks at the whole file first.
-        seed: Of all draws.
+        mode: two-pass: a partitioner with such a mode looks at the whole file first.
+        seed: Seed of all draws.
         window: w, snapshots that trainers look back.
         node_features: Width of node feature vectors.
         segments: S slices of them.
         params: The algorithm's own parameters.
-        progress: Told the events done after every snapshot.
+        progress: Called with the number of events done after every snapshot.
 
     Raises:
         PartitionError: The algorithm or a parameter is unknown or out of range, or nothing fits.
-        ValueError: The snapshots are wrong.
+        ValueError: ``interval_us`` or ``num_slices`` is out of range, or both are given.
     """
     ordered, ids = densify(events)
     params = {**default_params(algorithm, ordered), **(params or {})}
@@ -177,7 +174,7 @@ def partition_events(
 
 
 def default_params(algorithm: str, ordered: pa.Table) -> dict[str, Any]:
-    """Parameters that a file suggests: a time constant of a tenth of its span, where the algorithm has one."""
+    """Parameters suggested by a file: a time constant of a tenth of its span, if the algorithm has one."""
     if "time_constant" not in accepted_params(algorithm) or ordered.num_rows == 0:
         return {}
     span_s = (ordered["t"][-1].as_py() - ordered["t"][0].as_py()) / US_PER_S
@@ -191,7 +188,7 @@ def accepted_params(algorithm: str) -> set[str]:
 
 
 def _follow(masks: UInt64, assignment: Assignment) -> None:
-    """Keep the parts that each node of an edge partitioner is in, as bits."""
+    """Update the parts of each node of an edge partitioner, as bits."""
     bit = np.uint64(1) << (assignment.part & 63).astype(np.uint64)
     at = assignment.node, assignment.part >> 6
     ends = assignment.why == Why.DEMOTED
@@ -209,7 +206,7 @@ def _edge_placement(inserts: pa.Table, part: Int32) -> pa.Table:
 
 
 def _warm_up(partitioner: OnlinePartitioner, foresees: bool) -> None:
-    """Run a toy stream through a partitioner that is thrown away, so that its kernels are compiled."""
+    """Run a toy stream through a throw-away partitioner, so that its kernels are compiled."""
     rows = [
         {"op": int(op), "src": src, "dst": dst, "t": i, "weight": 1.0, "src_node": src, "dst_node": dst}
         for i, (op, src, dst) in enumerate([(1, 0, 1), (1, 1, 2), (1, 2, 2), (-1, 0, 1), (1, 3, 0)])

@@ -1,4 +1,4 @@
-"""The parameters that a user may give a partitioner, told from its constructor, and sentences for wrong ones."""
+"""The parameters of a partitioner, derived from its constructor, and error sentences for wrong ones."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from schemas.errors import FreshetError
 from stream.nearest import did_you_mean
 
 _OF_ALL = ("parts", "seed", "window")
-"""What every partitioner is given beside its own parameters."""
+"""Parameters of every partitioner beside its own."""
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -25,7 +25,7 @@ class PartitionError(FreshetError):
 def own_parameters(factory: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
     """A partitioner's own parameters by name, and whether it takes others as well.
 
-    A class whose ``__init__`` ends in ``**shared`` is taken to pass these on to the next class that has one.
+    ``**shared`` in a class's ``__init__`` is assumed to be passed on to the next class that has one.
     """
     if not inspect.isclass(factory):
         return _named([factory])
@@ -33,7 +33,7 @@ def own_parameters(factory: Callable[..., Any]) -> tuple[dict[str, inspect.Param
 
 
 def _named(takers: Sequence[Callable[..., Any]]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """Keyword parameters of the first taker, and of those after it as long as they are passed on."""
+    """Keyword parameters of the first taker, and of the following ones as long as they are passed on."""
     named: dict[str, inspect.Parameter] = {}
     for taker in takers:
         found = inspect.signature(taker).parameters
@@ -46,25 +46,25 @@ def _named(takers: Sequence[Callable[..., Any]]) -> tuple[dict[str, inspect.Para
 
 
 def check_parameters(algorithm: str, factory: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Hold given parameters against the names and types of a partitioner's constructor.
+    """Compare given parameters with the names and types of a partitioner's constructor.
 
-    Types that the constructor doesn't state, or states as text, are left to it.
+    Types that the constructor doesn't annotate, or annotates as text, are not checked.
 
     Raises:
-        PartitionError: One is unknown, is an option of its own, or is of another type.
+        PartitionError: One is unknown, is a separate option, or has another type.
     """
     takes, takes_others = own_parameters(factory)
     for name, value in given.items():
         if name in _OF_ALL:
             raise PartitionError(
-                f"{name} is not a parameter of {algorithm}: it is an option of its own, give it beside the parameters"
+                f"{name} is not a parameter of {algorithm} but a separate option. Give it beside the parameters"
             )
         if name not in takes:
             if takes_others:
                 continue
             listed = ", ".join(takes) or "no parameters"
             raise PartitionError(
-                f"{algorithm} does not take {name}; it takes {listed}{did_you_mean(name, takes)}"
+                f"{algorithm} does not take {name}. It takes {listed}{did_you_mean(name, takes)}"
             )
         annotation = takes[name].annotation
         if annotation is inspect.Parameter.empty or isinstance(annotation, str):
@@ -80,6 +80,6 @@ def check_parameters(algorithm: str, factory: Callable[..., Any], given: Mapping
 
 
 def _reason(error: Any) -> str:
-    """A pydantic message as the end of a sentence, ``input should be …``."""
+    """A pydantic message as the end of a sentence, such as ``input should be …``."""
     message: str = error["msg"]
     return message[:1].lower() + message[1:]

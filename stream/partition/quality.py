@@ -1,7 +1,7 @@
-"""What running figures of quality are made of; ``docs/semantics.md`` ("Partition quality") defines each.
+"""Parts of running quality figures; ``docs/semantics.md`` ("Partition quality") defines each figure.
 
-Means over snapshots count the snapshots in which the figure has a meaning. Balances are those of the latest
-snapshot: the largest part over the mean part.
+Means over snapshots count the snapshots in which the figure is defined. Balances are those of the latest snapshot: the largest
+part over the mean part.
 """
 
 import math
@@ -17,7 +17,7 @@ class Mean:
         self.total, self.count = 0.0, 0
 
     def add(self, value: float) -> None:
-        """Take in a snapshot's value; NaN: it has none."""
+        """Add a snapshot's value; NaN: it has none."""
         if not math.isnan(value):
             self.total += value
             self.count += 1
@@ -28,10 +28,10 @@ class Mean:
 
 
 def share(part: float, whole: float) -> float:
-    """``part / whole``, NaN for an empty whole."""
+    """``part / whole``, NaN if the whole is empty."""
     return float(part / whole) if whole else math.nan
 
 
 def balance(sizes: NDArray[np.integer]) -> float:
-    """Largest over mean size, NaN where all are empty."""
+    """Largest over mean size, NaN if all are empty."""
     return share(float(sizes.max()) * len(sizes), float(sizes.sum()))

@@ -1,1 +1,1 @@
-"""The shell that both services share: configuration files, logs, health and metrics endpoint, exit codes."""
+"""The shell of both services: configuration files, logs, health and metrics endpoint, exit codes."""

@@ -1,4 +1,4 @@
-"""The outermost call of a service's commands: how its standard error looks, and what a defect leaves there."""
+"""The outermost call of a service's commands: the form of its standard error, and reports of defects."""
 
 import sys
 from collections.abc import Collection
@@ -10,12 +10,11 @@ from stream.service.json_lines import lines_are_json, take_to_json_lines
 
 
 def run_application(app: typer.Typer, *, logging: Collection[str]) -> None:
-    """Run the command that the process was started with, and leave with its exit code.
+    """Run the command of this process, and exit with its code.
 
     Args:
         app: All commands.
-        logging: Those whose standard error is a log. Without a terminal it is JSON lines from the first to the last;
-            of the others it is a sentence for whoever called.
+        logging: Commands whose standard error is a log, which is all JSON lines unless it is a terminal.
     """
     if sys.argv[1:2] and sys.argv[1] in logging:
         take_to_json_lines()

@@ -26,7 +26,7 @@ def config_command(
 ) -> None:
     """Print the commented example, or the configuration in force for a file (secrets hidden).
 
-    ``check`` raises a Failure for what the types alone can't tell, such as names of algorithms.
+    ``check`` raises a Failure for errors beyond types, such as unknown names of algorithms.
     """
 
     def body() -> None:
@@ -35,7 +35,9 @@ def config_command(
             print_json({"example": text}) if as_json else print(text, end="")  # noqa: T201
             return
         if file is None:
-            raise Failure("say --example for a commented example, or --config FILE to check a file")
+            raise Failure(
+                "nothing to print. Give --example for a commented example, or --config FILE to check a file"
+            )
         config = load_config(kind, file)
         check(config)
         in_force = config.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""YAML files into validated configuration, with errors that name file, key and what was expected."""
+"""YAML files into validated configuration; errors name the file, the key and what was expected."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ Config = TypeVar("Config", bound=Service)
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML as it is meant: a key given twice is an error, not the last one's victory."""
+    """YAML in which a key given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()

@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 Readiness = Callable[[], str | None]
-"""Returns None when the service makes progress, else the reason why it does not."""
+"""Returns None if the service makes progress, else the reason why it does not."""
 
 CONNECTIONS = 300
 """Connections open at once. Further ones wait until one of these is closed."""
 
 REQUEST_S = 10
-"""A connection is closed this long after it was opened, unless it is being answered: silent and slow ones don't pile up."""
+"""A connection is closed after this long unless it is being answered, so silent and slow ones don't pile up."""
 
 LOOK_S = 1
-"""How often connections are looked through for that."""
+"""How often connections are checked for that."""
 
 CLOSE_S = 1
-"""How long the end of a process waits for answers that are being made."""
+"""How long the end of a process waits for answers under way."""
 
 
 class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
-    """Waitress, which reads requests without blocking and gives threads whole ones only."""
+    """Waitress, which reads requests without blocking and gives threads only complete ones."""
 
     def maintenance(self, now: float) -> None:
-        """Close connections by their age: for waitress alone, every byte of a slow request is a reason to go on."""
+        """Close connections by age; waitress alone would wait as long as bytes of a slow request arrive."""
         for channel in self.active_channels.values():
             if not channel.requests and now - channel.creation_time > REQUEST_S:
                 channel.will_close = True
 
     def end(self) -> None:
-        """End the loop, on its own thread. What wakes it stays open: threads that answer write to it by its number."""
+        """End the loop, on its own thread. Its wake-up socket stays open, because answering threads write to it by number."""
         self.trigger.del_channel()
         for each in list(self._map.values()):
             wasyncore.dispatcher.close(each)
@@ -52,12 +52,12 @@ class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
 class Endpoint:
     """Serves a registry and two health answers from daemon threads until ``close``.
 
-    /healthz fails once nobody has called ``stream.service.heartbeat.beat`` for ``metrics.hung_after_s``.
+    /healthz fails if ``stream.service.heartbeat.beat`` was not called for ``metrics.hung_after_s``.
 
     Args:
-        metrics: Address, port (0 takes any free one) and the bound of /healthz.
-        registry: What /metrics shows.
-        readiness: Asked at every /readyz.
+        metrics: Address, port (0: any free one) and the bound of /healthz.
+        registry: Content of /metrics.
+        readiness: Called at every /readyz.
 
     Attributes:
         port: The port in use.
@@ -75,7 +75,7 @@ class Endpoint:
                 f"metrics cannot be served on {metrics.host}:{metrics.port}: {error.strerror}. "
                 "Choose another metrics.port (0: any free one)"
             ) from error
-        # A busy moment of four threads is no news, and neither is a client that goes away.
+        # Four busy threads are no news, and neither is a client that goes away.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self._server = _Server(
             application,
@@ -102,12 +102,12 @@ class Endpoint:
         return f"http://{self.host}:{self.port}"
 
     def close(self) -> None:
-        """Stop serving, whoever is connected."""
+        """Stop serving, even while clients are connected."""
         trigger, answering = self._server.trigger, self._server.task_dispatcher
         trigger.pull_trigger(self._server.end)
         self._thread.join()
         answering.shutdown(timeout=CLOSE_S)
-        if not answering.threads:  # else one of them will still use it
+        if not answering.threads:  # else one of them still uses it
             trigger.close()
 
 

@@ -1,4 +1,4 @@
-"""A commented configuration file, printed from the models themselves so that it can never be out of date."""
+"""A commented configuration file, generated from the models so that it is never out of date."""
 
 from enum import Enum
 from types import UnionType
@@ -92,7 +92,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key holds, alone or in a list; None: it holds a value."""
+    """The section of a key, alone or in a list; None if it holds a value."""
     for member in _members(annotation):
         if isinstance(member, type) and issubclass(member, BaseModel):
             return member

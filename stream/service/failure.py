@@ -1,17 +1,17 @@
-"""How a command ends: 0 done, 1 failed with one sentence, 2 usage."""
+"""The end of a command: exit code 0 done, 1 failed with one sentence, 2 usage."""
 
 import sys
 import traceback
 from collections.abc import Callable
 
-from schemas.errors import FreshetError
+from schemas.errors import FreshetError, one_line
 from stream.service.json_lines import json_line, lines_are_json
 
 DONE, FAILED = 0, 1
 
 
 class Failure(FreshetError):  # noqa: N818  a sentence for the user, not a defect
-    """A command cannot go on; its message is the one sentence that the user reads."""
+    """A command cannot continue; its message is the sentence that the user reads."""
 
 
 def run_command(
@@ -20,7 +20,7 @@ def run_command(
     """Run a command body and turn expected exceptions into one sentence on standard error.
 
     Args:
-        command: The body; returns an exit code or None for 0.
+        command: Returns an exit code, or None for 0.
         expected: Exceptions whose text is fit for users, besides Failure and OSError.
         debug: Print tracebacks as well.
     """
@@ -29,7 +29,7 @@ def run_command(
     except Exception as error:
         if not isinstance(error, (Failure, OSError, *expected)):
             raise
-        complain(_told(error) or type(error).__name__, error if debug else None)
+        complain(_text(error), error if debug else None)
         return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
@@ -37,12 +37,7 @@ def run_command(
 
 
 def complain(sentence: str, error: Exception | None = None) -> None:
-    """Tell a person why a command failed, or a line of JSON where standard error is made of them.
-
-    Args:
-        sentence: Why.
-        error: What to show a traceback of; None: nothing.
-    """
+    """Report why a command failed, as a JSON line if standard error consists of them; with the traceback of ``error``."""
     told = "".join(traceback.format_exception(error)) if error is not None else ""
     if lines_are_json():
         line = json_line(sentence, level="error", exit_code=FAILED, **({"exception": told} if told else {}))
@@ -51,7 +46,7 @@ def complain(sentence: str, error: Exception | None = None) -> None:
     print(line, file=sys.stderr)  # noqa: T201
 
 
-def _told(error: Exception) -> str:
+def _text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+    return one_line(error)

@@ -1,4 +1,4 @@
-"""What a disk without room says, and the sentence for a service that can't begin on one."""
+"""Errors of a full disk, and the sentence of a service that can't begin on one."""
 
 import errno
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def room_to_begin(store: str) -> Iterator[None]:
-    """What opens a store is refused with a sentence where the disk is full; once it is open, commits wait for room.
+    """Turn a full disk into a sentence while a store is opened; once it is open, commits wait for room.
 
     Raises:
         Failure: The disk is full.

@@ -1,4 +1,4 @@
-"""The heartbeat of a process: whoever does its main work beats, and /healthz fails when nobody has for too long."""
+"""The heartbeat of a process: its main work beats, and /healthz fails if it has not for too long."""
 
 import time
 
@@ -6,9 +6,9 @@ _last_s = time.monotonic()
 
 
 def beat() -> None:
-    """Say that the main work goes on: once per round of a loop, per look of a wait, and per part of long work.
+    """Show that the main work continues: once per round of a loop, per look of a wait, and per part of long work.
 
-    Only the thread that must not hang may beat, and threads that it waits for. Work beside it would hide that it hangs.
+    Only the thread that must not hang may beat, and threads that it waits for. Other work would hide that it hangs.
     """
     global _last_s  # noqa: PLW0603  a process has one heart
     _last_s = time.monotonic()

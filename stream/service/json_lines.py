@@ -1,4 +1,4 @@
-"""Standard error without a terminal: whatever is written there, by whom ever, becomes lines of JSON."""
+"""Standard error without a terminal: everything written there becomes JSON lines."""
 
 import atexit
 import io
@@ -12,21 +12,18 @@ from typing import Any
 
 
 def json_line(event: str, *, level: str = "info", **fields: Any) -> str:
-    """One line: what happened, how grave it is, when, and more; text stays readable as it is."""
+    """One line with an event, its level, more fields and the time; text stays readable."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     line = {"event": event, "level": level, **fields, "timestamp": now}
     return json.dumps(line, ensure_ascii=False, default=str)
 
 
 class JsonLines(io.TextIOBase):
-    """A text stream that writes lines of JSON to a file descriptor.
+    """A text stream that writes JSON lines to a file descriptor.
 
-    Lines that are JSON objects pass as they are. Others become ``{"event": line, "level": "warning", …}``: usage
-    errors, warnings of libraries, and whatever else a print leaves there. Every line is one ``write`` of the system,
-    so that lines of several processes on one pipe don't mix.
-
-    Args:
-        descriptor: Of the file.
+    Lines that are JSON objects pass unchanged. Others become ``{"event": line, "level": "warning", …}``: usage errors,
+    warnings of libraries, and prints. Every line is one ``write`` of the system, so that lines of several processes on one
+    pipe don't mix.
     """
 
     encoding = "utf-8"
@@ -48,7 +45,7 @@ class JsonLines(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Take text in, and write the lines that it ends."""
+        """Take text in, and write the lines that it completes."""
         thread = threading.get_ident()
         with self._lock:
             *whole, begun = (self._begun.pop(thread, "") + text).split("\n")
@@ -76,7 +73,7 @@ class JsonLines(io.TextIOBase):
 
 
 def _object(line: str) -> dict[str, Any] | None:
-    """The JSON object that a line is; None where it isn't one."""
+    """The JSON object of a line; None if it isn't one."""
     if not line.startswith("{"):
         return None
     try:
@@ -87,18 +84,18 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def last_error(text: str) -> str | None:
-    """The sentence with which a command ended whose standard error this is; None: there is none."""
+    """The sentence with which a command with this standard error ended; None if there is none."""
     told = [line for line in map(_object, text.splitlines()) if line is not None]
     return next((line["event"] for line in reversed(told) if "exit_code" in line), None)
 
 
 def lines_are_json() -> bool:
-    """Whether standard error has taken to JSON lines."""
+    """Whether standard error consists of JSON lines."""
     return isinstance(sys.stderr, JsonLines)
 
 
 def take_to_json_lines() -> None:
-    """From here on all that Python writes to standard error is JSON lines, unless that is a terminal."""
+    """Turn everything that Python writes to standard error into JSON lines, unless that is a terminal."""
     plain = sys.stderr
     if plain is None or plain.isatty():
         return

@@ -1,4 +1,4 @@
-"""Structured logs on standard error: one line an event; JSON where no person looks on."""
+"""Structured logs on standard error: one line per event, JSON unless a person looks on."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from stream.service.json_lines import lines_are_json
 def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
     """Set up logging of a command; libraries never call this.
 
-    Python's own logging goes the same way, and so do warnings where lines are JSON.
+    Python's own logging takes the same way, and so do warnings if lines are JSON.
 
     Args:
         level: Lowest level shown.
@@ -32,7 +32,7 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(numeric_level),
-        # Standard error as it is at each line: whoever redirects it for a while leaves no closed stream behind.
+        # Standard error as it is at each line: a redirection leaves no closed stream behind.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
@@ -45,7 +45,7 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
 
 
 def take_over(*names: str) -> None:
-    """Have a library that brings handlers of its own log as all others do; call it when the library is loaded."""
+    """Have a library with handlers of its own log like all others; call it once the library is loaded."""
     for name in names:
         library = logging.getLogger(name)
         library.handlers.clear()
@@ -53,7 +53,7 @@ def take_over(*names: str) -> None:
 
 
 class _Libraries(logging.Handler):
-    """What libraries log, as lines of ours."""
+    """Log records of libraries, as lines of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record's line."""

@@ -1,4 +1,4 @@
-"""What a command prints: one JSON object for machines on standard output, everything else on standard error."""
+"""The output of a command: one JSON object for machines on standard output, everything else on standard error."""
 
 import json
 import math
@@ -26,16 +26,16 @@ Columns = Annotated[
     typer.Option(
         "--columns",
         metavar="NAME=COLUMN,…",
-        help="The file's names of an event's columns, as src=user,dst=item,t=ts; others keep their names.",
+        help="The file's names of an event's columns, such as src=user,dst=item,t=ts; others keep their names.",
     ),
 ]
 
 notes = Console(stderr=True)
-"""Where people read: progress, tables' captions, warnings; ``note`` is for what may also be read by machines."""
+"""Where people read: progress, captions of tables, warnings. ``note`` is for sentences that machines may read, too."""
 
 
 def note(sentence: str) -> None:
-    """Tell something beside the result on standard error; a line of JSON where that is made of them."""
+    """Print a remark beside the result on standard error, as a JSON line if that consists of them."""
     if lines_are_json():
         print(json_line(sentence), file=sys.stderr)  # noqa: T201
     else:
@@ -50,7 +50,7 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, rows: Mapping[str, Any]) -> None:
-    """Print keys and values as a two-column table on standard output, below a title that is as wide as it likes."""
+    """Print keys and values as a two-column table on standard output, below a title of any width."""
     table = Table(show_header=False)
     for key, value in rows.items():
         table.add_row(key, Text(_readable(value)))
@@ -59,8 +59,13 @@ def print_table(title: str, rows: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def print_result(title: str, result: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a result as one JSON object or as a table."""
+    print_json(result) if as_json else print_table(title, result)
+
+
 def finish(command: Callable[[], int | None], *expected: type[Exception], debug: bool = False) -> None:
-    """Run a command body and leave with its exit code: 1 and one sentence for an expected exception."""
+    """Run a command body and exit with its code: 1 and one sentence for an expected exception."""
     raise typer.Exit(run_command(command, expected=expected, debug=debug))
 
 

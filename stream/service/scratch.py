@@ -1,4 +1,4 @@
-"""Folders for work in progress that outlive nobody: gone at the end, and after a kill swept by the next that is made."""
+"""Folders for work in progress, removed at the end; after a kill the next call removes them."""
 
 import fcntl
 import os
@@ -13,18 +13,18 @@ from pathlib import Path
 from types import FrameType
 
 WITHIN = "FRESHET_SCRATCH"
-"""Environment: the folder in which processes that a command starts make theirs, so that they go with its own."""
+"""Environment: the folder for scratch folders of processes that a command starts, removed with its own."""
 
 PREFIX = "freshet-"
 LOCK = "lock"
-"""File of such a folder that its process holds locked: no process, no lock."""
+"""File of such a folder that its process holds locked. Without a process there is no lock."""
 
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
-    """A new folder, removed with all that is in it at the end of the block; SIGTERM and SIGHUP end the block, too.
+    """A new folder, removed with its content at the end of the block; SIGTERM and SIGHUP end the block, too.
 
-    Folders of this user's processes on this machine that were killed before are removed first.
+    Folders of this user's killed processes on this machine are removed first.
 
     Args:
         purpose: A word for its name, ``freshet-<purpose>-…``, in the folder for temporary files.
@@ -47,9 +47,9 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the scratch folders of processes of this user and machine that are gone."""
+    """Remove the scratch folders of this user's processes on this machine that are gone."""
     for folder in parent.glob(f"{PREFIX}*-*"):
-        with suppress(OSError):  # another's, swept by another this moment, or on a disk without locks
+        with suppress(OSError):  # another user's, just swept by another process, or on a disk without locks
             if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
                 _sweep(folder)
 
@@ -65,16 +65,16 @@ def _sweep(folder: Path) -> None:
 
 
 def _locked(folder: Path) -> int:
-    """A folder's lock, which tells the machine: locks of some network file systems hold on one machine only."""
+    """A folder's lock, which holds the machine's name: locks of some network file systems apply to one machine only."""
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):  # without locks nobody sweeps it
+    with suppress(OSError):  # without locks it is never swept
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.pwrite(lock, socket.gethostname().encode(), 0)  # before that it is nobody's to sweep
+        os.pwrite(lock, socket.gethostname().encode(), 0)  # it is not swept before that
     return lock
 
 
 def _remove(folder: Path) -> None:
-    """Remove all that is in a folder, its lock last: what is left by a removal that was cut off can still be swept."""
+    """Remove a folder and its content, the lock last, so that an interrupted removal can still be swept."""
     with suppress(OSError):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():

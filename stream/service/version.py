@@ -8,11 +8,7 @@ import typer
 
 
 def version_option(command: str) -> Callable[..., None]:
-    """A callback for a typer application that takes ``--version``.
-
-    Args:
-        command: The name that is printed before the version.
-    """
+    """A callback for a typer application that takes ``--version`` and prints it after the command's name."""
 
     def show(wanted: bool) -> None:
         if wanted:

@@ -14,20 +14,20 @@ _SECONDS = re.compile(r"@(\d{1,13}(?:\.\d{1,6})?)")
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """Either is None: ``tau``, the last interval that counts, or ``t_us``, microseconds since the epoch."""
+    """Either ``tau``, the last interval included, or ``t_us``, microseconds since the epoch; the other is None."""
 
     tau: int | None = None
     t_us: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A moment as it is written on a command line.
+        """Parse a moment given on a command line.
 
         Args:
-            text: τ as an integer; a time as ISO 8601 (UTC where it names no zone); or @ and seconds since the epoch.
+            text: τ as an integer, a time in ISO 8601 (UTC if it names no zone), or @ and seconds since the epoch.
 
         Raises:
-            StoreError: It is none of these.
+            StoreError: The text has none of these forms.
         """
         if _SNAPSHOT.fullmatch(text):
             return cls(tau=int(text))

@@ -30,15 +30,15 @@ CRASH_POINTS: Final = (
 
 COMPACTION: Final = (
     "compact.begun",  # nothing of the new index is on disk
-    "compact.copied",  # one copy of the index is there
-    "compact.indexed",  # both are; what they stand for is still there
+    "compact.copied",  # one copy of the index exists
+    "compact.indexed",  # both do; the records and snapshots that they replace still exist
     "compact.dropped",  # dropped snapshots and folded commits are gone, replaced index files are not
     "compact.removing",  # a lane that is being removed has its other name
 )
 """Crash points of compaction, beside those of the files and records it writes."""
 
 AFTER_COMMIT: Final = (
-    "letters.sent",  # dead letters are in their topic, nobody knows
+    "letters.sent",  # dead letters are in their topic, but no record says so
     "letters.marked",  # the next commit will say so
     "offsets.sent",  # the group's offsets follow the log
 )
@@ -47,8 +47,8 @@ AFTER_COMMIT: Final = (
 EXPORTS: Final = (
     "export.named",  # an export's files are durable, no record names them
     "export.committed",  # its record is there
-    "publish.sent",  # an export is in its topic, nobody knows
-    "publish.marked",  # it is known
+    "publish.sent",  # an export is in its topic, but no record says so
+    "publish.marked",  # the record says so
 )
 """Crash points of a trainer's exports and of their way into a topic, beside those of the files and records."""
 
@@ -56,7 +56,7 @@ _wanted, _left = "", 0
 
 
 def arm(point: str) -> None:
-    """Ask for a kill, as the environment variable does: ``name`` or ``name:k``; empty: none."""
+    """Request a kill as the environment variable does: ``name`` or ``name:k``; an empty string cancels it."""
     global _wanted, _left  # noqa: PLW0603  one point a process
     _wanted, _, count = point.partition(":")
     _left = int(count or 1)

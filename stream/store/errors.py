@@ -1,6 +1,16 @@
-"""What can be wrong with a store, each with a sentence that names file, place and remedy."""
+"""Errors of a store. Each sentence names the file, the place and the remedy."""
+
+from typing import Final
 
 from schemas.errors import FreshetError
+
+RESTORE: Final = ". Restore the file from a copy; freshet-stream verify lists all damage"
+"""Remedy at the end of a sentence about a damaged file."""
+
+REBUILD: Final = (
+    ". Restore it from a copy, or remove the lane's folder and let the stream job build the lane again"
+)
+"""Remedy at the end of a sentence about a lane's damaged or missing record."""
 
 
 class StoreError(FreshetError):
@@ -12,11 +22,11 @@ class LaneBusyError(StoreError):
 
 
 class CorruptError(StoreError):
-    """A file is not what the record that names it says: truncated, flipped, missing, foreign or swapped."""
+    """A file contradicts the record that names it: it is truncated, flipped, missing, foreign or swapped."""
 
 
 class MissingError(CorruptError):
-    """A file that a record names is not there."""
+    """A file that a record names is missing."""
 
 
 class FormatVersionError(StoreError):
@@ -24,7 +34,7 @@ class FormatVersionError(StoreError):
 
 
 class MismatchError(StoreError):
-    """The configuration asks for something else than the store was made for; the message names the key."""
+    """The configuration differs from the one the store was made with; the message names the key."""
 
 
 class ConfigMissingError(StoreError):
@@ -36,4 +46,4 @@ class OffsetGapError(StoreError):
 
 
 class RetainedError(StoreError):
-    """A snapshot asked for is older than what is kept; the message says from where a reader can start."""
+    """A requested snapshot is older than the oldest one kept; the message says where a reader can start."""

@@ -20,12 +20,12 @@ from stream.store.places.place import Place, place_of
 _log = structlog.get_logger()
 
 _STRAY = 0.001
-"""Share of the events at either end, and at least one, that cannot stretch the default interval."""
+"""Share of the events at each end, at least one event, that the default interval ignores."""
 _COLLAPSED = 10
-"""Snapshots; in fewer of them the other events would have no order worth the name."""
+"""With fewer snapshots than this, the other events would hardly be ordered."""
 
 SNAPSHOTS_A_COMMIT = 1024
-"""Commit records stay small, whatever the number of snapshots."""
+"""Limits the size of commit records."""
 
 
 def build_store(
@@ -47,21 +47,20 @@ def build_store(
     Args:
         source: Parquet or CSV file, what ``read_events`` made of one, or canonical events (``event_schema``).
         store: Folder to make the store in; it must not have a log yet.
-        interval_us: Length of a snapshot, microseconds; snapshots are aligned to the epoch. None: a hundredth of
-            the events' span, of which stray times are no part (``default_interval``).
+        interval_us: Length of a snapshot, microseconds; snapshots are aligned to the epoch. None: ``default_interval``.
         lanes: Partitioners that follow the log.
         graph: Name of the graph.
-        node_features: F; None: as the file has it, 0 for a table.
-        edge_features: Width of edge features; None likewise.
+        node_features: F; None: as in the file, 0 for a table.
+        edge_features: Width of edge features; None: as in the file, 0 for a table.
         segments: S, slices of a node's feature vector.
-        observer: Told every lane snapshot.
+        observer: Called with the manifest of every lane snapshot.
 
     Returns:
         The store's folder.
 
     Raises:
         Failure: The file cannot be read; the sentence names file, column and row.
-        MismatchError: The folder has a log with commits already.
+        MismatchError: The folder already has a log with commits.
         PartitionError: A lane's partitioner can't do what is asked.
         OSError: The disk refuses.
     """
@@ -97,10 +96,10 @@ def build_store(
 
 
 def default_interval(t: NDArray[np.int64]) -> int:
-    """A hundredth of the span of some times, rounded up; 1 where there is one time only.
+    """A hundredth of the span of the given times, rounded up; 1 if all times are equal.
 
-    A few rows far from all others, such as one of 1970, would put everything else into a few snapshots. Where the times
-    without a thousandth at either end would come into fewer than ten, it is a hundredth of their span, with a warning.
+    A few outliers, such as rows of 1970, would put all other events into a few snapshots. If the times without a thousandth
+    at each end would fill fewer than ten, the result is a hundredth of their span, and a warning is logged.
 
     Args:
         t: Microseconds, in any order.
@@ -135,7 +134,7 @@ def _shown(t: int) -> str:
 
 
 def _commits(events: pa.Table, interval_us: int) -> Iterator[list[tuple[int, pa.Table]]]:
-    """The snapshots of all events, as many at a time as go into a commit."""
+    """The snapshots of all events, grouped into commits."""
     t = events["t"].to_numpy()
     if len(t) == 0:
         return

@@ -1,4 +1,4 @@
-"""A snapshot as a graph of its own, for pandas, NetworkX, DGL and PyG: what notebooks and other trainers want."""
+"""A snapshot as a graph of pandas, NetworkX, DGL or PyG, for notebooks and other trainers."""
 
 import importlib
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class Frames(NamedTuple):
-    """Nodes and edges of snapshots as pandas data frames, a row each.
+    """Nodes and edges of snapshots as pandas data frames, one per row.
 
     Attributes:
         nodes: ``tau`` int64, ``t`` datetime64[us, UTC] (the snapshot's end), ``node`` int64 dense id, ``id``, ``owner`` int32
-            where there is a lane, ``features`` (arrays of F float32) where F > 0.
+            if read from a lane, ``features`` (arrays of F float32) if F > 0.
         edges: ``tau``, ``t``, ``src`` and ``dst`` (external ids), ``src_node`` and ``dst_node`` int64, ``weight`` float32.
     """
 
@@ -42,16 +42,16 @@ class Frames(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotGraph:
-    """The live graph after a snapshot, directed; node i is dense id i, whether it has an edge or not.
+    """The live graph after a snapshot, directed. Node i is dense id i, with or without edges.
 
     Attributes:
         tau: Interval index.
-        end_us: End of the interval, µs since the epoch, not in it.
+        end_us: End of the interval (exclusive), µs since the epoch.
         ids: External ids, int64 or string, shape (N,).
         src: int64 dense ids, shape (E,), sorted by (src, dst); self-loops included.
         dst: int64 dense ids, shape (E,).
         weight: float32, shape (E,).
-        features: float32, shape (N, F); zeros for nodes without any, and of a lane for nodes that it has placed nowhere.
+        features: float32, shape (N, F); zeros for nodes without features and, in a lane, for nodes without a home part.
         owner: int32 home part of each node, −1 for none, shape (N,); None without a lane.
     """
 
@@ -91,8 +91,8 @@ class SnapshotGraph:
         """A ``networkx.DiGraph`` over external ids.
 
         Returns:
-            The graph has ``tau`` and ``end_us``; nodes have ``node`` (dense id), ``features`` (F,) where F > 0 and
-            ``owner`` where there is a lane; edges have ``weight``.
+            The graph has ``tau`` and ``end_us``; nodes have ``node`` (dense id), ``features`` (F,) if F > 0 and ``owner``
+            if read from a lane; edges have ``weight``.
 
         Raises:
             MissingLibraryError: networkx isn't installed.
@@ -115,8 +115,8 @@ class SnapshotGraph:
         """A ``dgl.DGLGraph`` over dense ids.
 
         Returns:
-            N nodes and E edges with ``edata["weight"]`` float32 (E,), ``ndata["feat"]`` float32 (N, F) where F > 0, and
-            ``ndata["owner"]`` int32 (N,) where there is a lane. DGL keeps no attributes of a graph: ``tau`` stays here.
+            N nodes and E edges with ``edata["weight"]`` float32 (E,), ``ndata["feat"]`` float32 (N, F) if F > 0, and
+            ``ndata["owner"]`` int32 (N,) if read from a lane. DGL keeps no attributes of a graph, so ``tau`` stays here.
 
         Raises:
             MissingLibraryError: dgl or torch isn't installed.
@@ -135,7 +135,7 @@ class SnapshotGraph:
 
         Returns:
             It has ``edge_index`` int64 (2, E), ``edge_weight`` float32 (E,), ``num_nodes``, ``tau``, ``end_us``, ``x``
-            float32 (N, F) where F > 0, and ``owner`` int32 (N,) where there is a lane.
+            float32 (N, F) if F > 0, and ``owner`` int32 (N,) if read from a lane.
 
         Raises:
             MissingLibraryError: torch_geometric or torch isn't installed.
@@ -159,14 +159,14 @@ def read_graph(store: str | Place, *, lane: str | None = None, as_of: AsOf | Non
 
     Args:
         store: Folder of the store.
-        lane: Read it from this lane, with its edge life and the parts of its nodes: costs what changed since its last
-            base. None: from the log, whose events are all read, with edges that live until they are deleted.
-        as_of: Which snapshot; None: the newest.
+        lane: Read from this lane, with its edge life and the parts of its nodes. The cost is what changed since its last
+            base. None: read all events of the log; edges live until they are deleted.
+        as_of: The snapshot; None: the newest.
 
     Raises:
-        ConfigMissingError: There is no such store or lane.
-        RetainedError: There is no snapshot so old, or it is no longer kept.
-        CorruptError, FormatVersionError: A file is damaged, or of another release.
+        ConfigMissingError: The store or the lane does not exist.
+        RetainedError: No snapshot is that old, or it is no longer kept.
+        CorruptError, FormatVersionError: A file is damaged, or from another release.
     """
     if lane is not None:
         return read_graphs(store, lane, 1, as_of=as_of)[0]
@@ -176,17 +176,17 @@ def read_graph(store: str | Place, *, lane: str | None = None, as_of: AsOf | Non
 def read_graphs(
     store: str | Place, lane: str, window: int, *, as_of: AsOf | None = None
 ) -> list[SnapshotGraph]:
-    """The live graphs of the last snapshots of a lane, oldest first, for the cost of one and of what changed since.
+    """The live graphs of the last snapshots of a lane, oldest first. They cost one graph and the changes since.
 
     Args:
         store: Folder of the store.
         lane: Read from this lane, with its edge life and the parts of its nodes.
-        window: w ≥ 1, how many at most; fewer where the lane has no more.
+        window: w ≥ 1, the number of snapshots; fewer if the lane has no more.
         as_of: The newest of them; None: the lane's newest.
 
     Raises:
         ValueError: ``window`` is below 1.
-        ConfigMissingError, RetainedError, CorruptError, FormatVersionError: As of ``read_graph``.
+        ConfigMissingError, RetainedError, CorruptError, FormatVersionError: As for ``read_graph``.
     """
     return undisturbed(store, lambda: _from_lane(store, lane, window, as_of))
 
@@ -194,17 +194,17 @@ def read_graphs(
 def _number(
     log: LogReader, as_of: AsOf | None, kept: Numbered[SealedSnapshot] | Numbered[LaneManifest], of: str
 ) -> int:
-    """The number of the snapshot asked for, of those that are kept."""
+    """The number of the requested snapshot among those kept."""
     first, end = kept.first, len(kept)
-    number = end - 1 if as_of is None else log.as_of(tau=as_of.tau, t_us=as_of.t_us)
-    if number is not None and first <= number < end:
+    number = end - 1 if as_of is None else log.count(as_of) - 1
+    if first <= number < end:
         return number
     has = (
         f"it has {log.snapshots[first].tau} to {log.snapshots[end - 1].tau}"
         if end > first
         else "it has none yet"
     )
-    if number is not None and number >= end > first:
+    if number >= end > first:
         raise RetainedError(f"{of} has not come to snapshot {log.snapshots[number].tau}; {has}")
     raise RetainedError(f"{of} has no snapshot of that time or before; {has}")
 
@@ -222,7 +222,7 @@ def _from_log(store: str | Place, as_of: AsOf | None) -> SnapshotGraph:
     last = log.snapshots[number]
     pairs = graph.pairs()
     features = np.zeros((last.num_nodes, header.node_features), np.float32)
-    known = min(last.num_nodes, graph.num_nodes)  # no kept event need name the newest ids
+    known = min(last.num_nodes, graph.num_nodes)  # perhaps no kept event names the newest ids
     features[:known] = graph.features(np.arange(known, dtype=np.int64))
     return SnapshotGraph(
         tau=last.tau,
@@ -260,11 +260,11 @@ def _from_lane(store: str | Place, name: str, window: int, as_of: AsOf | None) -
 
 
 def package(name: str, wanted_by: str) -> ModuleType:
-    """A library that only some need, by the name of what needs it."""
+    """Import an optional library; the error names the method that needs it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.split(".", maxsplit=1)[0]
         raise MissingLibraryError(
-            f"{wanted_by}() needs {package}, which can't be imported ({error}): pip install {package}"
+            f"{wanted_by}() needs {package}, which can't be imported ({error}). Run pip install {package}"
         ) from error

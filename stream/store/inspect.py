@@ -1,4 +1,4 @@
-"""What a store holds, in numbers: its log, and every lane beside what full snapshots would take."""
+"""Describe a store in numbers: its log, and the bytes of every lane compared with full snapshots."""
 
 from typing import Any
 
@@ -10,7 +10,6 @@ from stream.arrays.kinds import Bool, Int64
 from stream.decode.rules import show_time
 from stream.snapshots.pairs import pair_keys
 from stream.store.as_of import AsOf
-from stream.store.files.sweep import length
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.lane.layout import lane_names
 from stream.store.lane.reader import LaneReader
@@ -29,7 +28,7 @@ ASSUMPTIONS = (
     "bytes of a lane is what its files hold, full_bytes what they would hold with every snapshot stored whole; disk_bytes is "
     "their size on the disk, compressed.",
 )
-"""How the figures are meant."""
+"""How to read the figures."""
 
 
 def inspect(store: str | Place, as_of: AsOf | None = None) -> dict[str, Any]:
@@ -37,18 +36,16 @@ def inspect(store: str | Place, as_of: AsOf | None = None) -> dict[str, Any]:
 
     Args:
         store: Folder of the store.
-        as_of: Count sealed snapshots up to this moment only. Open events, refused messages and offsets are those of the
-            newest commit all the same.
+        as_of: Count sealed snapshots up to this moment only. Open events, refused messages and offsets are always those
+            of the newest commit.
 
     Returns:
-        The keys of the command line's contract (docs/cli.md). Counts are of sealed snapshots, those no longer kept
-        included; ``open_events`` of the rest; ``live_edges`` are directed pairs of the log's live graph, without edge
-        life; ``bytes`` and ``full_bytes`` of a lane are payload, ``disk_bytes`` its files as they lie on the disk.
+        The keys of the command line's contract (docs/cli.md); see also ``ASSUMPTIONS``.
 
     Raises:
         ConfigMissingError: There is no log at this place.
         RetainedError: The moment is older than what is kept, or than the log.
-        CorruptError, FormatVersionError: A record is damaged, or of another release.
+        CorruptError, FormatVersionError: A record is damaged, or from another release.
     """
     return undisturbed(store, lambda: _inspect(store, as_of))
 
@@ -61,7 +58,7 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
     offsets: dict[str, dict[str, int]] = {}
     for (topic, partition), position in sorted(log.positions.items()):
         offsets.setdefault(topic, {})[str(partition)] = position.next
-    end = len(log.snapshots) if as_of is None else _end(log, as_of)
+    end = log.count(as_of)
     totals = log.totals if as_of is None else _totals(log, end)
     first, newest = log.snapshots.first, log.snapshots[end - 1] if end else None
     return {
@@ -92,12 +89,6 @@ def _inspect(store: str | Place, as_of: AsOf | None) -> dict[str, Any]:
     }
 
 
-def _end(log: LogReader, as_of: AsOf) -> int:
-    """How many snapshots there were at a moment."""
-    number = log.as_of(tau=as_of.tau, t_us=as_of.t_us)
-    return 0 if number is None else number + 1
-
-
 def _totals(log: LogReader, end: int) -> LogTotals:
     totals = LogTotals(log.dropped.events, log.dropped.inserts, log.dropped.deletes)
     for snapshot in log.snapshots[:end]:
@@ -106,7 +97,7 @@ def _totals(log: LogReader, end: int) -> LogTotals:
 
 
 def _history(log: LogReader) -> dict[str, Any] | None:
-    """What the log begins with; None: with Kafka."""
+    """Past events read before Kafka; None if the log begins with Kafka."""
     history = log.history
     if history is None:
         return None
@@ -119,7 +110,7 @@ def _history(log: LogReader) -> dict[str, Any] | None:
 
 
 def saving(added: int, full: int) -> float:
-    """Share of bytes that additive storage saves: 1 − added / full; NaN where there is nothing to store."""
+    """Share of bytes that additive storage saves: 1 − added / full; NaN if there is nothing to store."""
     return 1 - added / full if full else float("nan")
 
 
@@ -142,12 +133,12 @@ def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
         "saving": saving(totals.bytes, totals.full_bytes),
         **{name: getattr(quality, name) if quality else None for name in figures},
         "update_s": totals.seconds,
-        "disk_bytes": length([lane.root]) if whole else totals.disk_bytes,
+        "disk_bytes": lane.root.length() if whole else totals.disk_bytes,
     }
 
 
 def _live_edges(log: LogReader, lanes: list[LaneReader], end: int) -> int:
-    """Live pairs of the log: from a lane that keeps edges until they are deleted, else from all events."""
+    """Live pairs of the log: from a lane without edge life if possible, else from all events."""
     for lane in lanes:
         if lane.header.edge_life is None and lane.manifests.first < end <= len(lane.manifests):
             return lane.manifests[end - 1].live_edges
@@ -172,7 +163,7 @@ def _live_edges(log: LogReader, lanes: list[LaneReader], end: int) -> int:
 
 
 def _after(live: Int64, keys: list[Int64], inserted: list[Bool]) -> Int64:
-    """Live pairs after some events: those whose last event is an insert, and those that none touched."""
+    """Live pairs after some events: those whose last event is an insert, and those without an event."""
     backwards = np.concatenate(keys)[::-1]
     touched, last = np.unique(backwards, return_index=True)
     stays = np.concatenate(inserted)[::-1][last]

@@ -1,4 +1,4 @@
-"""A store as a program of others opens it: its lanes, and their last snapshots as graphs of other libraries."""
+"""Open a store from other programs: its lanes, and their last snapshots as graphs of other libraries."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Window:
     """The live graphs of a lane's last snapshots.
 
     Attributes:
-        graphs: w at most, oldest first.
+        graphs: At most w, oldest first.
     """
 
     graphs: tuple[SnapshotGraph, ...]
@@ -34,7 +34,7 @@ class Window:
         return iter(self.graphs)
 
     def to_pandas(self) -> Frames:
-        """Nodes and edges of all snapshots, oldest first, told apart by ``tau``: ΣN and ΣE rows."""
+        """Nodes and edges of all snapshots, oldest first, distinguished by ``tau``: ΣN and ΣE rows."""
         frames = [graph.to_pandas() for graph in self.graphs]
         concat = package("pandas", "to_pandas").concat
         return Frames(*(concat(each, ignore_index=True) for each in zip(*frames, strict=True)))
@@ -53,10 +53,10 @@ class Window:
 
 
 class Store:
-    """A store, read as it stands at each call; a job may go on writing it.
+    """A store. Each call reads its current state; a job may keep writing to it.
 
     Attributes:
-        place: Where it lies.
+        place: Its folder or prefix.
     """
 
     def __init__(self, place: str | Place) -> None:
@@ -73,15 +73,15 @@ class Store:
 
         Args:
             lane: Its name.
-            w: How many at most, at least 1.
+            w: The number of snapshots, at least 1; fewer if the lane has no more.
             as_of: The newest of them: a snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800); None: the
                 lane's newest.
 
         Raises:
             ValueError: ``w`` is below 1.
-            ConfigMissingError: There is no such lane.
-            RetainedError: The lane has no snapshot yet, or none so old.
-            CorruptError, FormatVersionError: A file is damaged, or of another release.
+            ConfigMissingError: The lane does not exist.
+            RetainedError: The lane has no snapshot yet, or none that old.
+            CorruptError, FormatVersionError: A file is damaged, or from another release.
         """
         return Window(tuple(read_graphs(self.place, lane, w, as_of=_moment(as_of))))
 
@@ -89,28 +89,28 @@ class Store:
         """The live graph after a snapshot, from the log alone: edges live until they are deleted.
 
         Raises:
-            RetainedError, CorruptError, FormatVersionError: As of ``window``.
+            RetainedError, CorruptError, FormatVersionError: As for ``window``.
         """
         return read_graph(self.place, as_of=_moment(as_of))
 
     def events(self, *, as_of: str | None = None) -> pa.Table:
-        """Sealed events in the order of the log, as ``schemas.events.event_schema`` has them.
+        """Sealed events in the order of the log, in the columns of ``schemas.events.event_schema``.
 
         Raises:
-            RetainedError, CorruptError, FormatVersionError: As of ``window``.
+            RetainedError, CorruptError, FormatVersionError: As for ``window``.
         """
         return store_events(self.place, _moment(as_of)).events
 
 
 def open_store(place: str | Place) -> Store:
-    """Open a store to read it.
+    """Open a store for reading.
 
     Args:
         place: Its folder, or its address in a bucket (docs/object-stores.md).
 
     Raises:
         ConfigMissingError: There is no store.
-        StoreError: The address is no address, or the store is of another release.
+        StoreError: The address is malformed, or the store is from another release.
     """
     return Store(place)
 

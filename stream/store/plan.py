@@ -1,7 +1,7 @@
-"""What a store will take: disk, files, memory and the time to open it, from the stream's rates, before anyone is surprised.
+"""Estimate the disk, files, memory and opening time of a store from the rates of its stream.
 
-Every constant is the width of a column that is written or held (``docs/store-format.md``), or was measured and says so; a
-test compares the formulae with a store.
+Each constant is the width of a stored or held column (``docs/store-format.md``), or a measured value that says so. A test
+compares the formulae with a store.
 """
 
 import math
@@ -22,43 +22,43 @@ PAIR_BITS_A_BYTE = 7.0
 SEGMENT_INDEX_BYTES = 3.0
 """Node and segment beside a segment's values, after zstd: measured 2 to 3 of 12 bytes."""
 FILE_BYTES = 4096.0
-"""What a small file takes beyond its rows: header, schema and footer in Arrow, rounded up to the disk's blocks."""
+"""Size of a small file beyond its rows: header, schema and footer in Arrow, rounded up to the disk's blocks."""
 RECORD_BYTES = 4096.0
-"""A commit or a manifest of up to some tens of parts."""
+"""A commit, or a manifest of a few tens of parts."""
 
 BASE_EVERY = 64
 
 LIVE_PAIR_BYTES = 8 + 4 + 8 + 8 + 2 * 8 + 4 + 8
 """A live pair in a lane's memory: key, weight, time, snapshot; two entries of the adjacency; parts; work beside them."""
 NODE_BYTES = 2 * (64 + 2 * 8 + 4 + 32)
-"""A node in the stream's memory: the dictionary's slots, degrees, homes and what a partitioner remembers; twice, because
-tables that grow have as much again in reserve and beside them while they are moved (220 bytes were measured over 700,000)."""
+"""A node in the stream's memory: the dictionary's slots, degrees, homes and the partitioner's state; twice, because growing
+tables keep a reserve of the same size, and a copy while they grow (220 bytes were measured over 700,000)."""
 WINDOW_PAIR_BYTES = 8 + 4 + 8
 """A pair in a trainer's window: key and weight, and its entry in an adjacency that is built on demand."""
 
 INDEXED_SNAPSHOT_S = 1.5e-6
 COMMIT_READ_S = 1.2e-4
 OPEN_S = 0.02
-"""Seconds to open: a row of an index, a commit made since the newest index, and the rest; measured on one core."""
+"""Seconds to open a store: per row of an index, per commit since the newest index, and fixed; measured on one core."""
 UNINDEXED = 1024
-"""An index is written once so many commits came after the last one."""
+"""An index is written after this many commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What comes in, and what is made of it.
+    """Rates and sizes of a stream and its lanes.
 
     Attributes:
-        rate: Events a second.
-        nodes: Distinct nodes, all told.
+        rate: Events per second.
+        nodes: Distinct nodes in total.
         features: F, width of node features.
         interval_s: Length of a snapshot.
-        lanes: Lanes that follow.
+        lanes: Number of lanes.
         changed: Share of the nodes that get a new vector in a snapshot.
         repeated: Share of the events whose pair is live already.
         window: w, snapshots that trainers hold.
-        keep_days: Days of log and lanes that are kept.
-        pairs: Distinct pairs, all told; None: as many as ``repeated`` makes.
+        keep_days: Days that log and lanes are kept.
+        pairs: Distinct pairs in total; None: derived from ``repeated``.
     """
 
     rate: float
@@ -73,7 +73,7 @@ class Stream:
     pairs: int | None = None
 
     def assumptions(self) -> list[str]:
-        """What the figures take for granted, a sentence each."""
+        """The assumptions behind the figures, one sentence each."""
         if self.pairs is not None:
             pairs = f"Events are of {self.pairs:,} distinct pairs, all told (--pairs)."
         elif self.repeated:
@@ -97,20 +97,20 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What that takes; bytes are of the disk or of memory, never of both.
+    """The estimate; bytes are of the disk or of memory, never of both.
 
     Attributes:
-        snapshots_a_day: Sealed a day.
+        snapshots_a_day: Snapshots sealed per day.
         log_bytes_a_day: Files of sealed snapshots, and commits.
-        lane_bytes_a_day: Files of all lanes, bases included, states not.
-        disk_bytes_a_day: Both.
-        files_a_day: Files that stay after compaction.
-        kept_bytes: On the disk once ``keep_days`` have passed; then it grows no more.
-        kept_files: Likewise.
-        open_tail_bytes: On the disk, events of the snapshot that is open.
-        live_pairs: Pairs that are live after ``keep_days`` without a delete, or with an edge life of so long.
-        stream_memory_bytes: The stream process: dictionary, live graph and features of every lane.
-        trainer_memory_bytes: A window of one trainer that holds all parts.
+        lane_bytes_a_day: Files of all lanes, with bases, without states.
+        disk_bytes_a_day: Log and lanes.
+        files_a_day: Files that remain after compaction.
+        kept_bytes: On the disk after ``keep_days``, when it stops growing.
+        kept_files: Files after ``keep_days``.
+        open_tail_bytes: On the disk, events of the open snapshot.
+        live_pairs: Live pairs after ``keep_days`` without a delete, or with an edge life of this length.
+        stream_memory_bytes: The stream process: dictionary, and live graph and features of every lane.
+        trainer_memory_bytes: The window of a trainer that holds all parts.
         open_s: Opening the store, compacted, after ``keep_days``.
     """
 
@@ -128,22 +128,16 @@ class Plan:
     open_s: float
 
     def figures(self) -> dict[str, float]:
-        """By name: whole numbers but for seconds."""
+        """The fields by name: seconds as they are, the rest rounded to whole numbers."""
         return {name: value if name.endswith("_s") else round(value) for name, value in asdict(self).items()}
 
 
 def plan(stream: Stream) -> Plan:
-    """Work out what a stream takes.
+    """Estimate what a stream takes; a test holds the estimate near a real store's size.
 
-    With n = DAY / interval snapshots a day, E = rate · interval events and V = changed · nodes new vectors a snapshot:
-    log a day = n · ((E + V) · event + V · F · 4 + 2 files + a record); a lane a day = n · (2 · E · (1 − repeated) · pair
+    With n = DAY / interval snapshots per day, E = rate · interval events and V = changed · nodes new vectors per snapshot:
+    log per day = n · ((E + V) · event + V · F · 4 + 2 files + a record); a lane per day = n · (2 · E · (1 − repeated) · pair
     + V · (F · 4 + index) + 3 files + a record) + n / 64 bases of the live pairs, each in two parts, and all vectors.
-
-    Args:
-        stream: What comes in.
-
-    Returns:
-        What it takes: an estimate for planning, tested to lie near a real store's size.
     """
     per_day = DAY_S / stream.interval_s
     events = stream.rate * stream.interval_s

@@ -1,8 +1,8 @@
-"""What additive storage saves on a file: a window held and stored additively beside every snapshot whole.
+"""Measure what additive storage saves on a file: a window, and a lane's files, against whole snapshots.
 
-Both are measured, not estimated, and in the same representation: values are float32, and a pair has a weight of its own only
-where not all have the same. In memory: what the window views of all parts hold, index structures included, beside the
-plain arrays of every snapshot of the window. On the disk: the files of the lane beside a base of every snapshot.
+Both sides use the same representation: values are float32, and a pair has its own weight only if the weights differ. In
+memory: what the window views of all parts hold, index structures included, against the plain arrays of every snapshot of the
+window. On the disk: the files of the lane against a base of every snapshot.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,11 +34,11 @@ NODE_BYTES = 4
 PAIR_BYTES = 4 + 4
 """A pair's ends, int32."""
 WEIGHT_BYTES = 4
-"""Its weight, float32, where not all pairs of the window have the same."""
+"""A pair's weight, float32, if the weights of the window differ."""
 VALUE_BYTES = 4
 
 Progress = Callable[[int, int], None]
-"""Told the snapshots done and all there are."""
+"""Called with the snapshots done and their total."""
 
 
 @dataclass(slots=True)
@@ -72,18 +72,18 @@ def measure(
         file: Its events.
         algorithm: Partitioner of the lane.
         parts: K.
-        snapshots: N, of equal length; those without an event are left out.
+        snapshots: N, of equal length; those without an event are skipped.
         window: w, snapshots that are held.
         segments: S, slices of a feature vector.
-        features: F, binary features to make up where the file has none; 0: none.
-        change: Share of the nodes seen so far that get a new vector each snapshot, made-up features only.
-        params: Of the partitioner.
-        seed: Of made-up features and the partitioner.
-        progress: Told after every snapshot.
+        features: F, binary features to make up if the file has none; 0: none.
+        change: Share of the nodes seen so far that get a new vector per snapshot; made-up features only.
+        params: Parameters of the partitioner.
+        seed: Seed of made-up features and the partitioner.
+        progress: Called after every snapshot.
 
     Returns:
-        ``full_bytes`` and ``additive_bytes``: memory, mean over the snapshots whose window is full (or the last, where
-        none is); ``saving`` = 1 − additive / full, ``feature_saving`` and ``edge_saving`` of features and of pairs alone, NaN
+        ``full_bytes`` and ``additive_bytes``: memory, mean over the snapshots with a full window (or the last one, if none
+        has); ``saving`` = 1 − additive / full, ``feature_saving`` and ``edge_saving`` of features and of pairs alone, NaN
         without any; ``disk_full_bytes``, ``disk_bytes``, ``disk_saving``: files of the lane; ``moved_share`` of nodes.
 
     Raises:
@@ -159,7 +159,7 @@ def _measured(lane: LaneReader, window: int) -> dict[str, float | int | str]:
 
 
 def _add_whole(full: _Bytes, manifest: LaneManifest, features: int, pair_bytes: int) -> None:
-    """A snapshot held whole: of every part its nodes with a row of features each, and its pairs."""
+    """Add a snapshot held whole: each part's nodes with a row of features each, and its pairs."""
     nodes = sum(part.nodes for part in manifest.parts)
     full.features += nodes * features * VALUE_BYTES
     full.edges += sum(part.edges for part in manifest.parts) * pair_bytes
@@ -167,7 +167,7 @@ def _add_whole(full: _Bytes, manifest: LaneManifest, features: int, pair_bytes: 
 
 
 def _on_disk(lane: LaneReader) -> tuple[int, int]:
-    """Bytes of the files of the differences, and of every snapshot as a base: compressed alike."""
+    """Bytes of the files of the differences, and of every snapshot as a base, both compressed."""
     width = segment_width(lane.header.node_features, lane.header.segments)
     held = HeldParts(lane.root, lane.header)
     added = whole = 0
@@ -187,7 +187,7 @@ def _saving(additive: int, full: int) -> float:
 
 
 def _interval(events: pa.Table, snapshots: int) -> int:
-    """Microseconds of a snapshot: the file's span in equal pieces, rounded up to three digits."""
+    """Length of a snapshot, microseconds: the file's span in equal pieces, rounded up to three digits."""
     t = events["t"].to_numpy()
     exact = max(1, -(-(int(t.max()) - int(t.min()) + 1) // snapshots))
     step = 10 ** max(0, len(str(exact)) - 3)
@@ -197,7 +197,7 @@ def _interval(events: pa.Table, snapshots: int) -> int:
 def _snapshots(
     file: EventFile, interval_us: int, features: int, change: float, seed: int
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The file's snapshots from 0 on, in order of time, with made-up features where they are wanted."""
+    """The file's snapshots from 0 on, ordered by time, with made-up features if requested."""
     rng = np.random.default_rng(seed)
     events = file.events.cast(event_schema(file.ids))
     t = events["t"].to_numpy()

@@ -1,4 +1,4 @@
-"""Events of a file or of a store as of any moment that is kept: what offline commands take."""
+"""Events of a file, or of a store as of any kept moment, for offline commands."""
 
 from pathlib import Path
 
@@ -15,34 +15,34 @@ from stream.store.undisturbed import undisturbed
 
 
 def is_store(source: str | Place) -> bool:
-    """Whether a command was given a store, a folder or an address, and not a file."""
+    """Whether the source of a command is a store (a folder or an address) and not a file."""
     place = place_of(source)
     return place.remote or place.is_dir()
 
 
 def read_source(source: str | Place, as_of: str | None = None, columns: str | None = None) -> EventFile:
-    """The events that an offline command was given.
+    """Read the events that an offline command was given.
 
     Args:
         source: A Parquet, CSV or TSV file, or a store's folder or address.
-        as_of: A moment of the store, as ``AsOf.parse`` takes it; None: all that is sealed.
-        columns: What the file's columns are called, as ``FileColumns.parse`` takes it; None: as an event's.
+        as_of: A moment of the store, as for ``AsOf.parse``; None: all sealed events.
+        columns: Names of the file's columns, as for ``FileColumns.parse``; None: those of an event.
 
     Raises:
-        Failure: The file can't be read, has no events, or is given a moment; or a store is given columns.
+        Failure: The file can't be read, has no events, or was given with a moment; or a store was given with columns.
         StoreError: The store can't be read, or not so far back.
     """
     place = place_of(source)
     if is_store(place):
         if columns is not None:
-            raise Failure(f"--columns is for files, {place} is a store")
+            raise Failure(f"--columns is for files, but {place} is a store. Leave it out")
         read = store_events(place, None if as_of is None else AsOf.parse(as_of))
     elif as_of is not None:
         raise Failure(f"--as-of needs a store's folder, and {place} is not one")
     else:
         read = read_events(place.disk(), columns=FileColumns.parse(columns))
     if read.events.num_rows == 0:
-        when = "" if as_of is None else f" as of {as_of}: freshet-stream inspect shows its first snapshot"
+        when = "" if as_of is None else f" as of {as_of}. freshet-stream inspect shows its first snapshot"
         raise Failure(f"{place} has no events{when}")
     return read
 
@@ -52,10 +52,10 @@ def store_events(store: str | Place, as_of: AsOf | None = None) -> EventFile:
 
     Args:
         store: Folder of the store.
-        as_of: The last snapshot or time that counts; None: all that is sealed.
+        as_of: The last snapshot or time included; None: all sealed events.
 
     Returns:
-        The events that are kept; where older snapshots were dropped, what their graph came to stands before them.
+        The kept events. If older snapshots were dropped, events that rebuild their graph come first.
 
     Raises:
         ConfigMissingError: There is no log at this place.
@@ -67,14 +67,12 @@ def store_events(store: str | Place, as_of: AsOf | None = None) -> EventFile:
 
 def _store_events(store: str | Place, as_of: AsOf | None) -> EventFile:
     log = LogReader(store)
-    end = len(log.snapshots)
-    if as_of is not None:
-        number = log.as_of(tau=as_of.tau, t_us=as_of.t_us)
-        end = 0 if number is None else number + 1
     schema = event_schema(log.header.ids)
     base = log.base()
     tables = [schema.empty_table()] + ([] if base is None else [base.select(schema.names)])
-    tables += [log.events(snapshot.tau).select(schema.names) for snapshot in log.snapshots[:end]]
+    tables += [
+        log.events(snapshot.tau).select(schema.names) for snapshot in log.snapshots[: log.count(as_of)]
+    ]
     return EventFile(
         path=Path(str(store)),
         events=pa.concat_tables(tables),

@@ -1,4 +1,4 @@
-"""Reading a store that is compacted, or loses a lane, meanwhile: where something went under the reading, it begins again."""
+"""Read a store while it is compacted or a lane is removed: a read that misses a file starts again."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,19 +15,19 @@ Mark = tuple[list[int], float | None]
 """Numbers of the indexes of a log or lane, and when a lane's header was put."""
 
 MOST_TIMES = 100
-"""How often a reading begins again; compaction takes longer than that many readings only where it never ends."""
+"""Most repetitions of a read: only a compaction that never ends would need more."""
 
 
 def undisturbed(store: str | Place, read: Callable[[], T]) -> T:
-    """What a reading gives that opens the store itself.
+    """Run a read that opens the store itself, again if compaction disturbed it.
 
     Args:
         store: Folder of the store.
-        read: Called again while it misses something and a new index was made since it began, which comes before anything
-            is dropped; or a lane was removed.
+        read: Called again if it misses something and, since it began, either a new index was written, which precedes every
+            drop, or a lane was removed.
 
     Raises:
-        ConfigMissingError, MissingError, RetainedError: It misses something that nobody dropped meanwhile.
+        ConfigMissingError, MissingError, RetainedError: Something is missing, and no other process dropped it.
     """
     for _ in range(MOST_TIMES):
         before = _marks(store)
@@ -40,7 +40,7 @@ def undisturbed(store: str | Place, read: Callable[[], T]) -> T:
 
 
 def mark(folder: Place) -> Mark:
-    """What of a log's or lane's folder changes before anything in it is dropped, or when a lane is removed or made anew."""
+    """The state of a log's or lane's folder that changes before anything is dropped, or when a lane is removed or rebuilt."""
     return index_numbers(folder), made(folder)
 
 

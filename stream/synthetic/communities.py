@@ -1,4 +1,4 @@
-"""Communities with drift: who interacts with whom, in order, without the times."""
+"""Communities with drift: a sequence of interactions, without times."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,13 +15,13 @@ _PAIRS_PER_EDGE = 4.0
 """Possible partners in the community for each interaction of a node: keeps most pairs new."""
 _SMALLEST, _FEWEST = 12, 8
 _MOVES_A_NODE = 0.5
-"""Expected changes of community over the stream."""
+"""Expected changes of community per node over the stream."""
 _TAIL = 1.8
 """Exponent of the Pareto law of activity."""
 _BURSTING, _BURST = 0.03, 8.0
-"""Share of communities that burst in an epoch, and by how much more active they are."""
+"""Share of communities that burst in an epoch, and the factor of their activity."""
 _COUPLES = 0.3
-"""Share of newcomers that bring the next one along: two unseen nodes meet, as on every growing platform."""
+"""Share of newcomers that bring the next one: two unseen nodes meet, as on every growing platform."""
 _ARRIVAL = 2.0
 """Arrivals slow down: node i comes with event about (i / nodes)^2 · edges."""
 
@@ -31,9 +31,8 @@ class CommunityStream:
     """Edges in order, and when nodes joined communities.
 
     Attributes:
-        src: int64 [edges].
-        dst: int64 [edges]; never equal to src.
-        communities: How many there are.
+        src, dst: int64 [edges], never equal.
+        communities: Their number.
         joined_node: int64: nodes that arrive or change their community, in order.
         joined_at: int64: index of the edge before which that happens, ascending.
         joined_community: int64: the community joined.
@@ -48,9 +47,9 @@ class CommunityStream:
 
 
 def community_edges(nodes: int, edges: int, rng: np.random.Generator) -> CommunityStream:
-    """Draw the stream epoch by epoch; inside one, memberships stand still.
+    """Draw the stream epoch by epoch, with fixed memberships inside each.
 
-    Node i emits its first edge on arrival, so all nodes occur where edges ≥ nodes.
+    Node i emits its first edge on arrival, so all nodes occur if edges ≥ nodes.
     """
     size = max(_SMALLEST, _PAIRS_PER_EDGE * edges / nodes)
     communities = max(2, round(nodes / size), min(_FEWEST, nodes // _SMALLEST))
@@ -138,8 +137,8 @@ def _draw(
     Args:
         forced: int64 [n]; the source, or −1 to draw one.
         guest: int64 [n]; the partner, a node that isn't there yet, or −1 to draw one.
-        members: Nodes that are there, sorted by community.
-        starts: int64 [communities + 1], where each community starts in ``members``.
+        members: Nodes that have arrived, sorted by community.
+        starts: int64 [communities + 1], start of each community in ``members``.
         community: Of every node.
         weight: float64 [members], running sum of activities in the order of ``members``.
         uniform: float64 [n, 3] in [0, 1).

@@ -1,4 +1,4 @@
-"""Tables of events to a Parquet or CSV file, one after the other, counted on the way."""
+"""Tables of events to a Parquet or CSV file, counted on the way."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,16 +16,11 @@ _LARGEST_ROW_GROUP = 1 << 20
 
 
 def write_events(path: Path, tables: Iterable[pa.Table], *, interval_s: float) -> dict[str, Any]:
-    """Write tables of one schema to one file; CSV where its name ends in ``.csv``, else Parquet.
-
-    Args:
-        path: Where to write; an existing file is replaced.
-        tables: With the columns of an event file; node ids are not negative.
-        interval_s: Length of the snapshots that are counted.
+    """Write tables of events to one file, which is replaced: CSV if its name ends in ``.csv``, else Parquet.
 
     Returns:
-        What ``synth --json`` prints: file, nodes (distinct ids), edges (inserts), snapshots (intervals that
-        are not empty) and events.
+        The result of ``synth --json``: file, nodes (distinct ids, not negative), edges (inserts), snapshots (intervals of
+        ``interval_s`` that are not empty) and events.
     """
     seen = np.zeros(0, bool)
     intervals: set[int] = set()

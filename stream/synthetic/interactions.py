@@ -33,17 +33,17 @@ def interactions(
 ) -> pa.Table:
     """Generate exactly ``edges`` inserts, sorted by time.
 
-    ``community``: nodes arrive over time, belong to communities that they change slowly, differ in activity
-    by a power law and interact mostly inside their community, which bursts now and then; most pairs are new,
-    so memory of pairs alone predicts little. ``rmat``: the skewed graph of load tests, without communities.
+    ``community``: nodes arrive over time, belong to communities that they change slowly, differ in activity by a power
+    law and interact mostly inside their community, which bursts now and then; most pairs are new, so memory of pairs
+    alone predicts little. ``rmat``: the skewed graph of load tests, without communities.
 
     Args:
-        nodes: Ids are 0 … nodes − 1; with ``community`` all of them occur where edges ≥ nodes.
+        nodes: Ids are 0 … nodes − 1; with ``community`` all of them occur if edges ≥ nodes.
         edges: Number of inserts.
-        features: Width F of noisy node features that tell the community (``community`` only): one node event
-            at a node's arrival and one each time it changes its community. 0: no node events.
+        features: Width F of noisy node features that reveal the community (``community`` only): one node event at a
+            node's arrival and at each change of its community. 0: no node events.
         seed: Same arguments and seed give the same table.
-        shape: The kind of stream.
+        shape: Kind of the stream.
         start_s: Start of the stream, seconds since the epoch.
         span_s: Its length: times are in [start_s, start_s + span_s).
 
@@ -59,7 +59,9 @@ def interactions(
     if features < 0 or span_s <= 0:
         raise ValueError(f"features must be 0 or more and the span positive, found {features} and {span_s}")
     if features and shape != "community":
-        raise ValueError(f"features tell communities, which shape {shape} does not have")
+        raise ValueError(
+            f"features reveal communities, which shape {shape} does not have. Leave features out"
+        )
     rng = np.random.default_rng(seed)
     t = start_s + _times(edges, span_s, rng)
     if shape == "rmat":
@@ -89,7 +91,7 @@ def interactions(
 
 
 def _times(count: int, span_s: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Sorted times in [0, span_s) of a Poisson stream whose rate swings daily, whole milliseconds."""
+    """Sorted times in [0, span_s) of a Poisson stream with a daily swing, whole milliseconds."""
     gaps = np.cumsum(rng.standard_exponential(count + 1))
     grid = np.linspace(0.0, span_s, 4096)
     rate = 1.0 + _SWING * np.sin(2 * np.pi * grid / min(_DAY_S, span_s))

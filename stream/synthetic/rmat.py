@@ -16,7 +16,7 @@ def rmat_edges(nodes: int, edges: int, rng: np.random.Generator) -> tuple[Int64,
     """Draw edges over ids 0 … nodes − 1 in random order of ids; many ids of a large range never occur.
 
     Returns:
-        src and dst, int64 [edges]. Repeats and self-loops occur, as R-MAT has them.
+        src and dst, int64 [edges], with R-MAT's repeats and self-loops.
     """
     levels = max(1, int(nodes - 1).bit_length())
     words = -(-levels // _LEVELS_A_WORD)
@@ -31,7 +31,7 @@ def rmat_edges(nodes: int, edges: int, rng: np.random.Generator) -> tuple[Int64,
 
 @njit(cache=True, nogil=True)
 def _descend(draws: UInt64, levels: int, label: Int64, src: Int64, dst: Int64) -> None:
-    """Walk down the adjacency matrix, a quadrant a level; ids beyond the range are folded into it.
+    """Walk down the adjacency matrix, a quadrant per level; ids beyond the range are folded into it.
 
     Args:
         draws: uint64 [n, ceil(levels / 4)], random bits.

@@ -10,7 +10,7 @@ from schemas.events import Op
 from stream.arrays.kinds import Int64
 
 INTERVAL_S = 1000
-"""A snapshot of these graphs is this long."""
+"""Length of a snapshot."""
 FIRST_S = 1_704_068_000
 """The first snapshot's start: the first multiple of the interval in 2024."""
 FEATURES = 128
@@ -21,12 +21,9 @@ _HOT_NODES, _HOT_ENDS = 0.1, 0.5
 
 @dataclass(frozen=True, slots=True)
 class PaperGraph:
-    """One row of Table 2.
+    """One row of Table 2; each snapshot has all its nodes and edges.
 
     Attributes:
-        nodes: In every snapshot.
-        edges: In every snapshot.
-        snapshots: T.
         hot: A tenth of the nodes has half of all edge ends (the paper says "higher degrees" only).
     """
 
@@ -52,16 +49,10 @@ PAPER_GRAPHS = {
 def paper_snapshots(
     graph: PaperGraph, *, features: int = FEATURES, change: float = CHANGE, seed: int = 0
 ) -> Iterator[pa.Table]:
-    """Generate one table a snapshot, with the columns of an event file, sorted by time.
+    """Generate one table per snapshot, with the columns of an event file, sorted by time.
 
-    The first inserts all edges and gives every node a binary vector; each later one replaces a share of the
+    The first inserts all edges and gives every node a binary vector. Each later one replaces a share ``change`` of the
     edges (deletes, then inserts) and gives the same share of the nodes new vectors.
-
-    Args:
-        graph: Sizes.
-        features: Width of the binary node features; 0: none.
-        change: Share of edges and of nodes that change a snapshot, 0 to 1.
-        seed: Same arguments and seed give the same tables.
 
     Raises:
         ValueError: A number is out of range; the text is fit for users.

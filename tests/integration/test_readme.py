@@ -1,64 +1,59 @@
-"""The README's own way: its Python produces events, its commands turn them into a log, lanes and a model."""
+"""The README's own way: its Python sends events, its commands make a log, lanes and a model of them, its Python asks."""
 
-import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from streaming import command, fresh_topic
+from streaming import fresh_topic
 
 pytestmark = pytest.mark.integration
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+SECTION = README.split("## Five lines in, five lines out\n")[1].split("\n## ")[0]
+PORTS = {"port: 9108": "port: 0", "port: 9109": "port: 0"}
 
 
-def test_the_readme_leads_from_five_lines_of_python_to_a_checkpoint(kafka: str, tmp_path: Path) -> None:
+def test_the_readme_leads_from_five_lines_of_python_to_five_lines_of_python(
+    kafka: str, tmp_path: Path
+) -> None:
     topic = fresh_topic(kafka)
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    produced = program.replace("127.0.0.1:9092", kafka).replace('"edges"', f'"{topic}"')
-    subprocess.run([sys.executable, "-c", produced], check=True, timeout=60)
+    here = {"127.0.0.1:9092": kafka, '"edges"': f'"{topic}"', "name: edges": f"name: {topic}"} | PORTS
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/bin").symlink_to(Path(sys.executable).parent)
 
-    text = command("config", "--example").stdout
-    assert "127.0.0.1:9092" in text
-    assert "name: edges" in text
-    text = text.replace("127.0.0.1:9092", kafka).replace("name: edges", f"name: {topic}")
-    text = text.replace("edges.dead", f"{topic}.dead").replace("./store", str(tmp_path / "store"))
-    (tmp_path / "stream.yaml").write_text(text.replace("port: 9108", "port: 0"), encoding="utf-8")
-    ran = command("run", "--config", tmp_path / "stream.yaml", "--until-idle", "2", "--json")
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["events"] == 3
-    inspected = json.loads(command("inspect", tmp_path / "store", "--json").stdout)
-    assert (inspected["events"], inspected["nodes"]) == (3, 4)
-    assert set(inspected["lanes"]) == {"distdy", "sep"}
+    def done(line: str) -> str:
+        run = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", line],
+            cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert run.returncode == 0, f"{line}\n{run.stdout}\n{run.stderr}"
+        return run.stdout
 
-    trainer = [sys.executable, "-m", "trainer.cli"]
-    shown = subprocess.run(
-        [*trainer, "config", "--example"], check=True, capture_output=True, text=True
-    ).stdout
-    shown = shown.replace("./store", str(tmp_path / "store")).replace(
-        "./checkpoints", str(tmp_path / "checkpoints")
-    )
-    (tmp_path / "trainer.yaml").write_text(shown.replace("port: 9109", "port: 0"), encoding="utf-8")
-    trained = subprocess.run(
-        [
-            *trainer,
-            "run",
-            "--config",
-            tmp_path / "trainer.yaml",
-            "--ranks",
-            "2",
-            "--until-idle",
-            "3",
-            "--json",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
-    assert trained.returncode == 0, trained.stderr
-    result = json.loads(trained.stdout)
-    assert (result["snapshots"], result["events"]) == (1, 3)
-    assert Path(result["checkpoint"]).exists()
+    named = re.findall(r"Save them as `(\w+\.py)`", SECTION)
+    programs = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
+    for name, program in zip(named, programs, strict=True):
+        (tmp_path / name).write_text(_replaced(program, here), encoding="utf-8")
+    printed = {}
+    for line in "".join(re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)).splitlines():
+        if not line.startswith("make "):  # which the fixtures stand for
+            printed[line.split("/")[-1]] = done(line)
+            for file in tmp_path.glob("*.yaml"):
+                file.write_text(_replaced(file.read_text(encoding="utf-8"), here), encoding="utf-8")
+    (asked,) = re.findall(r"run `(\.venv/bin/python \w+\.py)`", SECTION)
+    printed["ask"] = done(asked)
+
+    assert re.search(r"│ events +│ 3 ", printed["freshet-stream run --config stream.yaml --until-idle 10"])
+    assert {"distdy", "sep"} <= set(re.findall(r"\w+", printed["store"]))
+    edges, ranked = printed["ask"].splitlines()
+    assert edges == "[(1, 7, 1.0), (1, 9, 1.0), (2, 7, 1.0)]"
+    assert re.fullmatch(r"\[\([79], -?[\d.]+\), \([79], -?[\d.]+\)\]", ranked)
+
+
+def _replaced(text: str, here: dict[str, str]) -> str:
+    for word, by in here.items():
+        text = text.replace(word, by)
+    return text

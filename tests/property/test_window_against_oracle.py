@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lane_scripts import LANES, NODES, scratch_store, streams, table_of
+from lane_stream import live_nodes
 from oracle_lane import INTERVAL_US, F, OracleLane, Row
 
 from schemas.config import Lane
@@ -24,7 +25,6 @@ def check(view: WindowView, oracle: OracleLane, at: int, window: int, parts: lis
     expected = oracle.snapshots[first : at + 1]
     assert view.taus == [snapshot.tau for snapshot in expected]
     assert view.num_nodes == expected[-1].num_nodes
-    before: set[tuple[int, int]] = set()
     for index, snapshot in enumerate(expected):
         tau, n = snapshot.tau, snapshot.num_nodes
         pairs = snapshot.undirected(chosen)
@@ -38,16 +38,11 @@ def check(view: WindowView, oracle: OracleLane, at: int, window: int, parts: lis
         assert list(entries) == sorted(entries)
         assert entries == {**pairs, **{(v, u): w for (u, v), w in pairs.items()}}
         owned = oracle.kind == "vertex" and parts is not None
-        assert view.nodes(tau).tolist() == snapshot.nodes(chosen, owned=owned)
+        assert live_nodes(view, tau).tolist() == snapshot.nodes(chosen, owned=owned)
         assert view.owner(tau).tolist() == [snapshot.home.get(v, -1) for v in range(n)]
         ids = np.array([*range(n), NODES + 3, 0, 0], np.int64)
         vectors = np.stack([snapshot.vector(v, chosen) for v in ids.tolist()])
         np.testing.assert_array_equal(view.features(ids, tau), vectors)
-        delta = view.delta(tau)
-        removed = set(zip(delta.removed_src.tolist(), delta.removed_dst.tolist(), strict=True))
-        added = set(zip(delta.added_src.tolist(), delta.added_dst.tolist(), strict=True))
-        assert (removed, added) == (before - pairs.keys(), pairs.keys() - before)
-        before = set(pairs)
         found = view.event_parts(tau)
         assert (None if found is None else found.tolist()) == oracle.event_parts[first + index]
     assert view.memory_bytes > 0
@@ -68,10 +63,10 @@ def check_union(reader: LaneReader, oracle: OracleLane) -> None:
             found |= set(zip(rows.tolist(), csr.indices.tolist(), strict=True))
         kept = {pair for pair, parts in snapshot.pair_parts.items() if parts != {oracle.parts}}
         assert found == {end for u, v in kept if u != v for end in ((u, v), (v, u))}
-        owned = [view.nodes(tau).tolist() for view in views]
+        owned = [live_nodes(view, tau).tolist() for view in views]
         if oracle.kind == "vertex":
-            assert sorted(v for nodes in owned for v in nodes) == everything.nodes(tau).tolist()
-        live = everything.nodes(tau)
+            assert sorted(v for nodes in owned for v in nodes) == live_nodes(everything, tau).tolist()
+        live = live_nodes(everything, tau)
         assert (everything.owner(tau)[live] >= 0).all()
         vectors = everything.features(live, tau)
         for k, view in enumerate(views):

@@ -26,7 +26,7 @@ from schemas.trainer_config import TrainerConfig
 from stream.cluster.current import announce
 from stream.cluster.log_host import LogHost
 from stream.cluster.plan import Plan
-from stream.held import hold, release
+from stream.held import holding
 from stream.job.lane_threads import LaneThread
 from stream.job.readiness import readiness
 from stream.kafka.reader import Start
@@ -176,8 +176,7 @@ class World:
         self.trainer_config = TrainerConfig.model_validate(values)
         self._held = ExitStack()
         plan = Plan.of(self.config, [Start("edges", partition, 0, 0) for partition in (0, 1)])
-        hold(plan.id, self.config)
-        self._held.callback(release, plan.id)
+        self._held.enter_context(holding(plan.id, self.config))
         announce(self.config.store, plan.id)
         self.stream = StreamMetrics(self.config)
         self.not_ready = readiness(self.config, self.stream, lambda: self.obstacle)

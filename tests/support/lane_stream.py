@@ -8,8 +8,10 @@ import pyarrow as pa
 from schemas.config import Lane
 from schemas.events import event_schema
 from schemas.store import LaneManifest
+from stream.arrays.kinds import Int64
 from stream.store.from_file import build_store
 from stream.store.lane.reader import LaneReader
+from stream.store.window.view import WindowView
 
 SECOND = 1_000_000
 FEATURES = 6
@@ -71,3 +73,10 @@ def lane_files(store: Path, name: str) -> dict[str, bytes]:
 def manifests(store: Path, name: str) -> list[LaneManifest]:
     """All manifests of a lane."""
     return LaneReader(store, name).manifests
+
+
+def live_nodes(view: WindowView, tau: int) -> Int64:
+    """Ends of the pairs of a view at τ, ascending; in vertex lanes those that its parts own."""
+    src, dst, _ = view.pairs(tau)
+    live = np.unique(np.concatenate([src, dst]))
+    return live[np.isin(view.owner(tau)[live], view.parts)] if view.lane.header.kind == "vertex" else live

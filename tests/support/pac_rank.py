@@ -1,6 +1,7 @@
 """Ranks of ``pac`` over one small lane."""
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +41,17 @@ class Rank:
         name: str,
         strategy: str,
         optimisation: Optimisation,
+        model_params: Mapping[str, object] | None = None,
         **params: object,
     ) -> None:
         self.ranks = ranks
         lane = LaneReader(store, "sep")
         sizes = {"memory": 6, "time_width": 5, **({} if name in ("jodie", "dyrep") else {"dropout": 0.0})}
-        more = {"window": 1, "model_params": sizes, "strategy_params": params}
+        more = {
+            "window": 1,
+            "model_params": {**sizes, **(model_params or {})},
+            "strategy_params": params,
+        }
         with DRAWING:
             self.session = session_on(lane, strategy, name, ranks, optimisation, **more)
         self.model, self.strategy = self.session.model.double(), self.session.strategy

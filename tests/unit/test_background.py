@@ -130,6 +130,17 @@ def test_a_thread_that_does_not_end_in_time_is_told_of(monkeypatch: pytest.Monke
     slow.close(10)
 
 
+def test_work_that_is_left_behind_still_closes_what_it_has_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_left_behind", [])
+    over, closed = threading.Event(), threading.Event()
+    work = Background("slow", lambda: over.wait(10) and None, on_end=closed.set)
+    work.start()
+    assert not work.close(0.01)
+    assert not closed.is_set()
+    over.set()
+    assert closed.wait(10)
+
+
 def test_a_look_at_topics_that_no_broker_answers_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_left_behind", [])
     monkeypatch.setattr(discovery, "CLOSE_S", 0.01)

@@ -191,9 +191,9 @@ def test_who_follows_a_lane_that_is_removed_is_told(store, anew):
     seal(store, SNAPSHOTS, SNAPSHOTS + 1)
     if anew:
         catch_up(store, lane("distdy"))
-    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made again"):
+    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or built again"):
         next(following)
-    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made again"):
+    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or built again"):
         reader.base(reader.manifests[reader.manifests.first], [0])
         reader.manifests[
             reader.manifests.first + 1
@@ -224,7 +224,7 @@ def test_who_reads_a_lane_of_a_bucket_is_told_as_soon_as_its_removal_began(store
     reader = LaneReader(store, "sep")
     (store / "lanes/sep.removed").put(b"")
     (store / "lanes/sep/commits/5.json").unlink()
-    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or made again"):
+    with pytest.raises(ConfigMissingError, match="was removed since it was opened, or built again"):
         reader.manifests[5]
     assert problems_of(store) == []
 
@@ -254,7 +254,7 @@ def test_the_lock_of_a_folder_that_is_removed_this_moment_is_nobodys(tmp_path, m
     folder.mkdir()
     with monkeypatch.context() as patch:
         with_before(patch, fcntl, "flock", lambda: folder.rename(tmp_path / "lane.removed"))
-        with pytest.raises(LaneBusyError, match="was removed by another process this moment"):
+        with pytest.raises(LaneBusyError, match="was removed by another process just now"):
             FolderLock(folder, "a writer")
 
 
@@ -304,7 +304,8 @@ def test_what_a_topic_has_is_noted_the_first_time_as_well(exported):
 
 
 def test_exports_that_are_removed_while_they_are_listed_leave_no_gap(exported, monkeypatch):
-    listed = stream.store.exports.reader.names_in
+    kind = type(exported.reader.root)
+    listed = kind.names
     looks: list[int] = []
 
     def names(folder: Place) -> list[str]:
@@ -312,7 +313,7 @@ def test_exports_that_are_removed_while_they_are_listed_leave_no_gap(exported, m
         found = listed(folder)
         return [name for name in found if "2.json" not in name] if len(looks) == 1 else found
 
-    monkeypatch.setattr(stream.store.exports.reader, "names_in", names)
+    monkeypatch.setattr(kind, "names", names)
     assert len(ExportReader(exported.reader.root.parent.parent, "model").commits) == 6
 
 
@@ -321,7 +322,7 @@ def test_a_reader_of_exports_knows_where_it_can_start_once_some_were_removed(exp
     commit = reader.commits[1]
     exported.retain(2)
     with pytest.raises(
-        RetainedError, match=r"export 0 .* is no longer kept: a reader can start from number 4"
+        RetainedError, match=r"export 0 .* is no longer kept. A reader can start from number 4"
     ):
         reader.commits[0]
     assert reader.commits.first == 4

@@ -23,8 +23,8 @@ from stream.cluster.current import announce, is_current, withdraw
 from stream.cluster.log_host import LogHost, open_log
 from stream.cluster.plan import Plan
 from stream.cluster.submission import options, sentence
-from stream.cluster.totals import LogTotals
-from stream.held import hold, release
+from stream.cluster.totals import JobTotals
+from stream.held import holding
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch, Quiet
@@ -99,11 +99,8 @@ def test_a_worker_in_the_jobs_process_has_the_jobs_configuration(
 ) -> None:
     config = with_password()
     plan = Plan.of(config, [])
-    hold(plan.id, config)
-    try:
+    with holding(plan.id, config):
         assert plan.config() is config
-    finally:
-        release(plan.id)
 
 
 def test_flink_wants_a_job_server() -> None:
@@ -186,10 +183,9 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
     config = stream_config(str(tmp_path), commit_every_s=3600)
     config = config.model_copy(update={"metrics": config.metrics.model_copy(update={"port": 0})})
     plan = Plan.of(config, [Start("a", 0, 10, 30)])
-    hold(plan.id, config)
-    announce(tmp_path, plan.id)
-    yield plan
-    release(plan.id)
+    with holding(plan.id, config):
+        announce(tmp_path, plan.id)
+        yield plan
 
 
 def batch(first: int, end: int) -> MicroBatch:
@@ -305,7 +301,7 @@ def test_a_worker_says_itself_that_event_time_is_held_back(plan: Plan) -> None:
 
 
 def test_totals_count_what_was_committed_since_they_began(plan: Plan, tmp_path: Path) -> None:
-    totals = LogTotals(str(tmp_path))
+    totals = JobTotals(str(tmp_path))
     assert not totals.refresh()
     host = hosted(plan)
     host.write(batch(10, 13))

@@ -72,7 +72,7 @@ def test_it_needs_no_lock_and_names_a_lane_that_is_not_there(whole):
         assert foresee(whole, Keep(snapshots=4)).dropped > 0
     finally:
         held.release()
-    with pytest.raises(ConfigMissingError, match="has no lane 'typo' to remove; it has distdy, sep"):
+    with pytest.raises(ConfigMissingError, match=r"has no lane 'typo' to remove\. It has distdy, sep"):
         foresee(whole, remove=["typo"])
 
 

@@ -158,7 +158,7 @@ def test_a_store_without_its_log_header_is_a_problem_and_not_a_missing_store(sto
     assert found.keys() == {"ok", "problems", "files", "bytes"}
     assert not found["ok"]
     assert found["problems"] == [
-        f"{store}/log/log.json is missing, the rest of the log can't be read without it. Restore it from a copy"
+        f"{store}/log/log.json is missing, and without it the rest of the log can't be read. Restore it from a copy"
     ]
     assert found["files"] > 50, "lanes are checked alone"
 

@@ -11,7 +11,7 @@ from lane_stream import FEATURES, SECOND, SEGMENTS, lane, lane_files, make_store
 from schemas.config import Lane
 from schemas.events import event_schema
 from schemas.store import LaneManifest, LogHeader
-from stream.partition.interface import PartitionError, Why, empty_assignment
+from stream.partition.interface import Assignment, PartitionError, Why
 from stream.partition.vertex.hash import Hash
 from stream.store.errors import ConfigMissingError, LaneBusyError, MismatchError, StoreError
 from stream.store.lane.reader import LaneReader
@@ -222,10 +222,11 @@ def test_bytes_are_counted_with_their_index_columns(place):
 
 
 def test_a_partitioner_that_forgets_a_node_is_found_out(place):
+    nothing = Assignment(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8))
     make_store(place)
     with (
         LaneWriter(place, lane("hash")) as writer,
-        mock.patch.object(Hash, "update", lambda self, delta: empty_assignment()),
+        mock.patch.object(Hash, "update", lambda self, delta: nothing),
         pytest.raises(PartitionError, match="without an owner, such as node"),
     ):
         writer.catch_up()

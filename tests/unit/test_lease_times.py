@@ -35,8 +35,7 @@ def test_of_two_lease_times_the_longer_holds(
     address = bucket.bucket.address
     holds = held_s if isinstance(held_s, int) else 1
     silent = lock_folder(ObjectPath(Bucket(replace(address, lease_s=holds)), bucket.key), "silent")
-    silent._ended.set()  # type: ignore[union-attr]  # paused from here on
-    silent._thread.join()  # type: ignore[union-attr]
+    silent.fall_silent()  # type: ignore[attr-defined]
     back()
     said = json.loads((bucket / "lock").read_bytes())
     assert said["lease_s"] == holds

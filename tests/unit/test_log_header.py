@@ -166,7 +166,7 @@ def test_a_lane_beside_it_follows_and_a_reader_of_the_empty_lane_is_told_to_open
     with LaneWriter(place, LANE) as lane:
         assert (lane.header.node_features, lane.header.edge_features) == (4, 2)
         assert lane.catch_up() == 1
-    with pytest.raises(ConfigMissingError, match=r"while it was empty\. Open the lane that is there now"):
+    with pytest.raises(ConfigMissingError, match=r"while it was empty\. Open the current lane"):
         early.refresh()
     assert LaneReader(place, "hash").header.node_features == 4
     assert verify(place).problems == []
@@ -251,8 +251,7 @@ def test_a_former_writer_in_a_bucket_brings_no_event_of_the_old_kind_under_the_n
     back = elsewhere(monkeypatch)
     paused = LogWriter.open(store, WRONG, writer_id="paused")
     refuse(paused, 0)
-    paused._lock._ended.set()  # type: ignore[union-attr]
-    paused._lock._thread.join()  # type: ignore[union-attr]
+    paused._lock.fall_silent()  # type: ignore[attr-defined]
     back()
     with LogWriter.open(store, RIGHT, writer_id="second") as second:
         monkeypatch.setattr(paused._lock, "require", lambda: None)  # it looked at its lease just before

@@ -178,7 +178,7 @@ def test_going_back_to_a_mark_undoes_everything_after_it() -> None:
         ({"how": "oldest"}, "how must be one of recent, uniform, found 'oldest'"),
         ({"moment": "never"}, "moment must be one of event, batch, found 'never'"),
         ({"layers": 0}, "layers must be in 1 … 4, found 0"),
-        ({"updater": "lstm"}, "unknown parameter 'updater'; expected one of memory, time_width, time, "),
+        ({"updater": "lstm"}, "unknown parameter 'updater', expected one of memory, time_width, time, "),
         ({"memory": "ten"}, "model_params of tgn: memory must be a whole number, found 'ten'"),
         ({"memory": 10.5}, "memory must be a whole number, found 10.5"),
         ({"memory": True}, "memory must be a whole number, found True"),

@@ -25,11 +25,10 @@ from trainer.continual.score_file import ScoreFile
 from trainer.evaluation.evaluate import _Run, evaluate
 from trainer.evaluation.split import split_by_time
 from trainer.metrics import TrainerMetrics
-from trainer.models.node_head import KNOWN, NodeRegressor
 from trainer.ranks import Ranks
 from trainer.service import result
 from trainer.session.session import Session
-from trainer.tasks.node_regression import SCORERS
+from trainer.tasks.node_regression import KNOWN, SCORERS, NodeRegressor
 
 KEYS = ("mse", "random_mse", "zero_mse", "mean_mse", "persistence_mse", "age_persistence_mse")
 WHOLE = {"model": "tgcn", "strategy": "whole", "model_params": {"hidden": 8, "signature": 4}}

@@ -1,7 +1,7 @@
 """Once means once beside the log's own writer: on a cluster, in lanes, exports and checkpoints."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from stream.cluster.log_host import LogHost
 from stream.cluster.plan import Plan
-from stream.held import hold, release
+from stream.held import holding
 from stream.kafka.reader import Start
 from stream.metrics import StreamMetrics
 from stream.store.errors import StoreError
@@ -36,18 +36,15 @@ from trainer.session.checkpoint import Checkpoints
 def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LogHost]]:
     """Opens the log of a store as a worker does; a job whose configuration this process holds."""
     monkeypatch.setattr("stream.job.open_log.GroupOffsets", NoOffsets)
-    held: list[str] = []
+    with ExitStack() as held:
 
-    def opened(store: str) -> LogHost:
-        config = stream_config(store, commit_every_s=1e-9)
-        plan = Plan.of(config, [Start(*KEY, 0, MESSAGES)])
-        hold(plan.id, config)
-        held.append(plan.id)
-        return LogHost(plan, config, StreamMetrics(config))
+        def opened(store: str) -> LogHost:
+            config = stream_config(store, commit_every_s=1e-9)
+            plan = Plan.of(config, [Start(*KEY, 0, MESSAGES)])
+            held.enter_context(holding(plan.id, config))
+            return LogHost(plan, config, StreamMetrics(config))
 
-    yield opened
-    for name in held:
-        release(name)
+        yield opened
 
 
 def drive_on_a_cluster(store: str, hosted: Callable[[str], LogHost]) -> None:

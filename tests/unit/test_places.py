@@ -10,15 +10,15 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from data_files import write_table
 from other_machine import elsewhere
 from s3_server import S3Server
 
 from schemas.store import LogHeader
 from schemas.store_address import Address, parse_address
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError
-from stream.store.files.data import open_table, read_table, stage, write_table
+from stream.store.files.data import open_table, read_table
 from stream.store.files.lock import lock_folder
-from stream.store.files.paths import make_folders
 from stream.store.files.records import put_record, read_record
 from stream.store.files.sweep import remove
 from stream.store.places import lease as lease_module
@@ -99,7 +99,7 @@ def test_a_record_is_replaced_whole(place: Place) -> None:
 def test_what_is_not_there_is_missing(place: Place) -> None:
     with pytest.raises(ConfigMissingError, match=r"log\.json does not exist"):
         read_record(place / "log.json", LogHeader)
-    with stage(place) as staging:
+    with place_of(place).stage() as staging:
         reference = staging.add_table("tail/0.arrow", TABLE)
         staging.finish()
     (place / reference.path).unlink()
@@ -113,7 +113,7 @@ def test_what_is_not_there_is_missing(place: Place) -> None:
 
 
 def test_staged_files_are_there_once_finished(place: Place) -> None:
-    with stage(place) as staging:
+    with place_of(place).stage() as staging:
         first = staging.add_table("tail/0.arrow", TABLE)
         second = staging.add_table("snapshots/7/events.arrow", TABLE, compressed=True)
         assert not (place / first.path).exists()
@@ -126,7 +126,7 @@ def test_staged_files_are_there_once_finished(place: Place) -> None:
 
 
 def test_a_commit_that_fails_leaves_nothing_that_is_named(place: Place) -> None:
-    with pytest.raises(RuntimeError, match="no"), stage(place) as staging:
+    with pytest.raises(RuntimeError, match="no"), place_of(place).stage() as staging:
         staging.add_table("tail/0.arrow", TABLE)
         raise RuntimeError("no")
     assert names(place.rglob("*.arrow")) == []
@@ -158,24 +158,24 @@ def _overwrite(path: Place, content: bytes) -> None:
 
 def test_folders_are_listed_and_removed(place: Place) -> None:
     for name in ("a/1.json", "a/2.json", "a/b/3.arrow", "c/lane.json", "d/x"):
-        make_folders((place / name).parent)
+        (place / name).parent.make()
         _overwrite(place / name, b"content")
     assert names(place.iterdir()) == ["a", "c", "d"]
     assert names((place / "a").iterdir()) == ["1.json", "2.json", "b"]
     assert names((place / "a").glob("*.json")) == ["1.json", "2.json"]
     assert [path.parent.name for path in place.glob("*/lane.json")] == ["c"]
-    files = [path for path in place.rglob("*") if path.is_file()]
+    files = [path for path in place.rglob("*") if not path.is_dir()]
     assert names(files) == ["1.json", "2.json", "3.arrow", "lane.json", "x"]
     assert {path.stat().st_size for path in files} == {7}
     assert (place / "a").is_dir() and not (place / "a/1.json").is_dir() and not (place / "e").is_dir()
     assert (place / "a/1.json").exists() and not (place / "a/4.json").exists()
     assert names((place / "e").glob("*")) == []
     remove([place / "a", *(place / "d").iterdir(), place / "not-there"])
-    assert names(path for path in place.rglob("*") if path.is_file()) == ["lane.json"]
+    assert names(path for path in place.rglob("*") if not path.is_dir()) == ["lane.json"]
 
 
 def test_one_writer_a_folder(place: Place) -> None:
-    make_folders(place)
+    place.make()
     lock = lock_folder(place, "first")
     lock.require()
     with pytest.raises(LaneBusyError, match="is being written by first, so second cannot do so too"):
@@ -210,8 +210,7 @@ def test_a_lease_of_a_holder_that_fell_silent_is_taken_over(
     back()
     with pytest.raises(LaneBusyError, match="written by silent"):  # it still beats
         lock_folder(patient(bucket), "second")
-    silent._ended.set()  # type: ignore[union-attr]  # paused from here on
-    silent._thread.join()  # type: ignore[union-attr]
+    silent.fall_silent()  # type: ignore[attr-defined]
     second = lock_folder(bucket, "second")
     time.sleep(1.1)
     with pytest.raises(LaneBusyError, match=r"written by second now: silent was silent for longer"):
@@ -224,8 +223,7 @@ def test_a_lease_of_a_process_of_this_machine_that_has_ended_is_taken_at_once(
     bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = lock_folder(bucket, "killed")
-    lock._ended.set()  # type: ignore[union-attr]
-    lock._thread.join()  # type: ignore[union-attr]
+    lock.fall_silent()  # type: ignore[attr-defined]
     monkeypatch.setattr(
         lease_module, "_started", lambda pid: "later"
     )  # its number is another process's by now
@@ -247,8 +245,7 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(
     bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = lock_folder(patient(bucket), "asleep")
-    lock._ended.set()  # type: ignore[union-attr]
-    lock._thread.join()  # type: ignore[union-attr]
+    lock.fall_silent()  # type: ignore[attr-defined]
     (bucket / "lock").put(b"another holder's")
     lock.require()  # within the lease it need not ask
     real = time.clock_gettime
@@ -259,9 +256,12 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(
         lock.require()
 
 
-def test_a_lease_that_nobody_renewed_for_long_is_asked_for_before_it_is_relied_on(bucket: ObjectPath) -> None:
+def test_a_lease_that_nobody_renewed_for_long_is_asked_for_before_it_is_relied_on(
+    bucket: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = lock_folder(bucket, "paused")
-    lock._held_s -= 10  # type: ignore[union-attr]
+    now_s = lease_module.now_s
+    monkeypatch.setattr(lease_module, "now_s", lambda: now_s() + 10)
     before = (bucket / "lock").read_bytes()
     lock.require()
     assert (bucket / "lock").read_bytes() != before
@@ -269,7 +269,7 @@ def test_a_lease_that_nobody_renewed_for_long_is_asked_for_before_it_is_relied_o
 
 
 def test_a_file_is_fetched_once_and_anew_when_its_copy_is_damaged(bucket: ObjectPath) -> None:
-    with stage(bucket) as staging:
+    with place_of(bucket).stage() as staging:
         reference = staging.add_table("tail/0.arrow", TABLE)
         staging.finish()
     fetched: list[str] = []
@@ -362,7 +362,7 @@ def test_an_endpoint_of_the_environment_that_is_none_is_told(
 def test_any_prefix_is_a_place(s3: S3Server, prefix: str) -> None:
     place = place_of(s3.store(name=quote(f"any/{secrets.token_hex(4)}{prefix}")))
     put_record(place / "log/commits/0.json", header("g"))
-    with stage(place) as staging:
+    with place_of(place).stage() as staging:
         reference = staging.add_table("tail/0.arrow", TABLE)
         staging.finish()
     assert read_table(place, reference).equals(TABLE)

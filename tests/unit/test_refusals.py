@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from schemas.events import REJECT_SCHEMA
 from schemas.store import LogHeader, Position
 from stream.cli import app
-from stream.cluster.totals import LogTotals
+from stream.cluster.totals import JobTotals
 from stream.commands import run as run_module
 from stream.metrics import StreamMetrics
 from stream.sink.snapshot_sink import SnapshotSink, log_header
@@ -144,7 +144,7 @@ def test_an_example_outlives_a_commit_that_failed(tmp_path: Path, monkeypatch: p
 
 
 def test_totals_from_a_log_are_of_what_was_refused_since_they_began(tmp_path: Path) -> None:
-    totals = LogTotals(str(tmp_path))
+    totals = JobTotals(str(tmp_path))
     with LogWriter.open(tmp_path, HEADER) as writer:
         refuse(writer, 1, "not_json", "bad_id")
         totals.begin()

@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from stream.pipeline import HeldStages, run_locally
+from stream.pipeline import InProcess, run_locally
 from stream.service.scratch import LOCK, WITHIN, scratch_folder
 
 HOLDER = """
@@ -119,5 +119,5 @@ def test_a_pipeline_at_work_has_no_temporary_folder_that_a_kill_would_leave(
         return Result()
 
     monkeypatch.setattr(FnApiRunner, "run_pipeline", run_pipeline)
-    run_locally([], HeldStages("stages", "reader"), ())
+    run_locally([], InProcess("cycle"), ())
     assert found == [[], []]

@@ -11,7 +11,7 @@ from schemas.config import Service, StreamConfig
 from schemas.trainer_config import TrainerConfig
 from stream.cli import app
 from stream.commands.config import EXAMPLE
-from stream.commands.partition import parameters
+from stream.commands.options import parameters
 from stream.service.config_file import load_config
 from stream.service.example import example
 from stream.service.failure import Failure

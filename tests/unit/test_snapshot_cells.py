@@ -9,7 +9,7 @@ import torch
 from grid_layout import Grid, arrays, sigmoid
 from torch import Tensor
 
-from trainer.models.attention import TemporalAttention
+from trainer.models.attention import SnapshotAttention
 from trainer.models.cells import DiffusionCell
 from trainer.models.interface import ModelShape, SnapshotModel, create_model
 from trainer.models.stages import CellStage
@@ -209,7 +209,7 @@ def test_a_model_is_its_equations(case: str) -> None:
             rows = rows * there
         elif kind == "Lstm":
             rows = plain_lstm(w, rows)
-        elif kind == "TemporalAttention":
+        elif kind == "SnapshotAttention":
             rows = plain_temporal(w, rows, CASES[case]["temporal_heads"])
         else:
             rows = plain_dcrnn(w, rows, CASES[case].get("terms", 2))
@@ -267,7 +267,7 @@ def test_gradients_are_the_numeric_ones_through_time(case: str) -> None:
 
 
 def test_a_row_looks_at_no_more_snapshots_than_the_window_has() -> None:
-    stage, rows = TemporalAttention(3, 4, 2), torch.randn(STEPS, NODES, 4)
+    stage, rows = SnapshotAttention(3, 4, 2), torch.randn(STEPS, NODES, 4)
     there = torch.ones(STEPS, NODES, dtype=torch.bool)
     other = rows.clone()
     other[0] += 1
@@ -277,7 +277,7 @@ def test_a_row_looks_at_no_more_snapshots_than_the_window_has() -> None:
 
 
 def test_attention_over_time_of_one_snapshot_and_none() -> None:
-    stage, rows = TemporalAttention(1, 4, 2), torch.randn(STEPS, NODES, 4)
+    stage, rows = SnapshotAttention(1, 4, 2), torch.randn(STEPS, NODES, 4)
     there = torch.ones(STEPS, NODES, dtype=torch.bool)
     whole, carry = stage(rows, there, None)
     assert len(carry[0]) == 0

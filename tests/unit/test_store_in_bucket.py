@@ -106,7 +106,7 @@ def test_a_removal_that_was_cut_short_is_ended_by_the_next_compaction(store: str
     (place_of(store) / "lanes/hdrf.removed").put(b"")  # type: ignore[union-attr]
     assert lane_names(store) == ["hash"]
     assert verify(store).problems == []
-    with pytest.raises(LaneBusyError, match="is being removed: run freshet-stream compact"):
+    with pytest.raises(LaneBusyError, match=r"is being removed\. Run freshet-stream compact"):
         LaneWriter(store, LANES[1])
     compact(store)
     assert [path for path in place_of(store).rglob("*") if "hdrf" in str(path)] == []

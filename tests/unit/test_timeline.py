@@ -353,7 +353,7 @@ def _later(events: pa.Table, snapshots: int) -> pa.Table:
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"strategy": "vertex", "horizon": 6}, "key horizon is of strategies that pass over whole snapshots, and vertex"),
+        ({"strategy": "vertex", "horizon": 6}, "key horizon belongs to strategies that pass over whole snapshots, and vertex"),
         (
             {"strategy": "vertex", "smoothing": {"kind": "edge-life", "length": 2}},
             "and vertex does not. Choose strategy group or hybrid or snapshot or whole, or leave the key out",

@@ -147,7 +147,7 @@ def test_a_second_trainer_on_one_folder_is_refused_until_the_first_ends(
         pass
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(Failure, match=r"of checkpoints cannot be made: .*. Choose"),
+        pytest.raises(Failure, match=r"of checkpoints cannot be created: .*. Choose"),
         Checkpoints(tmp_path / "file", 1).alone(),
     ):
         pass

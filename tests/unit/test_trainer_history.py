@@ -7,7 +7,7 @@ import pytest
 
 from trainer.data import history as module
 from trainer.data.history import Encounter, History, Inserts, Moment
-from trainer.data.pair_table import PairTable, find, pair_key
+from trainer.data.pair_table import SeenPairs, find, pair_key
 
 
 def stream(seed: int, events: int, nodes: int, times: int) -> Inserts:
@@ -123,7 +123,7 @@ def test_destinations_stand_in_order_of_first_appearance() -> None:
 
 
 def test_the_pair_table_finds_every_pair_after_growing_many_times() -> None:
-    table = PairTable()
+    table = SeenPairs()
     rng = np.random.default_rng(0)
     pairs = np.unique(rng.integers(0, 1 << 20, (5000, 2)), axis=0)
     for src, dst in pairs.tolist():

@@ -1,1 +1,1 @@
-"""One module a command of freshet-trainer."""
+"""Commands of freshet-trainer, one module per command."""

@@ -29,7 +29,7 @@ def config(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print a commented example configuration, or check a file and print what is in force (secrets hidden).
+    """Print a commented example configuration, or check a file and print the configuration in force (secrets hidden).
 
     Example: freshet-trainer config --example > trainer.yaml
     """
@@ -47,13 +47,11 @@ def config(
 
 def _require_workable(config: TrainerConfig) -> None:
     from stream.partition.interface import PartitionError
-    from trainer.workable import require_evaluable, require_workable  # these load torch: seconds
+    from trainer.workable import require_evaluable, require_workable  # loading torch takes seconds
 
     if config.store is not None:
         return require_workable(config)
-    try:
-        return require_evaluable(
-            config, 1
-        )  # without a store only evaluate can use it, whose lane is a partitioner
+    try:  # without a store only evaluate can use it, whose lane is a partitioner
+        return require_evaluable(config, 1)
     except PartitionError as error:
         raise Failure(f"key lane: {error}") from error

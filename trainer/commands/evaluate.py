@@ -1,4 +1,4 @@
-"""``freshet-trainer evaluate``: a model on a file, under the published protocol."""
+"""``freshet-trainer evaluate``: evaluate a model on a file by the published protocol."""
 
 import os
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def evaluate(
         typer.Option(
             "--negatives",
             metavar="FILE",
-            help="Judge by the negatives of this Parquet file; it is made where it is missing.",
+            help="Judge by the negatives of this Parquet file, which is created if it is missing.",
         ),
     ] = None,
     scores: Annotated[
@@ -47,7 +47,7 @@ def evaluate(
         typer.Option(
             "--scores",
             metavar="FILE",
-            help="Judge another model by its scores (Parquet or CSV) of the test events and --negatives.",
+            help="Judge another model by its scores (Parquet or CSV) for the test events and --negatives.",
         ),
     ] = None,
     matrix: Annotated[
@@ -55,8 +55,8 @@ def evaluate(
         typer.Option(
             "--matrix",
             metavar="FILE",
-            help="Instead of one: every evaluation of this YAML file (models × data × lanes × ranks × seeds) into --out; "
-            "what is done is skipped.",
+            help="Run every evaluation of this YAML file (models × data × lanes × ranks × seeds) and write the results to "
+            "--out. Finished ones are skipped.",
         ),
     ] = None,
     out: Annotated[
@@ -64,11 +64,13 @@ def evaluate(
     ] = None,
     form: Annotated[
         Literal["text", "markdown", "latex"],
-        typer.Option("--format", help="With --matrix: how its table is printed."),
+        typer.Option("--format", help="With --matrix: format of the printed table."),
     ] = "text",
     figure: Annotated[
         str | None,
-        typer.Option("--figure", help="With --matrix: what its table shows, as mrr. Default: ap, or auroc."),
+        typer.Option(
+            "--figure", help="With --matrix: figure in its table, such as mrr. Default: ap, or auroc."
+        ),
     ] = None,
     as_of: AsOfMoment = None,
     columns: Columns = None,
@@ -76,12 +78,14 @@ def evaluate(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train on the first events of a file or store, pick by validation, test on the last; beside the floors.
+    """Train on the first events of a file or store, choose an epoch by validation, test on the last events, beside the floors.
 
     Example: freshet-trainer evaluate --config trainer.yaml --data interactions.parquet --ranks 2 --json
     """
 
     def body() -> int | None:
+        from trainer.workable import require_evaluable
+
         configure_logs(level="DEBUG" if debug else "INFO")
         if WITH_PARENT in os.environ:
             end_with_parent()
@@ -89,12 +93,19 @@ def evaluate(
             found = _matrix(matrix, out, figure)
             print_json(found) if json else _print_matrix(found, form)
             return FAILED if found["failed"] else None
-        assert file is not None and data is not None, "told before"
+        assert file is not None and data is not None, "checked below"
         config = load_config(TrainerConfig, file)
-        _require_evaluable(config, ranks)
+        require_evaluable(config, ranks or int(os.environ.get("WORLD_SIZE", "1")))  # before ranks are started
+        options = {
+            "seeds": seeds,
+            "as_of": as_of,
+            "negatives": negatives,
+            "scores": scores,
+            "columns": columns,
+        }
         result = in_ranks(
             None if ranks is None else RankRange(ranks, ranks),
-            lambda: _evaluate(config, data, as_of, columns, split, seeds, negatives, scores),
+            lambda: _evaluate(config, data, split, options),
         )
         if result is not None:
             shown = {key: value for key, value in result.items() if key != "runs"}
@@ -126,22 +137,8 @@ def _print_matrix(found: Mapping[str, Any], form: Literal["text", "markdown", "l
     typer.echo(render(results, form))
 
 
-def _require_evaluable(config: TrainerConfig, ranks: int | None) -> None:
-    """Before ranks are started, and before the file is looked at."""
-    from trainer.workable import require_evaluable
-
-    require_evaluable(config, ranks or int(os.environ.get("WORLD_SIZE", "1")))
-
-
 def _evaluate(
-    config: TrainerConfig,
-    data: str,
-    as_of: str | None,
-    columns: str | None,
-    split: str,
-    seeds: int,
-    negatives: str | None,
-    scores: str | None,
+    config: TrainerConfig, data: str, split: str, options: dict[str, Any]
 ) -> Mapping[str, Any] | None:
     from trainer.evaluation.evaluate import evaluate as evaluate_file
     from trainer.evaluation.split import parse_shares
@@ -152,16 +149,6 @@ def _evaluate(
     rank_dies_with_launcher()
     group = Ranks.from_environment(config.device)
     try:
-        return evaluate_file(
-            config,
-            data,
-            group,
-            shares=shares,
-            seeds=seeds,
-            as_of=as_of,
-            negatives=negatives,
-            scores=scores,
-            columns=columns,
-        )
+        return evaluate_file(config, data, group, shares=shares, **options)
     finally:
         group.close()

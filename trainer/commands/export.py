@@ -11,6 +11,7 @@ from stream.service.failure import Failure
 from stream.service.logs import configure_logs
 from stream.service.output import Debug, Json, finish, print_json, print_table
 from trainer.commands.ranks import ConfigFile, expected_errors
+from trainer.commands.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 def export(
     file: ConfigFile,
     out: Annotated[
-        Path, typer.Option("--out", help="Where to: .arrow or .parquet; it appears whole, or not at all.")
+        Path, typer.Option("--out", help="File to write, .arrow or .parquet. It appears whole or not at all.")
     ],
     nodes: Annotated[
         str | None,
-        typer.Option("--nodes", help="The producers' ids, comma-separated; without it: all nodes."),
+        typer.Option("--nodes", help="The producers' ids, comma-separated. Default: all nodes."),
     ] = None,
     nodes_file: Annotated[
-        Path | None, typer.Option("--nodes-file", help="The same from a file, one a line.")
+        Path | None, typer.Option("--nodes-file", help="The same from a file, one per line.")
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write the embeddings of all or given nodes after the newest checkpoint; a trainer may keep running beside it.
+    """Write the embeddings of all or given nodes after the newest checkpoint. A trainer may keep running.
 
     Example: freshet-trainer export --config trainer.yaml --out vectors.parquet --nodes 7,42 --json
     """
@@ -63,18 +64,10 @@ def _export(config: TrainerConfig, out: Path, nodes: list[str] | None) -> dict[s
     from trainer.exports.predictor import Predictor
 
     predictor = Predictor(config)
-    table = predictor.embeddings(nodes)
-    table = table.replace_schema_metadata(
-        {"model": config.model, "tau": str(predictor.tau), "sequence": str(predictor.sequence)}
-    )
-    temporary = out.with_name(out.name + ".tmp")
-    try:
+    about = {"model": config.model, "tau": str(predictor.tau), "sequence": str(predictor.sequence)}
+    table = predictor.embeddings(nodes).replace_schema_metadata(about)
+    with whole_file(out) as temporary:
         _write(table, temporary, parquet=out.suffix == ".parquet")
-        temporary.replace(out)
-    except OSError as error:
-        raise Failure(f"--out {out} cannot be written: {error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return {
         "file": str(out),
         "nodes": len(table),

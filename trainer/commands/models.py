@@ -1,4 +1,4 @@
-"""``freshet-trainer models``: what can be trained, and how."""
+"""``freshet-trainer models``: models, strategies and tasks with their parameters."""
 
 import json as json_text
 from inspect import cleandoc
@@ -11,7 +11,7 @@ from stream.service.output import Json, note, print_json
 
 
 def models(json: Json = False) -> None:
-    """List models and strategies, their parameters, and which go together.
+    """List models, strategies and tasks with their parameters, and which go together.
 
     Example: freshet-trainer models --json
     """
@@ -77,8 +77,8 @@ def _summary(kind: Any) -> str:
 
 
 def _inline(params: dict[str, Any]) -> str:
-    """As a configuration takes them."""
-    shown = {
-        name: value if isinstance(value, str) else json_text.dumps(value) for name, value in params.items()
-    }
-    return "{" + ", ".join(f"{name}: {value}" for name, value in shown.items()) + "}"
+    """Parameters as a configuration takes them."""
+    shown = (
+        (name, each if isinstance(each, str) else json_text.dumps(each)) for name, each in params.items()
+    )
+    return "{" + ", ".join(f"{name}: {value}" for name, value in shown) + "}"

@@ -1,4 +1,4 @@
-"""What commands that run in several ranks share: their options, and where their work is done."""
+"""Options of commands that run in several ranks, and the process that does their work."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 RankCount = Annotated[
     int | None,
-    typer.Option("--ranks", min=1, help="Processes to start on this machine; under torchrun: its own."),
+    typer.Option("--ranks", min=1, help="Processes to start on this machine. Leave it out under torchrun."),
 ]
 
 
@@ -33,7 +33,7 @@ RankNumbers = Annotated[
         "--ranks",
         metavar="N|MIN:MAX",
         parser=_rank_numbers,
-        help="Processes to start on this machine; under torchrun: its own. With 1:4, four, and one fewer whenever one dies.",
+        help="Processes to start on this machine. Leave it out under torchrun. 1:4 starts four, and one fewer whenever one dies.",
     ),
 ]
 AsOfMoment = Annotated[
@@ -41,7 +41,7 @@ AsOfMoment = Annotated[
     typer.Option(
         "--as-of",
         metavar="MOMENT",
-        help="Of a store: up to this snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800).",
+        help="With a store: end at this snapshot (18262), time (2024-05-01T12:00, UTC) or second (@1714564800).",
     ),
 ]
 ConfigFile = Annotated[
@@ -52,14 +52,14 @@ ConfigFile = Annotated[
 def in_ranks(
     ranks: RankRange | None, work: Callable[[], Mapping[str, Any] | None]
 ) -> Mapping[str, Any] | None:
-    """Do a command's work in this process, or in as many ranks as asked for.
+    """Do a command's work in this process, or in ranks that are started for it.
 
     Args:
         ranks: How many to start; None or 1: this process is the only one. Under torchrun this process is a rank.
         work: Returns the result on rank 0 and None on others.
 
     Returns:
-        The result where it is to be printed, else None.
+        The result in the process that prints it, None in others.
     """
     if not launched():
         return launch(sys.argv[1:], ranks) if ranks is not None and ranks.most > 1 else work()
@@ -71,7 +71,7 @@ def in_ranks(
         raise  # worth another attempt
     except Exception as error:
         if not isinstance(error, (Failure, OSError, *expected_errors())):
-            # a defect, and the sentence is little; trying again would not mend it
+            # a defect: its text alone says little, and another attempt would not mend it
             log.error("unexpected error", exc_info=error)
         if not report_failure(error):
             raise
@@ -80,7 +80,7 @@ def in_ranks(
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
-    """Exceptions of the store and the partitioners whose text is fit for users."""
+    """Exceptions of the store and the partitioners whose text is written for users."""
     from stream.partition.interface import PartitionError
     from stream.store.errors import StoreError
 

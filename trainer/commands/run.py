@@ -22,7 +22,7 @@ def run(
             "--until-idle",
             min=0,
             metavar="SECONDS",
-            help="End once no new snapshot came for so long; without it: at SIGTERM.",
+            help="End when no new snapshot has come for this long. Default: run until SIGTERM.",
         ),
     ] = None,
     as_of: AsOfMoment = None,
@@ -30,7 +30,7 @@ def run(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Follow a lane: predict each new snapshot, train on it, checkpoint; until SIGTERM, or up to a moment of the past.
+    """Follow a lane: predict each new snapshot, train on it, write checkpoints. Ends at SIGTERM, or at a moment of the past.
 
     Example: freshet-trainer run --config trainer.yaml --ranks 2 --until-idle 10 --json
     """

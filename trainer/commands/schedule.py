@@ -1,4 +1,4 @@
-"""``freshet-trainer schedule``: which GPU trains which snapshot group in which iteration."""
+"""``freshet-trainer schedule``: assign snapshot groups to GPUs and iterations."""
 
 import json as json_text
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from stream.service.failure import Failure
 from stream.service.output import Debug, Json, finish, print_json, print_table
+from trainer.commands.whole_file import whole_file
 
 Algorithm = Annotated[
     str,
@@ -17,10 +17,10 @@ Algorithm = Annotated[
     ),
 ]
 Alpha = Annotated[
-    float, typer.Option("--alpha", help="α, seconds of the gradients' all-reduce that ends each iteration.")
+    float, typer.Option("--alpha", help="α, seconds of the all-reduce of gradients that ends each iteration.")
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=2**31 - 1, help="Same input, same seed: same schedule.")
+    int, typer.Option("--seed", min=0, max=2**31 - 1, help="The same input and seed give the same schedule.")
 ]
 MOST_GPUS = 100_000
 
@@ -33,14 +33,14 @@ def schedule(
     gpus: Annotated[int, typer.Option("--gpus", min=1, max=MOST_GPUS, help="G, the number of GPUs.")],
     algorithm: Algorithm = "greedy",
     per_gpu: Annotated[
-        int, typer.Option("--per-gpu", min=1, max=100, help="L, groups per GPU and iteration at most.")
+        int, typer.Option("--per-gpu", min=1, max=100, help="L, the most groups per GPU and iteration.")
     ] = 2,
     alpha: Alpha = 0.0,
     gap: Annotated[
         float, typer.Option("--gap", min=0, help="ilp: stop at this share above the lower bound.")
     ] = 0.02,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", min=0, help="ilp: stop the solver after so many seconds.")
+        float, typer.Option("--time-limit", min=0, help="ilp: stop the solver after this many seconds.")
     ] = 30.0,
     window: Annotated[
         int | None,
@@ -48,7 +48,7 @@ def schedule(
             "--window",
             min=1,
             max=10_000,
-            help="Snapshots of a group: neighbours stay on one GPU where an epoch gets at most 0.5 % longer.",
+            help="Snapshots per group: keep neighbouring groups on one GPU, at 0.5 % of an epoch at most.",
         ),
     ] = None,
     seed: Seed = 0,
@@ -63,7 +63,7 @@ def schedule(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Schedule snapshot groups so that no GPU waits, and print what an epoch takes beside the lower bound.
+    """Schedule snapshot groups so that no GPU waits, and print the length of an epoch beside its lower bound.
 
     Example: freshet-trainer schedule --times times.json --gpus 8 --algorithm greedy --out schedule.json --json
     """
@@ -79,24 +79,9 @@ def schedule(
         problem = Problem(read_times(times), gpus, per_gpu, alpha)
         solved = solve(problem, algorithm, Limits(gap, time_limit, seed), window)
         if out is not None:
-            write_whole(out, json_text.dumps(solved.schedule.iterations()).encode())
+            with whole_file(out) as temporary:
+                temporary.write_text(json_text.dumps(solved.schedule.iterations()), encoding="utf-8")
         figures = solved.figures()
         print_json(figures) if json else print_table(f"{algorithm} for {times}", figures)
 
     finish(body, debug=debug)
-
-
-def write_whole(out: Path, content: bytes) -> None:
-    """Write a file that appears whole, or not at all.
-
-    Raises:
-        Failure: It cannot be written.
-    """
-    temporary = out.with_name(out.name + ".tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(out)
-    except OSError as error:
-        raise Failure(f"--out {out} cannot be written: {error.strerror}. Give another path") from None
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""``freshet-trainer simulate``: what an epoch would take on clusters of several sizes."""
+"""``freshet-trainer simulate``: the length of an epoch on clusters of several sizes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def simulate(
     gpus: Annotated[
-        str, typer.Option("--gpus", metavar="G,G,…", help="Numbers of GPUs, as 4,16,64,256,1024.")
+        str, typer.Option("--gpus", metavar="G,G,…", help="Numbers of GPUs, such as 4,16,64,256,1024.")
     ] = "4,8,16,32,64,128,256,512,1024",
     groups: Annotated[
         int | None,
@@ -25,7 +25,7 @@ def simulate(
             "--groups",
             min=1,
             max=1_000_000,
-            help="Groups to make up; of a file or store: the newest so many.",
+            help="Number of groups to make up. With a file or store: how many of the newest to use.",
         ),
     ] = None,
     algorithm: Algorithm = "greedy",
@@ -38,31 +38,31 @@ def simulate(
         ),
     ] = None,
     store: Annotated[
-        str | None, typer.Option("--store", help="Or sizes of snapshots from this store; goes with --lane.")
+        str | None, typer.Option("--store", help="Take sizes of snapshots from this store. Needs --lane.")
     ] = None,
     lane: Annotated[str | None, typer.Option("--lane", help="The store's lane.")] = None,
-    window: Annotated[int, typer.Option("--window", min=1, help="Of a store: snapshots per group.")] = 4,
+    window: Annotated[int, typer.Option("--window", min=1, help="With --store: snapshots per group.")] = 4,
     per_node: Annotated[
-        float, typer.Option("--per-node", help="Of a store: seconds per live node of a snapshot.")
+        float, typer.Option("--per-node", help="With --store: seconds per live node of a snapshot.")
     ] = 1e-6,
     per_edge: Annotated[
-        float, typer.Option("--per-edge", help="Of a store: seconds per live directed pair.")
+        float, typer.Option("--per-edge", help="With --store: seconds per live directed pair.")
     ] = 1e-6,
     per_snapshot: Annotated[
-        float, typer.Option("--per-snapshot", help="Of a store: seconds per snapshot beside those.")
+        float, typer.Option("--per-snapshot", help="With --store: further seconds per snapshot.")
     ] = 0.0,
     alpha: Alpha = 0.0,
     seed: Seed = 0,
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", metavar="FILE.png", help="Draw efficiency and imbalance over the number of GPUs."
+            "--plot", metavar="FILE.png", help="Plot efficiency and imbalance over the number of GPUs."
         ),
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Simulate an epoch on clusters of several sizes: throughput, efficiency and imbalance; several algorithms by commas.
+    """Simulate an epoch on clusters of several sizes, by one or more algorithms: throughput, efficiency and imbalance.
 
     Example: freshet-trainer simulate --groups 10000 --gpus 4,128,1024 --algorithm greedy,psg --plot scale.png --json
     """
@@ -97,7 +97,7 @@ def simulate(
         for point in points:
             print_table(f"{point['algorithm']} on {point['gpus']} GPUs, {source}", point)
         if plot is not None:
-            note(f"drawn in {plot}")
+            note(f"plot written to {plot}")
 
     finish(body, StoreError, debug=debug)
 
@@ -109,7 +109,7 @@ def _counts(gpus: str) -> list[int]:
         counts = []
     if not counts or not all(1 <= count <= MOST_GPUS for count in counts):
         raise Failure(
-            f"--gpus takes whole numbers from 1 to {MOST_GPUS} with commas, as 4,8,16, found {gpus}"
+            f"--gpus takes whole numbers from 1 to {MOST_GPUS} with commas, such as 4,8,16, found {gpus}"
         )
     return counts
 
@@ -130,9 +130,9 @@ def _times(
     elif times is not None and times not in MADE_UP:
         found = read_times(Path(times))
     elif groups is None:
-        raise Failure("--groups is missing: give the number of groups to make up")
+        raise Failure("--groups is missing. Give the number of groups to make up")
     else:
         return made_up_times(times or "linear", groups, seed)
     if groups is not None and groups > len(found):
-        note(f"{store or times} has {len(found):,} groups, fewer than --groups {groups:,}: all are taken")
+        note(f"{store or times} has {len(found):,} groups, fewer than --groups {groups:,}. All are used")
     return found[-groups:] if groups is not None else found

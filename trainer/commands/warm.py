@@ -1,4 +1,4 @@
-"""``freshet-trainer warm``: compile what training will need, so that the first start need not."""
+"""``freshet-trainer warm``: compile all kernels of training ahead of the first start."""
 
 import time
 from pathlib import Path
@@ -14,9 +14,9 @@ SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
 
 
 def warm(json: Json = False, debug: Debug = False) -> None:
-    """Compile the kernels of all models, strategies and schedules and keep them, as a live run would use them.
+    """Compile and keep the kernels of all models, strategies and schedules that a live run uses.
 
-    A minute the first time, seconds when they are kept already; see freshet-stream warm, which compiles the stream's.
+    This takes a minute the first time, then seconds. freshet-stream warm compiles the stream's kernels.
 
     Example: freshet-trainer warm
     """
@@ -34,7 +34,9 @@ def warm(json: Json = False, debug: Debug = False) -> None:
 
 
 def _sessions() -> None:
-    """Train every model a few snapshots, and by every strategy; no kernel belongs to one pair of them only."""
+    """Train every model, and use every strategy, for a few snapshots; no kernel belongs to one pair of them only."""
+    import pyarrow.parquet as pq
+
     from schemas.config import Lane
     from schemas.events import US_PER_S
     from stream.service.scratch import scratch_folder
@@ -45,7 +47,9 @@ def _sessions() -> None:
 
     with scratch_folder("warm") as folder:
         store, file = folder / "store", folder / "events.parquet"
-        _write(interactions(NODES, EVENTS, features=FEATURES, start_s=0.0, span_s=float(SPAN_S)), file)
+        pq.write_table(
+            interactions(NODES, EVENTS, features=FEATURES, start_s=0.0, span_s=float(SPAN_S)), file
+        )
         lane = Lane(name="hash", algorithm="hash", parts=2)
         build_store(file, str(store), interval_us=SPAN_S * US_PER_S // SNAPSHOTS, lanes=[lane])
         used: set[str] = set()
@@ -68,14 +72,8 @@ def _schedules() -> None:
         solve(Problem(np.arange(1.0, 8.0), 2), algorithm, window=2)
 
 
-def _write(table: Any, file: Path) -> None:
-    import pyarrow.parquet as pq
-
-    pq.write_table(table, file)
-
-
 def _train(store: Path, checkpoint: Path, model: str, strategy: str, event: bool) -> None:
-    """All of a live run: floors, exports, checkpoints and, with event models, forgetting and learning again."""
+    """Do all that a live run does: floors, exports, checkpoints and, with event models, forgetting and replay."""
     from schemas.trainer_config import TrainerConfig
     from stream.store.as_of import AsOf
     from trainer.service import train
@@ -98,5 +96,5 @@ def _train(store: Path, checkpoint: Path, model: str, strategy: str, event: bool
             "metrics": {"port": 0},
         }
     )
-    for moment in (AsOf(tau=SNAPSHOTS // 2), None):  # the second run goes on from the first one's checkpoint
+    for moment in (AsOf(tau=SNAPSHOTS // 2), None):  # the second run resumes from the checkpoint of the first
         train(config, until_idle_s=0.0, began=time.time(), as_of=moment)

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stream.service.failure import Failure
-from stream.store.files.paths import sync_folder
-from stream.store.places.durable import sync_file
+from stream.store.places.durable import sync_file, sync_folder
 
 NAME = "scores.jsonl"
 

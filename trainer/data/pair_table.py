@@ -1,4 +1,4 @@
-"""Directed pairs by key: an open-addressing hash table whose entries stand in order of first appearance."""
+"""Directed pairs by key: an open-addressing hash table with entries in order of first appearance."""
 
 import numpy as np
 from numba import njit
@@ -30,13 +30,25 @@ def find(slots, shift, keys, key):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(cache=True, nogil=True)
+def find_all(slots, shift, keys, asked, out):  # type: ignore[no-untyped-def]  # compiled
+    """Fill ``out`` with the position of every asked key in ``keys``; −1 for those that are missing."""
+    for i in range(len(asked)):
+        out[i] = max(find(slots, shift, keys, asked[i]), np.int64(-1))
+
+
+@njit(cache=True, nogil=True)
 def fill(slots, shift, keys, size):  # type: ignore[no-untyped-def]  # compiled
     """Enter ``keys[:size]`` into empty slots."""
     for position in range(size):
         slots[-1 - find(slots, shift, keys, keys[position])] = position
 
 
-class PairTable:
+def shift_of(slots: Int32) -> int:
+    """The ``shift`` of ``find`` for so many slots, a power of two."""
+    return 64 - (len(slots).bit_length() - 1)
+
+
+class SeenPairs:
     """Last time and number of occurrences of every directed pair.
 
     Entries are appended and never removed, so an entry's position is stable: ``keys[:size]`` is the list of

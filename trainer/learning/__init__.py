@@ -1,1 +1,1 @@
-"""The one step that changes weights, its rate, and its guard against numbers that are not finite."""
+"""The one step that changes weights, its rate, and its guard against non-finite numbers."""

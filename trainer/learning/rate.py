@@ -10,23 +10,23 @@ from torch import Tensor, nn
 from schemas.trainer_config import Optimisation
 
 USUAL = 1e-3
-"""The rate of Adam unless told otherwise."""
+"""Adam's rate by default."""
 
 
 class LearningRate:
     """Adam, whose rate is set before every step.
 
     It rises from 0 over ``warm_up_steps``, then stays (``constant``) or falls with the root of the steps (``decay``,
-    ``on-drift``): to half after three times ``decay_steps``. On a stream there is no last step, so no cosine. Steps that
-    are left out count, because the host doesn't wait to hear of them.
+    ``on-drift``): to half after three times ``decay_steps``. A stream has no last step, so there is no cosine schedule.
+    Steps that are left out count, because the host does not wait to learn of them.
 
     Args:
         optimisation: The policy.
-        weights: What the optimiser changes.
-        usual: The rate where the policy names none.
+        weights: Parameters of the optimiser.
+        usual: The rate if the policy names none.
 
     Attributes:
-        factor: Of the policy's rate; whoever changes it sets it before every snapshot.
+        factor: Of the policy's rate; set before every snapshot.
     """
 
     def __init__(
@@ -38,25 +38,22 @@ class LearningRate:
             weights,
             lr=self._highest,
             weight_decay=optimisation.weight_decay,
-            fused=True,  # one kernel over all weights, which leaves itself out where something is not finite
+            fused=True,  # one kernel over all weights, which skips the step if ``found_inf`` is set
         )
         self.factor = 1.0
         self._steps = 0  # since the beginning, or the last drift
 
     def step(self, norm: Tensor) -> Tensor:
-        """Take an optimiser step at the rate that it has now, unless the gradient's norm is not finite.
-
-        Args:
-            norm: Float, of the gradient.
+        """Take an optimiser step at the present rate, unless the gradient's norm (float) is not finite.
 
         Returns:
-            float32, where the norm is: 1 if the step was left out, else 0.
+            float32, on the norm's device: 1 if the step was left out, else 0.
         """
         rate = self.now()
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         left_out = (~torch.isfinite(norm)).float()
-        self.optimiser.found_inf = left_out  # type: ignore[attr-defined]  # as torch's gradient scaler tells it
+        self.optimiser.found_inf = left_out  # type: ignore[attr-defined]  # as torch's gradient scaler sets it
         self.optimiser.step()
         self._steps += 1
         return left_out
@@ -73,7 +70,7 @@ class LearningRate:
         return rate * math.sqrt(policy.decay_steps / (policy.decay_steps + past))
 
     def drifted(self) -> None:
-        """The stream has changed: under ``on-drift`` the rate begins anew."""
+        """The stream has changed: under ``on-drift`` the rate begins again."""
         if self._policy.rate == "on-drift":
             self._steps = 0
 
@@ -85,6 +82,6 @@ class LearningRate:
         """Continue from a ``state()``."""
         groups = [
             {**group, "fused": True} for group in state["optimiser"]["param_groups"]
-        ]  # vertex's were not
+        ]  # older ones were not
         self.optimiser.load_state_dict({**state["optimiser"], "param_groups": groups})
         self._steps = int(state["steps"])

@@ -1,4 +1,4 @@
-"""Numbers that are none: where they are found, and how all ranks agree on leaving a step out."""
+"""Non-finite numbers: their detection, and how all ranks leave out the same step."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def is_sound(state: Any) -> bool:
-    """Whether all floating-point tensors of nested dictionaries and lists are finite; asked of each device once."""
+    """Whether all floating-point tensors of nested dictionaries and lists are finite; reads each device once."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for each in _tensors(state):
         if each.is_floating_point():
@@ -35,22 +35,11 @@ def copied(state: Any) -> Any:
     return state
 
 
-def outcome(loss: Tensor, left_out: Tensor) -> Tensor:
-    """A step's loss, and 1 if it was left out, else 0; float64 (2,), for ``told``."""
-    return torch.stack([loss.detach().double(), left_out.double()])
-
-
-def told(outcomes: list[Tensor]) -> list[tuple[float, bool]]:
-    """What became of steps, asked of the device once: loss, and whether it was left out."""
-    rows = torch.stack(outcomes).tolist() if outcomes else []
-    return [(loss, bool(left_out)) for loss, left_out in rows]
-
-
 def spoil(parameters: Iterable[nn.Parameter], loss: Tensor) -> None:
-    """Make a gradient NaN if the loss is not finite, so that it is still none when gradients are summed over ranks.
+    """Make one gradient NaN if the loss is not finite. The sum over ranks is then NaN too, so every rank skips the step.
 
-    A loss that is not finite can have finite gradients: that of the logit +∞ of what did not happen is 1. Nobody asks
-    whether it is, because the host would wait for a GPU's answer: 0 · loss is 0 or NaN.
+    A non-finite loss can have finite gradients: that of the logit +∞ of a negative is 1. The product 0 · loss is 0 or
+    NaN without a question to the GPU, whose answer the host would wait for.
     """
     for parameter in parameters:
         if parameter.grad is not None:

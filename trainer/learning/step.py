@@ -1,4 +1,4 @@
-"""The one step down a gradient, for every strategy: all ranks take it, or all leave it out."""
+"""The optimiser step of every strategy: all ranks take it, or all leave it out."""
 
 import time
 from collections import defaultdict
@@ -10,32 +10,32 @@ from torch import Tensor, nn
 
 from schemas.trainer_config import Optimisation
 from trainer.learning.rate import USUAL, LearningRate
-from trainer.learning.soundness import outcome, spoil, told
+from trainer.learning.soundness import spoil
 from trainer.ranks import Ranks
 
 NEVER = 1 << 62
-"""Steps between averages of a strategy that averages by itself."""
+"""Value of ``averages_every`` for a strategy that averages by itself."""
 
 
 class Learner:
     """Optimiser, learning rate, clipping, and how ranks come to the same weights.
 
-    Gradients are summed over ranks before each step, so weights stay equal on all of them, and all ranks see from the
-    summed gradient whether the step is left out. With ``averages_every`` each rank steps by itself instead, and after so
-    many steps weights and Adam's moments become their means over all ranks (local SGD).
+    Gradients are summed over ranks before each step. So weights stay equal on all of them, and all see from the summed
+    gradient whether the step is left out. With ``averages_every`` each rank steps by itself instead, and after that many
+    steps weights and Adam's moments become their means over all ranks (local SGD).
 
-    The host never waits for a GPU between two steps: what became of them is asked once, by ``settled``.
+    The host never waits for a GPU between two steps: ``settled`` reads the outcomes of all steps at once.
 
     Args:
         model: Its weights, on the ranks' device and equal on all of them.
         optimisation: Rate, weight decay, clipping.
         ranks: All ranks.
         averages_every: Steps between averages; None: gradients are summed; ``NEVER``: the strategy averages by itself.
-        usual_rate: Where ``optimisation`` names none.
+        usual_rate: The rate if ``optimisation`` names none.
 
     Attributes:
         rate: The optimiser and its rate.
-        steps: Taken so far, those that were left out included.
+        steps: Taken so far, including those that were left out.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Learner:
         averages_every: int | None = None,
         usual_rate: float = USUAL,
     ) -> None:
-        # Listed once: to walk all modules takes as long as to look at their gradients.
+        # Listed once: walking all modules takes as long as reading their gradients.
         self._weights = list(model.parameters())
         self._ranks = ranks
         self._limit = optimisation.grad_clip
         self._averages_every = averages_every
         self._since_average = 0
-        self._outcomes: list[Tensor] = []
+        self._outcomes: list[Tensor] = []  # of each step: loss, and 1 if it was left out; on the device
         self._seconds: dict[str, float] = defaultdict(float)
         self.rate = LearningRate(optimisation, self._weights, usual_rate)
         self.steps = 0
@@ -64,7 +64,7 @@ class Learner:
         A step whose loss or gradient is not finite on any rank (with averages: on this one) is left out.
 
         Args:
-            loss: This rank's, a scalar; None: it has nothing to learn in this step.
+            loss: This rank's, a scalar; None: this rank has nothing to learn in this step.
             weight: Of this rank's loss in the sum.
         """
 
@@ -76,12 +76,12 @@ class Learner:
         self.follow(backward)
 
     def follow(self, backward: Callable[[], Tensor | None], *, summed: bool = False) -> None:
-        """As ``step``, with a gradient that is made piece by piece.
+        """As ``step``, for a gradient that is computed piece by piece.
 
         Args:
-            backward: Adds this rank's part to the gradients of the weights, which are empty before; returns its loss, a
+            backward: Adds this rank's part to the gradients of the weights, which are empty before. Returns its loss, a
                 scalar, or None if it has nothing to learn.
-            summed: Whether the gradients that it leaves are the sum over ranks already.
+            summed: Whether it leaves gradients that are already summed over ranks.
         """
         began = time.perf_counter()
         for each in self._weights:
@@ -97,7 +97,8 @@ class Learner:
         if self._limit:
             torch.nn.utils.clip_grads_with_norm_(self._weights, self._limit, norm)
         left_out = self.rate.step(norm)
-        self._outcomes.append(outcome(torch.zeros_like(norm) if loss is None else loss, left_out))
+        found = torch.zeros_like(norm) if loss is None else loss.detach()
+        self._outcomes.append(torch.stack([found.double(), left_out.double()]))
         self.steps += 1
         self._lap("update", began)
         if self._averages_every is not None:
@@ -106,10 +107,10 @@ class Learner:
                 self.average()
 
     def average(self) -> None:
-        """Make weights and Adam's moments their means over all ranks, if steps were taken since; a collective.
+        """Set weights and Adam's moments to their means over all ranks, if steps were taken since; a collective.
 
-        All ranks take equally many steps between two calls. A strategy that averages calls this at a snapshot's end, so
-        that weights are equal on all ranks there.
+        All ranks take equally many steps between two calls. A strategy that averages calls this at the end of a snapshot,
+        where weights must be equal on all ranks.
         """
         if not self._since_average:
             return
@@ -125,11 +126,11 @@ class Learner:
         self._lap("synchronise", began)
 
     def tables(self) -> list[Tensor]:
-        """What ranks that learn apart average: every weight, then Adam's moments and steps of each; alike on all ranks."""
+        """Tensors that ranks average: all weights, then Adam's moments and steps of each; of one shape on all ranks."""
         moments = []
         for weight in self._weights:
             state = self.rate.optimiser.state[weight]
-            if not state:  # this rank has learned nothing by it yet, another one may have
+            if not state:  # this rank has not learned with it yet, another may have
                 state["step"] = torch.zeros((), dtype=torch.float32, device=weight.device)
                 state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
             moments += [state["exp_avg"], state["exp_avg_sq"], state["step"]]
@@ -141,21 +142,22 @@ class Learner:
         return len(self._weights)
 
     def waited(self, seconds: float) -> None:
-        """Take note of seconds that a strategy spent on averages of its own."""
+        """Add seconds that a strategy spent on averages of its own."""
         self._seconds["synchronise"] += seconds
 
     def settled(self) -> list[tuple[float, bool]]:
         """This rank's loss (0 without one) of each step since the last call, and whether the step was left out."""
-        outcomes, self._outcomes = self._outcomes, []
-        return told(outcomes)
+        rows = torch.stack(self._outcomes).tolist() if self._outcomes else []
+        self._outcomes = []
+        return [(loss, bool(left_out)) for loss, left_out in rows]
 
     def seconds(self) -> dict[str, float]:
-        """Seconds since the last call by phase: ``backward``, ``synchronise``, ``update``; of a GPU, until the host goes on."""
+        """Seconds since the last call by phase: ``backward``, ``synchronise``, ``update``; on a GPU, until the host continues."""
         seconds, self._seconds = self._seconds, defaultdict(float)
         return dict(seconds)
 
     def state(self) -> dict[str, Any]:
-        """The state that ``restore`` continues from: the optimiser, its rate, and how many steps were taken."""
+        """The state that ``restore`` continues from: the optimiser, its rate and the number of steps."""
         return {"rate": self.rate.state(), "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:

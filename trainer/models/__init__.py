@@ -1,1 +1,1 @@
-"""Models by name, and what every model must offer."""
+"""Models by name, and their common interface."""

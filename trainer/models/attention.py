@@ -1,4 +1,4 @@
-"""Attention as stages: over a node's neighbours in one snapshot, and over a node's own rows in the snapshots before."""
+"""Attention stages: over a node's neighbours in one snapshot, and over a node's own rows in earlier snapshots."""
 
 from typing import Any, ClassVar
 
@@ -49,7 +49,7 @@ class GraphAttention(GraphStage):
 
     def forward(self, graph: CSRGraph, own: Tensor, x: Tensor, weights: Any) -> Tensor:
         """See ``GraphStage.forward``."""
-        if own is not x:  # targets stand before all sources, as themselves
+        if own is not x:  # the targets' own rows come before those of all sources
             graph = CSRGraph(
                 graph.indptr, graph.sources + len(own), len(own) + graph.num_sources, values=graph.values
             )
@@ -60,16 +60,16 @@ class GraphAttention(GraphStage):
         return elu(edge_attention(graph, values, by_source, by_target).flatten(1) + self.bias)
 
     def alone(self, own: Tensor, weights: Any) -> Tensor:
-        """See ``GraphStage.alone``: all attention is on the node itself."""
+        """See ``GraphStage.alone``: a node attends only to itself."""
         return elu(self.linear(own) + self.bias)
 
 
-class TemporalAttention(TimeStage):
+class SnapshotAttention(TimeStage):
     """Self-attention of a node's row over its rows in the last ``window`` snapshots (DySAT, Sankar et al. 2020, section 4.2).
 
-    z = ‖_heads Σ β_j V(x_j + p_j), β_j = softmax of Q(x + p_0)ᵀ K(x_j + p_j) / √d', then z + ReLU(F z + b). A position p_j
-    is counted back from the row itself, so a row does not depend on where a horizon begins. Snapshots before a node
-    came are not attended to, and its rows there are zero.
+    z = ‖_heads Σ β_j V(x_j + p_j), β_j = softmax of Q(x + p_0)ᵀ K(x_j + p_j) / √d', then z + ReLU(F z + b). Positions p_j
+    count back from the row itself, so a row does not depend on the beginning of the horizon. Snapshots before a node
+    came get no attention, and its rows there are zero.
 
     Args:
         window: Snapshots, the row's own included.
@@ -84,18 +84,13 @@ class TemporalAttention(TimeStage):
         self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.position = nn.Parameter(torch.empty(window, width))
         self.feed = nn.Linear(width, width)
-        for weights in (
-            self.query.weight,
-            self.key.weight,
-            self.value.weight,
-            self.feed.weight,
-            self.position,
-        ):
-            nn.init.xavier_uniform_(weights)
+        for linear in (self.query, self.key, self.value, self.feed):
+            nn.init.xavier_uniform_(linear.weight)
+        nn.init.xavier_uniform_(self.position)
         nn.init.zeros_(self.feed.bias)
 
     def forward(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """See ``TimeStage.forward``; the carry is the last ``window`` − 1 rows, and whether the node had come."""
+        """See ``TimeStage.forward``; the carry is the last ``window`` − 1 rows, and whether nodes had come."""
         return self._attend(rows, there, carry, 0)
 
     def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
@@ -112,7 +107,7 @@ class TemporalAttention(TimeStage):
         every, come = torch.cat([carry[0], rows]), torch.cat([carry[1], there])
         after = every[len(every) - past :], come[len(come) - past :]
         every, come = every[first:], come[first:]
-        # of x + p the two parts are projected apart: p is another for each row that looks
+        # x and p are projected separately: p differs from one attending row to the next
         positions = self.position.flip(0).unsqueeze(1)  # the oldest first, as rows are
         keys, values = self.key(every), self.value(every)
         key_positions, value_positions = self.key(positions), self.value(positions)
@@ -124,9 +119,8 @@ class TemporalAttention(TimeStage):
             scores = self._by_head(query * (keys[seen] + key_positions)).sum(dim=3) * scale
             hidden = ~come[seen].unsqueeze(2)
             weights = torch.softmax(scores.masked_fill(hidden, torch.finfo(scores.dtype).min), dim=0)
-            mixed = (
-                (weights.unsqueeze(3) * self._by_head(values[seen] + value_positions)).sum(dim=0).flatten(1)
-            )
+            seen_values = self._by_head(values[seen] + value_positions)
+            mixed = (weights.unsqueeze(3) * seen_values).sum(dim=0).flatten(1)
             found.append((mixed + torch.relu(self.feed(mixed))) * come[at + past].unsqueeze(1))
         return torch.stack(found), after
 

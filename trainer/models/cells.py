@@ -1,4 +1,4 @@
-"""Cell stages: what a node's state becomes from inputs and states of its neighbours in the same snapshot."""
+"""Cell stages: a node's next state from inputs and states of its neighbours in the same snapshot."""
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class DiffusionCell(CellStage):
     def __init__(self, inputs: int, width: int, terms: int) -> None:
         super().__init__()
         self.width, self.terms = width, terms
-        # A candidate looks at reset states, and the reset gates at states: each of them terms − 1 hops.
+        # The candidate reads reset states, and the reset gates read states: terms − 1 hops each.
         self.hops = 2 * (terms - 1)
         matrices = 2 * terms - 1
         self.of_inputs = nn.Linear(matrices * inputs, 3 * width)
@@ -33,9 +33,7 @@ class DiffusionCell(CellStage):
             for gate in linear.weight.chunk(len(linear.weight) // width):
                 nn.init.xavier_uniform_(gate)
         nn.init.zeros_(self.of_inputs.bias)
-        nn.init.ones_(
-            self.of_inputs.bias[: 2 * width]
-        )  # much is kept in the beginning, as in the authors' code
+        nn.init.ones_(self.of_inputs.bias[: 2 * width])  # gates begin open, as in the authors' code
 
     def forward(self, graph: DirectedGraph, x: Tensor, state: Tensor | None) -> Tensor:
         """See ``CellStage.forward``."""
@@ -49,7 +47,7 @@ class DiffusionCell(CellStage):
         return torch.lerp(candidate, state, update)
 
     def _diffused(self, graph: DirectedGraph, x: Tensor) -> Tensor:
-        """X and its walks of each length, out along edges and against them, side by side."""
+        """X and its walks of each length, along edges and against them, side by side."""
         walks = [x]
         for step in (graph.out_of, graph.into):
             walked = x

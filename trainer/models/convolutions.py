@@ -1,4 +1,4 @@
-"""Graph stages: what a node's row becomes from its neighbours' rows in the same snapshot."""
+"""Graph stages: a node's next row from its neighbours' rows in the same snapshot."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -99,7 +99,7 @@ class LaplacianConvolution(GraphStage):
 
 
 class ConcatenatedConvolution(GraphStage):
-    """A convolution beside what it was made from: CD-GCN's skip connection.
+    """A convolution beside its inputs: CD-GCN's skip connection.
 
     Args:
         inputs: Width of X.

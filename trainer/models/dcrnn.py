@@ -1,10 +1,12 @@
 """``dcrnn``: diffusion along directed edges inside the gates of a recurrent cell (DCRNN, Li et al. 2018; as DynaHB trains it)."""
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from trainer.models.cells import DiffusionCell
 from trainer.models.interface import MODELS, ModelShape
 from trainer.models.layered import LayeredModel
+from trainer.models.stages import Stage
 
 
 @MODELS.register
@@ -13,33 +15,18 @@ class Dcrnn(LayeredModel):
 
     Args:
         shape: Widths and window.
-        hidden: Width of all embeddings.
-        layers: Cells.
         terms: K, the terms of a diffusion: 1 looks at no neighbour; the authors' ``max_diffusion_step`` is K − 1.
-        signature: Width of the nodes' random signatures, at most 64.
-        encounters: Whether the head also sees what is known without the graph: how long ago and how often two nodes met,
-            or what a node's target was.
+        common: See ``LayeredModel``.
     """
 
     name: ClassVar[str] = "dcrnn"
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        hidden: int = 64,
-        layers: int = 2,
-        terms: int = 2,
-        signature: int = 32,
-        encounters: bool = True,
-    ) -> None:
+    def __init__(self, shape: ModelShape, *, terms: int = 2, **common: Any) -> None:
         if terms < 1:
             raise ValueError(f"terms must be at least 1, found {terms}")
-        super().__init__(
-            shape,
-            lambda width: [DiffusionCell(width, hidden, terms)],
-            hidden=hidden,
-            layers=layers,
-            signature=signature,
-            encounters=encounters,
-        )
+        self._terms = terms
+        super().__init__(shape, **common)
+
+    def layer(self, inputs: int) -> Sequence[Stage]:
+        """See ``LayeredModel.layer``."""
+        return [DiffusionCell(inputs, self.width, self._terms)]

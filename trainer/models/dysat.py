@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from trainer.models.attention import GraphAttention, TemporalAttention
+from trainer.models.attention import GraphAttention, SnapshotAttention
 from trainer.models.interface import MODELS, ModelShape, SnapshotModel
 from trainer.models.layered import require_fanouts
 
@@ -21,9 +21,8 @@ class Dysat(SnapshotModel):
             take all anyway.
         heads: Of attention over neighbours; divide ``hidden``.
         temporal_heads: Of attention over snapshots; divide ``hidden``.
-        signature: Width of the nodes' random signatures, at most 64.
-        encounters: Whether the head also sees what is known without the graph: how long ago and how often two nodes met,
-            or what a node's target was.
+        signature: See ``LayeredModel``.
+        encounters: See ``LayeredModel``.
     """
 
     name: ClassVar[str] = "dysat"
@@ -45,5 +44,5 @@ class Dysat(SnapshotModel):
             GraphAttention(self.inputs if layer == 0 else hidden, hidden, heads, fanout)
             for layer, fanout in enumerate(reversed(fanouts))
         ]
-        self.layers = nn.ModuleList([*hops, TemporalAttention(shape.window, hidden, temporal_heads)])
+        self.layers = nn.ModuleList([*hops, SnapshotAttention(shape.window, hidden, temporal_heads)])
         self.decoder = shape.head(hidden, hidden, encounters=encounters)

@@ -31,23 +31,13 @@ class MatrixCell(nn.Module):
         """The state before the first snapshot."""
         raise NotImplementedError
 
-    def forward(self, told: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The next state; the weights W are its first matrix.
-
-        Args:
-            told: (d, h).
-            state: Matrices (d, h).
-        """
+    def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The next state, whose first matrix is the weights W, from an input (d, h) and a state of matrices (d, h)."""
         raise NotImplementedError
 
 
 class MatrixGru(MatrixCell):
-    """Z = σ(U_z X + V_z W + B_z), R = σ(U_r X + V_r W + B_r), H = tanh(U_h X + V_h (R ∘ W) + B_h), W' = (1 − Z) ∘ W + Z ∘ H.
-
-    Args:
-        rows: d.
-        columns: h.
-    """
+    """Z = σ(U_z X + V_z W + B_z), R = σ(U_r X + V_r W + B_r), H = tanh(U_h X + V_h (R ∘ W) + B_h), W' = (1 − Z) ∘ W + Z ∘ H."""
 
     def __init__(self, rows: int, columns: int) -> None:
         super().__init__(rows, columns, gates=3)  # update, reset, candidate
@@ -56,10 +46,10 @@ class MatrixGru(MatrixCell):
         """See ``MatrixCell.begun``."""
         return (weight,)
 
-    def forward(self, told: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """See ``MatrixCell.forward``."""
-        (weight,), d = state, len(told)
-        of_input = torch.addmm(self.bias, self.of_input, told)
+        (weight,), d = state, len(x)
+        of_input = torch.addmm(self.bias, self.of_input, x)
         gates = torch.sigmoid(torch.addmm(of_input[: 2 * d], self.of_state[: 2 * d], weight))
         update, reset = gates.chunk(2)
         candidate = torch.tanh(torch.addmm(of_input[2 * d :], self.of_state[2 * d :], reset * weight))
@@ -67,12 +57,7 @@ class MatrixGru(MatrixCell):
 
 
 class MatrixLstm(MatrixCell):
-    """I, F, O = σ(U X + V W + B), G = tanh(U X + V W + B), C' = F ∘ C + I ∘ G, W' = O ∘ tanh C'; C begins at zero.
-
-    Args:
-        rows: d.
-        columns: h.
-    """
+    """I, F, O = σ(U X + V W + B), G = tanh(U X + V W + B), C' = F ∘ C + I ∘ G, W' = O ∘ tanh C'; C begins at zero."""
 
     def __init__(self, rows: int, columns: int) -> None:
         super().__init__(rows, columns, gates=4)  # input, forget, candidate, output
@@ -81,10 +66,10 @@ class MatrixLstm(MatrixCell):
         """See ``MatrixCell.begun``."""
         return weight, torch.zeros_like(weight)
 
-    def forward(self, told: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """See ``MatrixCell.forward``."""
         weight, memory = state
-        every = torch.addmm(torch.addmm(self.bias, self.of_input, told), self.of_state, weight)
+        every = torch.addmm(torch.addmm(self.bias, self.of_input, x), self.of_state, weight)
         taken, kept, candidate, shown = every.chunk(4)
         memory = torch.sigmoid(kept) * memory + torch.sigmoid(taken) * torch.tanh(candidate)
         return torch.sigmoid(shown) * torch.tanh(memory), memory
@@ -96,7 +81,7 @@ CELLS: dict[str, type[MatrixGru | MatrixLstm]] = {"gru": MatrixGru, "lstm": Matr
 class EvolvingConvolution(GraphStage):
     """relu(D^−½(A + I)D^−½ X_t W_t) with W_t = cell(W_{t−1}, W_{t−1}), the -O version of the paper.
 
-    W_0 is learned; a block without a carry begins with it. The carry is the cell's state.
+    W_0 is learned, and a block without a carry begins with it. The carry is the cell's state.
 
     Args:
         inputs: d, width of X.
@@ -117,8 +102,7 @@ class EvolvingConvolution(GraphStage):
         state: tuple[Tensor, ...] = self.cell.begun(self.initial) if carry is None else carry
         found = []
         for step in range(steps):
-            told = state[0] if summaries is None else summaries[step].t()
-            state = self.cell(told, state)
+            state = self.cell(state[0] if summaries is None else summaries[step].t(), state)
             found.append(state[0])
         return found, state
 
@@ -149,12 +133,7 @@ class SummarisedConvolution(EvolvingConvolution):
     """As ``EvolvingConvolution`` with W_t = cell(Sᵀ, W_{t−1}), the -H version; S (h, d) is the summary of X_t.
 
     y = X p/‖p‖, the h nodes of the largest y are chosen, S = (X ∘ tanh y) of them (the paper's section 3.3). Only nodes
-    with an edge are chosen; where there are fewer than h, the last is repeated.
-
-    Args:
-        inputs: d, width of X.
-        outputs: h, width of the result.
-        cell: ``gru`` or ``lstm``.
+    with an edge are chosen; if there are fewer than h, the last is repeated.
     """
 
     summarises = True

@@ -1,11 +1,13 @@
 """``gatlstm``: graph attention in each snapshot and a long short-term memory over them, layer by layer (as DyGNeX trains it)."""
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from trainer.models.attention import GraphAttention
 from trainer.models.interface import MODELS, ModelShape
 from trainer.models.layered import LayeredModel
 from trainer.models.recurrences import Lstm
+from trainer.models.stages import Stage
 
 
 @MODELS.register
@@ -14,31 +16,16 @@ class GatLstm(LayeredModel):
 
     Args:
         shape: Widths and window.
-        hidden: Width of all embeddings.
-        layers: Pairs of attention and memory.
         heads: Of attention; they divide ``hidden``.
-        signature: Width of the nodes' random signatures, at most 64.
-        encounters: Whether the head also sees what is known without the graph: how long ago and how often two nodes met,
-            or what a node's target was.
+        common: See ``LayeredModel``.
     """
 
     name: ClassVar[str] = "gatlstm"
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        hidden: int = 64,
-        layers: int = 2,
-        heads: int = 8,
-        signature: int = 32,
-        encounters: bool = True,
-    ) -> None:
-        super().__init__(
-            shape,
-            lambda width: [GraphAttention(width, hidden, heads), Lstm(hidden, hidden)],
-            hidden=hidden,
-            layers=layers,
-            signature=signature,
-            encounters=encounters,
-        )
+    def __init__(self, shape: ModelShape, *, heads: int = 8, **common: Any) -> None:
+        self._heads = heads
+        super().__init__(shape, **common)
+
+    def layer(self, inputs: int) -> Sequence[Stage]:
+        """See ``LayeredModel.layer``."""
+        return [GraphAttention(inputs, self.width, self._heads), Lstm(self.width, self.width)]

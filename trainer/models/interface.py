@@ -30,7 +30,7 @@ class NodeInputs:
     """The inputs of n nodes, each in one snapshot of the window.
 
     Attributes:
-        nodes: int64 (n,) dense ids, on the host whatever the device.
+        nodes: int64 (n,) dense ids, always on the host.
         features: float32 (n, F) node features.
         structure: float32 (n, STRUCTURE).
     """
@@ -44,19 +44,16 @@ class Head(Protocol):
     """Makes the module that turns embeddings into a task's answers, such as ``LinkDecoder``."""
 
     def __call__(self, width: int, hidden: int, *, encounters: bool) -> nn.Module:
-        """A module over embeddings.
+        """A module over embeddings of a width, with a perceptron ``hidden`` wide.
 
-        Args:
-            width: Of embeddings.
-            hidden: Of a perceptron inside.
-            encounters: Whether it also sees what is known without the graph.
+        ``encounters``: whether it also sees what is known without the graph.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The setting a model is built for: widths of node and edge features, w snapshots, and the maker of its head."""
+    """The setting of a model: widths of node and edge features, w snapshots, and the maker of its head."""
 
     features: int
     window: int
@@ -118,11 +115,11 @@ class SnapshotModel(Model):
         return [cast(Stage, layer) for layer in self.layers]
 
     def operators(self, graphs: list[CSRGraph]) -> list[CSRGraph]:
-        """The graphs that the stages look along, made from the adjacencies of consecutive snapshots; usually those."""
+        """The graphs of graph stages, from the adjacencies of consecutive snapshots; usually those themselves."""
         return graphs
 
     def encode(self, inputs: NodeInputs) -> Tensor:
-        """Rows (n, inputs) that the first stage takes. Without learned parameters, so that no rank needs their gradient."""
+        """Rows (n, inputs) for the first stage. They have no learned parameters, so no rank needs their gradient."""
         drawn = signatures(inputs.nodes.numpy(), self._signature, self._seed)
         signature = to_device(drawn, inputs.features.device)
         return torch.cat([inputs.features, signature, inputs.structure], dim=1)
@@ -166,12 +163,10 @@ def create_model(name: str, shape: ModelShape, params: dict[str, Any]) -> Model:
     except (TypeError, ValueError) as error:
         raise Failure(f"model_params of {name}: {error}") from error
     except RuntimeError as error:
-        if "allocate" not in str(error):  # torch has no class of its own for it on the host
+        if "allocate" not in str(error):  # on the host torch has no class for it
             raise
         raise Failure(f"model {name} does not fit into memory. Lower its model_params, or window") from error
-    strange = [stage for stage in getattr(made, "stages", []) if not isinstance(stage, Stage)]
-    if strange:
-        raise Failure(
-            f"model {name} has a {type(strange[0]).__name__} among its stages, which is not a Stage"
-        )
+    for stage in getattr(made, "stages", []):
+        if not isinstance(stage, Stage):
+            raise Failure(f"model {name} has a {type(stage).__name__} among its stages, which is not a Stage")
     return made

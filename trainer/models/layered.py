@@ -1,6 +1,6 @@
 """Models of several like layers: their common options, checks and order of stages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -8,38 +8,43 @@ from trainer.models.interface import ModelShape, SnapshotModel
 from trainer.models.stages import Stage
 
 DEEPEST = 16
-"""Most layers that a model may have."""
+"""Largest number of layers of a model."""
 
 
 class LayeredModel(SnapshotModel):
     """A row of equal layers, each of one stage or more.
 
+    A subclass has keyword arguments for its own options and passes the others on as ``**common``.
+
     Args:
         shape: Widths and window.
-        layer: Makes the stages of a layer from the width of its inputs; their rows are ``hidden`` wide.
         hidden: Width of all embeddings.
         layers: Their number.
-        signature: Width of the nodes' random signatures.
-        encounters: Whether the head also sees what is known without the graph.
+        signature: Width of the nodes' random signatures, at most 64.
+        encounters: Whether the head also sees what is known without the graph: how long ago and how often two nodes met,
+            or the last value of a node's target.
     """
 
     def __init__(
         self,
         shape: ModelShape,
-        layer: Callable[[int], Sequence[Stage]],
         *,
-        hidden: int,
-        layers: int,
-        signature: int,
-        encounters: bool,
+        hidden: int = 64,
+        layers: int = 2,
+        signature: int = 32,
+        encounters: bool = True,
     ) -> None:
         super().__init__(shape, hidden, signature)
         if not 1 <= layers <= DEEPEST:
             raise ValueError(f"layers must be at least 1 and at most {DEEPEST}, found {layers}")
         self.layers = nn.ModuleList(
-            stage for number in range(layers) for stage in layer(hidden if number else self.inputs)
+            stage for number in range(layers) for stage in self.layer(hidden if number else self.inputs)
         )
         self.decoder = shape.head(hidden, hidden, encounters=encounters)
+
+    def layer(self, inputs: int) -> Sequence[Stage]:
+        """The stages of one layer, which takes rows of width ``inputs`` and returns rows of the model's ``width``."""
+        raise NotImplementedError
 
 
 def one_of(option: str, value: str, *choices: str) -> str:
@@ -57,7 +62,7 @@ def require_fanouts(fanouts: Sequence[int | None]) -> None:
     """Check the fan-outs of a model.
 
     Raises:
-        ValueError: There is none, or one is below 1.
+        ValueError: The list is empty, or a fan-out is below 1.
     """
     if not fanouts or any(fanout is not None and fanout < 1 for fanout in fanouts):
         raise ValueError(f"fanouts must name at least one hop of at least 1 each, found {list(fanouts)}")

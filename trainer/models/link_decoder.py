@@ -1,4 +1,4 @@
-"""From two embeddings and what was seen of the pair to the logit of an event."""
+"""The head of link prediction: from two embeddings and the pair's encounters to the logit of an event."""
 
 import torch
 from torch import Tensor, nn
@@ -7,19 +7,19 @@ from trainer.data.history import Encounter
 from trainer.nn.bumps import bumps
 
 _AGES = sum(column.name.endswith("_AGE") for column in Encounter)
-"""They stand in front, counts behind them. A list of columns would be copied to the device each time it is used."""
+"""Ages come first, then counts: a list of columns would be copied to the device at each use."""
 _BUMPS = 10
 _LONGEST_LOG_S = 20.0  # e²⁰ s = 15 years
 
 
 class EncounterEncoder(nn.Module):
-    """Ages on a log-spaced time scale and counts, as numbers a linear layer can use; nothing is learned.
+    """Ages on a log-spaced time scale, and counts, as inputs of a linear layer; nothing is learned.
 
-    Each age is spread over Gaussian bumps at log-spaced times from 1 s to 15 years; "never" is all zeros. Event
-    gaps are heavy-tailed, so equal resolution in log time is what a decoder needs.
+    Each age is spread over Gaussian bumps at log-spaced times from 1 s to 15 years; "never" is all zeros. Event gaps are
+    heavy-tailed, so a decoder needs equal resolution in log time.
 
     Attributes:
-        width: Numbers a query.
+        width: Numbers per query.
     """
 
     width = _AGES * _BUMPS + len(Encounter) - _AGES
@@ -41,7 +41,7 @@ class LinkDecoder(nn.Module):
     Args:
         width: Of embeddings.
         hidden: Of the perceptron.
-        encounters: Whether to look at the encounters; without, the decoder knows the window's graphs only.
+        encounters: Whether it sees the encounters; otherwise it knows the window's graphs only.
     """
 
     def __init__(self, width: int, hidden: int, *, encounters: bool) -> None:
@@ -54,7 +54,7 @@ class LinkDecoder(nn.Module):
         )
 
     def forward(self, src: Tensor, dst: Tensor, encounters: Tensor) -> Tensor:
-        """Logits (q,) of queries; see ``SnapshotModel.score``."""
+        """Logits (q,) of queries, from embeddings (q, width) of both ends and encounters (q, len(Encounter))."""
         parts = [src * dst, src, dst]
         if self.encounters is not None:
             parts.append(self.encounters(encounters))

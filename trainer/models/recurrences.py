@@ -1,4 +1,4 @@
-"""Time stages: what a node's row becomes from its own rows in the snapshots before."""
+"""Time stages: a node's next row from its own rows in earlier snapshots."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ class LastLinear(TimeStage, nn.Linear):
     def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
         """See ``TimeStage.last``."""
         every = self._with_past(rows, carry)
-        if not len(rows):  # nothing was there yet
+        if not len(rows):  # no node has come yet
             every = torch.cat([every[:1], every]) if len(every) else rows.new_zeros(1, *rows.shape[1:])
         return self._at(every[-self.window :]).unsqueeze(0), every[len(every) - self.window + 1 :]
 
     def before_any(self, rows: Tensor) -> Tensor:
-        """See ``TimeStage.before_any``: the bias, as of a window whose rows are all zero."""
+        """See ``TimeStage.before_any``: the bias, as for a window of zero rows."""
         return rows + self.bias
 
     def _with_past(self, rows: Tensor, carry: Carry) -> Tensor:
@@ -50,9 +50,6 @@ class MovingMean(TimeStage):
     """The M-product of TM-GCN: the mean of a node's last min(``bandwidth``, t) rows (Malik et al. 2021).
 
     The carry is the rows that the next means need; without one t counts from the block's first snapshot.
-
-    Args:
-        bandwidth: Snapshots.
     """
 
     def __init__(self, bandwidth: int) -> None:
@@ -76,7 +73,7 @@ class MovingMean(TimeStage):
 
 
 class _Means(torch.autograd.Function):
-    """Means over the last ``bandwidth`` rows of the newest ``steps``; autograd's own slices would cost steps² copies."""
+    """Means over the last ``bandwidth`` rows of the newest ``steps``; autograd's slices would cost steps² copies."""
 
     @staticmethod
     def forward(ctx: Any, every: Tensor, steps: int, bandwidth: int) -> Tensor:
@@ -124,7 +121,7 @@ class GatedConvolution(TimeStage):
             states = UnrolledGru.apply(rows, weights, biases, there, state)  # type: ignore[no-untyped-call]
             return states, states[-1]
         by_gate = [rows] * 3 if self._shared else torch.split(rows, d, dim=2)
-        # what the gates take from their convolutions is one product over all snapshots
+        # the gates' products with their convolutions, over all snapshots at once
         inputs = [
             nn.functional.linear(convolved, gate.weight[:, :d], gate.bias)
             for convolved, gate in zip(by_gate, gates, strict=True)

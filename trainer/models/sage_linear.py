@@ -21,9 +21,8 @@ class SageLinear(SnapshotModel):
         hidden: Width of all embeddings.
         fanouts: Neighbours sampled per hop, from the target outwards; null takes all. Strategies that hold whole snapshots
             take all anyway.
-        signature: Width of the nodes' random signatures, at most 64.
-        encounters: Whether the head also sees what is known without the graph: how long ago and how often two nodes met,
-            or what a node's target was.
+        signature: See ``LayeredModel``.
+        encounters: See ``LayeredModel``.
     """
 
     name: ClassVar[str] = "sage-linear"

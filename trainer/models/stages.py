@@ -1,8 +1,8 @@
-"""A snapshot model is a row of stages. What a stage looks along says where a strategy may cut the window.
+"""A snapshot model is a row of stages. The direction of a stage decides where a strategy may cut the window.
 
 The window is a grid of snapshots × nodes. A graph stage looks along the nodes of one snapshot, a time stage along the
-snapshots of one node, a cell stage along both at once. So a strategy that holds whole snapshots runs graph stages at
-home, one that holds nodes over time runs time stages at home, and ``unroll`` is the same for both.
+snapshots of one node, a cell stage along both at once. So a strategy that holds whole snapshots runs graph stages
+locally, one that holds nodes over time runs time stages locally, and ``unroll`` is the same for both.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,13 @@ from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.directed_graph import DirectedGraph
 
 Carry = Any
-"""The state that a stage takes from the block of snapshots before: tensors, or tuples of them; None at the beginning."""
+"""State that a stage takes over from the previous block of snapshots: tensors, or tuples of them; None at the beginning."""
 
 Along = Literal["graph", "time", "both"]
 
 
 class Stage(nn.Module):
-    """One step of a snapshot model.
-
-    Attributes:
-        along: What it looks along.
-    """
+    """One step of a snapshot model, which looks ``along`` one direction of the grid or both."""
 
     along: ClassVar[Along]
 
@@ -35,8 +31,8 @@ class GraphStage(Stage):
 
     Attributes:
         samples: Whether it is defined on a sample of a node's neighbours, as a mean is and a Laplacian is not.
-        summarises: Whether its weights evolve by a summary of each snapshot's rows, for which all of them are needed.
-        fanout: Neighbours of a node that strategies which sample draw; None: all of them.
+        summarises: Whether its weights evolve by a summary of all rows of each snapshot.
+        fanout: Neighbours per node that sampling strategies draw; None: all.
     """
 
     along = "graph"
@@ -47,13 +43,13 @@ class GraphStage(Stage):
     def weights(
         self, steps: int, carry: Carry, summaries: list[Tensor] | None = None
     ) -> tuple[list[Any], Carry]:
-        """Weights of each snapshot of a block, and what the next block needs.
+        """Weights of each snapshot of a block, and the carry for the next block.
 
         The same module serves all snapshots unless its weights evolve (EvolveGCN): then it returns one set per snapshot.
 
         Args:
             steps: Snapshots of the block.
-            carry: Of the block before.
+            carry: Of the previous block.
             summaries: Of each snapshot's rows, for stages that evolve by them.
         """
         return [None] * steps, None
@@ -73,33 +69,22 @@ class GraphStage(Stage):
         raise NotImplementedError
 
     def gather(self, graph: CSRGraph, x: Tensor) -> Tensor | None:
-        """All that ``forward`` takes from the sources, (targets, d), if no weight is in it; None: there is.
+        """All that ``forward`` takes from the sources, (targets, d), if it depends on no weight; else None.
 
-        It follows from the inputs alone, so a strategy that has them in several steps gathers once.
+        It follows from the inputs alone, so a strategy that uses them in several steps gathers once.
         """
         return None
 
     def gathered(self, own: Tensor, gathered: Tensor) -> Tensor:
-        """``forward`` from what ``gather`` returned, for stages that gather.
-
-        Args:
-            own: (targets, d), the targets' own rows.
-            gathered: (targets, d).
-
-        Returns:
-            (targets, d').
-        """
+        """``forward`` from the targets' own rows (targets, d) and the result of ``gather``, for stages that gather."""
         raise NotImplementedError
 
     def summary(self, graph: CSRGraph, x: Tensor) -> Tensor:
-        """The summary of a snapshot that ``weights`` gets, if the stage summarises.
+        """The summary (k, d) of a snapshot for ``weights``, if the stage summarises.
 
         Args:
             graph: Square, over all nodes of the snapshot.
             x: (n, d).
-
-        Returns:
-            (k, d).
         """
         raise NotImplementedError
 
@@ -119,7 +104,7 @@ class GraphStage(Stage):
         )
 
     def alone(self, own: Tensor, weights: Any) -> Tensor:
-        """Rows (n, d') of nodes without any edge, from their own rows alone: nobody else's are needed for them."""
+        """Rows (n, d') of nodes without any edge, which need no other node's rows."""
         device = own.device
         none = CSRGraph(
             torch.zeros(len(own) + 1, dtype=torch.int64, device=device),
@@ -141,26 +126,22 @@ class TimeStage(Stage):
         Args:
             rows: (t, n, d), oldest snapshot first.
             there: bool (t, n): the node had come by that snapshot; rows of the others are zero.
-            carry: Of the block before; None: there is none.
+            carry: Of the previous block; None for the first.
 
         Returns:
-            (t, n, d'), and what the next block needs.
+            (t, n, d'), and the carry for the next block.
         """
         raise NotImplementedError
 
     def last(self, rows: Tensor, there: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """As ``forward``, only the newest snapshot's rows: (1, n, d')."""
-        if not len(rows):  # as after a snapshot that nobody had come by
+        """As ``forward``, but only the newest snapshot's rows: (1, n, d')."""
+        if not len(rows):  # as after a snapshot by which no node had come
             rows, there = rows.new_zeros(1, *rows.shape[1:]), there.new_zeros(1, *there.shape[1:])
         found, after = self(rows, there, carry)
         return found[-1:], after
 
     def before_any(self, rows: Tensor) -> Tensor:
-        """Rows (n, d') before the first snapshot; zeros, unless a stage makes more of nothing.
-
-        Args:
-            rows: (n, d'), zeros.
-        """
+        """Rows (n, d') before the first snapshot, from zeros (n, d'): the zeros themselves, unless a stage has a bias."""
         return rows
 
 
@@ -168,21 +149,18 @@ class CellStage(Stage):
     """Rows and state of one snapshot at once: the state is convolved, too (DCRNN).
 
     Attributes:
-        hops: How far a node's new state looks.
+        hops: Reach of a node's new state.
     """
 
     along = "both"
     hops: int
 
     def forward(self, graph: DirectedGraph, x: Tensor, state: Tensor | None) -> Tensor:
-        """The state after a snapshot.
+        """The state (n, d') after a snapshot.
 
         Args:
             graph: Over all nodes of the snapshot.
             x: (n, d).
-            state: (n, d') after the snapshot before; None: there was none.
-
-        Returns:
-            (n, d').
+            state: (n, d') after the previous snapshot; None for the first.
         """
         raise NotImplementedError

@@ -8,7 +8,7 @@ from torch import Tensor
 from trainer.models.stages import Carry, CellStage, GraphStage, Stage, TimeStage
 
 Rows = Any
-"""Rows between graph stages, as a layout holds them: a tensor, or whatever else it makes of its snapshots."""
+"""Rows between graph stages, in the form of the layout: a tensor, or a structure of its own."""
 
 
 class Layout(Protocol):
@@ -21,14 +21,14 @@ class Layout(Protocol):
     steps: int
 
     def inputs(self) -> Rows:
-        """Rows that the first stage takes, as this layout holds them between graph stages."""
+        """Rows for the first stage, in the layout's form."""
         ...
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Rows) -> Rows:
         """A graph stage in every snapshot.
 
-        If there are weights of fewer snapshots, the rest of the model needs those newest ones only: a layout may leave
-        the others out.
+        With weights of fewer snapshots the rest of the model needs those newest ones only, and a layout may leave out the
+        others.
         """
         ...
 
@@ -37,15 +37,15 @@ class Layout(Protocol):
         ...
 
     def along_both(self, stage: CellStage, x: Rows, carry: Carry) -> tuple[Rows, Carry]:
-        """A cell stage over all snapshots, one after the other."""
+        """A cell stage over all snapshots in order."""
         ...
 
     def to_nodes(self, x: Rows) -> tuple[Tensor, Tensor]:
-        """Rows (t, n, d) of whole nodes over time, and which of them had come by then, bool (t, n)."""
+        """Rows (t, n, d) of whole nodes over time, and whether each node had come by then, bool (t, n)."""
         ...
 
     def to_snapshots(self, rows: Tensor) -> Rows:
-        """The reverse: rows as graph stages take them."""
+        """The reverse: rows in the form of graph stages."""
         ...
 
     def embeddings(self, x: Rows) -> Tensor:
@@ -65,11 +65,11 @@ def unroll(
 
     Args:
         stages: Of the model, in order.
-        layout: Who holds which rows. All ranks call this with layouts of one kind.
-        carry: Of the block before, an entry per stage; None: this is the first block.
+        layout: The distribution of rows. All ranks call this with layouts of one kind.
+        carry: Of the previous block, one entry per stage; None: this is the first block.
         last: Whether only the newest snapshot's rows are wanted.
-        nodes: int64, places of the nodes whose rows are wanted; None: all. Time stages at the end pass over these only, and
-            their carries are of these.
+        nodes: int64, places of the wanted nodes; None: all. Time stages at the end pass over these only, and their carries
+            hold these.
 
     Returns:
         Rows (t, n, d') of the last stage by node (t = 1 for ``last``), and each stage's carry.
@@ -96,8 +96,8 @@ def unroll(
                 x = layout.to_snapshots(rows)
                 by_node = False
             if isinstance(stage, GraphStage):
-                told = layout.summaries(stage, x) if stage.summarises else None
-                weights, after = stage.weights(layout.steps, before, told)
+                summaries = layout.summaries(stage, x) if stage.summarises else None
+                weights, after = stage.weights(layout.steps, before, summaries)
                 x = layout.along_graph(stage, weights[-1:] if number >= newest_from else weights, x)
             else:
                 assert isinstance(stage, CellStage)
@@ -112,7 +112,7 @@ def unroll(
 
 
 def _time_from(stages: Sequence[Stage]) -> int:
-    """The first of the time stages at the end; their number where there is none."""
+    """The first of the time stages at the end; the number of stages if the last is none."""
     first = len(stages)
     while first and isinstance(stages[first - 1], TimeStage):
         first -= 1
@@ -120,7 +120,7 @@ def _time_from(stages: Sequence[Stage]) -> int:
 
 
 def _newest_from(stages: Sequence[Stage]) -> int:
-    """The first stage of which the newest snapshot's rows are enough, if no others are wanted of the last stage."""
+    """The first stage whose newest rows suffice if only the newest rows of the last stage are wanted."""
     first = len(stages)
     while first and isinstance(stage := stages[first - 1], GraphStage):
         first -= 1

@@ -1,1 +1,1 @@
-"""Message passing on any device: compressed graphs, mean aggregation, GraphSAGE layers."""
+"""Operations and layers of message passing, attention and recurrence, on any device."""

@@ -35,7 +35,7 @@ def aggregate_normalised(graphs: Sequence[CSRGraph], x: Tensor, own: Tensor | No
     A node without edges keeps its row.
 
     Args:
-        graphs: A of each snapshot, without self-loops; square unless there is ``own``.
+        graphs: A of each snapshot, without self-loops; square without ``own``.
         x: float (t, sources, d).
         own: float (t, targets, d), the targets' own rows, of one snapshot; None: x has them.
 
@@ -44,9 +44,8 @@ def aggregate_normalised(graphs: Sequence[CSRGraph], x: Tensor, own: Tensor | No
     """
     if own is not None:
         (graph,) = graphs
-        return torch.addcmul(
-            aggregate_sum(graph.operator, x[0]), graph.diagonal.to(x.dtype), own[0]
-        ).unsqueeze(0)
+        summed = aggregate_sum(graph.operator, x[0])
+        return torch.addcmul(summed, graph.diagonal.to(x.dtype), own[0]).unsqueeze(0)
     product: Tensor = _Normalised.apply(x, graphs)  # type: ignore[no-untyped-call]  # torch's apply is untyped
     return product
 
@@ -77,7 +76,7 @@ class _Spmm(torch.autograd.Function):
 
 
 class _Normalised(torch.autograd.Function):
-    """The operator has the scaling in its values, so rows are passed over once; the diagonal is added on the way out."""
+    """The operator's values include the scaling, so rows are read once; the diagonal is added at the end."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, graphs: Sequence[CSRGraph]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Gaussian bumps over a logarithmic scale, which end where their rest is below any sum's last digit."""
+"""Gaussian bumps over a logarithmic scale, cut off where the rest is below the last digit of any sum."""
 
 import numpy as np
 import torch
@@ -9,8 +9,8 @@ from trainer.nn.compiled import kernels_fit
 from trainer.nn.gates import WIDE, exp
 
 REACH = 5.0
-"""Spacings from a bump's centre to where it ends: e⁻²⁵ = 1.4 · 10⁻¹¹, less than Adam's ε. Beyond are only numbers that
-cost: an exponential's way to a subnormal number, and every product with one, takes up to ten times as long."""
+"""Spacings from a bump's centre to its end: e⁻²⁵ = 1.4 · 10⁻¹¹, less than Adam's ε. Values beyond would only cost time:
+exponentials that are subnormal, and every product with one, take up to ten times as long."""
 
 
 def bumps(seconds: Tensor, centres: Tensor, spacing: float) -> Tensor:

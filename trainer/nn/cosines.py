@@ -1,4 +1,4 @@
-"""cos(ω Δt + φ) and its gradient, compiled: many angles side by side, and no table of them."""
+"""cos(ω Δt + φ) and its gradient, compiled: many angles side by side, without a table of them."""
 
 import numpy as np
 from numba import njit
@@ -14,13 +14,13 @@ _PI = np.pi
 _PI_REST = 1.2246467991473532e-16
 """π − the nearest float64: counts where there are millions of half turns."""
 
-# A product and a sum may be rounded once, nothing may be reordered: π's two parts would be added up.
+# A product and a sum may be rounded once. Nothing may be reordered, or π's two parts would be added up.
 _FUSED = {"contract"}
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _half_turns(angle):  # type: ignore[no-untyped-def]  # compiled
-    """What is left of an angle by half turns, and the sign they give sine and cosine."""
+    """The rest of an angle after half turns, and the sign that these give sine and cosine."""
     turns = np.floor(angle * (1 / _PI) + 0.5)
     odd = turns - 2 * np.floor(turns * 0.5)
     return (angle - turns * _PI) - turns * _PI_REST, 1 - 2 * odd

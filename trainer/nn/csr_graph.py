@@ -15,11 +15,11 @@ class CSRGraph:
         sources: Of the same type (edges,), in [0, num_sources).
         num_sources: Rows of the matrices it multiplies.
         values: Float (edges,), an edge's weight; None: all are 1.
-        symmetric: Whether it is square and every edge goes both ways with one value: it is its own transpose then.
-        transposes_built: By all graphs so far; those of symmetric graphs need not be built.
+        symmetric: Whether it is square and every edge goes both ways with one value; then it is its own transpose.
+        transposes_built: Number built by all graphs so far; symmetric graphs build none.
 
     Note:
-        The transpose, which backward passes need, is built at first use and kept; so is the operator.
+        The transpose, for backward passes, is built at first use and kept; so is the operator.
     """
 
     transposes_built: ClassVar[int] = 0
@@ -33,11 +33,8 @@ class CSRGraph:
         values: Tensor | None = None,
         symmetric: bool = False,
     ) -> None:
-        self.indptr = indptr
-        self.sources = sources
-        self.num_sources = num_sources
-        self.values = values
-        self.symmetric = symmetric
+        self.indptr, self.sources, self.num_sources = indptr, sources, num_sources
+        self.values, self.symmetric = values, symmetric
 
     @property
     def num_targets(self) -> int:
@@ -55,17 +52,16 @@ class CSRGraph:
         return torch.repeat_interleave(
             torch.arange(self.num_targets, device=self.sources.device),
             self.degrees,
-            output_size=len(self.sources),  # known, or the host would wait for the sum
+            output_size=len(self.sources),  # otherwise the host would wait for the sum
         )
 
     @cached_property
     def strength(self) -> Tensor:
-        """Float (targets,): the sum of the values into each target; the degree where there are none."""
+        """Float (targets,): the sum of the values into each target; without values the degree."""
         if self.values is None:
             return self.degrees.to(torch.get_default_dtype())
-        return torch.segment_reduce(
-            self.values, "sum", offsets=self.indptr, initial=0.0
-        )  # the same sums each time
+        # its sums are the same each time
+        return torch.segment_reduce(self.values, "sum", offsets=self.indptr, initial=0.0)
 
     @cached_property
     def scale(self) -> Tensor:

@@ -14,15 +14,15 @@ class DirectedGraph:
         out_of: Row u lists the v with an edge u → v, ascending: the transpose of ``into``.
 
     Note:
-        Values are the edges' weights, the same in both; None: all are one. Backward passes build no transpose.
+        Values are the edges' weights, the same in both; None: all are 1. Backward passes build no transpose.
     """
 
     into: CSRGraph
     out_of: CSRGraph
 
     def __post_init__(self) -> None:
-        """Tell each graph its transpose."""
+        """Give each graph its transpose."""
         for graph, other in ((self.into, self.out_of), (self.out_of, self.into)):
-            # A copy: graphs that named each other would hold their tensors until the collector found them.
+            # A copy: graphs that refer to each other would hold their tensors until garbage collection.
             transpose = CSRGraph(other.indptr, other.sources, other.num_sources, values=other.values)
             vars(graph).setdefault("transpose", transpose)

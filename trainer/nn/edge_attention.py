@@ -1,4 +1,4 @@
-"""Attention over edges: a softmax among a node's neighbours and itself, and the sum that it weights, in one operation."""
+"""Attention over edges: a softmax over a node's neighbours and itself, and the weighted sum, in one operation."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from trainer.nn.csr_graph import CSRGraph
 from trainer.nn.edge_kernels import attend, attend_back
 
 SLOPE = 0.2
-"""Of LeakyReLU below zero (Veličković et al. 2018)."""
+"""Slope of LeakyReLU below zero (Veličković et al. 2018)."""
 
 _RANGE = 60.0
-"""Scores of sources farther apart than this are not made of products: e⁷² is a float32, e⁸⁹ is not."""
+"""Scores of sources farther apart than this are not computed as products: e⁷² is a float32, e⁸⁹ is not."""
 
 
 def edge_attention(graph: CSRGraph, values: Tensor, by_source: Tensor, by_target: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def _bent(scores: Tensor) -> Tensor:
 
 
 def _ends(by_source: Tensor, by_target: Tensor, logs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The factors that kernels make weights of, and the shifts of their logarithms; see ``attend``."""
+    """The factors of the kernels' weights, and the shifts of their logarithms; see ``attend``."""
     largest = by_source.amax(dim=0)
     s, t = by_source - largest, by_target + largest
     taken = _bent(t) if logs is None else logs
@@ -99,12 +99,12 @@ def _edges(graph: CSRGraph, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _arrays(*tensors: Tensor) -> list[NDArray[Any]]:
-    """As kernels take them: heads side by side."""
+    """Arrays for kernels, heads side by side."""
     return [each.detach().flatten(1).numpy() if each.dim() > 1 else each.numpy() for each in tensors]
 
 
 def _anywhere(graph: CSRGraph, values: Tensor, by_source: Tensor, by_target: Tensor) -> tuple[Tensor, ...]:
-    """The same in torch operations, each of which adds up in a fixed order on any device."""
+    """The same in torch operations, each of which sums in a fixed order on any device."""
     to, targets = graph.targets, len(by_target)
     scores, own_scores = by_target[to] + by_source[graph.sources], by_target + by_source[:targets]
     largest = _bent(torch.maximum(_reduced(graph, scores, "max"), own_scores))  # LeakyReLU keeps order

@@ -1,10 +1,10 @@
-"""Sums over edges whose weights are made of two numbers per end, compiled; nothing of the size of edges × heads is stored.
+"""Sums over edges whose weights are products of two numbers per end, compiled; nothing of size edges × heads is stored.
 
 exp LeakyReLU(t + s) is eᵗ · eˢ above the bend and eᵗᐟ⁵ · eˢᐟ⁵ below it: exponentials of nodes, none of edges. A weight's
-derivative is the weight times a slope. So two sums per row, above and below the bend, are all that gradients need: what
-else a derivative has is the row's own and is taken out of the sum.
-Both sides' numbers are read before one is chosen, because nobody can foresee which: a branch would cost as much as the
-sums. Weights are spread over the columns of their heads, because loops over whole rows are twice as fast as loops over heads.
+derivative is the weight times a slope. So gradients need only two sums per row, above and below the bend; the other
+factors of a derivative belong to the row and are taken out of the sum.
+Both sides' numbers are read before one is chosen: an unpredictable branch would cost as much as the sums. Weights are
+spread over the columns of their heads, because loops over whole rows are twice as fast as loops over heads.
 """
 
 import numpy as np
@@ -41,10 +41,10 @@ def attend(indptr, sources, counts, values, ends, starts, slope, out):  # type: 
     Args:
         indptr: int (T + 1,), edges by target.
         sources: int (E,).
-        counts: (E,), how often each edge counts, or empty: once.
+        counts: (E,), how often each edge counts; empty: once.
         values: (S, H · d), v; a head has d columns.
         ends: (S, 3 H): s, eˢ and e to the power of slope · s, all of s less the head's largest.
-        starts: (T, 3 H): t plus that largest, and by what weights above and below the bend are multiplied.
+        starts: (T, 3 H): t plus that largest, and the factors of weights above and below the bend.
         slope: Of LeakyReLU below zero.
         out: Filled: sums (T, H · d); the same with weights times slopes; sums (T, H) of weights times slopes; the
             softmax's denominators (T, H).
@@ -88,7 +88,7 @@ def attend(indptr, sources, counts, values, ends, starts, slope, out):  # type: 
 
 @njit(cache=True, **_WIDE)
 def attend_back(indptr, targets, counts, values, ends, starts, slope, gradient, found):  # type: ignore[no-untyped-def]  # compiled
-    """Gradients of ``attend`` by what sources have.
+    """Gradients of ``attend`` by the sources' values and scores.
 
     Args:
         indptr: int (S + 1,), edges by source.

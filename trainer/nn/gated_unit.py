@@ -1,4 +1,4 @@
-"""The gated recurrent unit over rows that begin with the state: one product for all that meets it, and its gradient."""
+"""The gated recurrent unit over rows that begin with the state: one product for all its weights, and its gradient."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ from trainer.nn.products import Table, side_by_side
 class GatedUnit(torch.autograd.Function):
     """Next states from [state ‖ rest ‖ φ]; the message is that, or the same without the state.
 
-    W_i · message + W_h · state is one product with the whole row, with the weights of both added up; only the new
-    gate's part of W_h stands alone, because what it gives is multiplied with the reset gate. Gradients of W_i and W_h
-    are cut out of one product, too.
+    W_i · message + W_h · state is one product of the whole row with the sum of both weights. Only the new gate's part of
+    W_h is separate, because its result is multiplied by the reset gate. Gradients of W_i and W_h are cut out of one
+    product, too.
     """
 
     @staticmethod
@@ -42,7 +42,7 @@ class GatedUnit(torch.autograd.Function):
             bias_ih: (3 d,).
             bias_hh: (3 d,).
             own: Whether the state is part of the message.
-            products: Type that products are made in; None: that of the rows.
+            products: Type of products; None: that of the rows.
         """
         count, d = len(row), weight_hh.shape[1]
         weight = weight_ih.clone() if own else pad(weight_ih, (d, 0))

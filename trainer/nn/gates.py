@@ -1,4 +1,4 @@
-"""The gates of a recurrent unit and their gradients, compiled: one pass over a row, with exponentials side by side."""
+"""The gates of a recurrent unit and their gradients, compiled: one pass over a row, exponentials side by side."""
 
 import numpy as np
 from numba import njit
@@ -6,7 +6,7 @@ from numba import njit
 _F = np.float32
 _ONE, _TWO, _HALF = _F(1), _F(2), _F(0.5)
 _LARGEST = _F(87)
-"""eˣ beyond it is not a float32; gates are at their limits long before."""
+"""eˣ beyond it is not a float32; gates reach their limits long before."""
 _PER_LN2 = _F(1.4426950408889634)
 _LN2, _LN2_REST = _F(0.693359375), _F(-2.12194440e-4)
 """ln 2 in two parts, the first of few bits, so that its multiples are exact (Cody and Waite)."""
@@ -14,12 +14,8 @@ _C2, _C3, _C4, _C5, _C6, _C7 = (_F(1 / float(np.prod(np.arange(1.0, i + 1)))) fo
 _BIAS, _MANTISSA = np.int32(127), np.int32(23)
 
 _FUSED = {"contract", "nsz"}
-WIDE = {
-    "cache": True,
-    "nogil": True,
-    "fastmath": _FUSED,
-    "error_model": "numpy",
-}  # a division that may raise is a branch
+# A division that may raise is a branch.
+WIDE = {"cache": True, "nogil": True, "fastmath": _FUSED, "error_model": "numpy"}
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -53,7 +49,7 @@ def gates_open(gates, told, bias, told_bias, state, out):  # type: ignore[no-unt
     """From products to the next states.
 
     Args:
-        gates: float32 (n, 3 d), products of reset, update and new gate; becomes what the gates let through.
+        gates: float32 (n, 3 d), products of reset, update and new gate; becomes the gates' outputs.
         told: float32 (n, d), W_hn · state; its bias is added.
         bias: float32 (3 d,), of the gates.
         told_bias: float32 (d,).
@@ -101,11 +97,11 @@ def gates_back(gradient, gates, told, state, by_gates, by_told, sums):  # type: 
     Args:
         gradient: float32 (n, d), of the next states.
         gates: float32 (≥ n, 3 d), as ``gates_open`` left them.
-        told: float32 (≥ n, d), likewise.
+        told: float32 (≥ n, d), as ``gates_open`` left it.
         state: float32 (≥ n, ≥ d).
         by_gates: float32 (≥ n, 3 d), filled.
         by_told: float32 (≥ n, d), filled.
-        sums: float32 (4 d,), sums over rows of the two, added to.
+        sums: float32 (4 d,), to which the sums over rows of the two are added.
     """
     d = told.shape[1]
     for i in range(len(gradient)):

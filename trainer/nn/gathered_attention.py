@@ -1,11 +1,11 @@
-"""Attention over gathered rows, compiled: what a neighbour is made of is put together in the cache and never stored.
+"""Attention over gathered rows, compiled: a neighbour's vector is assembled in the cache and never stored.
 
 A neighbour is c = [state ‖ edge ‖ φ(age)]. One table of (R, K, C) costs more than the arithmetic: with ten neighbours in
-batches of 2,000 it is 11 MB, written and read several times. The products are small ones, too (two heads times ten
-neighbours a row), for which a batched matrix product is a hundred times slower than for large ones. Cosines of spans
-are made where they are needed, once for all heads, and made again for the gradient.
+batches of 2,000 it is 11 MB, written and read several times. The products are small, too (two heads times ten neighbours
+per row), and a batched matrix product is a hundred times slower for small ones than for large ones. Cosines of spans are
+computed on demand, once for all heads, and again for the gradient.
 
-Rows are worked on in order, on one thread, so the gradient of a state that many rows look at is always the same.
+Rows are processed in order, on one thread, so the gradient of a state that many rows read is always the same.
 """
 
 import numpy as np
@@ -14,17 +14,17 @@ from numba import njit
 from trainer.nn.cosines import cosine, sine
 
 _LANES = 64
-"""Numbers that the compiler takes at once, four registers; rows in the cache are padded to multiples, because what is
-left over it takes one by one."""
+"""Numbers that the compiler processes at once, four registers. Rows in the cache are padded to multiples, because the
+rest would be processed one by one."""
 
-# Sums may be taken in any order, or they would be added up one number at a time; NaN stays NaN.
+# Sums may be taken in any order, or numbers would be added one at a time; NaN stays NaN.
 _SUMS = {"reassoc", "contract", "nsz", "arcp"}
 _FUSED = {"contract"}
 
 
 @njit(cache=True, nogil=True, fastmath=_FUSED)
 def _put_together(context, neighbours, r):  # type: ignore[no-untyped-def]  # compiled
-    """The vectors of a row's neighbours side by side in ``context``; which ones, and how many, are in ``places``."""
+    """Assemble the vectors of a row's neighbours in ``context`` and their numbers in ``places``; returns how many."""
     states, place, edge, age, table, frequency, phase, there, places = neighbours
     width, edges = states.shape[1], edge.shape[2]
     first, count = width + edges, 0
@@ -74,7 +74,7 @@ def attend(asked, neighbours, kept, scale, gathered, weights):  # type: ignore[n
         neighbours: ``states`` (n, d); ``place`` int64 (R, K), neighbours among the states; ``edge`` (R, K, edges);
             ``age`` (R, K), and either ``table`` (R, K, T), φ, with no ``frequency`` and ``phase``, or those (T,) of
             cosines and a table of width 0; ``there`` bool (R, K), which neighbours exist.
-        kept: (R, H, K), what a weight is multiplied with: 0 if it is dropped.
+        kept: (R, H, K), factor of each weight: 0 if it is dropped.
         scale: Of products.
         gathered: Of each head (≥ R, C), filled.
         weights: (R, H, K), filled where a neighbour exists.

@@ -1,7 +1,7 @@
 """Attention of nodes over their neighbours on the host, from states to [attended ‖ state], as one step of autograd.
 
-A hundred small torch operations and as many gradients take longer than their arithmetic in batches of 200. Here the
-gradient is written out: products by ``Table``, the rest by the kernels of ``gathered_attention``.
+In batches of 200 a hundred small torch operations and as many gradients take longer than their arithmetic. Here the
+gradient is explicit: products by ``Table``, the rest by the kernels of ``gathered_attention``.
 """
 
 from typing import Any
@@ -41,15 +41,15 @@ class HostAttention(torch.autograd.Function):
             now: (T,), φ(0).
             table: (R, K, T), φ of each neighbour; (R, K, 0) if it is a cosine.
             frequency: (T,), of cosines; (0,) if φ is in the table.
-            phase: Likewise.
+            phase: As ``frequency``.
             query: (d, d + T), weights, of all heads one below the other.
             query_bias: (d,).
             key: (d, d + edges + T).
             value: (d, d + edges + T).
             rows: int64 ``own`` (R,), int64 ``place`` (R, K), ``edge`` (R, K, edges), ``age`` (R, K), bool ``there``
                 (R, K); see ``Hop``.
-            kept: (R, H, K), what a weight is multiplied with: 0 if it is dropped.
-            products: Type that products with weights are made in; None: that of the states.
+            kept: (R, H, K), factor of each weight: 0 if it is dropped.
+            products: Type of products with weights; None: that of the states.
         """
         own, place, edge, age, there = rows
         (count, heads, _), d = kept.shape, states.shape[1]
@@ -120,7 +120,7 @@ class HostAttention(torch.autograd.Function):
 
 
 def _room(like: Tensor, count: int) -> Tensor:
-    """A table to be filled, with zeros below its first rows."""
+    """An empty table with zeros below its first ``count`` rows."""
     table = torch.empty_like(like)
     table[count:] = 0
     return table

@@ -10,7 +10,7 @@ from trainer.nn.csr_graph import CSRGraph
 class MeanOperator(CSRGraph):
     """A graph by which ``aggregate_normalised`` is the mean of those by several graphs.
 
-    Its edges are those that one of the graphs has, its values the means of their normalised ones.
+    It has every edge of the graphs; values are means of the graphs' normalised values.
 
     Args:
         graphs: At least one, square, over the same nodes, all symmetric or none.

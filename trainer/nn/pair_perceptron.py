@@ -1,4 +1,4 @@
-"""The second half of a perceptron over pairs of rows, on the host: no table of (pairs, width) is made."""
+"""The second half of a perceptron over pairs of rows, on the host, without a table of (pairs, width)."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-# Sums may be taken in any order, or they would be added up one number at a time; NaN stays NaN.
+# Sums may be taken in any order, or numbers would be added one at a time; NaN stays NaN.
 _SUMS = {"reassoc", "contract", "nsz"}
 
 
@@ -22,7 +22,7 @@ class PairPerceptron(torch.autograd.Function):
 
         Args:
             ctx: Of autograd.
-            either: (n, 2 w), what the first layer makes of each row as a source, and behind it as a destination.
+            either: (n, 2 w), the first layer's product with each row as a source, and behind it as a destination.
             at_src: int64 (q,).
             at_dst: int64 (q,).
             bias: (w,), of the first layer.

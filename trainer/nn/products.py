@@ -1,8 +1,8 @@
 """Matrix products of tables with many rows, on the host by oneDNN.
 
-torch gives float32 products to MKL, which on processors of other makers than Intel does without their widest registers:
-235 GFLOP/s and core by oneDNN, 105 by MKL where it was measured (docs/performance.md). oneDNN compiles a kernel for each
-shape that it meets (half a millisecond), so tables are padded with rows of zeros to few lengths.
+torch gives float32 products to MKL, which does not use the widest registers of processors by other makers than Intel:
+where it was measured, oneDNN reached 235 GFLOP/s per core and MKL 105 (docs/performance.md). oneDNN compiles a kernel for
+each new shape (half a millisecond), so tables are padded with rows of zeros to few lengths.
 """
 
 from typing import Any
@@ -14,17 +14,12 @@ from torch.nn.functional import linear, pad
 _SHORTEST = 64
 _WORTH = 5_000_000
 _WORTH_HALVED = 2_000_000
-"""Multiplications below which copies and calls cost more than oneDNN saves; the same in a smaller type."""
+"""Multiplications below which copies and calls cost more than oneDNN saves, in float32 and in a smaller type."""
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
 
 
 class Table:
-    """Rows (n, w) as products take them.
-
-    Args:
-        rows: (n, w).
-        dtype: That products are made in; None: that of the rows.
-    """
+    """Rows (n, w) ready for products, which are computed in ``dtype`` (None: that of the rows)."""
 
     def __init__(self, rows: Tensor, dtype: torch.dtype | None = None) -> None:
         self._count, self._dtype = rows.shape[0], rows.dtype
@@ -52,7 +47,7 @@ class Table:
 
 
 def side_by_side(*parts: Tensor) -> Tensor:
-    """Tables (n, w) as one, with as many rows of zeros below as products want: (≥ n, sum of widths)."""
+    """Tables (n, w) as one, padded with rows of zeros for products: (≥ n, sum of widths)."""
     count, first = parts[0].shape[0], 0
     padded = count + -count % _step(count) if parts[0].device.type == "cpu" else count
     table = parts[0].new_empty(padded, sum(part.shape[1] for part in parts))
@@ -69,11 +64,7 @@ def dense(
 ) -> Tensor:
     """``torch.nn.functional.linear`` of rows (n, w), a weight (out, w) and a bias (out,).
 
-    Args:
-        rows: (n, w).
-        weight: (out, w).
-        bias: (out,).
-        dtype: That the product and its gradients are made in; None: that of the rows.
+    Product and gradients are computed in ``dtype`` (None: that of the rows).
     """
     large = len(rows) * weight.numel() >= (_WORTH if dtype is None else _WORTH_HALVED)
     if not (large and rows.device.type == "cpu" and rows.dtype == torch.float32):
@@ -86,7 +77,7 @@ class _Dense(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
         table = Table(rows, dtype)
-        ctx.table, ctx.dtype = table, dtype  # of an input, padded: as long as the graph lives
+        ctx.table, ctx.dtype = table, dtype  # a padded input, which lives as long as the graph
         ctx.save_for_backward(weight)
         return table.times(weight)
 
@@ -102,10 +93,10 @@ class _Dense(torch.autograd.Function):
 
 
 def _whole(table: Tensor) -> Tensor:
-    """The table or, of one cut out of another, a copy: of a cut weight oneDNN makes a product a thousand times slower."""
+    """The table, or a copy if it is a cut of another: oneDNN's product with a cut weight is a thousand times slower."""
     return table if table.is_contiguous() or table.t().is_contiguous() else table.contiguous()
 
 
 def _step(rows: int) -> int:
-    """Lengths are multiples of this: at most an eighth more, and sixteen of them from one power of two to the next."""
+    """Padded lengths are multiples of this: at most an eighth longer, and sixteen from one power of two to the next."""
     return max(_SHORTEST, 1 << max(rows.bit_length() - 4, 0))

@@ -1,4 +1,4 @@
-"""Some rows of a symmetric graph: what one of several ranks computes of a snapshot."""
+"""Some rows of a symmetric graph: one rank's share of a snapshot."""
 
 from functools import cached_property
 
@@ -9,9 +9,9 @@ from trainer.nn.csr_graph import CSRGraph
 
 
 class RowBlock(CSRGraph):
-    """Every so-manieth target of a symmetric graph, over the rows of those nodes that have an edge.
+    """Every ``parts``-th target of a symmetric graph, over the rows of all nodes with an edge.
 
-    Neither it nor its transpose is sorted: both are the graph's own edges, in its order.
+    Neither it nor its transpose is sorted: both keep the edges of the graph in its order.
 
     Args:
         graph: Symmetric and square.

@@ -1,4 +1,4 @@
-"""Rows of a table by position, with a gradient that two runs agree on."""
+"""Rows of a table by position, with a reproducible gradient."""
 
 from typing import Any
 
@@ -8,30 +8,15 @@ from torch.nn.functional import embedding
 
 
 def rows(table: Tensor, place: Tensor) -> Tensor:
-    """Rows of a table; the gradient is one dense sum, always in the same order.
+    """Rows (…, d) of a table (n, d) at int64 places (…); the gradient is one dense sum, always in the same order.
 
-    That of ``table[place]`` adds up repeated rows in whatever order the threads come, and takes several times as long.
-
-    Args:
-        table: (n, d).
-        place: int64 (…).
-
-    Returns:
-        (…, d).
+    The gradient of ``table[place]`` adds repeated rows in the order of threads, and takes several times as long.
     """
     return embedding(place, table)
 
 
 def distinct_rows(table: Tensor, place: Tensor) -> Tensor:
-    """As ``rows`` where no place is there twice: the gradient is put back and not summed.
-
-    Args:
-        table: (n, d).
-        place: int64 (m,), distinct.
-
-    Returns:
-        (m, d).
-    """
+    """As ``rows`` for distinct places (m,): the gradient is put back without a sum."""
     found: Tensor = _Distinct.apply(table, place)  # type: ignore[no-untyped-call]  # torch's apply is untyped
     return found
 

@@ -1,6 +1,6 @@
 """The gates of the LSTM and of T-GCN at one snapshot, and their gradients, compiled: one pass over a row.
 
-Rows of nodes that have not come keep their state, and no gradient but the state's own passes through them.
+Rows of nodes that have not come keep their state, and only the state's own gradient passes through them.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def lstm_open(gates, there, h, c, h_after, c_after):  # type: ignore[no-untyped-
     """From products to the next states.
 
     Args:
-        gates: float32 (n, 4 d), products of i, f, g and o; becomes what the gates let through.
+        gates: float32 (n, 4 d), products of i, f, g and o; becomes the gates' outputs.
         there: bool (n,).
         h: float32 (n, d), before.
         c: float32 (n, d), before.
@@ -84,7 +84,7 @@ def lstm_back(by_h, by_c, gates, there, c, c_after, by_gates):  # type: ignore[n
     """Gradients of the products of ``lstm_open``.
 
     Args:
-        by_h: float32 (n, d), of h afterwards; becomes what passes by the gates to h before.
+        by_h: float32 (n, d), of h afterwards; becomes the part of h before that passes around the gates.
         by_c: float32 (n, d), of c afterwards; becomes that of c before.
         gates: float32 (n, 4 d), as ``lstm_open`` left them.
         there: bool (n,).
@@ -115,10 +115,10 @@ def _reset(reset, h, kept):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(**WIDE)
 def gru_open(gates, h, kept):  # type: ignore[no-untyped-def]  # compiled
-    """The update and reset gates, and what the second leaves of the state.
+    """The update and reset gates, and the state after reset.
 
     Args:
-        gates: float32 (n, 2 d), products of both; becomes what they let through.
+        gates: float32 (n, 2 d), products of both; becomes their outputs.
         h: float32 (n, d), before.
         kept: float32 (n, d), filled.
     """
@@ -167,7 +167,7 @@ def gru_back_new(by_h, gates, new, there, h, by_gates, by_new):  # type: ignore[
     """Gradients of the products of the candidate and of the update gate.
 
     Args:
-        by_h: float32 (n, d), of the next states; becomes what passes by the gates to those before.
+        by_h: float32 (n, d), of the next states; becomes the part of those before that passes around the gates.
         gates: float32 (n, 2 d), as ``gru_open`` left them.
         new: float32 (n, d), as ``gru_renew`` left it.
         there: bool (n,).
@@ -197,7 +197,7 @@ def gru_back_reset(by_h, by_kept, gates, h, by_gates):  # type: ignore[no-untype
 
     Args:
         by_h: float32 (n, d), added to.
-        by_kept: float32 (n, d), of what the reset gate left.
+        by_kept: float32 (n, d), of the state after reset.
         gates: float32 (n, 2 d), as ``gru_open`` left them.
         h: float32 (n, d), before.
         by_gates: float32 (n, 2 d), its second half filled.

@@ -13,13 +13,15 @@ from trainer.nn.time_encoding import CosineTime, TimeEncoder
 
 Merge = Literal["mlp", "linear"]
 MERGES: tuple[Merge, ...] = ("mlp", "linear")
+Halved = torch.dtype | None
+"""Type of products; None: that of their factors."""
 
 
 class TemporalAttention(nn.Module):
     """h'(u) = MLP([attention ‖ h(u)]), the query from [h(u) ‖ φ(0)], keys and values from [h(w) ‖ e(u,w) ‖ φ(Δt)].
 
-    Keys and values are never made: q·(W_k c) = (W_kᵀ q)·c and Σ α (W_v c) = W_v (Σ α c), so what grows with the number
-    of neighbours is two batched products with the raw inputs c. With ten neighbours that is a tenth of the work.
+    Keys and values are never computed: q·(W_k c) = (W_kᵀ q)·c and Σ α (W_v c) = W_v (Σ α c), so only two batched products
+    with the raw inputs c grow with the number of neighbours. With ten neighbours that is a tenth of the work.
 
     Args:
         width: Of h, in and out.
@@ -27,10 +29,10 @@ class TemporalAttention(nn.Module):
         time: Of φ.
         heads: Divides ``width``.
         dropout: Of attention weights.
-        merge: ``mlp``, two layers as TGAT and TGN have it, or ``linear``, one, through which states pass unbent.
+        merge: ``mlp``, two layers as in TGAT and TGN, or ``linear``, one layer without a non-linearity.
 
     Attributes:
-        products: Type that products with weights are made in while training; None: that of the states.
+        products: Type of products with weights while training; None: that of the states.
     """
 
     products: torch.dtype | None = None
@@ -78,9 +80,8 @@ class TemporalAttention(nn.Module):
         attend = self._on_host if kernels_fit(states) else self._anywhere
         merged = attend(states, now, (own, place, edge, age_s, there), time, kept, halved)
         for layer in self.merge if isinstance(self.merge, nn.Sequential) else [self.merge]:
-            merged = (
-                dense(merged, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(merged)
-            )
+            linear = layer if isinstance(layer, nn.Linear) else None
+            merged = dense(merged, linear.weight, linear.bias) if linear is not None else layer(merged)
         return merged
 
     def _on_host(
@@ -90,7 +91,7 @@ class TemporalAttention(nn.Module):
         hop: tuple[Tensor, ...],
         time: TimeEncoder,
         kept: Tensor,
-        halved: torch.dtype | None,
+        halved: Halved,
     ) -> Tensor:
         """[attended ‖ h(u)] (R, 2 width) by compiled kernels."""
         age_s = hop[3]
@@ -112,7 +113,7 @@ class TemporalAttention(nn.Module):
         hop: tuple[Tensor, ...],
         time: TimeEncoder,
         kept: Tensor,
-        halved: torch.dtype | None,
+        halved: Halved,
     ) -> Tensor:
         """The same in torch operations."""
         own, place, edge, age_s, there = hop
@@ -130,9 +131,9 @@ class TemporalAttention(nn.Module):
 
 
 class _Gather(torch.autograd.Function):
-    """Σ_k w_k c_k with w = softmax(q·c · scale), dropped out; its gradient makes that of c in one batched product.
+    """Σ_k w_k c_k with w = softmax(q·c · scale), dropped out; its gradient of c is one batched product.
 
-    ``kept`` (R, H, K) has what a weight is multiplied with: 0 where there is no neighbour or it is dropped.
+    ``kept`` (R, H, K) are the factors of weights: 0 without a neighbour, or if it is dropped.
     """
 
     @staticmethod

@@ -20,7 +20,7 @@ class CosineTime(nn.Module):
     Frequencies begin at 1, …, 10⁻⁹ per second, spaced evenly in their logarithm.
 
     Args:
-        width: Numbers a span.
+        width: Numbers per span.
     """
 
     name: ClassVar[str] = "cosine"
@@ -43,7 +43,7 @@ class CosineTime(nn.Module):
 
 
 class _Cosine(torch.autograd.Function):
-    """cos(ω Δt + φ); the gradient of ω is one matrix product instead of a table that is summed up."""
+    """cos(ω Δt + φ); the gradient of ω is one matrix product instead of the sum of a table."""
 
     @staticmethod
     def forward(ctx: Any, seconds: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class _Cosine(torch.autograd.Function):
 
 
 class _HostCosine(torch.autograd.Function):
-    """The same by compiled kernels, which keep no table of angles: a fifth of the time."""
+    """The same by compiled kernels, which keep no table of angles and take a fifth of the time."""
 
     @staticmethod
     def forward(ctx: Any, seconds: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
@@ -82,10 +82,10 @@ class _HostCosine(torch.autograd.Function):
 class LogTime(nn.Module):
     """Gaussian bumps at log-spaced spans from 1 s to 15 years; nothing is learned.
 
-    Gaps between events are heavy-tailed, so what follows needs equal resolution in log time.
+    Gaps between events are heavy-tailed, so later layers need equal resolution in log time.
 
     Args:
-        width: Numbers a span.
+        width: Numbers per span.
     """
 
     name: ClassVar[str] = "log"

@@ -1,7 +1,7 @@
-"""Recurrent units over all snapshots of a block on the host, their gates compiled.
+"""Recurrent units over all snapshots of a block on the host, with compiled gates.
 
-Nodes are independent, so a block of them passes over all snapshots before the next block does: its products, gates and
-states stay in the processor's caches. Tables of all nodes would be fetched from memory for each product and each gate.
+Nodes are independent, so a block of them passes over all snapshots before the next block does. Its products, gates and
+states stay in the processor's caches; tables of all nodes would be read from memory for each product and each gate.
 """
 
 from typing import Any
@@ -10,21 +10,14 @@ import torch
 from torch import Tensor
 
 from trainer.nn.compiled import kernels_fit
-from trainer.nn.step_gates import (
-    gru_back_new,
-    gru_back_reset,
-    gru_open,
-    gru_renew,
-    lstm_back,
-    lstm_open,
-)
+from trainer.nn.step_gates import gru_back_new, gru_back_reset, gru_open, gru_renew, lstm_back, lstm_open
 
 _BLOCK = 2048
-"""Nodes: the gates of so many, 64 wide, are two mebibytes."""
+"""Nodes: 64 wide, their gates are two mebibytes."""
 
 
 def units_fit(rows: Tensor) -> bool:
-    """Whether the units of this module can take the rows (t, n, w): float32 in the host's memory, of one snapshot or more."""
+    """Whether the units of this module can take rows (t, n, w): float32 in the host's memory, of one snapshot or more."""
     return kernels_fit(rows) and rows.dtype == torch.float32 and len(rows) > 0
 
 
@@ -94,14 +87,7 @@ class UnrolledGru(torch.autograd.Function):
     """States (t, n, d) of T-GCN's recurrence."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,
-        weights: Tensor,
-        biases: Tensor,
-        there: Tensor,
-        h: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, biases: Tensor, there: Tensor, h: Tensor) -> Tensor:
         """Pass over the snapshots.
 
         Args:

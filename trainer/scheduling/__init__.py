@@ -1,1 +1,1 @@
-"""Which GPU trains which snapshot group in which iteration (DyGNeX): schedules, their bound, simulated clusters."""
+"""Assignment of snapshot groups to GPUs and iterations (DyGNeX): schedules, their bound, simulated clusters."""

@@ -1,4 +1,4 @@
-"""Kernels of the annealing: random exchanges of two items, ever fewer of which make the epoch longer."""
+"""Kernels of the annealing: random exchanges of two items, of which fewer and fewer may lengthen the epoch."""
 
 import numpy as np
 from numba import njit
@@ -9,7 +9,7 @@ from trainer.scheduling.search_kernels import cut
 
 @njit(cache=True, nogil=True)
 def _tops(load: Float64, gpus: int, i: int, first: Int64, second: Float64) -> None:
-    """The fullest bin of an iteration, and the load of the next; −1 where there is one GPU only."""
+    """The fullest bin of an iteration, and the load of the next; −1 with one GPU."""
     top, next_load = i * gpus, -1.0
     for b in range(i * gpus + 1, (i + 1) * gpus):
         if load[b] > load[top]:
@@ -23,7 +23,7 @@ def _tops(load: Float64, gpus: int, i: int, first: Int64, second: Float64) -> No
 def _rise(
     load: Float64, first: Int64, second: Float64, gpus: int, a: int, less: float, b: int, more: float
 ) -> float:
-    """How much longer an epoch gets when bin ``a`` has ``less`` load and bin ``b`` of another place ``more``."""
+    """Seconds by which an epoch gets longer if bin ``a`` has ``less`` load and bin ``b`` ``more``."""
     i, j = a // gpus, b // gpus
     now = load[first[i]]
     if i != j:
@@ -44,7 +44,7 @@ def _swap(
     times: Float64, bins: Int64, place: Int64, load: Float64, first: Int64, second: Float64, gpus: int,
     x: int, y: int,
 ) -> None:  # fmt: skip
-    """Exchange two items and keep up what is known of their bins."""
+    """Exchange two items and update their bins."""
     per_gpu = bins.shape[1]
     p, q = place[x], place[y]
     place[x], place[y] = q, p
@@ -60,7 +60,7 @@ def _swap(
 def _see(
     times: Float64, bins: Int64, gpus: int, place: Int64, load: Float64, first: Int64, second: Float64
 ) -> None:
-    """Fill in where items are, how long bins take, and which are the fullest."""
+    """Fill in the places of items, the loads of bins, and the fullest bins."""
     count, per_gpu = bins.shape
     for b in range(count):
         load[b] = 0.0
@@ -73,15 +73,15 @@ def _see(
 
 @njit(cache=True, nogil=True)
 def anneal(times: Float64, bins: Int64, gpus: int, steps: int, heat: float, seed: int, goal: float) -> float:
-    """Improve bins in place by random exchanges, ever fewer of which make the epoch longer; the best is kept.
+    """Improve bins in place by random exchanges, of which fewer and fewer may lengthen the epoch; keep the best bins.
 
     Args:
         times: (b · L,) seconds of all items, falling.
         bins: (b, L) numbers of items.
         gpus: G; b is a multiple of it.
-        steps: Exchanges that are tried.
+        steps: Exchanges to try.
         heat: Seconds that an exchange may cost at first, about.
-        seed: Same seed, same bins.
+        seed: The same seed gives the same bins.
         goal: Seconds of an epoch, without α, that are good enough.
 
     Returns:

@@ -13,7 +13,7 @@ def psg(problem: Problem) -> Schedule:
 
 
 def psg_sorted(problem: Problem) -> Schedule:
-    """The same with groups in order of length, so that those of an iteration take about equally long."""
+    """The same with groups in order of length, so that those of an iteration take about the same time."""
     bins = np.full((len(problem.times_s), problem.per_gpu), -1, np.int64)
     bins[:, 0] = np.arange(len(bins))
     return from_bins(problem, bins)

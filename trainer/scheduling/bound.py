@@ -12,9 +12,9 @@ def lower_bound_s(problem: Problem) -> float:
 
     Let T_1 ≥ T_2 ≥ … be the times of the iterations, without α. The largest of three bounds counts:
 
-    - All GPUs are busy but for the time that some must waste: Σ T = (Σ t + waste) / G. T_i is at least the
+    - All GPUs are busy except for unavoidable waste: Σ T = (Σ t + waste) / G. T_i is at least the
       ((i − 1) L G + 1)-th largest group τ_i, since i − 1 iterations have no room for more. A bin whose groups are all
-      at most τ_i / L wastes at least τ_i less their sum; no more bins than there are longer groups can do without.
+      at most τ_i / L wastes at least τ_i less their sum, and at most as many bins as there are longer groups avoid that.
     - Σ τ_i.
     - The fullest bins (by number) of all iterations have ⌈n / G⌉ groups together.
 
@@ -53,7 +53,7 @@ def _waste(tops: Float64, shorter: Int64, sums: Float64, gpus: int, per_gpu: int
             bins = (end - begin) * gpus - shorter[end - 1]
             if bins <= 0:
                 break
-            # Bins that have a longer group are taken for those with the largest caps: the others are the last ones.
+            # Bins with a longer group are assumed to be those with the largest caps: the others are the last ones.
             whole, rest = bins // gpus, bins % gpus
             least = gpus * (caps[end] - caps[end - whole])
             if rest:

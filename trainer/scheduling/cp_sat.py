@@ -1,4 +1,4 @@
-"""The model of ``ilp`` for CP-SAT (OR-tools), with a schedule as a hint and the lower bound as a constraint."""
+"""The model of ``ilp`` for CP-SAT (OR-tools), with a schedule as hint and the lower bound as constraint."""
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -6,19 +6,12 @@ from ortools.sat.python import cp_model
 from trainer.scheduling.schedule import Limits, Problem, Schedule, from_bins
 
 UNITS = 1 << 30
-"""Time is counted in whole units; all groups and all α together take so many."""
+"""Time is counted in whole units, so many for all groups and all α together."""
 WORKERS = 8
 
 
 def solve(problem: Problem, limits: Limits, first: Schedule, bound_s: float) -> tuple[Schedule, float]:
-    """The best schedule found, and a lower bound in seconds.
-
-    Args:
-        problem: What is scheduled.
-        limits: When to stop.
-        first: A schedule to begin with.
-        bound_s: A lower bound that is known.
-    """
+    """The best schedule found, and a lower bound in seconds, from a first schedule and a known bound."""
     groups, gpus, most = len(problem.times_s), problem.gpus, problem.most
     unit_s = (float(problem.times_s.sum()) + most * problem.alpha_s) / UNITS
     times = np.rint(problem.times_s / unit_s).astype(int).tolist()

@@ -12,21 +12,21 @@ from trainer.scheduling.schedule import Problem, Schedule, from_bins
 from trainer.scheduling.search_kernels import cut, level
 
 ENOUGH = 1e-4
-"""Share of the lower bound above it at which the search ends."""
+"""The search ends at this share above the lower bound."""
 MORE = 3
-"""Iterations more than the fewest that are tried."""
+"""Largest number of iterations tried, beyond the fewest."""
 ROUNDS = 12
 """Rounds of the local search."""
 ANNEALED, REHEATED = 2000, 50
-"""Groups up to which random exchanges are tried as well, and up to which for all numbers of iterations and hotter again."""
+"""Groups up to which random exchanges are tried, and up to which for all numbers of iterations and several heats."""
 STEPS, MOST_STEPS = 6000, 1_000_000
 """Random exchanges for each group, and at most."""
 HEATS = (0.1, 0.5, 2.0)
-"""What an exchange may cost at first, as a share of a mean bin."""
+"""Initial cost of an exchange, as a share of a mean bin."""
 
 
 class _Found(NamedTuple):
-    """Bins and what an epoch takes with them."""
+    """Bins, and the length of an epoch with them."""
 
     seconds: float
     times_s: Float64  # of all items, falling
@@ -36,10 +36,7 @@ class _Found(NamedTuple):
 def greedy(problem: Problem, seed: int = 0, steps: int = MOST_STEPS) -> Schedule:
     """Schedule groups in O(n log n), with random exchanges up to ``ANNEALED`` groups.
 
-    Args:
-        problem: What is scheduled.
-        seed: Of the random exchanges.
-        steps: Random exchanges at most, for each number of iterations; 0: none.
+    ``seed`` is that of random exchanges, ``steps`` their largest number for each number of iterations.
     """
     order = np.argsort(-problem.times_s, kind="stable")
     goal_s = (1 + ENOUGH) * lower_bound_s(problem)
@@ -71,7 +68,7 @@ def greedy(problem: Problem, seed: int = 0, steps: int = MOST_STEPS) -> Schedule
 
 
 def _filled(problem: Problem, order: Int64, iterations: int, alone: bool) -> _Found:
-    """Bins as they are filled first."""
+    """Bins as they are first filled."""
     times_s = np.zeros(iterations * problem.room)
     times_s[: len(order)] = problem.times_s[order]
     bins = np.empty((iterations * problem.gpus, problem.per_gpu), np.int64)

@@ -13,8 +13,8 @@ def fill_bins(times: Float64, gpus: int, per_gpu: int, alone: bool, bins: Int64)
     Peel: while the longest item with the shortest ones is more than a mean bin, it sets the cap of G bins. Each takes
     the longest item left, and then the longest that still fit under the cap. Then, if ``alone``, empty places go
     beside the longest items: these set the cap of an iteration that is shorter than others, whose other bins are
-    filled up to the cap. Fold what is left: the shortest bins take the longest items, in L rounds; with L = 2 that is
-    the i-th longest with the i-th shortest.
+    filled up to the cap. Fold the rest: the shortest bins take the longest items, in L rounds; with L = 2 that is the
+    i-th longest with the i-th shortest.
 
     Args:
         times: (b · L,) seconds of all items, falling; empty places are items of zero seconds at the end.
@@ -24,7 +24,7 @@ def fill_bins(times: Float64, gpus: int, per_gpu: int, alone: bool, bins: Int64)
         bins: (b, L), filled with numbers of items; b is a multiple of G.
     """
     items, room = len(times), gpus * per_gpu
-    after = np.arange(items + 1)  # by union-find: the first item from here that is left
+    after = np.arange(items + 1)  # by union-find: the first remaining item from here on
     ends = np.array([0, items - 1])
     total, done = times.sum(), 0
     while items - done * per_gpu > room:
@@ -39,7 +39,7 @@ def fill_bins(times: Float64, gpus: int, per_gpu: int, alone: bool, bins: Int64)
         cap, shortest = times[ends[0]], _last(after, positive - 1)
         for _ in range(gpus):
             begin = ends[0]
-            if times[ends[1]] > 0:  # no place is empty: the longest item that others fit beside
+            if times[ends[1]] > 0:  # no place is empty: the longest item beside which others fit
                 begin = _first(after, _first_up_to(times, cap - (per_gpu - 1) * times[shortest]))
                 begin = ends[0] if begin == items else begin
             _fill(times, after, ends, begin, cap, bins[done])
@@ -56,7 +56,7 @@ def fill_bins(times: Float64, gpus: int, per_gpu: int, alone: bool, bins: Int64)
 
 @njit(cache=True, nogil=True)
 def _shortest(times: Float64, after: Int64, tail: int, count: int) -> float:
-    """Seconds of the shortest items that are left."""
+    """Seconds of the shortest remaining items."""
     total = 0.0
     for _ in range(count):
         tail = _last(after, tail)
@@ -87,7 +87,7 @@ def _fill(times: Float64, after: Int64, ends: Int64, begin: int, cap: float, tak
 
 @njit(cache=True, nogil=True)
 def _first(after: Int64, item: int) -> int:
-    """The first item from here that is left, or their number; paths are halved on the way."""
+    """The first remaining item from here on, or the number of items; paths are halved on the way."""
     while after[item] != item:
         after[item] = after[after[item]]
         item = after[item]
@@ -96,7 +96,7 @@ def _first(after: Int64, item: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _last(after: Int64, item: int) -> int:
-    """The last item up to here that is left, or −1."""
+    """The last remaining item up to here, or −1."""
     while item >= 0 and after[item] != item:
         item -= 1
     return item
@@ -104,7 +104,7 @@ def _last(after: Int64, item: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _first_up_to(times: Float64, limit: float) -> int:
-    """The first item of falling times that is not above a limit, or their number."""
+    """The first item of falling times that is not above a limit, or the number of items."""
     low, high = 0, len(times)
     while low < high:
         middle = (low + high) // 2

@@ -9,13 +9,9 @@ from trainer.scheduling.schedule import Limits, Problem, Schedule, from_bins
 
 
 def solve(problem: Problem, limits: Limits, first: Schedule, bound_s: float) -> tuple[Schedule, float]:
-    """The best schedule found, and a lower bound in seconds.
+    """The best schedule found, and a lower bound in seconds, from a known bound.
 
-    Args:
-        problem: What is scheduled.
-        limits: When to stop; HiGHS has no seed here.
-        first: A schedule; HiGHS takes no start, and this is the result where it finds none in time.
-        bound_s: A lower bound that is known.
+    HiGHS takes neither a seed nor a start: ``first`` is the result if it finds no schedule in time.
     """
     groups, gpus, most = len(problem.times_s), problem.gpus, problem.most
     scale_s = float(problem.times_s.sum()) + most * problem.alpha_s

@@ -1,8 +1,8 @@
-"""``ilp``: DyGNeX-L, integer linear programming to within a gap; CP-SAT (extra ``ilp``), without it SciPy's HiGHS.
+"""``ilp``: DyGNeX-L, integer linear programming to within a gap, by CP-SAT (extra ``ilp``) or else SciPy's HiGHS.
 
-The model (eq. 6 to 8) has x[k, i, j], whether group k is trained in iteration i by GPU j, and z[i], how long iteration
-i takes. Minimising, z[i] ≥ Σ t[k] x[k, i, j] is enough: neither the running maximum nor the big M of the published
-linearisation is needed. The number of iterations is free, so α counts. Iterations are in order of length.
+The model (eq. 6 to 8) has x[k, i, j], whether group k is trained in iteration i by GPU j, and z[i], the length of
+iteration i. Under minimisation z[i] ≥ Σ t[k] x[k, i, j] is enough: neither the running maximum nor the big M of the
+published linearisation is needed. The number of iterations is free, so α counts. Iterations are in order of length.
 """
 
 import importlib.util
@@ -12,20 +12,16 @@ from trainer.scheduling.greedy import greedy
 from trainer.scheduling.schedule import Limits, Problem, Schedule
 
 TO_THE_END = 12
-"""Groups up to which the gap is not used: the best schedule is found as fast."""
+"""Groups up to which the gap is ignored: the best schedule is found as fast."""
 LARGEST = 100_000
-"""Variables of a model up to which a solver gets anywhere within a time limit of some seconds."""
+"""Largest number of variables with which a solver makes progress within seconds."""
 
 
 def ilp(problem: Problem, limits: Limits, solver: str | None = None) -> tuple[Schedule, float]:
     """The best schedule found within the limits, and a lower bound in seconds.
 
-    The greedy schedule is the start. If its gap is small enough, or the model is beyond any solver, it is the result.
-
-    Args:
-        problem: What is scheduled.
-        limits: When to stop.
-        solver: ``cp-sat`` or ``highs``; None: CP-SAT where it is installed.
+    The greedy schedule is the start. It is the result if its gap is small enough or the model is too large for a solver.
+    ``solver`` is ``cp-sat`` or ``highs``; None: CP-SAT if it is installed.
     """
     first, bound_s = greedy(problem, limits.seed, limits.steps), lower_bound_s(problem)
     groups = len(problem.times_s)

@@ -1,7 +1,7 @@
 """Neighbouring groups on one GPU: among schedules of about the same length, the one that moves the fewest snapshots.
 
-Group k covers the snapshots k … k + w − 1, so neighbouring groups share w − 1 of them. A GPU that keeps what it was sent in
-an epoch is sent each snapshot of its groups once.
+Group k covers the snapshots k … k + w − 1, so neighbouring groups share w − 1 of them. A GPU that keeps the snapshots of
+an epoch receives each snapshot of its groups once.
 """
 
 import numpy as np
@@ -10,13 +10,13 @@ from trainer.scheduling.locality_kernels import anneal_moves
 from trainer.scheduling.schedule import Schedule
 
 SLACK = 0.005
-"""Share of an epoch that may be given up for fewer moves."""
+"""Share by which an epoch may become longer for fewer moves."""
 STEPS = 2_000_000
-"""Exchanges tried, at most; a group has 30,000."""
+"""Most exchanges tried; each group counts for 30,000."""
 
 
 def moved(schedule: Schedule, window: int) -> int:
-    """Snapshots that all GPUs are sent in an epoch, each GPU each one once.
+    """Snapshots sent to all GPUs in an epoch, each once per GPU.
 
     Args:
         schedule: Groups are numbered in the order of their windows.

@@ -1,4 +1,4 @@
-"""Kernels of ``locality``: random exchanges of groups between GPUs, ever fewer of which move more snapshots."""
+"""Kernels of ``locality``: random exchanges of groups between GPUs, of which fewer and fewer may add moves."""
 
 import numpy as np
 from numba import njit
@@ -11,7 +11,7 @@ HOT, COLD = 2.0, 0.3
 
 @njit(cache=True, nogil=True)
 def _cover(counts: Int64, gpu: int, group: int, window: int, by: int) -> int:
-    """Add a group to a GPU, or take it away (``by`` −1); by how much the number of its snapshots changes."""
+    """Add a group to a GPU, or remove it (``by`` −1); returns the change of its number of snapshots."""
     if group < 0:
         return 0
     change = 0
@@ -46,7 +46,7 @@ def _load(slots: Int64, times: Float64, i: int, g: int) -> float:
 def _put(
     slots: Int64, counts: Int64, place: Int64, i: int, g: int, s: int, j: int, h: int, r: int, window: int
 ) -> int:
-    """Exchange two places; by how much the moves change."""
+    """Exchange two places; returns the change of moves."""
     a, b = slots[i, g, s], slots[j, h, r]
     change = _cover(counts, g, a, window, -1) + _cover(counts, h, b, window, -1)
     change += _cover(counts, g, b, window, 1) + _cover(counts, h, a, window, 1)
@@ -66,10 +66,10 @@ def anneal_moves(
     """Exchange groups, or all groups of two places, while the epoch stays within a limit.
 
     Args:
-        slots: int64 (m, G, L), group numbers, −1: empty; it is changed.
+        slots: int64 (m, G, L), group numbers, −1: empty; changed in place.
         times: float64 (n,), seconds of each group.
         order: int64 (n,), groups by seconds.
-        limit: Seconds that the busiest GPUs of all iterations may take together.
+        limit: Largest sum over iterations of the busiest GPU's seconds.
         window: Snapshots of a group.
         steps: Exchanges tried.
         seed: Of the draw.

@@ -1,7 +1,7 @@
-"""``paper``: DyGNeX-G as published (algorithms 1 and 2), with what its listing lacks.
+"""``paper``: DyGNeX-G as published (algorithms 1 and 2), with additions where its listing is incomplete.
 
-Mended: groups that are used leave the list, the target's own pair too. One zero group can be used again and again.
-There may be fewer than G − 1 pairs. Of equal candidates the first stays. α is not looked at.
+Used groups leave the list, the target's own pair too. The zero group can be used repeatedly. There may be fewer than
+G − 1 pairs. The first of equal candidates stays. α is ignored.
 """
 
 import numpy as np
@@ -16,11 +16,7 @@ PAIR = 2
 
 
 def paper(problem: Problem) -> Schedule:
-    """Schedule groups by DyGNeX-G, in O(n³).
-
-    Args:
-        problem: What is scheduled. With L = 1 there are no pairs, and groups are sorted and cut only.
-    """
+    """Schedule groups by DyGNeX-G, in O(n³). With L = 1 there are no pairs: groups are only sorted and cut."""
     if problem.per_gpu < PAIR:
         return psg_sorted(problem)
     order = np.argsort(problem.times_s, kind="stable")
@@ -66,7 +62,7 @@ def _pairs(times: Float64, gpus: int) -> Int64:
 
 @njit(cache=True, nogil=True)
 def _waste(times: Float64, left: Int64, with_item: int, least: float, used: Int64, pairs: Int64) -> float:
-    """Seconds that GPUs wait (eq. 9) when all follow a target; infinite as soon as they are not under ``least``."""
+    """Seconds that GPUs wait (eq. 9) if all follow a target; infinite as soon as they reach ``least``."""
     longest, gpus = len(left) - 1, len(pairs)
     target = times[left[longest]] + times[left[with_item]]
     pairs[:] = 0
@@ -90,7 +86,7 @@ def _waste(times: Float64, left: Int64, with_item: int, least: float, used: Int6
 
 @njit(cache=True, nogil=True)
 def _closest(times: Float64, left: Int64, target: float, used: Int64) -> tuple[int, int]:
-    """The pair whose sum is closest to a target, by two pointers; (0, 0): there is none."""
+    """The pair whose sum is closest to a target, by two pointers; (0, 0) if no pair is left."""
     head, tail = 0, len(left) - 1
     closest, best_head, best_tail = np.inf, 0, 0
     while True:

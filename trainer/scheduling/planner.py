@@ -1,4 +1,4 @@
-"""Which rank trains which groups in which optimiser step of a pass, planned anew as groups come and go."""
+"""Plans of a pass: the ranks and optimiser steps of all groups, planned again as groups come and go."""
 
 from dataclasses import dataclass
 
@@ -6,33 +6,32 @@ import numpy as np
 
 from stream.arrays.kinds import Float64, Int64
 from trainer.scheduling.bound import lower_bound_s
-from trainer.scheduling.composition import assigned, fixed_steps
 from trainer.scheduling.schedule import Limits, Problem, Schedule
 from trainer.scheduling.solve import ALGORITHMS
 
 COMPOSITIONS = ("fixed", "schedule")
 SEARCHED = 2_000
-"""Random exchanges of a solver, at most. A plan is made in every pass, which may take half a second."""
+"""Most random exchanges of a solver. Each pass is planned, and a pass may take half a second."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PassPlan:
     """A pass over groups.
 
     Attributes:
         schedule: By predicted seconds.
-        gap: Share of the lower bound by which it is longer; NaN for ``fixed``, whose steps nobody chose by it.
+        gap: Share of the lower bound by which it is longer; NaN for ``fixed``, whose steps do not depend on it.
     """
 
     schedule: Schedule
     gap: float
 
-    def with_slots(self, slots: Int64) -> "Plan":
+    def with_slots(self, slots: Int64) -> "PassPlan":
         """The same groups by another assignment, as ``Schedule.slots``."""
-        return Plan(Schedule(self.schedule.problem, slots), self.gap)
+        return PassPlan(Schedule(self.schedule.problem, slots), self.gap)
 
     def balance(self, measured_s: Float64, error: float) -> dict[tuple[str, str], float]:
-        """How evenly GPUs work, predicted and measured; figures without a meaning are left out.
+        """Balance of the GPUs' work, predicted and measured; undefined figures are left out.
 
         Args:
             measured_s: float64 (n,), seconds that each group took.
@@ -55,7 +54,7 @@ class Planner:
 
     Attributes:
         gpus: G.
-        composition: ``fixed``: steps follow from sizes alone; ``schedule``: the schedule decides which groups make a step.
+        composition: ``fixed``: steps follow from sizes alone; ``schedule``: the schedule groups them into steps.
         algorithm: Of ``ALGORITHMS``, for ``schedule``.
         per_gpu: L, groups of one GPU in one step, for ``schedule``.
         per_step: Groups of a step, for ``fixed``.
@@ -69,12 +68,12 @@ class Planner:
     per_step: int
     alpha_s: float
 
-    def plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> Plan:
-        """Plan a pass.
+    def plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> PassPlan:
+        """PassPlan a pass.
 
         Args:
             sizes: float64 (n, 3), nodes, edges and snapshots of each group, one group at least.
-            times_s: float64 (n,), predicted seconds of each; of no consequence to the steps of ``fixed``.
+            times_s: float64 (n,), predicted seconds of each; they do not affect the steps of ``fixed``.
             seed: Of the order of steps.
         """
         draw = np.random.default_rng(seed)
@@ -82,9 +81,40 @@ class Planner:
             steps = fixed_steps(sizes, self.per_step)
             steps = [steps[at] for at in draw.permutation(len(steps))]
             problem = Problem(times_s, self.gpus, max(map(len, steps)), self.alpha_s)
-            return Plan(assigned(problem, steps), float("nan"))
+            return PassPlan(assigned(problem, steps), float("nan"))
         problem = Problem(times_s, self.gpus, self.per_gpu, self.alpha_s)
         found, _ = ALGORITHMS[self.algorithm](problem, Limits(time_s=1.0, steps=SEARCHED))
         bound_s = lower_bound_s(problem)
         gap = found.epoch_s / bound_s - 1 if bound_s else float("nan")
-        return Plan(Schedule(problem, draw.permutation(found.slots)), gap)
+        return PassPlan(Schedule(problem, draw.permutation(found.slots)), gap)
+
+
+def fixed_steps(sizes: Float64, per_step: int) -> list[Int64]:
+    """The groups of each optimiser step, the same for any number of GPUs and any measurements.
+
+    Groups of about one size make a step, so that any number of GPUs can share it evenly.
+
+    Args:
+        sizes: float64 (n, 3), nodes, edges and snapshots of each group.
+        per_step: Groups of a step; the last step has the rest.
+    """
+    order = np.argsort(-sizes.sum(axis=1), kind="stable")
+    return [np.sort(order[at : at + per_step]) for at in range(0, len(order), per_step)]
+
+
+def assigned(problem: Problem, steps: list[Int64]) -> Schedule:
+    """Each step's groups, of any number, on the GPUs: the longest first, to the GPU with the least work.
+
+    ``problem.per_gpu`` is the largest step's number of groups; ``steps`` has the group numbers of each step.
+    """
+    slots = np.full((len(steps), problem.gpus, problem.per_gpu), -1, np.int64)
+    busy_s = np.zeros(problem.gpus)
+    for step, groups in enumerate(steps):
+        load_s, number = np.zeros(problem.gpus), np.zeros(problem.gpus, np.int64)
+        for group in sorted(groups.tolist(), key=lambda group: -problem.times_s[group]):
+            gpu = int(np.lexsort((busy_s, load_s))[0])
+            slots[step, gpu, number[gpu]] = group
+            load_s[gpu] += problem.times_s[group]
+            number[gpu] += 1
+        busy_s += load_s
+    return Schedule(problem, slots)

@@ -1,4 +1,4 @@
-"""Measured seconds of groups while they are trained, and what they say of groups that never ran."""
+"""Measured seconds of trained groups, and predictions for groups that never ran."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from stream.arrays.kinds import Float64
 from trainer.scheduling.time_model import TimeModel
 
 KEPT = 256
-"""Groups whose measurements are kept; the oldest go first."""
+"""Groups with kept measurements; the oldest are dropped first."""
 RUNS = 5
 """Newest measurements of a group; their median is its time."""
 TRUSTED = 3
-"""Measurements from which on a group's median is trusted more than the fitted model."""
+"""Number of measurements with which a group's median replaces the fitted model."""
 OUTLIER = 3.0
-"""A group so many times farther from the fit than the median group is left out of a second fit (the paper's profiler)."""
+"""Groups farther from the fit than this many times the median are left out of a second fit (the paper's profiler)."""
 
 
 class Profile:
@@ -31,10 +31,10 @@ class Profile:
         self.error = float("nan")
         self._sizes: dict[int, Float64] = {}
         self._runs: dict[int, deque[float]] = {}
-        self._model = TimeModel(1.0, 1.0, 1.0)  # until something is measured, only ratios count
+        self._model = TimeModel(1.0, 1.0, 1.0)  # before the first measurement only ratios count
 
     def predict(self, names: Sequence[int], sizes: Float64) -> Float64:
-        """Seconds float64 (n,) of groups; before the first pass in no unit.
+        """Seconds float64 (n,) of groups; before the first pass without a unit.
 
         Args:
             names: Of the groups, the same in every pass.
@@ -48,7 +48,7 @@ class Profile:
         return found
 
     def measured(self, names: Sequence[int], sizes: Float64, seconds: Float64) -> None:
-        """Take in a pass: seconds float64 (n,) of groups; those that are not above zero did not run."""
+        """Take in a pass: seconds float64 (n,) of groups, 0 for groups that did not run."""
         ran = seconds > 0
         if self._runs and ran.any():
             predicted = self.predict(names, sizes)
@@ -62,7 +62,7 @@ class Profile:
         self._fit()
 
     def state(self) -> dict[str, Any]:
-        """What ``restore`` continues from."""
+        """The state that ``restore`` continues from."""
         return {
             str(name): np.concatenate([self._sizes[name], np.array(runs)])
             for name, runs in self._runs.items()
@@ -79,7 +79,7 @@ class Profile:
 
     @property
     def model(self) -> TimeModel:
-        """As fitted last."""
+        """The last fit."""
         return self._model
 
     def _fit(self) -> None:

@@ -1,4 +1,4 @@
-"""A schedule of snapshot groups: which GPU trains which groups in which iteration, and what that costs."""
+"""A schedule of snapshot groups: the GPU and iteration of each group, and the cost."""
 
 from dataclasses import dataclass
 
@@ -37,20 +37,20 @@ class Problem:
     def most(self) -> int:
         """Iterations that some best schedule does not exceed.
 
-        The same bins, sorted by load and cut into chunks of G, cost no more in no more iterations, and no bin is empty.
+        Its bins, sorted by load and cut into chunks of G, cost no more in no more iterations, and no bin is empty.
         """
         return -(-len(self.times_s) // self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When an algorithm stops, and how it draws.
+    """Limits of an algorithm, and its seed.
 
     Attributes:
-        gap: Share of the lower bound above it that is good enough for ``ilp``.
+        gap: Distance from the lower bound that is good enough for ``ilp``, as a share of the bound.
         time_s: Seconds that its solver may take.
         seed: Of random exchanges, and of the solver.
-        steps: Random exchanges at most, for each number of iterations.
+        steps: Most random exchanges for each number of iterations.
     """
 
     gap: float = 0.02
@@ -64,7 +64,7 @@ class Schedule:
     """An assignment of all groups.
 
     Attributes:
-        problem: What is scheduled.
+        problem: Groups and GPUs.
         slots: int64 (m, G, L), group numbers from 0; −1: empty.
     """
 
@@ -83,7 +83,7 @@ class Schedule:
 
     @property
     def efficiency(self) -> float:
-        """Share of all GPUs' time in which they train; NaN where an epoch takes no time."""
+        """Share of all GPUs' time in which they train; NaN if an epoch takes no time."""
         epoch_s = self.epoch_s
         return float(self.problem.times_s.sum() / (self.problem.gpus * epoch_s)) if epoch_s else float("nan")
 
@@ -91,7 +91,7 @@ class Schedule:
     def imbalance(self) -> float:
         """Time of the busiest GPU over that of the least busy one in an epoch, without waiting (DyGNeX 5.2).
 
-        GPUs that never work are left out, therefore ``efficiency`` belongs beside it. NaN where none works.
+        It leaves out GPUs that never work, so show ``efficiency`` beside it. NaN if no GPU works.
         """
         busy_s = self.loads_s.sum(axis=0)
         busy_s = busy_s[busy_s > 0]
@@ -107,11 +107,8 @@ class Schedule:
 def from_bins(problem: Problem, bins: Int64) -> Schedule:
     """The best schedule of given bins: sorted by load and cut into chunks of G.
 
-    In each iteration the fullest bin goes to the GPU that has worked least so far.
-
-    Args:
-        problem: What is scheduled.
-        bins: int64 (b, L), groups that one GPU trains in one iteration; −1: none.
+    Bins int64 (b, L) are groups that one GPU trains in one iteration; −1: none. In each iteration the fullest bin goes to
+    the GPU that has worked least so far.
     """
     times_s = np.append(problem.times_s, 0.0)
     bins = bins[(bins >= 0).any(axis=1)]
@@ -123,7 +120,7 @@ def from_bins(problem: Problem, bins: Int64) -> Schedule:
 
 
 def spread(schedule: Schedule) -> Schedule:
-    """The same iterations with GPUs exchanged, so that all work about equally long in an epoch."""
+    """The same iterations with GPUs exchanged, so that all work for about the same time in an epoch."""
     slots, loads_s = schedule.slots.copy(), schedule.loads_s
     busy_s = np.zeros(schedule.problem.gpus)
     for i, load_s in enumerate(loads_s):

@@ -1,4 +1,4 @@
-"""Kernels of the local search: two items of different bins are exchanged, and no iteration gets longer."""
+"""Kernels of the local search: exchanges of two items of different bins that lengthen no iteration."""
 
 import numpy as np
 from numba import njit
@@ -6,12 +6,12 @@ from numba import njit
 from stream.arrays.kinds import Float64, Int64
 
 REACH = 48
-"""Places that are tried for one item of the fullest bin, nearest in time first."""
+"""Places tried for one item of the fullest bin, nearest in time first."""
 
 
 @njit(cache=True, nogil=True)
 def cut(times: Float64, bins: Int64, gpus: int) -> float:
-    """Sort bins by load, falling, in place, so that each G are an iteration; returns Σ of the fullest."""
+    """Sort bins by load, falling, in place, so that each G make an iteration; returns Σ of the fullest."""
     count, per_gpu = bins.shape
     load = np.zeros(count)
     for b in range(count):
@@ -69,7 +69,7 @@ def level(times: Float64, bins: Int64, gpus: int, rounds: int, goal: float) -> f
 def _lower(
     times: Float64, bins: Int64, place: Int64, load: Float64, caps: Float64, gpus: int, a: int, target: float
 ) -> bool:
-    """Bring a bin to its target by one exchange that takes no bin above its cap; False: none is near."""
+    """Bring a bin to its target by one exchange that raises no bin above its cap; False if none is near."""
     per_gpu, items = bins.shape[1], len(times)
     for s in range(per_gpu):
         item = bins[a, s]

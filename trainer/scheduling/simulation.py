@@ -1,4 +1,4 @@
-"""Clusters of any size, simulated: what an epoch would take on so many GPUs (DyGNeX 5.4)."""
+"""Simulated clusters of any size: the length of an epoch by the number of GPUs (DyGNeX 5.4)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,28 +10,17 @@ from trainer.scheduling.solve import solve
 
 _INK, _FAINT = "#1f2933", "#9aa5b1"
 _COLOURS = {
-    "greedy": "#2f6f9f",
-    "paper": "#c8713a",
-    "ilp": "#4f8a4f",
-    "psg": "#9aa5b1",
-    "psg-sorted": "#7a5c99",
-}
+    "greedy": "#2f6f9f", "paper": "#c8713a", "ilp": "#4f8a4f", "psg": "#9aa5b1", "psg-sorted": "#7a5c99",
+}  # fmt: skip
 
 
 def simulate(
     times_s: Float64, gpus: Sequence[int], algorithms: Sequence[str], alpha_s: float, limits: Limits
 ) -> list[dict[str, Any]]:
-    """Schedule the same groups for clusters of several sizes.
-
-    Args:
-        times_s: Seconds of each group.
-        gpus: Numbers of GPUs.
-        algorithms: Names of ``ALGORITHMS``.
-        alpha_s: Seconds of an all-reduce.
-        limits: Seed, and when ``ilp`` stops.
+    """Schedule the same groups for clusters of several sizes by algorithms of ``ALGORITHMS``.
 
     Returns:
-        A point for each algorithm and number of GPUs: what ``solve`` reports, and ``throughput`` in groups per second.
+        A point for each algorithm and number of GPUs: the figures of ``solve``, and ``throughput`` in groups per second.
     """
     solved = [
         solve(Problem(times_s, count, alpha_s=alpha_s), algorithm, limits).figures()
@@ -53,23 +42,14 @@ def draw(points: Sequence[dict[str, Any]], title: str, path: Path) -> None:
     from matplotlib.ticker import ScalarFormatter
 
     style = {
-        "font.size": 9,
-        "axes.edgecolor": _FAINT,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlelocation": "left",
-        "axes.titlesize": 10,
-        "axes.titlecolor": _INK,
-        "xtick.color": _INK,
+        "font.size": 9, "axes.edgecolor": _FAINT, "axes.spines.top": False, "axes.spines.right": False,
+        "axes.titlelocation": "left", "axes.titlesize": 10, "axes.titlecolor": _INK, "xtick.color": _INK,
         "ytick.color": _INK,
-    }
-    panels = (
-        ("efficiency", "Share of GPU time spent training"),
-        ("imbalance", "Busiest GPU over least busy"),
-    )
+    }  # fmt: skip
+    panels = {"efficiency": "Share of GPU time spent training", "imbalance": "Busiest GPU over least busy"}
     with mpl.rc_context(style):
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-        for one, (key, name) in zip(axes, panels, strict=True):
+        for one, (key, name) in zip(axes, panels.items(), strict=True):
             for algorithm in dict.fromkeys(point["algorithm"] for point in points):
                 own = [point for point in points if point["algorithm"] == algorithm]
                 gpus, values = [point["gpus"] for point in own], [point[key] for point in own]

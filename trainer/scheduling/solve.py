@@ -1,4 +1,4 @@
-"""Every algorithm by its name, and what is reported of a schedule."""
+"""Every algorithm by its name, and the figures of a schedule."""
 
 import time
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Solved:
         schedule: The assignment.
         lower_bound_s: Seconds that any schedule of the same problem takes at least.
         solve_s: Seconds that the algorithm took, without compilation.
-        moves: Snapshots that GPUs are sent in an epoch, with and without regard to neighbours; None: nobody asked.
+        moves: Snapshots sent to GPUs in an epoch, with and without regard to neighbours; None if no window was given.
     """
 
     algorithm: str
@@ -57,11 +57,11 @@ class Solved:
 
     @property
     def gap(self) -> float:
-        """Share of the lower bound by which an epoch is longer; NaN where the bound is zero."""
+        """Share of the lower bound by which an epoch is longer; NaN if the bound is zero."""
         return self.schedule.epoch_s / self.lower_bound_s - 1 if self.lower_bound_s else float("nan")
 
     def figures(self) -> dict[str, Any]:
-        """What is printed, by the keys of docs/cli.md."""
+        """Figures by the keys of docs/cli.md."""
         problem = self.schedule.problem
         return {
             "algorithm": self.algorithm,
@@ -82,7 +82,7 @@ def require_algorithm(name: str) -> None:
     """Check the name of an algorithm.
 
     Raises:
-        Failure: There is none of this name; the sentence has those that there are.
+        Failure: It does not exist.
     """
     if name not in ALGORITHMS:
         raise Failure(f"--algorithm {name} does not exist{did_you_mean(name, list(ALGORITHMS))}")
@@ -94,14 +94,14 @@ def solve(
     """Schedule groups by an algorithm of ``ALGORITHMS``.
 
     Args:
-        problem: What is scheduled, one group at least.
+        problem: With one group at least.
         algorithm: Its name.
-        limits: Seed, and when ``ilp`` stops.
-        window: Snapshots of a group; then neighbouring groups are kept on one GPU as far as an epoch hardly gets longer.
+        limits: Seed, and limits of ``ilp``.
+        window: Snapshots of a group; if given, neighbouring groups stay on one GPU where an epoch hardly gets longer.
     """
     limits = limits or Limits()
     ready = "greedy" if algorithm == "ilp" else algorithm
-    # Kernels are compiled, or read from where they are kept, before time is measured.
+    # Kernels are compiled, or loaded from their cache, before time is measured.
     found, _ = ALGORITHMS[ready](_SMALL, limits)
     if window is not None:
         keep_runs(found, window, steps=1)

@@ -1,4 +1,4 @@
-"""The time model of a snapshot group: t = α₁ N + α₂ E + α₃ (DyGNeX eq. 31), fitted to measured groups."""
+"""Seconds of a snapshot: t = α₁ N + α₂ E + α₃ (DyGNeX eq. 31), fitted to measured groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from stream.arrays.kinds import Float64, Int64
 
 @dataclass(frozen=True, slots=True)
 class TimeModel:
-    """Seconds of a group from what its snapshots have.
+    """Seconds of a group from the sizes of its snapshots.
 
     Attributes:
         per_node_s: α₁.
@@ -25,7 +25,7 @@ class TimeModel:
 
     @classmethod
     def fit(cls, sizes: Float64, measured_s: Float64) -> "TimeModel":
-        """Fit to measured groups by non-negative least squares, relative errors counting the same.
+        """Fit to measured groups by non-negative least squares of relative errors.
 
         Args:
             sizes: float64 (n, 3), nodes, edges and snapshots of each group, as ``group_sizes`` gives them.
@@ -38,12 +38,12 @@ class TimeModel:
 
     def predict(self, sizes: Float64) -> Float64:
         """float64 (n,), seconds of groups with sizes (n, 3)."""
-        each_s = np.array([self.per_node_s, self.per_edge_s, self.per_snapshot_s])
-        return sizes @ each_s
+        seconds: Float64 = sizes @ np.array([self.per_node_s, self.per_edge_s, self.per_snapshot_s])
+        return seconds
 
 
 def group_sizes(nodes: Int64 | Sequence[int], edges: Int64 | Sequence[int], window: int) -> Float64:
-    """What each group of ``window`` snapshots in a row has: float64 (T − window + 1, 3) of nodes, edges, snapshots.
+    """Sizes of each group of ``window`` snapshots in a row: float64 (T − window + 1, 3) of nodes, edges, snapshots.
 
     Args:
         nodes: (T,), live nodes of each snapshot.

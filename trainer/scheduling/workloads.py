@@ -1,4 +1,4 @@
-"""Seconds of snapshot groups to be scheduled: from a file, made up, or from a store's lane."""
+"""Seconds of snapshot groups to schedule: from a file, made up, or from a store's lane."""
 
 import json
 import math
@@ -20,7 +20,7 @@ def read_times(path: Path) -> Float64:
     """Seconds of groups from a file with a JSON list of them.
 
     Raises:
-        Failure: The file is no such list; the sentence names the first wrong entry.
+        Failure: The file is not such a list; the sentence names the first wrong entry.
         OSError: It cannot be read.
     """
     wanted = "Give a JSON list of seconds, one per group"
@@ -39,13 +39,13 @@ def read_times(path: Path) -> Float64:
 
 
 def made_up_times(kind: str, groups: int, seed: int) -> Float64:
-    """Seconds of groups that no stream has.
+    """Made-up seconds of groups.
 
     Args:
         kind: ``linear``: a stream that grows threefold, with 5 % of noise, as under a linear time model; ``lognormal``:
             without order, σ = 0.5.
         groups: Their number.
-        seed: Same seed, same seconds.
+        seed: The same seed gives the same seconds.
     """
     drawn = np.random.default_rng(seed).normal(size=groups)
     if kind == "lognormal":
@@ -80,7 +80,7 @@ def require_seconds(name: str, value: float) -> None:
     """Check a number of seconds from the command line.
 
     Raises:
-        Failure: It is no number from 0 to ``_LARGEST_S``.
+        Failure: It is not a number from 0 to ``_LARGEST_S``.
     """
     if not (math.isfinite(value) and 0 <= value <= _LARGEST_S):
         raise Failure(f"{name} must be a number from 0 to {_LARGEST_S:.0e}, found {value}")

@@ -1,11 +1,11 @@
-"""Checkpoints: all that a run continues from, one file a snapshot, whole or not there.
+"""Checkpoints: the state that a run resumes from, one file per snapshot, whole or absent.
 
 1. The state is written to a temporary file in the same folder, and flushed to disk.
 2. The file is renamed to ``<sequence>.pt``; the folder is flushed to disk.
-3. Older checkpoints beyond the wanted number are removed; where that fails, the next write tries again.
+3. Older checkpoints beyond the wanted number are removed. If that fails, the next write tries again.
 
-A crash before 2 leaves a temporary file that the next write removes; after it, the checkpoint is there. Files
-hold tensors and plain values only and are read with torch's weights-only loader: no code can hide in them.
+A crash before 2 leaves a temporary file that the next write removes; after 2 the checkpoint exists. Files hold tensors
+and plain values only and are read with torch's weights-only loader, so no code can hide in them.
 """
 
 import os
@@ -22,12 +22,12 @@ from stream.service.failure import Failure
 from stream.store.errors import LaneBusyError
 from stream.store.files.clean_up import CleanUp
 from stream.store.files.lock import new_writer_id
-from stream.store.files.paths import make_folders, settle, sync_folder
+from stream.store.places.durable import make_folders, settle, sync_folder
 from stream.store.places.folder_lock import FolderLock
 
 FORMAT = 2
 LET_GO_S = 10.0
-"""How long a start waits for a trainer that is ending: ranks of a killed launcher notice it within a second."""
+"""How long a start waits for an ending trainer. Ranks of a killed launcher notice its end within a second."""
 
 _SUFFIX = ".pt"
 _TEMPORARY = ".pt.tmp"
@@ -48,19 +48,19 @@ class Checkpoints:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder against a second trainer, which would write over what this one writes; made where missing.
+        """Lock the folder, which is created if missing, so that no second trainer overwrites this one's files.
 
         Raises:
-            LaneBusyError: Another trainer holds it and does not let go.
-            Failure: The folder cannot be made.
+            LaneBusyError: Another trainer holds the lock and does not release it.
+            Failure: The folder cannot be created.
         """
         otherwise = "choose another folder in the key checkpoint"
         try:
             make_folders(self.folder)
-            settle(self.folder)  # whoever made it may have been killed before it was durable
+            settle(self.folder)  # its creator may have been killed before it was durable
         except OSError as error:
             raise Failure(
-                f"folder {self.folder} of checkpoints cannot be made: {error.strerror}. {otherwise.capitalize()}"
+                f"folder {self.folder} of checkpoints cannot be created: {error.strerror}. {otherwise.capitalize()}"
             ) from None
         until = time.monotonic() + LET_GO_S
         while True:
@@ -77,11 +77,7 @@ class Checkpoints:
             lock.release()
 
     def save(self, sequence: int, state: dict[str, Any]) -> Path:
-        """Write the checkpoint after lane snapshot ``sequence``.
-
-        Args:
-            sequence: Of the lane's manifest.
-            state: Nested dictionaries of tensors, NumPy arrays and plain values.
+        """Write the checkpoint after lane snapshot ``sequence``: nested dictionaries of tensors, arrays and plain values.
 
         Raises:
             OSError: The disk refuses; older checkpoints stay as they are.
@@ -98,7 +94,7 @@ class Checkpoints:
                 file.flush()
                 os.fsync(file.fileno())
         except Exception as error:
-            temporary.unlink(missing_ok=True)  # a disk that is full has no room for halves
+            temporary.unlink(missing_ok=True)  # a full disk has no room for half a file
             if (refusal := _refusal(error)) is not None:
                 raise refusal from None
             raise
@@ -109,11 +105,11 @@ class Checkpoints:
         return path
 
     def newest_path(self) -> Path | None:
-        """File of the newest checkpoint; None: there is none."""
+        """File of the newest checkpoint; None without one."""
         return next(reversed(self._paths()), None)
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint, arrays as tensors on the CPU; None: there is none.
+        """The newest checkpoint, arrays as tensors on the CPU; None without one.
 
         Raises:
             Failure: The file is damaged or of another format; the sentence names it.
@@ -138,7 +134,7 @@ class Checkpoints:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """What the disk said: torch's writer ends with an error of its own, which comes of that."""
+    """The operating system's error behind an error of torch's writer."""
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error

@@ -1,4 +1,4 @@
-"""The lessons of the last snapshots, kept as they were asked so that strategies can learn them again."""
+"""Lessons of the last snapshots with their original inputs, for strategies that learn them again."""
 
 from collections import deque
 from dataclasses import dataclass, fields
@@ -37,7 +37,7 @@ class KeptLesson:
 
 
 class LessonBook:
-    """Keeps lessons while snapshots come.
+    """Keeps the lessons of the last snapshots.
 
     Args:
         task: Makes the lessons.
@@ -51,8 +51,7 @@ class LessonBook:
 
     def open(self, lesson: Lesson) -> None:
         """Take in the newest snapshot's lesson; the one before becomes a former one."""
-        if self._newest is not None and self._former.maxlen:
-            self._former.append(kept(self._newest))
+        self._former.extend(self._newest_kept())
         self._newest = lesson
 
     def with_newest(self, lesson: Lesson) -> list[Any]:
@@ -61,10 +60,6 @@ class LessonBook:
 
     def state(self) -> dict[str, Any]:
         """The state that ``restore`` continues from."""
-        every = [
-            *self._former,
-            *([] if self._newest is None or not self._former.maxlen else [kept(self._newest)]),
-        ]
         return {
             str(place): {
                 "tau": each.tau,
@@ -72,7 +67,7 @@ class LessonBook:
                 "truth": each.truth,
                 "asked": _columns(each.asked),
             }
-            for place, each in enumerate(every)
+            for place, each in enumerate([*self._former, *self._newest_kept()])
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -84,6 +79,10 @@ class LessonBook:
             self._former.append(
                 KeptLesson(int(row["tau"]), int(row["each"]), asked, np.asarray(row["truth"]))
             )
+
+    def _newest_kept(self) -> list[KeptLesson]:
+        """The newest lesson as it is learned again; none if no former lesson is wanted."""
+        return [] if self._newest is None or not self._former.maxlen else [kept(self._newest)]
 
 
 def kept(lesson: Lesson) -> KeptLesson:

@@ -1,15 +1,15 @@
-"""Learning one snapshot: passes over a sample of its events, with weights that are finite afterwards, or as before."""
+"""Learning one snapshot: passes over a sample of its events. Weights that are not finite afterwards are put back."""
 
 import math
 from collections import Counter
 from dataclasses import replace
-from enum import IntEnum
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
 from stream.service.failure import Failure
+from trainer.data.examples import Purpose
 from trainer.data.negatives import Draw
 from trainer.learning.soundness import copied, is_sound
 from trainer.session.lesson_book import LessonBook
@@ -21,17 +21,11 @@ from trainer.wire.traffic import Traffic
 log = structlog.get_logger()
 
 
-class Purpose(IntEnum):
-    """Purposes of random numbers, besides those of ``trainer.data.examples.Purpose``; the epoch is added."""
-
-    SAMPLE = 1 << 20
-
-
 class Lessons:
     """Trains a strategy snapshot by snapshot; every method is a collective.
 
     A step whose loss or gradient is not finite is left out. If weights or the optimiser's state are not finite after a
-    snapshot, they are put back to what they were before it, and its events only reach the memory.
+    snapshot, their values before it are put back, and its events only reach the memory.
 
     Args:
         session: Its strategy and model are trained, by its configuration.
@@ -41,14 +35,14 @@ class Lessons:
         self._session = session
         self._optimisation, self._ranks = session.config.optimisation, session.ranks
         self.book = LessonBook(session.task, session.strategy.needs.lessons)
-        self._failed = 0  # snapshots in a row of which nothing could be learned
+        self._failed = 0  # snapshots in a row without a finite step
 
     def learn(self, lesson: Lesson, passes: float) -> StepReport:
         """Learn a snapshot.
 
         Args:
             lesson: This rank's.
-            passes: Over its events: whole ones, and of the last its part, a time-stratified sample of batches.
+            passes: Over its events. A fraction stands for a pass over a time-stratified sample of batches.
 
         Raises:
             Failure: Too many snapshots in a row had no finite step.
@@ -76,7 +70,7 @@ class Lessons:
         return report
 
     def once(self, lesson: Lesson, epoch: int) -> StepReport:
-        """Learn a snapshot in one pass, which has a number of its own; whatever becomes of the weights."""
+        """Learn a snapshot in one pass with a number of its own, without looking at the weights afterwards."""
         self.book.open(lesson)
         return self._pass(lesson, epoch)
 
@@ -89,7 +83,7 @@ class Lessons:
         if share >= 1:
             return lesson
         session = self._session
-        generator = Draw(session.seed, lesson.tau, Purpose.SAMPLE + epoch).generator()
+        generator = Draw(session.seed, lesson.tau, Purpose.LEARNED_EVENTS + epoch).generator()
         chosen = time_stratified(lesson.items, session.strategy.step_events, share, generator)
         return lesson.of_events(chosen)
 
@@ -132,16 +126,16 @@ def _together(reports: list[StepReport]) -> StepReport:
 def time_stratified(
     events: int, batch: int, share: float, generator: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Whole batches of consecutive events, spread evenly over them: one in every stretch of 1 / share batches.
+    """Choose whole batches of consecutive events, spread evenly: one in every stretch of 1 / share batches.
 
-    Batches stay whole, for an event is learned from what was before its batch: events drawn one by one would be
+    Batches stay whole because an event is learned from the memory before its batch. Events drawn one by one would be
     learned from a staler memory than they are predicted from.
 
     Args:
         events: How many, in order of time.
-        batch: Events a batch.
+        batch: Events per batch.
         share: Of the batches, in 0 … 1; each is equally likely.
-        generator: Draws where the first stretch begins.
+        generator: Draws the begin of the first stretch.
 
     Returns:
         bool (events,).

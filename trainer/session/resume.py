@@ -1,4 +1,4 @@
-"""The newest checkpoint, checked against configuration and lane before anyone resumes from it or reads it."""
+"""The newest checkpoint, checked against configuration and lane before it is used."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.session.checkpoint import Checkpoints
 
 BEFORE_THERE_WAS_A_CHOICE = {"history_moment": "batch", "task": "link-prediction", "target": None}
-"""Values that older checkpoints were made with; they do not name these keys."""
+"""Values of keys that older checkpoints do not name."""
 
 
 def identity(config: TrainerConfig, lane: LaneHeader) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def identity(config: TrainerConfig, lane: LaneHeader) -> dict[str, Any]:
 
 
 def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, dict[str, Any]] | None:
-    """The newest checkpoint of the configured folder; None: there is none.
+    """The newest checkpoint of the configured folder; None without one.
 
     Raises:
         Failure: It is damaged, or of another configuration, lane or log; the sentence names the key.
@@ -43,22 +43,20 @@ def newest_checkpoint(config: TrainerConfig, lane: LaneReader) -> tuple[Path, di
     path, state = found
     made_with = {**BEFORE_THERE_WAS_A_CHOICE, **state.get("identity", {})}
     for key, value in identity(config, lane.header).items():
-        if made_with.get(key) != value and key == "lane_checksum":
+        if made_with.get(key) == value:
+            continue
+        if key == "lane_checksum":
             raise Failure(
                 f"checkpoint {path} was made on another lane {lane.header.lane}, which {config.store} no longer has: it was "
                 "made again, or with other parameters. Choose another folder in the key checkpoint"
             )
-        if made_with.get(key) != value:
-            raise Failure(
-                f"checkpoint {path} was made with {key} = {made_with.get(key)}, the configuration has "
-                f"{value}. Choose another folder in the key checkpoint, or configure the same"
-            )
-    sequence = state["sequence"]
+        raise Failure(
+            f"checkpoint {path} was made with {key} = {made_with.get(key)}, the configuration has "
+            f"{value}. Choose another folder in the key checkpoint, or configure the same"
+        )
+    sequence, checksum = state["sequence"], state["log_events_checksum"]
     lane.refresh()
-    if (
-        sequence >= len(lane.manifests)
-        or lane.manifests[sequence].log_events_checksum != state["log_events_checksum"]
-    ):
+    if sequence >= len(lane.manifests) or lane.manifests[sequence].log_events_checksum != checksum:
         raise Failure(
             f"checkpoint {path} is after snapshot number {sequence}, which lane {lane.header.lane} of "
             f"{config.store} doesn't have with these events. Choose another folder in the key checkpoint"

@@ -1,4 +1,4 @@
-"""One assembly of lane, model, task, strategy and ranks: run, evaluate, the predictor and tests all make it here."""
+"""The one assembly of lane, model, task, strategy and ranks, for run, evaluate, the predictor and tests."""
 
 import copy
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Session:
 
     Attributes:
         model: To be trained.
-        floor: The same model with the weights that it began with, never trained.
+        floor: The same model with its initial weights, never trained.
         task: Makes the lessons and judges predictions.
         strategy: Trains the model.
         names: Numbers of the remembered nodes.
@@ -75,13 +75,13 @@ class Session:
         self.view = self._fresh_view()
 
     def reopen(self) -> None:
-        """Go along the lane from its first snapshot again; what the strategy remembers and learned stays."""
+        """Return to the first snapshot of the lane. The strategy keeps its memory and what it learned."""
         self.names = NodeNames()
         self.view = self._fresh_view()
         self.task.rewind()
 
     def rewind(self) -> None:
-        """As ``reopen``, and forget the stream; what was learned stays."""
+        """As ``reopen``, but the strategy forgets the stream; what was learned stays."""
         self.reopen()
         self.strategy.rewind()
 
@@ -101,7 +101,7 @@ class Session:
         return int((events.op == 1).sum())
 
     def state(self) -> dict[str, Any]:
-        """The content of a checkpoint: of all ranks on rank 0, meaningless elsewhere; a collective."""
+        """The content of a checkpoint, on rank 0 that of all ranks, elsewhere meaningless; a collective."""
         return {
             "model": self.model.state_dict(),
             "strategy": self.strategy.gather(self.strategy.state()),
@@ -119,17 +119,17 @@ class Session:
         self.task.restore(dict(state))
 
     def restore_generators(self, state: Mapping[str, Any]) -> None:
-        """Draw on from a ``state()``."""
+        """Put random generators back to a ``state()``."""
         torch.set_rng_state(state["rng"])
         if "rng_cuda" in state and self.ranks.device.type == "cuda":
             torch.cuda.set_rng_state(state["rng_cuda"])
 
     def close(self) -> None:
-        """Give back what outlives the session."""
+        """Release the strategy's threads and other resources."""
         self.strategy.close()
 
     def _fresh_view(self) -> NamedEvents:
-        """The lane from its beginning on, as the strategy needs it; one snapshot more, which the others predict."""
+        """The lane from its beginning, as the strategy needs it, with one snapshot more: the predicted one."""
         needs, labels = self.strategy.needs, self.task.sees_labels
         if needs.view == "events":
             return NamedEvents(LogWindow(self.lane), self.names, labels=labels)
@@ -145,8 +145,8 @@ def new_model(config: TrainerConfig, task: Task, lane: LaneHeader | None, seed: 
     Args:
         config: Model and its parameters.
         task: Has the head.
-        lane: Has the widths of features; None: there are none.
-        seed: Of what the model draws by itself.
+        lane: Has the widths of features; None: there are no features.
+        seed: Of the model's own draws, such as signatures.
 
     Raises:
         Failure: Unknown model or parameter, or a value out of range.
@@ -157,7 +157,7 @@ def new_model(config: TrainerConfig, task: Task, lane: LaneHeader | None, seed: 
 
 
 def own_parts(needs: Needs, lane: LaneHeader, ranks: Ranks) -> list[int] | None:
-    """The parts that a rank views: part k belongs to rank k mod ranks; None: all, discarded edges included."""
+    """The parts that a rank reads: part k belongs to rank k mod ranks; None: all, discarded edges included."""
     if needs.parts == "all":
         return None
     return [part for part in range(lane.parts) if part % ranks.size == ranks.rank]

@@ -1,1 +1,1 @@
-"""Tasks: each has its lesson, its loss, its floors and its figures."""
+"""Tasks, each with its lesson, loss, floors and figures."""

@@ -24,15 +24,15 @@ Reduction = Literal["sum", "mean"]
 
 
 class Asked(Protocol):
-    """Questions about nodes, each as of some moment."""
+    """Questions about nodes, each as of one moment."""
 
     @property
     def ends(self) -> tuple[Int64, ...]:
-        """Nodes whose embeddings the answers need: as many int64 (Q,) as the head takes embeddings."""
+        """Nodes whose embeddings the answers need: one int64 (Q,) for each embedding that the head takes."""
         ...
 
     def read(self, head: nn.Module, rows: Sequence[Tensor]) -> Tensor:
-        """Answers (Q,) of a head, from the embeddings (Q, width) of each of ``ends``."""
+        """Answers (Q,) of a head from the embeddings (Q, width) of each of ``ends``."""
         ...
 
 
@@ -68,18 +68,17 @@ class Lesson(Protocol):
 
     @property
     def times(self) -> Int64:
-        """When each of ``items`` happened, int64 (items,), microseconds."""
+        """Time of each of ``items``, int64 (items,), microseconds."""
         ...
 
     def of_events(self, chosen: Bool) -> "Lesson":
-        """The same with some of ``items`` only; ``chosen`` is bool (items,)."""
+        """The same lesson with some of ``items`` only; ``chosen`` is bool (items,)."""
         ...
 
     def part(self, chosen: Int64) -> tuple[Asked, Float32]:
-        """Questions of some items of this rank, and their true answers, float32 (len(chosen) · each,).
+        """Questions of some of this rank's items, and their true answers, float32 (len(chosen) · each,).
 
-        Args:
-            chosen: int64, ascending, below ``len(self)``.
+        ``chosen`` is int64, ascending, below ``len(self)``.
         """
         ...
 
@@ -109,7 +108,7 @@ class Answers(Shares, Protocol):
 
 
 def learns_all(strategy: Shares) -> bool:
-    """Whether every rank learns from the items of all ranks under a strategy, and not from those that it owns."""
+    """Whether under a strategy every rank learns from the items of all ranks, instead of those that it owns."""
     return getattr(strategy, "learns_all", False)
 
 
@@ -123,7 +122,7 @@ class Judged(Protocol):
 
     @property
     def links(self) -> Predictions | None:
-        """Predictions of the snapshot's events, which can be exported; None: the task has none."""
+        """Predictions of the snapshot's events, for exports; None: the task makes none."""
         ...
 
     def figures(self) -> Figures:
@@ -136,10 +135,10 @@ class Task(Protocol):
 
     Attributes:
         name: Key in the registry and in configurations.
-        asks: About what.
+        asks: Subject of its questions.
         asked: Class of its questions, a dataclass of arrays.
         head: Of snapshot models.
-        sees_labels: Whether labels of events are inputs of models; not where the task asks for them.
+        sees_labels: Whether labels of events are inputs of models; no if the task asks for them.
         picks: The metric by which validation picks an epoch and drift is watched, and 1 if more of it is better, −1 if less.
         floor: Scorer that learns nothing and that a model has to beat.
     """
@@ -159,11 +158,11 @@ class Task(Protocol):
         ...
 
     def lesson(self, view: EventsView, strategy: Answers, *, epoch: int = 0) -> Lesson:
-        """This rank's share of a view's newest snapshot, from what was known before it; then it is known.
+        """This rank's share of a view's newest snapshot, from the knowledge before it; then the snapshot is known.
 
         Args:
             view: Advanced.
-            strategy: Knows what is this rank's.
+            strategy: Knows this rank's share.
             epoch: Distinguishes draws of repeated passes.
         """
         ...
@@ -179,17 +178,12 @@ class Task(Protocol):
     def judge(
         self, strategy: Answers, model: Model, floor: Model | None, lesson: Any, ranks: Ranks
     ) -> Judged | None:
-        """Predict a lesson before it is learned, beside the floors; a collective.
+        """Predict this rank's lesson before it is learned, beside the floors; a collective.
 
-        Args:
-            strategy: Answers.
-            model: The model.
-            floor: The same model with random weights; None: only the model is looked at.
-            lesson: This rank's.
-            ranks: All ranks.
+        ``floor`` is the same model with random weights; None: only the model is judged.
 
         Returns:
-            On rank 0: of all ranks. Elsewhere None.
+            On rank 0 the predictions of all ranks, elsewhere None.
         """
         ...
 

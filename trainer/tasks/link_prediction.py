@@ -1,4 +1,4 @@
-"""``link-prediction``: pairs that meet next, told from pairs that did not."""
+"""``link-prediction``: pairs that meet next against pairs that do not."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Examples, Queries, Sampling, insert_events, prepare
 from trainer.data.history import History
-from trainer.data.negatives import Judged as StoredJudged
+from trainer.data.negatives import Negatives
 from trainer.data.views import EventsView
 from trainer.models.interface import Head, Model
 from trainer.models.link_decoder import LinkDecoder
@@ -23,20 +23,16 @@ from trainer.scoring.predictions import Predictions, join, judged_queries, side_
 from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, Shares, learns_all
 
 RANKED_OF = 20
-"""Of so many sampled events one is ranked: its candidates cost as much as fifty events."""
+"""One in so many sampled events is ranked: its candidates cost as much as fifty events."""
 
 
 @TASKS.register
 class LinkPrediction:
     """Events against random destinations; floors are EdgeBank, Recency and random weights.
 
-    Args:
-        config: Seed, window and the moment of the history.
-        lane: The lane.
-
     Attributes:
-        history: All that was before the next snapshot.
-        known_nodes: Nodes below are not new.
+        history: All events before the next snapshot.
+        known_nodes: Nodes below this number are not new.
     """
 
     name: ClassVar[str] = "link-prediction"
@@ -73,7 +69,7 @@ class LinkPrediction:
 
     def loss(self, answers: Tensor, truth: Tensor, reduction: Reduction = "sum") -> Tensor:
         """See ``Task.loss``: binary cross-entropy."""
-        # of two types torch takes the truth's, and a loss in float64 would be one in float32
+        # of two types torch takes the truth's: a loss in float64 would be computed in float32
         return binary_cross_entropy_with_logits(answers, truth.to(answers.dtype), reduction=reduction)
 
     def judge(
@@ -87,7 +83,7 @@ class LinkPrediction:
         return join(parts)
 
     def forgot(self, nodes: int) -> None:
-        """Take note that so many nodes are left after some were forgotten."""
+        """Some nodes were forgotten; ``nodes`` are left."""
         self.known_nodes = nodes
 
     def state(self) -> dict[str, Any]:
@@ -120,11 +116,10 @@ def examples_of(
     known: NDArray[np.bool_],
     sampling: Sampling,
     epoch: int,
-    stored: StoredJudged | None = None,
+    stored: Negatives | None = None,
 ) -> Examples:
     """``prepare`` the newest snapshot of a view."""
-    tau = view.taus[-1]
-    events = view.events(tau)
+    tau, events = view.taus[-1], view.events(view.taus[-1])
     return prepare(
         tau,
         events,
@@ -151,16 +146,18 @@ def predict(
 ) -> Predictions | None:
     """Predict a snapshot's events before they are learned; a collective.
 
+    Late events are left out: the time of their appearance is not that of the stream.
+
     Args:
         strategy: Knows the snapshots before.
         model: The model.
-        floor: The same model with random weights; None: its column is zeros, in passes that only look at the model.
-        examples: This rank's; late events are left out, their time of appearance is not that of the stream.
+        floor: The same model with random weights; None: its column is zeros, in passes that judge the model only.
+        examples: This rank's.
         ranks: All ranks.
-        window_s: Of the floor that remembers pairs for so many seconds.
+        window_s: Memory of the floor that remembers pairs for a time, seconds.
 
     Returns:
-        On rank 0: predictions of all ranks. Elsewhere None.
+        On rank 0 the predictions of all ranks, elsewhere None.
     """
     asked = judged_queries(examples)
     logits = strategy.answer(model, asked)

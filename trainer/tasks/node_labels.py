@@ -1,4 +1,4 @@
-"""``node-classification``: the label of a node's next event, from embeddings that were learned without labels."""
+"""``node-classification``: the label of a node's next event, from embeddings learned without labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import structlog
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from schemas.events import Op
@@ -19,7 +19,7 @@ from stream.store.log.event_columns import event_columns
 from trainer.data.examples import Examples
 from trainer.data.history import Encounter
 from trainer.models.interface import Model
-from trainer.models.label_head import NodeClassifier
+from trainer.models.link_decoder import EncounterEncoder
 from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
 from trainer.scoring.predictions import Predictions, join
@@ -31,15 +31,15 @@ log = structlog.get_logger()
 
 
 SCORERS = ("model", "random", "activity")
-"""``random``: a classifier over a model with random weights; ``activity``: the fewer events a source has had, the likelier."""
+"""``random``: a classifier over a model with random weights. ``activity``: the fewer events a source has had, the likelier."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelScores:
-    """Scores of labelled events by scorer, beside what was predicted of links.
+    """Scores of labelled events by scorer, beside predictions of links.
 
     Attributes:
-        links: Of the links that the model learns from.
+        links: Predictions of the links that the model learns from.
         scores: float64 (n, len(SCORERS)).
         label: int64 (n,), 0 or 1.
     """
@@ -54,7 +54,7 @@ class LabelScores:
         return self.links.scored
 
     def figures(self) -> Figures:
-        """See ``Judged.figures``: those of links, and ``auroc`` of labels where both kinds are there."""
+        """See ``Judged.figures``: those of links, and ``auroc`` of labels if both kinds occur."""
         found = self.links.figures()
         every = np.ones(len(self.label), np.bool_)
         for column, scorer in enumerate(SCORERS):
@@ -64,12 +64,40 @@ class LabelScores:
         return found
 
 
+class NodeClassifier(nn.Module):
+    """A perceptron from a source's embedding and, for models with history, the pair's encounters to a label's logit.
+
+    Widths 80 and 10 and the dropout are TGN's.
+
+    Args:
+        width: Of embeddings.
+        history: Whether it sees encounters.
+    """
+
+    def __init__(self, width: int, *, history: bool) -> None:
+        super().__init__()
+        self.encounters = EncounterEncoder() if history else None
+        inputs = width + (EncounterEncoder.width if history else 0)
+        self.perceptron = nn.Sequential(
+            nn.Linear(inputs, 80), nn.ReLU(), nn.Dropout(0.1),
+            nn.Linear(80, 10), nn.ReLU(), nn.Dropout(0.1), nn.Linear(10, 1),
+        )  # fmt: skip
+
+    def forward(self, embeddings: Tensor, encounters: Tensor) -> Tensor:
+        """Logits (n,) of embeddings (n, width) and encounters (n, len(Encounter))."""
+        parts = [embeddings]
+        if self.encounters is not None:
+            parts.append(self.encounters(encounters))
+        logits: Tensor = self.perceptron(torch.cat(parts, dim=1)).squeeze(1)
+        return logits
+
+
 @TASKS.register
 class NodeLabels(LinkPrediction):
     """A model learns links and never sees a label; a small perceptron learns the labels from its embeddings.
 
-    Each snapshot's labelled events are predicted by the perceptron as it was, and then learned by it. It lives on rank 0;
-    embeddings are made by all ranks. Offline, ``evaluate`` has TGN's protocol instead (docs/training.md).
+    The perceptron first predicts a snapshot's labelled events, and then learns them. It lives on rank 0; all ranks make
+    embeddings. Offline, ``evaluate`` uses TGN's protocol instead (docs/training.md).
 
     Args:
         config: Its ``classifier``.
@@ -85,12 +113,12 @@ class NodeLabels(LinkPrediction):
         self._settings = config.classifier
         self._classifiers: dict[str, tuple[NodeClassifier, torch.optim.Optimizer]] = {}
         self._resumed: dict[str, Any] = {}
-        self._warned_or_seen = False  # a label, or that there is none yet
+        self._warned_or_seen = False  # a label was seen, or a warning about missing labels given
 
     def judge(
         self, strategy: Answers, model: Model, floor: Model | None, lesson: Examples, ranks: Ranks
     ) -> LabelScores | None:
-        """See ``Task.judge``; what was judged is learned by the perceptron afterwards."""
+        """See ``Task.judge``; the perceptron then learns the judged events."""
         links = super().judge(strategy, model, floor, lesson, ranks)
         label = labels_of(self._lane, lesson.tau)
         on_time = lesson.positive.select(~lesson.inserts.late[lesson.positive.event])
@@ -143,7 +171,7 @@ class NodeLabels(LinkPrediction):
         with torch.random.fork_rng([]), torch.enable_grad():
             torch.manual_seed(self._config.seed)
             classifier, optimiser = self._classifier(scorer, model, z.shape[1])
-            # Whether it was made just now or before decides nothing of what is dropped out.
+            # Dropout must not depend on whether the classifier was made just now or before.
             draw = np.random.default_rng([self._config.seed, tau % (1 << 63)])
             torch.manual_seed(int(draw.integers(1 << 63)))
             classifier.eval()
@@ -193,15 +221,15 @@ def labels_of(lane: LaneReader, tau: int) -> Int64:
 
 
 def sees_encounters(model: Model) -> bool:
-    """Whether a model's head for links sees encounters; the classifier beside it then does so, too."""
+    """Whether a model's head for links sees encounters; then the classifier sees them, too."""
     return getattr(model.decoder, "encounters", None) is not None
 
 
 def first_ranks(rows: Tensor, event: Int64, ranks: Ranks) -> Tensor:
-    """All ranks' rows on rank 0, in the order of their events, on the host; a collective. Elsewhere this rank's.
+    """On rank 0 all ranks' rows in the order of their events, elsewhere this rank's; on the host; a collective.
 
     Args:
-        rows: (n, …), a row per event of this rank.
+        rows: (n, …), one row per event of this rank.
         event: int64 (n,), place of each event in its snapshot.
         ranks: All ranks.
     """

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
@@ -19,23 +20,25 @@ from trainer.data.node_targets import NodeTargets
 from trainer.data.views import EventsView
 from trainer.device import to_device
 from trainer.models.interface import Head, Model
-from trainer.models.node_head import NodeRegressor
 from trainer.ranks import Ranks
 from trainer.scoring.figures import Figures
 from trainer.tasks.interface import TASKS, Answers, Asks, Reduction, learns_all
 
 SCORERS = ("model", "random", "zero", "mean", "persistence", "age_persistence")
-"""``random`` has random weights; ``mean`` is that of all targets so far; ``persistence`` a node's last value;
-``age_persistence`` that value less what expires with the snapshot if it is not seen again."""
+"""``random`` has random weights. ``mean`` is the mean of all targets so far, ``persistence`` a node's last value, and
+``age_persistence`` that value less the part that expires with the snapshot unless it is seen again."""
+
+KNOWN = 2
+"""Known columns of a target: its last value, and that value less the part that is about to expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeQueries:
-    """Nodes whose target is asked for.
+    """Questions for the targets of nodes.
 
     Attributes:
         node: int64 (Q,).
-        known: float32 (Q, KNOWN), of its target before.
+        known: float32 (Q, KNOWN), of its target before the snapshot.
     """
 
     node: Int64
@@ -63,13 +66,13 @@ class NodeLesson:
     Attributes:
         tau: Snapshot.
         end_us: Its last microsecond, when its targets are known.
-        node: int64 (n,), nodes of all ranks that had come before the snapshot.
+        node: int64 (n,), nodes of all ranks that came before the snapshot.
         known: float32 (n, KNOWN), of their targets before it.
         target: float32 (n,), after it.
-        mean: Of all targets so far, those of this snapshot not included.
-        owned: bool (n,), those that this rank predicts.
-        mine: bool (n,), those that it learns from.
-        chosen: bool (n,), those that are asked about.
+        mean: Of all targets before this snapshot.
+        owned: bool (n,), nodes that this rank predicts.
+        mine: bool (n,), nodes that it learns from.
+        chosen: bool (n,), nodes of the lesson.
         excluded: See ``Lesson``.
     """
 
@@ -95,7 +98,7 @@ class NodeLesson:
 
     @property
     def times(self) -> Int64:
-        """See ``Lesson.times``: the end, so that a snapshot on a border of splits belongs to the later one."""
+        """See ``Lesson.times``: the end, so that a snapshot on the border of two splits belongs to the later one."""
         return np.full(len(self.node), self.end_us)
 
     def of_events(self, chosen: Bool) -> "NodeLesson":
@@ -107,7 +110,7 @@ class NodeLesson:
         return self._asked(np.flatnonzero(self.mine & self.chosen)[chosen])
 
     def judged(self) -> tuple[NodeQueries, Float32]:
-        """Questions that this rank predicts, and their true answers."""
+        """Questions that this rank predicts, and the true answers."""
         return self._asked(np.flatnonzero(self.owned & self.chosen))
 
     def _asked(self, rows: Int64) -> tuple[NodeQueries, Float32]:
@@ -116,7 +119,7 @@ class NodeLesson:
 
 @dataclass(frozen=True, slots=True)
 class NodeErrors:
-    """Squared errors of a model and of the floors.
+    """Squared errors of a model and the floors.
 
     Attributes:
         sums: float64 (len(SCORERS),); NaN where a scorer did not predict.
@@ -148,11 +151,40 @@ class NodeErrors:
         }
 
 
+class NodeRegressor(nn.Module):
+    """A two-layer perceptron over z(u) and the known columns of its target, added to a floor's prediction.
+
+    The floor is age-aware persistence or, without ``encounters``, persistence. The last layer's weights begin at zero, so
+    the head begins as that floor and learns the difference to it. Published models have a target's last value among
+    their inputs (an in-degree, or a feature), but not the part that is about to expire.
+
+    Args:
+        width: Of embeddings.
+        hidden: Of the perceptron.
+        encounters: Whether to see the part that is about to expire, too.
+    """
+
+    def __init__(self, width: int, hidden: int, *, encounters: bool) -> None:
+        super().__init__()
+        self._columns = KNOWN if encounters else 1
+        self.perceptron = nn.Sequential(
+            nn.Linear(width + self._columns, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+        )
+        for weights in self.perceptron[2].parameters():
+            nn.init.zeros_(weights)
+
+    def forward(self, z: Tensor, known: Tensor) -> Tensor:
+        """Values (n,) of embeddings (n, width) and known columns (n, KNOWN)."""
+        seen = known[:, : self._columns].to(z.dtype)
+        learned: Tensor = self.perceptron(torch.cat([z, seen], dim=1)).squeeze(1)
+        return seen[:, -1] + learned
+
+
 @TASKS.register
 class NodeRegression:
-    """The target of every node that has come, asked before each snapshot; the loss is the mean squared error.
+    """The target of every known node, asked before each snapshot; the loss is the mean squared error.
 
-    Floors are zero, the mean of all targets so far, persistence and age-aware persistence. They stand in every report,
+    Floors are zero, the mean of all targets so far, persistence and age-aware persistence. Every report shows them,
     because on the published data persistence beats published models (docs/training.md).
 
     Args:
@@ -264,7 +296,7 @@ class NodeRegression:
         return self._targets.memory_bytes
 
     def _begin(self) -> None:
-        """Begin with what stands in for snapshots that the log no longer keeps."""
+        """Begin with the base that replaces the snapshots that the log no longer keeps."""
         if self._begun:
             return
         self._begun = True

@@ -1,4 +1,4 @@
-"""The device side of the timeline: the graph of any snapshot of a horizon, moved by what changed."""
+"""The device side of the timeline: the graph of any snapshot of a horizon, moved by changes."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trainer.timeline.entries import NAN, Adjacency, DirectedAdjacency, SymmetricAdjacency, locate
 from trainer.timeline.graph import TimelineGraph
-from trainer.timeline.messages import Difference, Esdg, Raw, RawDifference, Sent, Slots, Whole, least_whole
+from trainer.timeline.messages import Difference, Esdg, RawDifference, Sent, Slots, Whole, least_whole
 from trainer.timeline.nodes import HorizonNodes
 from trainer.timeline.snapshot import Snapshot, raw
 from trainer.timeline.transfer import Mode, Transfer
@@ -17,26 +17,26 @@ from trainer.timeline.transfer import Mode, Transfer
 class DeviceTimeline:
     """One adjacency on the device, at one snapshot of a horizon at a time.
 
-    What was sent of a snapshot stays on the device as long as the horizon has it, so going back, and forwards again, sends
-    nothing. A snapshot is told
+    The messages of a snapshot stay on the device as long as the horizon has it, so moving back, and forwards again, sends
+    nothing. A snapshot is sent
 
     - ``whole``: all its pairs, each once, and their values;
-    - ``esdg``: by the pairs that come and go, in both directions, and all values, as ESDG does (section 3.2);
-    - ``derived``: by the pairs that come, go or get another value, each once; everything else is derived here;
-    - ``counts``: with smoothing, by the raw events of its newest interval; the sums are taken here. Without, as ``derived``;
-    - ``auto``: by what is least.
+    - ``esdg``: the pairs that come and go, in both directions, and all values, as ESDG does (section 3.2);
+    - ``derived``: the pairs that come, go or change their value, each once; everything else is derived on the device;
+    - ``counts``: with smoothing the raw events of its newest interval, summed on the device; otherwise as ``derived``;
+    - ``auto``: by the smallest message.
 
-    The first one is told whole, or with smoothing by the raw events of each of its intervals.
+    The first one is sent whole, or with smoothing as the raw events of each of its intervals.
 
     Args:
         host: The timeline.
-        nodes: Slots of its nodes, kept up by the caller.
+        nodes: Slots of its nodes, maintained by the caller.
         transfer: Sends.
-        mode: How snapshots are told.
+        mode: How snapshots are sent.
         directed: Whether graphs are directed, with values.
 
     Attributes:
-        transfer: Counts what it sent.
+        transfer: Counts the bytes sent.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class DeviceTimeline:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes held on the device, the graphs that were given out aside."""
+        """Bytes held on the device, without the graphs that were returned."""
         held = [tensor for sent in (*self._steps.values(), *self._raws.values()) for tensor in sent]
         return self._adjacency.nbytes + sum(tensor.nbytes for tensor in held)
 
@@ -93,7 +93,7 @@ class DeviceTimeline:
         )
         self._steps: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # keys, before, after
         self._raws: dict[int, Sent] = {}
-        self._summed: list[int] = []  # numbers of the raw snapshots that the adjacency is the sum of
+        self._summed: list[int] = []  # numbers of the raw snapshots whose sum is the adjacency
 
     def _divisor(self, place: int) -> float:
         return len(self._host.members(place)) if self._host.smoothing.kind == "m-product" else 1
@@ -180,7 +180,7 @@ class DeviceTimeline:
     def _raw(self, part: Snapshot) -> Sent:
         (entries,) = raw([part], directed=self._directed)
         entries = self._slots.entries(entries)
-        message: Raw | RawDifference = Raw(entries, len(self._nodes))
+        message: Whole | RawDifference = Whole(entries, len(self._nodes), "counts", weighted=True)
         known = [number for number in self._summed if number in self._raws]
         if self._mode != "counts" and known:
             (other,) = raw(

@@ -1,6 +1,4 @@
-"""Entries of an adjacency on the device: sorted keys that move by what changes, and the compressed graph of them."""
-
-from typing import Any, Protocol
+"""Entries of an adjacency on the device: sorted keys that are updated by changes, and their compressed graph."""
 
 import torch
 from torch import Tensor
@@ -20,7 +18,7 @@ class SortedEntries:
 
     Attributes:
         keys: int64 (n,), row · 2³² + column, ascending and distinct.
-        values: float32 (n,); None without.
+        values: float32 (n,); None if they have none.
     """
 
     def __init__(self, device: torch.device, *, weighted: bool) -> None:
@@ -74,33 +72,8 @@ class SortedEntries:
         return CSRGraph(indptr, _columns(self.keys), rows, values=values, symmetric=symmetric)
 
 
-class Adjacency(Protocol):
-    """The entries of one snapshot, however they are stored."""
-
-    def replace(self, keys: Tensor, values: Tensor) -> None:
-        """See ``SortedEntries.replace``; keys in any order."""
-        ...
-
-    def set(self, keys: Tensor, after: Tensor) -> Tensor:
-        """See ``SortedEntries.set``; keys in any order."""
-        ...
-
-    def replace_values(self, values: Tensor) -> None:
-        """Hold other values, float32 (entries,), in order of row and column, of directed pairs of source and target."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        ...
-
-    def graph(self, rows: int, divisor: float) -> Any:
-        """The compressed graph of so many rows and columns, values divided."""
-        ...
-
-
 class SymmetricAdjacency:
-    """Undirected pairs, which are told once and held in both directions.
+    """The undirected pairs of one snapshot, each received once and held in both directions.
 
     Args:
         device: Where they live.
@@ -111,50 +84,46 @@ class SymmetricAdjacency:
         self._entries = SortedEntries(device, weighted=weighted)
 
     def replace(self, keys: Tensor, values: Tensor) -> None:
-        """See ``Adjacency.replace``."""
+        """See ``SortedEntries.replace``; keys in any order."""
         both, order = _both(keys)
         self._entries.replace(both, values.repeat(2)[order])
 
     def set(self, keys: Tensor, after: Tensor) -> Tensor:
-        """See ``Adjacency.set``."""
+        """See ``SortedEntries.set``; keys in any order."""
         both, order = _both(keys)
         before = torch.empty_like(after).repeat(2)
         before[order] = self._entries.set(both, after.repeat(2)[order])
         return before[: len(keys)]
 
     def replace_values(self, values: Tensor) -> None:
-        """See ``Adjacency.replace_values``."""
+        """Hold other values, float32 (entries,), in order of row and column; directed: of source and target."""
         if self._entries.values is not None:
             self._entries.values = values
 
     @property
     def nbytes(self) -> int:
-        """See ``Adjacency.nbytes``."""
+        """Bytes held."""
         return self._entries.nbytes
 
     def graph(self, rows: int, divisor: float) -> CSRGraph:
-        """See ``Adjacency.graph``."""
+        """The compressed graph of so many rows and columns, values divided."""
         return self._entries.graph(rows, divisor, symmetric=True)
 
 
 class DirectedAdjacency:
-    """Directed pairs with values, compressed both ways.
-
-    Args:
-        device: Where they live.
-    """
+    """The directed pairs of one snapshot with values, compressed both ways."""
 
     def __init__(self, device: torch.device) -> None:
         self._out_of, self._into = (SortedEntries(device, weighted=True) for _ in range(2))
 
     def replace(self, keys: Tensor, values: Tensor) -> None:
-        """See ``Adjacency.replace``."""
+        """See ``SymmetricAdjacency.replace``."""
         for entries, each in ((self._out_of, keys), (self._into, mirrored(keys))):
             ordered, order = each.sort()
             entries.replace(ordered, values[order])
 
     def set(self, keys: Tensor, after: Tensor) -> Tensor:
-        """See ``Adjacency.set``."""
+        """See ``SymmetricAdjacency.set``."""
         before = torch.empty_like(after)
         for entries, each in ((self._out_of, keys), (self._into, mirrored(keys))):
             ordered, order = each.sort()
@@ -162,21 +131,24 @@ class DirectedAdjacency:
         return before
 
     def replace_values(self, values: Tensor) -> None:
-        """See ``Adjacency.replace_values``."""
+        """See ``SymmetricAdjacency.replace_values``."""
         _, order = mirrored(self._out_of.keys).sort()
         self._out_of.values, self._into.values = values, values[order]
 
     @property
     def nbytes(self) -> int:
-        """See ``Adjacency.nbytes``."""
+        """See ``SymmetricAdjacency.nbytes``."""
         return self._out_of.nbytes + self._into.nbytes
 
     def graph(self, rows: int, divisor: float) -> DirectedGraph:
-        """See ``Adjacency.graph``: both ways."""
+        """See ``SymmetricAdjacency.graph``: both ways."""
         return DirectedGraph(
             into=self._into.graph(rows, divisor, symmetric=False),
             out_of=self._out_of.graph(rows, divisor, symmetric=False),
         )
+
+
+Adjacency = SymmetricAdjacency | DirectedAdjacency
 
 
 def mirrored(keys: Tensor) -> Tensor:
@@ -202,7 +174,7 @@ def _columns(keys: Tensor) -> Tensor:
 
 
 def _moved(entries: int, gone: Tensor, come: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each entry comes from when some go and others come; few passes over all, for they are many and changes few.
+    """Former places of all entries when some go and others come, in few passes: entries are many and changes few.
 
     Args:
         entries: How many there are.
@@ -210,7 +182,7 @@ def _moved(entries: int, gone: Tensor, come: Tensor) -> tuple[Tensor, Tensor]:
         come: int64, ascending, the places before which others come.
 
     Returns:
-        int64 (entries afterwards,), the former place, any where there was none; and the new places of those that come.
+        int64 (entries afterwards,), the former place, anything for new entries; and the places of the new ones.
     """
     count = torch.arange(max(len(gone), len(come)), device=gone.device)
     target = come - torch.searchsorted(gone, come) + count[: len(come)]

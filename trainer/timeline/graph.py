@@ -1,4 +1,4 @@
-"""The host side of the timeline: what each of the last snapshots changed, O(changes) a snapshot."""
+"""The host side of the timeline: the changes of each of the last snapshots, O(changes) per snapshot."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -20,19 +20,19 @@ Pairs = tuple[Int64, Int64, Float32]
 
 
 class TimelineGraph:
-    """The last snapshots of a graph by difference; without smoothing on a live graph's own differences.
+    """The last snapshots of a graph by difference; without smoothing they are a live graph's own differences.
 
-    Nodes are dense ids. Nothing that an ``advance`` does is proportional to the pairs that live.
+    Nodes are dense ids. The cost of ``advance`` does not depend on the number of live pairs.
 
     Args:
-        length: Snapshots that can be asked for, at most.
+        length: Largest number of available snapshots.
         smoothing: Of every snapshot.
         edge_life: Of the lane.
-        pairs: The live directed pairs of a snapshot by its interval index, for who asks for all of it.
+        pairs: The live directed pairs of a snapshot by its interval index, for ``whole``.
 
     Attributes:
         snapshots: Oldest first; with smoothing, those before the last ``length`` that are still part of one.
-        begun: How often it was begun: snapshots that were known before are others after that.
+        begun: How often it was begun; earlier snapshots are invalid after that.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TimelineGraph:
 
     @property
     def taus(self) -> list[int]:
-        """Interval indices of the snapshots that can be asked for."""
+        """Interval indices of the available snapshots."""
         return [snapshot.tau for snapshot in self.snapshots][-self.length :]
 
     def begin(
@@ -62,7 +62,7 @@ class TimelineGraph:
         events: EventColumns,
         tau: int,
     ) -> None:
-        """Begin anew with a snapshot that nothing is known before.
+        """Begin with a snapshot, without knowledge of earlier ones.
 
         Args:
             number: Of the snapshot.
@@ -119,7 +119,7 @@ class TimelineGraph:
         return taus.index(tau)
 
     def members(self, place: int) -> list[Snapshot]:
-        """The snapshots that the smoothed one at a place is made of, oldest first."""
+        """The raw snapshots of the smoothed one at a place, oldest first."""
         taus = [snapshot.tau for snapshot in self.snapshots]
         return [self.snapshots[each] for each in members(self.smoothing, taus, place)]
 

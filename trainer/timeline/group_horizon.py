@@ -1,4 +1,4 @@
-"""The snapshots of one group as tensors, over the nodes that live in them and not in the whole horizon."""
+"""The snapshots of one group as tensors, over the nodes that live in the group instead of the whole horizon."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,14 +18,8 @@ from trainer.timeline.view import TimelineView
 class GroupHorizon(Horizon):
     """As ``Horizon``, without the slots of nodes that have no edge in its own snapshots and are not asked for.
 
-    A group of small snapshots then costs what it has, even if later snapshots of the timeline have many nodes.
-
-    Args:
-        timeline: Has the graphs.
-        view: Has the inputs of nodes.
-        taus: Interval indices, ascending.
-        asked: int64, ascending, dense ids that rows are wanted of.
-        live: int64, dense ids of the nodes with an edge in one of the snapshots.
+    So the cost of a group of small snapshots does not depend on larger snapshots later on the timeline. ``live`` are the
+    dense ids, int64, of the nodes with an edge in one of the snapshots.
     """
 
     def __init__(
@@ -65,22 +59,17 @@ class GroupHorizon(Horizon):
 
     @cached_property
     def _numbers(self) -> Tensor:
-        """Compact number by slot; of slots that are left out it means nothing."""
+        """Compact number by slot; meaningless for slots that are left out."""
         numbers = np.zeros(len(self._timeline.nodes), np.int64)
         numbers[self._slots] = np.arange(len(self._slots))
         return to_device(numbers, self._timeline.transfer.device)
 
     def _narrowed(self, graph: CSRGraph) -> CSRGraph:
-        """The graph over compact numbers: rows that are left out are empty, so no edge is lost and none is moved."""
-        # A graph has the slots that there were when it was made; later ones have no edge in it.
+        """The graph over compact numbers: omitted rows are empty, so no edge is lost or moved."""
+        # A graph has the slots of the time when it was made; later ones have no edge in it.
         last = graph.num_targets
         begins = graph.indptr.index_select(0, self._kept.clamp(max=last))
         more = graph.indptr[-1:].expand(len(self.nodes) + 1 - len(begins))
         sources = self._numbers.to(graph.sources.dtype).index_select(0, graph.sources)
-        return CSRGraph(
-            torch.cat([begins, more]),
-            sources,
-            len(self.nodes),
-            values=graph.values,
-            symmetric=graph.symmetric,
-        )
+        indptr = torch.cat([begins, more])
+        return CSRGraph(indptr, sources, len(self.nodes), values=graph.values, symmetric=graph.symmetric)

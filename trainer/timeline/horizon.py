@@ -1,4 +1,4 @@
-"""Consecutive snapshots of a timeline as tensors: graphs, inputs, and who had come."""
+"""Consecutive snapshots of a timeline as tensors: graphs, inputs, and the nodes that had come."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -43,20 +43,20 @@ class OnDevice(Protocol):
 
 
 class Horizon:
-    """Consecutive snapshots over compact numbers: slots of nodes with an edge in one of them, then those asked for.
+    """Consecutive snapshots over compact numbers: slots of nodes with an edge in one of them, then further asked nodes.
 
-    A node without any edge changes nobody else's row, so leaving it out changes no row. Memory follows the nodes that
-    live, however many ids the stream has had. It is good until the timeline takes in another snapshot.
+    A node without edges affects no other row, so it can be left out. Memory follows the live nodes, not the number of ids
+    that the stream has had. A horizon is valid until the timeline takes in another snapshot.
 
     Args:
         timeline: Has the graphs.
         view: Has the inputs of nodes.
         taus: Interval indices, ascending.
-        asked: int64, ascending, dense ids that rows are wanted of.
+        asked: int64, ascending, dense ids of the nodes whose rows are wanted.
 
     Attributes:
         taus: Interval indices.
-        nodes: int64 (n,), dense ids by compact number; ``FREE`` for slots of nobody.
+        nodes: int64 (n,), dense ids by compact number; ``FREE`` for free slots.
     """
 
     def __init__(self, timeline: OnDevice, view: TimelineView, taus: Sequence[int], asked: Int64) -> None:
@@ -85,7 +85,7 @@ class Horizon:
         return [self.graph(at) for at in range(len(self.taus))]
 
     def active(self, at: int) -> Bool:
-        """Bool (n,): the nodes that have an edge in the snapshot at a place, by what the host knows."""
+        """Bool (n,): the nodes that have an edge in the snapshot at a place, from the host."""
         if at not in self._active:
             found = np.zeros(len(self.nodes), np.bool_)
             found[self._timeline.nodes.find(self._timeline.active(self.taus[at]))] = True
@@ -93,7 +93,7 @@ class Horizon:
         return self._active[at]
 
     def release(self, places: Sequence[int]) -> None:
-        """Have the device no longer hold the graphs of snapshots; when they are asked for again, it moves back to them."""
+        """Drop the graphs of snapshots from the device, which moves back to them on demand."""
         for at in places:
             self._graphs.pop(at, None)
         self._timeline.release([self.taus[at] for at in places])
@@ -119,12 +119,12 @@ class Horizon:
         return split_rows(self.nodes, rows, None if means else self.graph(at).degrees)
 
     def inputs_alone(self, at: int, part: slice, chosen: Int64) -> NodeInputs:
-        """The inputs of nodes that have no edge in the snapshot at a place: its graph is not needed.
+        """The inputs of nodes that have no edge in the snapshot at a place, without its graph.
 
         Args:
             at: Place of the snapshot.
             part: First compact number and step, of this rank's nodes.
-            chosen: int64, which of those.
+            chosen: int64, places among those.
         """
         means = self._view.timeline.smoothing.kind == "m-product"
         rows = self._rows(at, part)
@@ -145,7 +145,7 @@ class Horizon:
 
 
 def split_rows(nodes: Int64, rows: Tensor, degrees: Tensor | None) -> NodeInputs:
-    """Inputs of nodes, from ``node_rows`` and, unless those have them, degrees."""
+    """Inputs of nodes from ``node_rows`` and degrees; None: the rows have them."""
     if degrees is None:
         return NodeInputs(torch.from_numpy(nodes), rows[:, :-STRUCTURE], rows[:, -STRUCTURE:])
     degree = degrees.double().log1p().float().unsqueeze(1)
@@ -154,10 +154,10 @@ def split_rows(nodes: Int64, rows: Tensor, degrees: Tensor | None) -> NodeInputs
 
 
 def node_rows(view: TimelineView, tau: int, nodes: Int64) -> Float32:
-    """Inputs that a snapshot's graph does not tell: float32 (n, F + STRUCTURE − 1) features and activity.
+    """Inputs that do not follow from a snapshot's graph: float32 (n, F + STRUCTURE − 1) features and activity.
 
-    Under the M-product they are means over the raw snapshots, and their degrees are inputs, too: (n, F + STRUCTURE), in order
-    of features, log(1 + degree) and activity.
+    Under the M-product they are means over the raw snapshots, and degrees are among them: (n, F + STRUCTURE), in order of
+    features, log(1 + degree) and activity.
 
     Args:
         view: Has the features.
@@ -207,7 +207,7 @@ def _found(known: Int64, nodes: Int64) -> tuple[Int64, Int64]:
 
 
 def _widened(graph: CSRGraph, rows: int) -> CSRGraph:
-    """The same graph with so many rows and columns; those more are empty."""
+    """The same graph with more, empty rows and columns."""
     if graph.num_targets == rows:
         return graph
     more = graph.indptr[-1:].expand(rows - graph.num_targets)

@@ -1,4 +1,4 @@
-"""Messages that tell a device a snapshot: whole, by changes, as in ESDG, or by raw events; in slots of a horizon."""
+"""Messages with a snapshot for the device: whole, by changes, as in ESDG, or by raw events; in slots of a horizon."""
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class Slots:
         self.nodes, self.directed = nodes, directed
 
     def keys(self, keys: Int64) -> tuple[Int64, Int64]:
-        """Keys by slot, ascending; and where each stood."""
+        """Keys by slot, ascending, and the former place of each."""
         rows, columns = self.nodes.find(keys >> 32), self.nodes.find(keys & _COLUMN)
         if not self.directed:
             rows, columns = np.minimum(rows, columns), np.maximum(rows, columns)
@@ -48,7 +48,7 @@ class Slots:
 
 
 def least_whole(entries: int, rows: int) -> int:
-    """Bytes of the indices of so many entries, told whole; any values come on top of it."""
+    """Bytes of the indices of so many entries in a whole message; any values come on top."""
     return 4 * min(2 * entries, rows + 1 + entries)
 
 
@@ -58,7 +58,7 @@ class Whole:
     Args:
         entries: By slot.
         rows: Slots.
-        mode: What is counted.
+        mode: Label of the counted bytes.
         weighted: Whether the device holds values.
     """
 
@@ -109,11 +109,11 @@ class Difference:
 
 
 class Esdg:
-    """ESDG's difference: indices of what goes and comes, in both directions, and all values (section 3.2).
+    """ESDG's difference: indices of entries that go and come, in both directions, and all values (section 3.2).
 
     Args:
         changes: By slot.
-        values: float32 (entries,) of the snapshot it leads to, in both directions, in order of row and column.
+        values: float32 (entries,) of the next snapshot, in both directions, in order of row and column.
         directed: Whether pairs have a direction.
     """
 
@@ -132,37 +132,17 @@ class Esdg:
         gone, come, values = transfer.send(self.message)
         if not self._directed:
             gone, come = gone[: len(gone) // 2], come[: len(come) // 2]
-        return (
-            torch.cat([gone, come]),
-            torch.cat([torch.full_like(_ones(gone), float("nan")), _ones(come)]),
-            values,
-        )
-
-
-class Raw:
-    """A raw snapshot as it is.
-
-    Args:
-        entries: By slot.
-        rows: Slots.
-    """
-
-    def __init__(self, entries: Entries, rows: int) -> None:
-        self._whole = Whole(entries, rows, "counts", weighted=True)
-        self.message = self._whole.message
-
-    def send(self, transfer: Transfer) -> Sent:
-        """The entries on the device."""
-        return self._whole.send(transfer)
+        after = torch.cat([torch.full_like(_ones(gone), float("nan")), _ones(come)])
+        return torch.cat([gone, come]), after, values
 
 
 class RawDifference:
-    """A raw snapshot by what tells it from one that the device has.
+    """A raw snapshot by its difference from one that the device has.
 
     Args:
         entries: By slot.
         known: The other one, by slot.
-        held: The same on the device.
+        held: The other one on the device.
     """
 
     def __init__(self, entries: Entries, known: Entries, held: Sent) -> None:

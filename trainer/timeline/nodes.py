@@ -1,4 +1,4 @@
-"""Compact numbers of the nodes that have an edge in a horizon: slots, which stay while the horizon slides."""
+"""Compact numbers of the nodes with an edge in a horizon: slots, which stay while the horizon slides."""
 
 from typing import Any
 
@@ -7,24 +7,24 @@ from numba import njit
 
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Int32, Int64
-from trainer.data.pair_table import find
+from trainer.data.pair_table import find, find_all, shift_of
 
 FREE = -1
 _LIVES = np.iinfo(np.int64).max
 _EMPTY = -1
 FEW = 4096
-"""So many slots are not numbered anew: their rows cost less than a device that begins anew."""
+"""So few slots are never renumbered: their rows cost less than a new beginning of the device."""
 
 
 class HorizonNodes:
-    """The slot of every node that has an edge in the horizon; a slot is given again after its node has left.
+    """The slot of every node that has an edge in the horizon; a slot is used again after its node has left.
 
-    Tensors are over slots, so memory follows the nodes that live, however many ids the stream has had, and what a device
-    knows of a node stays where it is. Once most slots are free, all nodes are numbered anew.
+    Tensors are over slots, so memory follows the live nodes, not the number of ids that the stream has had, and a node's
+    rows on the device stay in place. When most slots are free, all nodes are renumbered.
 
     Attributes:
         version: Grows whenever a slot gets another node.
-        generation: Grows whenever all are numbered anew.
+        generation: Grows whenever all nodes are renumbered.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class HorizonNodes:
 
     @property
     def ids(self) -> Int64:
-        """Dense ids by slot, int64 (slots,); ``FREE`` where there is none. A view."""
+        """Dense ids by slot, int64 (slots,); ``FREE`` for free slots. A view."""
         values: Int64 = self._ids.values[: self._size]
         return values
 
     def find(self, ids: Int64) -> Int64:
         """Slots int64 (n,) of dense ids; −1 for those without."""
         out = np.empty(len(ids), np.int64)
-        _find(self._table, _shift(self._table), self.ids, ids, out)
+        find_all(self._table, shift_of(self._table), self.ids, ids, out)
         return out
 
     def enter(self, ids: Int64) -> None:
@@ -55,7 +55,7 @@ class HorizonNodes:
         self._reserve(len(ids))
         slots, state = np.empty(len(ids), np.int64), np.array([self._num_free, self._size])
         room = self._ids.grow(self._size + len(ids))
-        _enter(self._table, _shift(self._table), room, self._free.values, state, ids, slots)
+        _enter(self._table, shift_of(self._table), room, self._free.values, state, ids, slots)
         given = int(state[1] - self._size + self._num_free - state[0])
         self._num_free, self._size = state.tolist()
         self._entries += given
@@ -63,7 +63,7 @@ class HorizonNodes:
         self._last.grow(self._size)[slots] = _LIVES
 
     def leave(self, ids: Int64, last: int) -> None:
-        """Nodes whose newest edge is of snapshot ``last``; they keep their slot as long as the horizon has it."""
+        """Nodes whose newest edge is of snapshot ``last``; they keep their slots as long as the horizon has it."""
         slots = self.find(ids)
         slots = slots[slots >= 0]
         self._last.values[slots] = last
@@ -77,7 +77,7 @@ class HorizonNodes:
         self._give_back(found[self._last.values[found] < oldest])
 
     def begin(self) -> None:
-        """Nobody has an edge so far; who enters again before the next ``end_of_beginning`` keeps its slot."""
+        """No node has an edge yet; one that enters before the next ``end_of_beginning`` keeps its slot."""
         self._leaving = {}
         self._last.values[:] = -1
 
@@ -87,7 +87,7 @@ class HorizonNodes:
         self._give_back(np.flatnonzero((self.ids != FREE) & (self._last.values < oldest)))
 
     def state(self) -> dict[str, Any]:
-        """The state that ``restore`` continues from: which slot a node gets depends on those before it."""
+        """The state that ``restore`` continues from: a node's slot depends on earlier nodes."""
         return {"ids": self.ids.copy(), "free": self._free.values[: self._num_free].copy()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -143,22 +143,12 @@ class HorizonNodes:
         slots = np.flatnonzero(self.ids != FREE)
         need = len(slots) + more
         self._table = np.full(1 << max(10, (2 * need).bit_length() + 1), _EMPTY, np.int32)
-        _fill(self._table, _shift(self._table), self.ids, slots)
+        _fill(self._table, shift_of(self._table), self.ids, slots)
         self._entries = len(slots)
 
 
-def _shift(table: Int32) -> int:
-    return 64 - (len(table).bit_length() - 1)
-
-
-# An entry whose slot was given to another node stays in the table: a search for the former node goes past it, one for
-# the new node may end there as well, since the slot is the same.
-
-
-@njit(cache=True, nogil=True)
-def _find(table, shift, ids, asked, out):  # type: ignore[no-untyped-def]  # compiled
-    for i in range(len(asked)):
-        out[i] = max(find(table, shift, ids, asked[i]), np.int64(-1))
+# An entry whose slot was given to another node stays in the table. A search for the former node passes it, and one for the
+# new node may end there, since the slot is the same.
 
 
 @njit(cache=True, nogil=True)

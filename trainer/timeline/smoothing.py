@@ -1,8 +1,8 @@
-"""Smoothing of snapshots: which intervals a smoothed snapshot is made of, and the sums over their raw events.
+"""Smoothing of snapshots: the intervals of a smoothed snapshot, and the sums over their raw events.
 
-A raw snapshot is what an interval's events insert between two nodes, whatever is deleted and whatever was live before:
-each pair once, with the sum of its events' weights (their number, where every weight is one). Edge life adds up the raw
-snapshots of the last ℓ intervals; the M-product takes the mean of the last ℓ raw snapshots, or of all there were.
+A raw snapshot has the pairs of two nodes that an interval's events insert, whatever is deleted and whatever was live
+before: each pair once, with the sum of its events' weights (their number, if every weight is 1). Edge life adds up the
+raw snapshots of the last ℓ intervals; the M-product takes the mean of the last ℓ raw snapshots, or of all so far.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def raw_entries(src: Int64, dst: Int64, weight: Float32, *, directed: bool) -> E
     Args:
         src: int64 (E,), of inserts in log order.
         dst: int64 (E,).
-        weight: float32 (E,); their magnitude counts, for a Laplacian has no negative weights.
+        weight: float32 (E,); only their magnitude counts, because a Laplacian has no negative weights.
         directed: Whether u → v and v → u are two pairs; otherwise one, the lower id first.
 
     Returns:
@@ -56,7 +56,7 @@ def raw_entries(src: Int64, dst: Int64, weight: Float32, *, directed: bool) -> E
 
 
 def members(smoothing: Smoothing, taus: Sequence[int], place: int) -> range:
-    """Places of the snapshots that the smoothed one at ``place`` is made of.
+    """Places of the raw snapshots of the smoothed one at ``place``.
 
     Args:
         smoothing: Of a kind other than none.

@@ -1,4 +1,4 @@
-"""One snapshot of a timeline: what it changed, or its raw events, and who was active in it."""
+"""One snapshot of a timeline: its changes or raw events, and the activity of nodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from trainer.timeline.smoothing import Entries
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Pairs whose value another snapshot changes.
+    """Pairs whose value differs between two snapshots.
 
     Attributes:
         keys: int64 (n,), as ``pair_keys``, ascending and distinct.
-        before: float32 (n,), NaN where the pair was not there.
-        after: float32 (n,), NaN where it is not there any more.
+        before: float32 (n,), NaN if the pair did not exist.
+        after: float32 (n,), NaN if it no longer exists.
     """
 
     keys: Int64
@@ -48,8 +48,8 @@ class Snapshot:
         num_nodes: Dense ids in use.
         entered: int64, nodes that have an edge since this snapshot (smoothed: in its raw events).
         left: int64, nodes that had one in the snapshot before.
-        undirected: By pair, the lower id first: what it changed, or with smoothing its raw events; None: it is the oldest.
-        directed: Likewise by (source, destination).
+        undirected: By pair, the lower id first: its changes, or with smoothing its raw events; None: it is the oldest.
+        directed: The same by (source, destination).
         pairs: How many undirected and directed ones of two nodes it has; 0 with smoothing.
         active: int64, ascending ends of its inserts.
         activity: float32 (active, 2): log(1 + inserts as source, as destination).

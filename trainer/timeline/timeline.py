@@ -26,7 +26,7 @@ class Timeline:
 
     Attributes:
         nodes: Slots.
-        transfer: What was sent.
+        transfer: Counts the bytes sent.
     """
 
     def __init__(self, device: torch.device, mode: Mode) -> None:
@@ -70,7 +70,7 @@ class Timeline:
         return self._horizon(slice(None), asked)
 
     def graph(self, tau: int, *, directed: bool = False) -> Any:
-        """The graph of a snapshot over the slots that there were when it was first asked for."""
+        """The graph of a snapshot over the slots of the time when it was first asked for."""
         assert self._view is not None
         found = self._graphs.get((tau, directed))
         if found is None:
@@ -82,7 +82,7 @@ class Timeline:
         return found
 
     def rows(self, tau: int, part: slice) -> Tensor:
-        """``node_rows`` of a part of the slots in a snapshot, on the device; sent again when a slot has another node."""
+        """``node_rows`` of a part of the slots in a snapshot, on the device; sent again if a slot has another node."""
         assert self._view is not None
         key = tau, part.start, part.step
         version, found = self._rows.get(key, (-1, None))
@@ -92,7 +92,7 @@ class Timeline:
         return found
 
     def active(self, tau: int) -> Int64:
-        """Dense ids of the nodes that have an edge in a snapshot, ascending, by what the host knows."""
+        """Dense ids of the nodes that have an edge in a snapshot, ascending, from the host."""
         assert self._view is not None
         if tau not in self._active:
             host = self._view.timeline
@@ -100,7 +100,7 @@ class Timeline:
         return self._active[tau]
 
     def release(self, taus: Sequence[int]) -> None:
-        """Give up graphs that were made; the device keeps their differences, so making them again sends nothing."""
+        """Drop graphs. The device keeps their differences, so building them again sends nothing."""
         for tau in taus:
             self._graphs.pop((tau, False), None)
 

@@ -20,7 +20,7 @@ class Message:
     """Arrays that are sent together, in one copy.
 
     Args:
-        mode: How the graph is told by them.
+        mode: How they describe the graph.
     """
 
     def __init__(self, mode: str) -> None:
@@ -32,7 +32,7 @@ class Message:
         self._parts += [("indices", array) for array in arrays]
 
     def values(self, values: NDArray[np.float32]) -> None:
-        """Add values in the fewest bytes: none where all are one, a byte each where all are small counts, or as they are."""
+        """Add values in the fewest bytes: none if all are 1, a byte each if all are small counts, else as they are."""
         if (values == 1).all():
             return
         counts = values.astype(np.uint8) if ((values >= 0) & (values <= _LARGEST_COUNT)).all() else None
@@ -57,10 +57,10 @@ class Message:
 
 
 class Transfer:
-    """Sends arrays to a device and counts them; on the host the same lines run.
+    """Sends arrays to a device and counts them; on the host the same code runs.
 
-    To a GPU they go from page-locked memory on one side stream, and what is launched afterwards waits for them there, so
-    the host waits for nothing.
+    They go to a GPU from page-locked memory on a side stream, and later work waits for them there, so the host never
+    waits.
 
     Args:
         device: Where they go.
@@ -72,7 +72,7 @@ class Transfer:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.bytes: Counter[tuple[str, str]] = Counter()
-        self._told: Counter[tuple[str, str]] = Counter()
+        self._counted: Counter[tuple[str, str]] = Counter()
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def send(self, message: Message) -> list[Tensor]:
@@ -90,7 +90,7 @@ class Transfer:
         for at, array in zip(order, arrays, strict=True):
             dtype = torch.from_numpy(array[:0]).dtype
             bytes_of = sent[begin : begin + array.nbytes]
-            part = bytes_of.view(dtype) if array.nbytes else bytes_of.to(dtype)  # no view of nothing
+            part = bytes_of.view(dtype) if array.nbytes else bytes_of.to(dtype)  # an empty tensor has no view
             found[at] = part.float() if dtype == torch.uint8 else part
             begin += array.nbytes
         return [found[at] for at in range(len(arrays))]
@@ -102,8 +102,8 @@ class Transfer:
 
     def since_last(self) -> Counter[tuple[str, str]]:
         """Bytes since the call before."""
-        found = self.bytes - self._told
-        self._told = Counter(self.bytes)
+        found = self.bytes - self._counted
+        self._counted = Counter(self.bytes)
         return found
 
     def _copied(self, tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A lane as strategies read it that hold whole snapshots: a window, and the timeline of its graph by difference."""
+"""A lane for strategies that hold whole snapshots: a window, and the timeline of its graph by difference."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -22,9 +22,9 @@ class TimelineView(NamedGraph):
 
     Args:
         lane: The lane to follow.
-        snapshots: H; one more is held, which the others predict.
+        snapshots: H; one more is held, which is predicted from the others.
         smoothing: Of every snapshot.
-        names: Moved on with the view; none is ever forgotten, for a budget is of event models.
+        names: Advanced with the view; none is forgotten, because only event models have a budget.
         labels: See ``NamedEvents``.
 
     Attributes:
@@ -40,7 +40,7 @@ class TimelineView(NamedGraph):
         self.timeline = TimelineGraph(snapshots + 1, smoothing, lane.header.edge_life, self.pairs)
 
     def advance(self, manifest: LaneManifest) -> None:
-        """See ``Advances.advance``; where snapshots were left out, the timeline goes through them as well."""
+        """See ``EventsView.advance``; the timeline also takes in snapshots that were left out."""
         super().advance(manifest)
         manifests, taus = self._lane.manifests, self._window.taus
         known, newest = self.timeline.snapshots, manifest.sequence
@@ -65,7 +65,7 @@ class TimelineView(NamedGraph):
         if life is None:
             yield manifest.tau, _inserts(self.pairs(manifest.tau))
             return
-        # what is live was seen within a life, and only its events say when
+        # live pairs were seen within a life, and only their events say when
         since = manifest.tau - life
         base = log.base()
         yield from (

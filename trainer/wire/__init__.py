@@ -1,1 +1,1 @@
-"""Tensors between ranks: the link, its costs, and exchanges that gradients take back."""
+"""Tensors between ranks: the link, its costs, and differentiable exchanges."""

@@ -1,4 +1,4 @@
-"""Exchanges of rows whose gradients travel back the same way, and that may be awaited later, both ways."""
+"""Exchanges of rows with gradients that travel back the same way; both directions can be awaited later."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -14,12 +14,9 @@ Launch = Callable[[Tensor, Sequence[int], Sequence[int], str], Flight]
 
 
 class Handle(Generic[T]):
-    """The result of a collective that has begun.
+    """The result of a collective that has begun; ``arrive`` waits and makes it.
 
-    Every handle is waited for, in one order on all ranks: gradients set out in the opposite one.
-
-    Args:
-        arrive: Waits and makes the result.
+    Every handle is waited for, in one order on all ranks: gradients set out in the opposite order.
     """
 
     def __init__(self, arrive: Callable[[], T]) -> None:
@@ -27,7 +24,7 @@ class Handle(Generic[T]):
         self._found: list[T] = []
 
     def wait(self) -> T:
-        """The result; the same one however often it is asked for."""
+        """The result, the same object at each call."""
         if not self._found:
             self._found.append(self._arrive())
         return self._found[0]
@@ -38,15 +35,15 @@ def begin_exchange(
 ) -> Handle[Tensor]:
     """Send blocks of rows to every rank; ``wait`` returns theirs.
 
-    The gradient sets out where the rows were waited for and is waited for where they set out. So whatever was computed
-    between the two hides the way there, and its backward pass the way back.
+    The gradient sets out where the rows were waited for and is waited for where they set out. So computation between the
+    two hides the way there, and its backward pass hides the way back.
 
     Args:
         rows: (Σ sent, …), rank 0's first.
         sent: Rows for each rank.
         received: Rows from each rank.
-        purpose: Under which the cost is counted; the gradient's as ``<purpose>_gradients``.
-        launch: Begins either way.
+        purpose: Label of the cost; that of the gradient is ``<purpose>_gradients``.
+        launch: Begins either direction.
     """
     route = _Route(list(sent), list(received), purpose, launch)
     tie: Tensor = _Depart.apply(rows, route)  # type: ignore[no-untyped-call]  # torch's apply is untyped
@@ -54,7 +51,7 @@ def begin_exchange(
 
 
 class _Route:
-    """One exchange there and, maybe, back."""
+    """One exchange and, maybe, its way back."""
 
     def __init__(self, sent: list[int], received: list[int], purpose: str, launch: Launch) -> None:
         self._sent, self._received, self._purpose, self._launch = sent, received, purpose, launch
@@ -68,12 +65,12 @@ class _Route:
 
     def arrived(self) -> Tensor:
         assert self._flight is not None
-        flight, self._flight = self._flight, None  # the rows belong to whoever asked, and not to the graph
+        flight, self._flight = self._flight, None  # the rows belong to the caller, not to the graph
         return flight.wait()
 
 
 class _Depart(torch.autograd.Function):
-    """Rows in, nothing out: an empty tensor ties both ends together, for rows and their gradient have other shapes."""
+    """Rows in, an empty tensor out: it ties both ends together, because rows and their gradient differ in shape."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, route: _Route) -> Tensor:

@@ -1,4 +1,4 @@
-"""Joining the ranks that a launcher started, each with a device of its own or all on the host."""
+"""Joining the ranks of a launcher, each with a device of its own or all on the host."""
 
 import os
 from datetime import timedelta
@@ -19,15 +19,12 @@ Device = Literal["auto", "cpu", "cuda"]
 def join(device: Device, timeout_s: float) -> tuple[ProcessLink | None, torch.device]:
     """Join the ranks that torchrun started.
 
-    Each attempt has its own key space: after a killed rank torchrun starts all again on the same store, and
-    keys of the former attempt would let the new one meet dead peers.
-
     Args:
-        device: ``auto``: CUDA where every rank of this machine has a device of its own, else the CPU.
-        timeout_s: After which a peer is taken for dead, seconds.
+        device: ``auto``: CUDA if every rank of this machine has a device of its own, else the CPU.
+        timeout_s: Seconds after which a peer counts as dead.
 
     Returns:
-        What joins this rank to the others, None where it is alone; and its device.
+        The link to the other ranks, None for a rank alone; and its device.
 
     Raises:
         Failure: ``cuda`` is asked for, and there are fewer devices than ranks on this machine.
@@ -36,42 +33,45 @@ def join(device: Device, timeout_s: float) -> tuple[ProcessLink | None, torch.de
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if "RANK" not in os.environ:
-        if "OMP_NUM_THREADS" not in os.environ:  # else torch has as many threads as was said
+        if "OMP_NUM_THREADS" not in os.environ:  # which torch obeys
             _limit_threads(1)
         return None, place
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     _limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", size)))
-    timeout = timedelta(seconds=timeout_s)
     agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     with peers_may_be_lost(rank):
-        store = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            world_size=None,
-            is_master=rank == 0 and not agent_store,
-            timeout=timeout,
-        )
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
-            store=PrefixStore(f"attempt{attempt}", store),
+            store=shared_store("attempt", timeout_s, is_master=rank == 0 and not agent_store),
             rank=rank,
             world_size=size,
-            timeout=timeout,
+            timeout=timedelta(seconds=timeout_s),
         )
     return ProcessLink(rank, size, timeout_s=timeout_s), place
 
 
+def shared_store(name: str, timeout_s: float, *, is_master: bool = False) -> PrefixStore:
+    """A new client of the store of torchrun's ranks.
+
+    Each attempt has its own key space: after the death of a rank torchrun starts all again on the same store, and keys of
+    the former attempt would let the new one meet dead peers.
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    timeout = timedelta(seconds=timeout_s)
+    store = TCPStore(address, port, world_size=None, is_master=is_master, timeout=timeout)
+    return PrefixStore(f"{name}{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
 def _place(device: Device) -> torch.device:
-    """This rank's device: NCCL takes no two ranks on one, so each has its own, or all of a machine have none."""
+    """This rank's device. NCCL allows one rank per device, so each has its own, or all of a machine have none."""
     found = 0 if device == "cpu" else torch.cuda.device_count()
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
     if device == "cuda" and not found:
-        raise Failure("key device: cuda is asked for, but torch finds no CUDA device here. Say auto or cpu.")
+        raise Failure("key device: cuda is set, but torch finds no CUDA device here. Set auto or cpu")
     if device == "cuda" and local_ranks > found:
         raise Failure(
-            f"key device: cuda is asked for, but {local_ranks} ranks share {found} CUDA device(s) here. Start at most "
-            f"{found} on this machine, or say cpu."
+            f"key device: cuda is set, but {local_ranks} ranks share {found} CUDA device(s) here. Start at most {found} on "
+            "this machine, or set cpu"
         )
     if not found or local_ranks > found:
         return torch.device("cpu")

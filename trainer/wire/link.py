@@ -1,4 +1,4 @@
-"""The link between ranks: three collectives that begin at once and are waited for, and a clock."""
+"""The link between ranks: three asynchronous collectives, and a clock."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ class Pending(Protocol):
     """A collective that has begun."""
 
     def wait(self) -> Any:
-        """Return when its result is there; on a GPU, when whatever the host asks for next sees the result."""
+        """Return when its result is there; on a GPU, when all later work of the host sees the result."""
         ...
 
 
 class Link(Protocol):
     """The link of this rank to the others.
 
-    All ranks begin the same collectives in the same order. Tensors stay as they are until the collective was waited for.
+    All ranks begin the same collectives in the same order. Tensors must not change until the collective was waited for.
 
     Attributes:
-        rank: This one, 0 … size − 1.
-        size: How many there are.
+        rank: This rank, 0 … size − 1.
+        size: Number of ranks.
     """
 
     rank: int
@@ -49,15 +49,11 @@ class Link(Protocol):
         ...
 
     def within(self, groups: Sequence[Sequence[int]]) -> "Link":
-        """The link within the group that this rank is in.
-
-        Args:
-            groups: Ranks of each group, the same on all ranks; every rank is in one of them.
-        """
+        """The link within this rank's group; ``groups``, the same on all ranks, have every rank once."""
         ...
 
     def now(self) -> float:
-        """Seconds by the clock that waiting is told by."""
+        """Seconds on the clock that measures waiting."""
         ...
 
 
@@ -68,15 +64,11 @@ class ProcessLink:
         rank: This one, in the group.
         size: Of the group.
         group: None: all processes.
-        timeout_s: After which a peer is taken for dead; None: the library's default.
+        timeout_s: Seconds after which a peer counts as dead; None: the library's default.
     """
 
     def __init__(
-        self,
-        rank: int,
-        size: int,
-        group: dist.ProcessGroup | None = None,
-        timeout_s: float | None = None,
+        self, rank: int, size: int, group: dist.ProcessGroup | None = None, timeout_s: float | None = None
     ) -> None:
         self.rank, self.size = rank, size
         self._group, self._timeout_s = group, timeout_s
@@ -91,13 +83,8 @@ class ProcessLink:
 
     def all_to_all(self, out: Tensor, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Pending:
         """See ``Link.all_to_all``."""
-        return self._begin(
-            dist.all_to_all_single,
-            out,
-            rows,
-            output_split_sizes=list(received),
-            input_split_sizes=list(sent),
-        )
+        sizes = {"output_split_sizes": list(received), "input_split_sizes": list(sent)}
+        return self._begin(dist.all_to_all_single, out, rows, **sizes)
 
     def within(self, groups: Sequence[Sequence[int]]) -> "ProcessLink":
         """See ``Link.within``; of all processes only."""
@@ -119,7 +106,7 @@ class ProcessLink:
 
 
 class _Work:
-    """A collective under way in which another rank may be lost."""
+    """A running collective in which another rank may be lost."""
 
     def __init__(self, work: Any, rank: int) -> None:
         self._work, self._rank = work, rank

@@ -1,4 +1,4 @@
-"""The cost of what crosses ranks, by purpose: bytes that were sent, seconds that were waited."""
+"""The cost of communication between ranks, by purpose: bytes sent, seconds waited."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -14,10 +14,10 @@ class Traffic:
     """Bytes and seconds of one rank, by purpose.
 
     Attributes:
-        begun: How many collectives. They are the same on all ranks, and so are their purposes.
+        begun: Number of collectives. They are the same on all ranks, and so are their purposes.
         sent_bytes: Payload sent to other ranks.
-        seconds: In collectives: until the slowest rank came and the bytes were there. Seconds in which a rank computes
-            while a collective is under way are not among them.
+        seconds: In collectives, until the slowest rank came and the bytes arrived, without seconds in which a rank computes
+            during a collective.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class Traffic:
         return sum(self.seconds.values())
 
     def copy(self) -> "Traffic":
-        """The traffic so far, which does not grow."""
+        """A copy, which does not grow."""
         return Traffic.sum([self])
 
     def since(self, before: "Traffic") -> "Traffic":
-        """The traffic since an earlier copy, of purposes that there was any for."""
+        """The traffic since an earlier copy, for purposes that had any."""
         found = Traffic()
         found.begun = self.begun - before.begun
         for purpose in found.begun:
@@ -45,7 +45,7 @@ class Traffic:
 
     @staticmethod
     def sum(parts: Iterable["Traffic"]) -> "Traffic":
-        """All of them together."""
+        """The sum of several."""
         found = Traffic()
         for part in parts:
             found.begun.update(part.begun)
@@ -56,7 +56,7 @@ class Traffic:
 
     @contextmanager
     def timed(self, purpose: str, now: Callable[[], float]) -> Iterator[None]:
-        """Count the seconds of the body."""
+        """Add the seconds of the body."""
         began = now()
         try:
             yield
@@ -69,12 +69,12 @@ class Flight:
 
     Args:
         traffic: Counts its cost.
-        link: What it crosses.
-        purpose: Under which it is counted.
+        link: Between the ranks.
+        purpose: Label of the cost.
         sent_bytes: Payload that this rank sends to others.
         begin: Begins it.
-        out: What it fills.
-        held: What it reads.
+        out: Its result.
+        held: Its input.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Flight:
             self._pending = begin()
 
     def wait(self) -> Tensor:
-        """The tensor that it has filled."""
+        """Wait; returns the result."""
         with self._traffic.timed(self._purpose, self._link.now):
             self._pending.wait()
         self._held = None

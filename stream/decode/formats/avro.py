@@ -10,6 +10,7 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from schemas.config import Kafka, SchemaRegistry, Topic
+from schemas.errors import one_line
 from schemas.events import IdKind, event_schema
 from schemas.fields import PathKeys
 from stream.arrays.kinds import Int64, UInt8
@@ -27,13 +28,13 @@ from stream.decode.times import TimeUnit
 from stream.service.heartbeat import beat
 
 NOT_AVRO = "not_avro"
-"""Reason of a message without the header, or whose bytes are no value of its schema."""
+"""Reason of a message without the header, or that is no value of its schema."""
 
 HEADER_BYTES = 5
 BYTES_AT_ONCE = 4 << 20
-"""Messages that become Python objects together, at most; an object can take twenty times the bytes of its message."""
+"""Most bytes of messages turned into Python objects together; an object can take twenty times its message."""
 UNKNOWN_AT_ONCE = 64
-"""Ids without a schema that one poll may ask for: random ones must not become a request each."""
+"""Ids without a schema that one poll may ask for; random ones must not become a request each."""
 
 REASONS = {
     NOT_AVRO: "no Confluent header, or no value of the schema that it names",
@@ -45,12 +46,7 @@ Columns = tuple[Int64, pa.RecordBatch]
 
 
 class AvroReader:
-    """Reads messages into columns, by the schemas of a registry.
-
-    Args:
-        registry: Where schemas are.
-        paths: Of the fields that events are made of.
-    """
+    """Reads the fields at ``paths`` into columns, by the schemas of a registry."""
 
     def __init__(self, registry: SchemaRegistry, paths: Iterable[PathKeys]) -> None:
         self.client = RegistryClient(registry)
@@ -58,7 +54,7 @@ class AvroReader:
         self._compiled: dict[int, AvroSchema | RefusedError] = {}
 
     def prepare(self, values: pa.LargeBinaryArray) -> None:
-        """Fetch the schemas of messages; those of the most messages first.
+        """Fetch the schemas of messages, those of the most messages first.
 
         Raises:
             UnavailableError: The registry does not answer.
@@ -78,7 +74,7 @@ class AvroReader:
                 unknown += 1
 
     def read(self, values: pa.LargeBinaryArray) -> tuple[list[Columns], list[pa.Table]]:
-        """The wanted columns of messages, by schema, and those that cannot be read."""
+        """The wanted columns of messages, by schema, and refusals."""
         numbers = _schema_ids(values)
         read: list[Columns] = []
         refused = []
@@ -108,7 +104,7 @@ class AvroReader:
                 )
             try:
                 found = AvroSchema.of(self.client.schema(number), self._paths)
-            except UnknownSchemaError as error:  # which may be known later
+            except UnknownSchemaError as error:  # may be known later
                 raise RefusedError(UNKNOWN_SCHEMA, str(error)) from error
             except RefusedError as error:
                 found = error
@@ -139,9 +135,8 @@ class AvroReader:
                 record = schemaless_reader(value, writer, reader)
                 left = len(texts[i]) - value.tell()
                 problem = f"has {left} bytes after its value" if left else None
-            except Exception as error:  # noqa: BLE001  whatever wrong bytes make fastavro raise
-                told = " ".join(str(error).split())[:100] or type(error).__name__
-                problem = f"is no value of its Avro schema: {told}"
+            except Exception as error:  # noqa: BLE001  wrong bytes make fastavro raise anything
+                problem = f"is no value of its Avro schema: {one_line(error)[:100]}"
             if problem is None:
                 good.append(i)
                 records.append(record)
@@ -157,7 +152,7 @@ class AvroReader:
 
 @FORMATS.register
 class AvroFormat(MessageFormat):
-    """One Avro record per message; its fields are read as the columns of an Arrow message are."""
+    """One Avro record per message; its fields are read like the columns of an Arrow message."""
 
     name: ClassVar[str] = "avro"
     about: ClassVar[str] = "one Avro record per message, by Confluent's schema registry"
@@ -188,7 +183,7 @@ class AvroFormat(MessageFormat):
         for messages, batch in read:
             try:
                 rows.append(event_rows(batch, messages, self.ids, self.unit, self.mapping))
-            except RefusedError as error:  # a fault of the schema, which they share
+            except RefusedError as error:  # a fault of their schema
                 refused.append(refused_alike(messages, error.reason, str(error)))
         return Read(in_order(rows), refused, len(values))
 
@@ -211,7 +206,7 @@ def event_rows(batch: pa.RecordBatch, messages: Int64, ids: IdKind, unit: TimeUn
     """Columns of one row per message, as rows of events.
 
     Raises:
-        RefusedError: A column is missing, or of a type that events cannot have.
+        RefusedError: A column is missing, or of a wrong type.
     """
     place = batch.schema.get_field_index("op")
     has_words = not mapping.mapped and place >= 0 and pa.types.is_string(batch.schema.field(place).type)
@@ -245,7 +240,7 @@ def event_record(ids: IdKind, name: str) -> dict[str, Any]:
 
 
 def refuses_registry(topic: Topic, kafka: Kafka) -> str | None:
-    """Why messages that need a schema registry cannot be read; None: they can."""
+    """Why messages that need a schema registry cannot be read; None if they can."""
     if kafka.schema_registry is None:
         return f"the schemas of format {topic.format} are in a registry. Give its address in kafka.schema_registry.url"
     return None
@@ -265,7 +260,7 @@ def written(header: bytes, schema: Any, record: dict[str, Any]) -> bytes:
 
 
 def _schema_ids(values: pa.LargeBinaryArray) -> Int64:
-    """The schema id of each message, int64; −1: it has no header (null messages too)."""
+    """The schema id of each message, int64; −1: no header (null messages too)."""
     _, ends_buffer, data_buffer = values.buffers()
     if len(values) == 0 or data_buffer is None:
         return np.full(len(values), -1, np.int64)
@@ -281,7 +276,7 @@ def _schema_ids(values: pa.LargeBinaryArray) -> Int64:
 
 
 def _pieces(which: Int64, texts: list[memoryview]) -> Iterator[Int64]:
-    """Messages of up to ``BYTES_AT_ONCE`` together."""
+    """Messages in pieces of up to ``BYTES_AT_ONCE``."""
     ends = np.cumsum([len(texts[i]) for i in which.tolist()])
     first = 0
     while first < len(which):

@@ -1,4 +1,4 @@
-"""A writer's Avro schema made ready: checked for what a hostile one could cost, and cut down to the fields of events."""
+"""A writer's Avro schema: checked against hostile costs, and reduced to the fields of events."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 from fastavro import parse_schema
 
+from schemas.errors import one_line
 from schemas.events import Reason
 from schemas.fields import PathKeys
 from stream.decode.reading import RefusedError
@@ -15,7 +16,7 @@ UNKNOWN_SCHEMA = "unknown_schema"
 """Reason of a message whose schema the registry does not have, or that cannot be read."""
 
 MOST_PARTS = 20_000
-"""Types in a schema at most, once every name stands for what it names."""
+"""Most types in a schema once every name is replaced by its type."""
 
 _PRIMITIVES = {
     "null": pa.null(),
@@ -30,18 +31,18 @@ _PRIMITIVES = {
 _TIMES = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
 Wanted = dict[str, "Wanted"]
-"""Names of fields, each with what is wanted inside of it; nothing: the whole value."""
+"""Names of fields, each with the wanted fields inside it; empty: the whole value."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """What ``fastavro.schemaless_reader`` needs for messages of one schema.
+    """The arguments of ``fastavro.schemaless_reader`` for messages of one schema.
 
     Attributes:
-        writer: The schema that they were written by, every logical type left out.
-        reader: What is built of them; None: all of it. Lists that no event has are skipped, since a few bytes can
-            make many objects.
-        columns: Types of the wanted fields that there are.
+        writer: The schema that they were written by, without logical types.
+        reader: The part that is built; None: all of it. Lists that no event has are skipped, since a few bytes can make
+            many objects.
+        columns: Types of the wanted fields that exist.
     """
 
     writer: Any
@@ -53,22 +54,21 @@ class AvroSchema:
         """Check and prepare a schema.
 
         Args:
-            schemas: Parsed JSON; the last is the messages', the others it refers to.
-            paths: Of the fields that events are made of.
+            schemas: Parsed JSON; the last is the messages', the others are referred to.
+            paths: Of the fields of events.
 
         Raises:
-            RefusedError: It is no record, is recursive, too large, or has a list of values without bytes; or a field that
-                events are made of has a type that they cannot have.
+            RefusedError: It is no record, is recursive, too large, or has a list of values without bytes; or a field of
+                events has a wrong type.
         """
         named: dict[str, Any] = {}
         try:
             for schema in schemas:
                 top = parse_schema(schema, named)
-        except (
-            Exception
-        ) as error:  # fastavro raises its own, and KeyError and TypeError for what is no schema
-            told = " ".join(str(error).split())[:200]
-            raise RefusedError(UNKNOWN_SCHEMA, f"its Avro schema cannot be read: {told}") from error
+        except Exception as error:  # fastavro's own, and KeyError and TypeError
+            raise RefusedError(
+                UNKNOWN_SCHEMA, f"its Avro schema cannot be read: {one_line(error)[:200]}"
+            ) from error
         wanted: Wanted = {}
         for keys in paths:
             level = wanted
@@ -91,7 +91,7 @@ def _kind(schema: Any) -> str:
 
 
 class _Names:
-    """A look at a schema whose named types stand in a table."""
+    """A schema whose named types are in a table."""
 
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
@@ -100,16 +100,16 @@ class _Names:
         """Wanted fields of each record."""
 
     def resolved(self, schema: Any) -> Any:
-        """What a name stands for."""
+        """The type of a name."""
         if isinstance(schema, str) and schema not in _PRIMITIVES:
             return self._named[schema]
         return schema
 
     def measure(self, schema: Any, inside: tuple[str, ...]) -> tuple[int, int]:
-        """How many types a schema has, and the fewest bytes of a value.
+        """The number of types in a schema, and the fewest bytes of a value.
 
         Raises:
-            RefusedError: Too many; a record inside of itself; or items that take no bytes, which could be any number.
+            RefusedError: Too many; a record inside itself; or items without bytes, of which there could be any number.
         """
         schema = self.resolved(schema)
         kind, name = _kind(schema), schema.get("name") if isinstance(schema, dict) else None
@@ -220,19 +220,14 @@ class _Names:
 
 
 class _Writer:
-    """A schema written out with nothing but types, for ``fastavro``.
-
-    Args:
-        named: Every named type.
-        kept: Fields of records to keep, by the record's name; None: all.
-    """
+    """A schema reduced to types, for ``fastavro``; ``kept`` are the fields of records to keep, by the record's name."""
 
     def __init__(self, named: dict[str, Any], kept: dict[str, set[str]] | None) -> None:
         self._named, self._kept = named, kept
         self._written: set[str] = set()
 
     def of(self, schema: Any) -> Any:
-        """One type; a named one in full where it stands first."""
+        """One type; a named one in full where it first occurs."""
         if isinstance(schema, list):
             return [self.of(branch) for branch in schema]
         if isinstance(schema, str):

@@ -1,7 +1,7 @@
-"""Debezium's change events: rows of a database table before and after each change, as edges that come and go.
+"""Debezium's change events: rows of a database table before and after each change, as inserts and deletes of edges.
 
 ``c`` (created), ``r`` (read by a snapshot) and ``u`` (updated) are an insert of the row after, ``d`` (deleted) is a
-delete of the row before. An update that leads from one pair to another is a delete of the former and an insert.
+delete of the row before. An update that changes the pair is a delete of the old pair and an insert of the new one.
 """
 
 from abc import abstractmethod
@@ -44,7 +44,7 @@ Paths = tuple[tuple[Target, PathKeys], ...]
 
 
 def _paths(columns: dict[str, str]) -> Paths:
-    """Where fields are in a topic without ``fields``: in the row, by column."""
+    """Paths of a topic without ``fields``: in the row, by column."""
     own = (("t", 0), ("source", "ts_ms")), (("op", 0), ("op",))
     return (
         *own,
@@ -59,7 +59,7 @@ class Images:
     Attributes:
         inserted: Rows after creations, reads and updates.
         deleted: Rows before deletions.
-        replaced: Rows before updates, as far as those have them.
+        replaced: Rows before updates that have them.
     """
 
     inserted: list[Rows]
@@ -68,9 +68,9 @@ class Images:
 
 
 class Envelope(MessageFormat):
-    """What Debezium's formats share: the meaning of their rows.
+    """Base of Debezium's formats: the meaning of their rows.
 
-    ``fields`` are paths from the envelope on, such as ``after.card_id``; of a deletion they are read under ``before``.
+    ``fields`` are paths from the envelope, such as ``after.card_id``; for a deletion ``before`` replaces ``after``.
     """
 
     default_unit: ClassVar[TimeUnit] = "ms"
@@ -109,10 +109,10 @@ class Envelope(MessageFormat):
 
     @abstractmethod
     def _images(self, values: pa.LargeBinaryArray) -> tuple[Images, list[pa.Table]]:
-        """The rows of messages, and the messages that have none."""
+        """The rows of messages, and refusals of messages without rows."""
 
     def _mapping(self, image: str, words: dict[str, Op], under: tuple[str, ...] = ()) -> Mapping:
-        """Where fields are in one of the two rows."""
+        """The mapping of one of the two rows."""
         paths = tuple(
             (target, (*under, image, *keys[1:]) if keys[0] == AFTER else (*under, *keys))
             for target, keys in self.mapping.paths
@@ -121,7 +121,7 @@ class Envelope(MessageFormat):
 
 
 def _placed(rows: Rows, place: int, op: Op | None = None) -> Rows:
-    """Rows with their place in the message, and maybe another op where they are edges."""
+    """Rows with their place in the message, and maybe another op for edges."""
     if op is not None:
         is_node = pc.equal(rows.draft.batch["op"], int(Op.NODE)).to_numpy(zero_copy_only=False)
         rows = _with_op(rows, op, except_=is_node)
@@ -137,7 +137,7 @@ def _with_op(rows: Rows, op: Op, *, except_: Bool | bool = False) -> Rows:
 
 
 def _without_nodes(rows: Rows) -> Rows:
-    """Deletions, those of nodes noted as faults."""
+    """Deletions; those of nodes become faults."""
     is_node = pc.and_(pc.equal(rows.draft.batch["op"], int(Op.NODE)), rows.draft.batch["src"].is_valid())
     is_node = is_node.to_numpy(zero_copy_only=False)
     rows.draft.faults.refuse(is_node, Reason.UNKNOWN_OP, "op is d, which is known for edges only")
@@ -145,7 +145,7 @@ def _without_nodes(rows: Rows) -> Rows:
 
 
 def _moved_pairs(before: Rows, after: Rows) -> Rows:
-    """Of rows before updates those whose pair is another afterwards, at the time of the update."""
+    """Rows before updates whose pair differs afterwards, at the time of the update."""
     _, here, there = np.intersect1d(before.messages, after.messages, assume_unique=True, return_indices=True)
     old = before.draft.batch.take(pa.array(here))
     new = after.draft.batch.take(pa.array(there))
@@ -162,8 +162,8 @@ def _moved_pairs(before: Rows, after: Rows) -> Rows:
 class DebeziumFormat(Envelope):
     """Debezium's events in JSON, with or without their schema around them.
 
-    The scanner reads a message once for each row that it may have. A look for ``"d"`` and ``"u"`` tells which operations
-    are possible; the scanner then tells which one it is.
+    The scanner reads a message once for each row that it may have. A search for ``"d"`` and ``"u"`` finds the possible
+    operations, and the scanner then decides.
     """
 
     name: ClassVar[str] = "debezium"
@@ -178,7 +178,7 @@ class DebeziumFormat(Envelope):
         rest = np.setdiff1d(np.arange(len(values)), gone, assume_unique=True)
         words = dict.fromkeys(INSERTS, Op.INSERT) | {DELETED: Op.DELETE}
         inserted, refused = self._pass(values, rest, AFTER, words)
-        # A deletion without its row has no row after either: what the first look says is nearer to the cause.
+        # A deletion without its row has no row after either: the first pass names the cause.
         refused = _preferred(not_deleted, refused, unless=Reason.UNKNOWN_OP)
         there = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in inserted)])
         may_move = np.intersect1d(_may_hold(values, UPDATED), there, assume_unique=True)
@@ -188,7 +188,7 @@ class DebeziumFormat(Envelope):
     def _pass(
         self, values: pa.LargeBinaryArray, which: Int64, image: str, words: dict[str, Op]
     ) -> tuple[list[Rows], pa.Table]:
-        """Read one row of some messages; those with the schema around them are ``{"schema": …, "payload": …}``."""
+        """Read one row of some messages; with the schema around them they are ``{"schema": …, "payload": …}``."""
         wrapped = which[np.isin(which, _may_hold(values, "payload"), assume_unique=True)]
         found, refused = self._read_json(values, wrapped, self._mapping(image, words, ("payload",)))
         known = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in found)])
@@ -207,7 +207,7 @@ class DebeziumFormat(Envelope):
         return [Rows(rows.draft, which[rows.messages]) for rows in found], table
 
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
-        """See ``MessageFormat.encode``: a row's columns are the event's fields, and updates are not told apart."""
+        """See ``MessageFormat.encode``: a row's columns are the event's fields, and updates are inserts."""
         times = events["t"].to_numpy() / (1_000 if self.unit == "ms" else 1)
         lines = encode_json(events, time_unit="us")
         ops = events["op"].to_pylist()
@@ -279,7 +279,7 @@ class DebeziumAvroFormat(Envelope):
         for columns in read:
             try:
                 self._split(columns, inserted, deleted, replaced, refused)
-            except RefusedError as error:  # a fault of the schema, which they share
+            except RefusedError as error:  # a fault of their schema
                 refused.append(refused_alike(columns[0], error.reason, str(error)))
         return Images(in_order(inserted), in_order(deleted), in_order(replaced)), refused
 
@@ -327,7 +327,7 @@ class DebeziumAvroFormat(Envelope):
             ]
         rows = event_rows(batch, messages, self.ids, self.unit, replace(mapping, paths=tuple(paths)))
         is_of_edges = self.topic.fields is not None and self.topic.fields.src is not None
-        # Without dst a row of columns is a node event, where the topic does not say that it has edges.
+        # Without dst a row of columns is a node event, unless the topic declares edges.
         return _with_op(rows, Op.INSERT) if is_of_edges else rows
 
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:
@@ -373,14 +373,14 @@ def _has(schema: pa.Schema, keys: tuple[str, ...]) -> bool:
 
 
 def _may_hold(values: pa.LargeBinaryArray, word: str) -> Int64:
-    """Messages that may have a string of one word: where it stands as it is, or its first letter as an escape."""
+    """Messages that may have a string of one word, written plainly or with its first letter escaped."""
     plain = pc.match_substring(values, f'"{word}"')
     escaped = pc.match_substring(values, f"\\u00{ord(word[0]):02x}", ignore_case=True)
     return np.flatnonzero(pc.or_(plain, escaped).to_numpy(zero_copy_only=False))
 
 
 def _preferred(first: pa.Table, second: pa.Table, *, unless: str = "") -> pa.Table:
-    """The refusals of a second look, each with what the first look said of the message unless that was one reason."""
+    """The refusals of a second pass, each replaced by the first pass's refusal of the message unless that has a given reason."""
     told = first.filter(pc.not_equal(first["reason"], str(unless)))
     told = told.filter(pc.is_in(told["message"], second["message"].combine_chunks()))
     others = second.filter(pc.invert(pc.is_in(second["message"], told["message"].combine_chunks())))

@@ -1,4 +1,4 @@
-"""A message format: what reads, writes and describes the messages of a topic; and the registry that finds one by name."""
+"""A message format reads, writes and describes the messages of a topic; the registry finds it by name."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,12 @@ from stream.service.failure import Failure
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The messages of a poll, read.
+    """Messages of a poll that were read.
 
     Attributes:
         rows: Runs of rows in the order of the messages.
         refused: Messages and rows that became no event (``stream.decode.reading.REFUSAL_SCHEMA``).
-        looked_at: How many messages were read; the others are left for the next call.
+        looked_at: Number of messages read; the others are left for the next call.
     """
 
     rows: list[Rows]
@@ -32,15 +32,14 @@ class Read:
 
 
 class UnavailableError(Exception):
-    """A service that a format needs does not answer: the messages are kept, and read when it does."""
+    """A service that a format needs does not answer: messages are kept and read later."""
 
 
 class MessageFormat(ABC):
     """Base of all formats. One object reads one topic.
 
-    Nothing that a message holds may raise, or cost more than a bounded multiple of its bytes in memory and time: it
-    becomes rows or refusals. Rows are checked by ``stream.decode.validate`` afterwards, so a format need not know
-    the rules of meaning.
+    No content of a message may raise, or cost more than a bounded multiple of its bytes in memory and time: it becomes
+    rows or refusals. ``stream.decode.validate`` checks rows afterwards, so a format need not know the rules of meaning.
 
     Args:
         topic: Its fields, words of op, prefixes and time unit.
@@ -48,15 +47,15 @@ class MessageFormat(ABC):
         ids: Kind of node ids of the graph.
 
     Raises:
-        Failure: ``refuses`` has a sentence.
+        Failure: With the sentence of ``refuses``.
     """
 
     name: ClassVar[str]
-    """What configurations call it."""
+    """Its name in configurations."""
     about: ClassVar[str]
     """A few words for help texts."""
     default_unit: ClassVar[TimeUnit]
-    """Unit of ``t`` where a topic has no ``time_unit``."""
+    """Unit of ``t`` in a topic without ``time_unit``."""
     many: ClassVar[bool] = False
     """Whether a message may hold several rows; each then has its place in the message."""
     reasons: ClassVar[Mapping[str, str]] = {}
@@ -73,24 +72,22 @@ class MessageFormat(ABC):
 
     @classmethod
     def refuses(cls, topic: Topic, kafka: Kafka) -> str | None:
-        """Why it cannot read such a topic, in a sentence without the topic's name; None: it can."""
+        """Why it cannot read such a topic, in a sentence without the topic's name; None if it can."""
         return None
 
     def prepare(self, values: pa.LargeBinaryArray) -> None:  # noqa: B027  most formats need nothing
         """Fetch what reading these messages needs from elsewhere.
 
         Raises:
-            UnavailableError: It cannot be had at present; ask again.
+            UnavailableError: It cannot be had now; try again.
         """
 
     @abstractmethod
     def read(self, values: pa.LargeBinaryArray, at_once: Limits | None) -> Read:
-        """Read messages.
+        """Read messages, which are not null and at most ``limits.bytes`` long.
 
-        Args:
-            values: Without nulls, none longer than ``limits.bytes``.
-            at_once: What may be decoded together: messages from the one that would be beyond it are left, but never the
-                first. None: all are read. A format whose rows cost no more than their messages need not look.
+        Messages from the first one beyond ``at_once`` are left, but never the first of all; None: all are read. A format
+        whose rows cost no more than their messages need not look at it.
         """
 
     @abstractmethod
@@ -98,7 +95,7 @@ class MessageFormat(ABC):
         """Canonical events as messages, in order; reading them gives the events back.
 
         Yields:
-            Each message with the row that it holds, None where it holds several.
+            Each message with its row, None if it has several.
 
         Raises:
             stream.decode.encode.EventTooLongError: One event alone is longer than a message may be.
@@ -108,7 +105,7 @@ class MessageFormat(ABC):
     @classmethod
     @abstractmethod
     def schema(cls, ids: IdKind | None) -> dict[str, Any]:
-        """What a producer writes, for machines: ids of one kind, or (None) of either where the format can say so."""
+        """The schema of messages for producers, with ids of one kind, or (None) of either if the format can express it."""
 
 
 def _require_format(found: Any) -> None:

@@ -1,4 +1,4 @@
-"""A client of Confluent's schema registry: schemas by their ids, kept for ever, and ids for schemas that are written."""
+"""A client of Confluent's schema registry: schemas by id, kept for ever, and ids for schemas that are written."""
 
 import base64
 import json
@@ -20,12 +20,12 @@ from stream.service.failure import Failure
 ANSWER_BYTES = 8 << 20
 """A longer answer is no schema."""
 KEPT_SCHEMAS = 1024
-"""Schemas in memory at most; the one that was not asked for the longest goes first."""
+"""Most schemas in memory; the least recently used goes first."""
 UNKNOWN_S = 60.0
 """How long an unknown id stays unknown before it is asked for again."""
 KEPT_UNKNOWN = 100_000
 REFERENCES = 256
-"""Schemas that one refers to at most, directly or not."""
+"""Most schemas that one refers to, directly or not."""
 
 _UNKNOWN_SCHEMA = 40403
 """Confluent's error code: there is no schema with this id. Any other 404 comes from something else at that address."""
@@ -33,15 +33,11 @@ _TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class UnknownSchemaError(Exception):
-    """The registry answers that it has no schema with an id, or one that is not Avro."""
+    """The registry has no schema with an id, or one that is not Avro."""
 
 
 class RegistryClient:
-    """Asks one registry; every answer is kept. Used by one thread at a time.
-
-    Args:
-        config: Where it is and how it is asked.
-    """
+    """Asks one registry and keeps every answer. Used by one thread at a time."""
 
     def __init__(self, config: SchemaRegistry) -> None:
         self._config, self._url = config, config.url.rstrip("/")
@@ -82,7 +78,7 @@ class RegistryClient:
         return found
 
     def register(self, subject: str, schema: dict[str, Any]) -> int:
-        """The id of a schema under a subject, registered where it is new.
+        """The id of a schema under a subject, registered if it is new.
 
         Raises:
             Failure: The registry refuses it.
@@ -132,7 +128,7 @@ class RegistryClient:
             raise UnknownSchemaError(f"schema {number} of {self._url} is not JSON") from error
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """One request; an answer that says why there is nothing has ``error_code``."""
+        """One request; an answer that explains an absence has ``error_code``."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": f"{_TYPE}, application/json", "Content-Type": _TYPE, **self._login()}
         request = urllib.request.Request(f"{self._url}{path}", data, headers)  # noqa: S310  the key's pattern: http or https

@@ -1,4 +1,4 @@
-"""Edge partitioners: every insert has a part or is discarded, and nodes are in sets of parts."""
+"""Edge partitioners: every insert gets a part or is discarded, and nodes are in sets of parts."""
 
 from stream.partition.edge.base import EdgePartitioner
 

@@ -1,7 +1,6 @@
-"""What all edge partitioners share: parts of nodes over snapshots, sizes, quality and state."""
+"""The base of all edge partitioners: parts of nodes over snapshots, sizes, quality and state."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,42 +9,19 @@ from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Int32, Int64
-from stream.partition.edge.quality import EdgeQuality
-from stream.partition.interface import Assignment, Kind, PartitionError, Quality
+from stream.partition.edge.quality import EdgeQuality, Placed
+from stream.partition.interface import Assignment, Kind, Quality, foreign_state
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.state_table import pack, unpack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """What became of one snapshot.
-
-    Attributes:
-        assignment: Changes of nodes, and the part of each event.
-        inserts: Insert events.
-        discarded: Those that got no part.
-        seen: Distinct nodes in all events so far.
-        shared: Nodes in more than one part.
-        placed: Nodes in at least one part.
-        moved: Nodes whose home changed.
-    """
-
-    assignment: Assignment
-    inserts: int
-    discarded: int = 0
-    seen: int
-    shared: int
-    placed: int
-    moved: int = 0
-
-
 class EdgePartitioner(ABC):
-    """Assigns the inserts of a snapshot to parts; a node is in every part that has an insert of it, or in its home.
+    """Assigns the inserts of a snapshot to parts; a node is in every part with an insert of it, or in its home.
 
     Args:
         parts: P.
         seed: Seed of the draws that break ties.
-        window: Unused by those of this package.
+        window: Unused in this package.
     """
 
     name: ClassVar[str]
@@ -61,7 +37,7 @@ class EdgePartitioner(ABC):
 
     @abstractmethod
     def _place(self, delta: SnapshotDelta) -> Placed:
-        """Assign the inserts of a snapshot, and keep ``_home``, ``_sizes`` and ``_placements`` current.
+        """Assign the inserts of a snapshot, and update ``_home``, ``_sizes`` and ``_placements``.
 
         ``_events`` counts the events before it.
         """
@@ -72,24 +48,14 @@ class EdgePartitioner(ABC):
 
     @abstractmethod
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
-        """Take back what ``_memory`` gave; homes, sizes and placements are there. A KeyError is another state's."""
+        """Restore ``_memory``; homes, sizes and placements are restored already. A KeyError means a foreign state."""
 
     def update(self, delta: SnapshotDelta) -> Assignment:
-        """Assign the inserts of snapshot ``delta.tau``; called once a snapshot, in order."""
+        """Assign the inserts of snapshot ``delta.tau``; called once per snapshot, in order."""
         self._grow(delta.num_nodes)
         placed = self._place(delta)
         self._events += len(delta.op)
-        self._quality.observe(
-            inserts=placed.inserts,
-            discarded=placed.discarded,
-            seen=placed.seen,
-            shared=placed.shared,
-            placements=self._placements,
-            placed_nodes=placed.placed,
-            assigned=self._sizes,
-            moved=placed.moved,
-            live=delta.num_live,
-        )
+        self._quality.observe(placed, self._placements, self._sizes, live=delta.num_live)
         return placed.assignment
 
     def home(self) -> Int32:
@@ -101,7 +67,7 @@ class EdgePartitioner(ABC):
         return self._quality.quality()
 
     def state(self) -> pa.Table:
-        """Everything that the next update depends on, the running quality included."""
+        """The state that the next update depends on, including the running quality."""
         return pack(
             {
                 "home": self._home,
@@ -116,7 +82,7 @@ class EdgePartitioner(ABC):
         """Continue from a ``state()``.
 
         Raises:
-            PartitionError: The state is of another partitioner, or of a release before this shape.
+            PartitionError: The state is from another partitioner or release.
         """
         state: dict[str, NDArray[Any]] = unpack(table)
         try:
@@ -125,11 +91,8 @@ class EdgePartitioner(ABC):
             self._quality.restore(state.pop("quality"))
             self._remember(state)
         except KeyError as missing:
-            raise PartitionError(
-                f"this is not a state of {self.name} as of this release, it has no {missing.args[0]}. Remove the lane's "
-                "folder and let the stream job build it again"
-            ) from missing
+            raise foreign_state(self.name, missing) from missing
 
     def _grow(self, num_nodes: int) -> None:
-        """Make room for a row a node in every array that has one."""
+        """Extend every array with a row per node."""
         self._home = grown(self._home, num_nodes, -1)

@@ -1,4 +1,4 @@
-"""What edge partitioners share that copy any node: nothing is discarded, and nothing bounds the copies."""
+"""Edge partitioners that may copy any node: they discard nothing, and do not limit copies."""
 
 from typing import Any, ClassVar
 
@@ -7,36 +7,31 @@ from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Int8, Int32, Int64, UInt32, UInt64
-from stream.partition.edge.base import EdgePartitioner, Placed
+from stream.partition.edge.base import EdgePartitioner
 from stream.partition.edge.copying_kernels import RECORD_PARTS, assign_masks, assign_planes, count_edges
 from stream.partition.edge.load_planes import PLANE_PARTS
 from stream.partition.edge.part_sets import gains
-from stream.partition.interface import Assignment, Why
+from stream.partition.edge.quality import Placed
+from stream.partition.interface import Assignment, PartitionError, Why, register
 from stream.snapshots.delta import SnapshotDelta
 
 _COUNT_SHIFT = np.uint64(32)
 _MASK = np.uint64(2**32 - 1)
 _CHUNK = 1 << 18
-"""Events of one call of a kernel: its notes of what changed stay in the cache."""
+"""Events per call of a kernel, so that its notes of changes stay in the cache."""
 
 
 class CopyingPartitioner(EdgePartitioner):
-    """Assigns every insert, in log order, by the parts and a count of its ends.
-
-    Args:
-        parts: P.
-        seed: Seed of the draws that break ties.
-        window: Unused.
-    """
+    """Assigns every insert, in log order, by the parts of its ends and a count per end; see ``EdgePartitioner``."""
 
     greedy: ClassVar[bool]
-    """PowerGraph's rule; else HDRF's."""
+    """PowerGraph's rule; otherwise HDRF's."""
 
     balance_weight = 1.0
 
     def __init__(self, *, parts: int, seed: int = 0, window: int = 4) -> None:
         super().__init__(parts=parts, seed=seed, window=window)
-        # One record a node up to 32 parts, parts and counts apart above, and several words of parts from 65 on.
+        # One record per node up to 32 parts, separate parts and counts above, and several words of parts from 65 on.
         words = (-(-parts // 64),) if parts > PLANE_PARTS else ()
         self._records: UInt64 = np.empty((0, *words), np.uint64)
         self._counts: UInt32 = np.empty(0, np.uint32)
@@ -82,7 +77,7 @@ class CopyingPartitioner(EdgePartitioner):
         self._events, self._shared = (int(x) for x in memory["events"])
 
     def _assign(self, delta: SnapshotDelta, rows: slice, event_part: Int32, room: Int64) -> Int64:
-        """Assign these rows' inserts; what nodes gained by it, as ``gains`` takes it."""
+        """Assign these rows' inserts; returns the gains of nodes, for ``gains``."""
         events = delta.op[rows], delta.src[rows], delta.dst[rows]
         rule = (self.greedy, self.balance_weight, self.seed, self._events + rows.start)
         out = (event_part[rows], room)
@@ -97,7 +92,7 @@ class CopyingPartitioner(EdgePartitioner):
         return room[: int(found)].copy()
 
     def _count(self, op: Int8, src: Int64, dst: Int64) -> None:
-        """Add a snapshot's inserts to the edges that are not yet assigned."""
+        """Add a snapshot's inserts to the counts of unassigned edges."""
         if self.parts <= RECORD_PARTS:
             count_edges(op, src, dst, self._records)
             return
@@ -110,3 +105,47 @@ class CopyingPartitioner(EdgePartitioner):
         self._records = grown(self._records, num_nodes)
         if self.parts > RECORD_PARTS:
             self._counts = grown(self._counts, num_nodes)
+
+
+@register
+class Hdrf(CopyingPartitioner):
+    """The part with the largest ``C_REP + λ·C_BAL``, by degrees so far.
+
+    HDRF (Petroni and others 2015): high degrees are copied first. SPEED section III describes its limit, which SEP removes:
+    any node may be copied.
+
+    Args:
+        parts: P.
+        seed: Seed of the draws that break ties.
+        window: Unused.
+        balance_weight: λ > 0; above 1, balance may take precedence over copies.
+    """
+
+    name: ClassVar[str] = "hdrf"
+    greedy: ClassVar[bool] = False
+
+    def __init__(self, *, parts: int, seed: int = 0, window: int = 4, balance_weight: float = 1.0) -> None:
+        if not balance_weight > 0:
+            raise PartitionError(f"{self.name} takes a positive balance_weight (λ), found {balance_weight}")
+        super().__init__(parts=parts, seed=seed, window=window)
+        self.balance_weight = balance_weight
+
+
+@register
+class PowergraphGreedy(CopyingPartitioner):
+    """The least loaded part that both ends are in, or else of the end with more edges left, or else of all.
+
+    PowerGraph's greedy vertex cut (Gonzalez and others, OSDI 2012, section 5.1).
+
+    1. A part that both ends are in. 2. If both are in parts without a common one: a part of the end with more unassigned edges.
+    3. If one is in parts: one of them. 4. Otherwise any part. Among several, the least loaded. Unassigned edges are those left
+    in the sealed snapshot; if both ends have equally many, the parts of both count.
+
+    Args:
+        parts: P.
+        seed: Seed of the draws that break ties.
+        window: Unused.
+    """
+
+    name: ClassVar[str] = "powergraph-greedy"
+    greedy: ClassVar[bool] = True

@@ -1,12 +1,12 @@
-"""Loops of edge partitioners that copy any node: HDRF and PowerGraph's greedy rule.
+"""Loops of edge partitioners that may copy any node: HDRF and PowerGraph's greedy rule.
 
-Up to 32 parts a node's record is 8 bytes, so that an edge touches two cache lines: the parts it is in (bits 0 to 31)
-and a count (bits 32 to 63); up to 64 the count has an array of its own. No loop scores each part: the parts fall into
-four classes (both ends, one of them, the other, neither), and within a class the least loaded is best
-(``load_planes``). An edge whose ends meet in a part changes no node's parts: that is the one branch most edges take.
+Up to 32 parts a node's record is 8 bytes, so that an edge touches two cache lines: its parts (bits 0 to 31) and a count (bits
+32 to 63). Up to 64 parts the count has an array of its own. No loop scores each part: the parts fall into four classes (both
+ends, the first, the second, neither), and within a class the least loaded is best (``load_planes``). An edge whose ends share
+a part changes no node's parts, which is the one branch that most edges take.
 
-Scores are compared after multiplication by both denominators, that of θ and that of the balance term, so that they
-are whole numbers but for λ. Of equal loads the next part from a drawn one is taken.
+Scores are compared after multiplication by both denominators, that of θ and that of the balance term, so that they are whole
+numbers except for λ. Ties of loads go to the next part from a drawn one.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ _NONE = np.uint64(0)
 
 @njit(cache=True, nogil=True)
 def count_edges(op: Int8, src: Int64, dst: Int64, records: Words) -> None:
-    """Add each insert to the counts of its ends' records, once for a self-loop."""
+    """Add each insert to the counts in its ends' records, once for a self-loop."""
     last = len(op) - 1
     for e in range(len(op)):
         ahead = min(e + AHEAD, last)
@@ -55,7 +55,7 @@ def count_edges(op: Int8, src: Int64, dst: Int64, records: Words) -> None:
 
 @njit(cache=True, nogil=True)
 def loads_of(sizes: Int64, among: np.uint64) -> tuple[int, int]:
-    """Smallest and largest load of a set of parts, (2⁶², −1) of none."""
+    """Smallest and largest load of a set of parts, (2⁶², −1) for an empty set."""
     least, most = 2**62, -1
     for p in range(len(sizes)):
         if among >> np.uint64(p) & np.uint64(1):
@@ -73,7 +73,7 @@ def best_class(
     count_b: int,
     weight: float,
 ) -> np.uint64:
-    """The class whose least loaded part scores most (HDRF's ``C_REP + λ·C_BAL``, ε = 1), the first of equal ones.
+    """The class whose least loaded part has the best score (HDRF's ``C_REP + λ·C_BAL``, ε = 1), the first among equals.
 
     Args:
         sizes: int64 (P,) loads.
@@ -81,7 +81,7 @@ def best_class(
         in_b: Parts of the second end.
         everywhere: All parts.
         count_a: The first end's degree.
-        count_b: The second end's.
+        count_b: The second end's degree.
         weight: λ.
     """
     least, most = loads_of(sizes, everywhere)
@@ -116,8 +116,8 @@ def better_end(
 ) -> np.uint64:
     """The least loaded parts of ``best_class``, for λ ≤ 1, ends without a common part, and loads within the levels.
 
-    No part of neither can win then. An end without parts takes those of the other, and both take all where neither
-    has any: the two scores are of one set then.
+    A part of neither end can't win then. An end without parts takes those of the other; if both are without, both take all,
+    and the two scores are of one set.
     """
     some = in_a | in_b
     some = some if some != _NONE else everywhere
@@ -145,25 +145,25 @@ def assign_planes(
     event_part: Int32,
     gained: Int64,
 ) -> tuple[np.int64, np.int64]:
-    """A part for every insert, at most 64 parts.
+    """Assign a part to every insert, for at most 64 parts.
 
     Args:
         op: int8 (E,), rows other than inserts get −1.
         src: int64 (E,).
         dst: int64 (E,).
-        records: uint64 (N,) parts and count, or parts alone where ``counts`` is given; written to. The count is
-            HDRF's degree so far, or for PowerGraph the edges that are not yet assigned.
-        counts: uint32 (N,) where there are more than ``RECORD_PARTS`` parts; written to.
+        records: uint64 (N,) parts and count, or only parts if ``counts`` is given; written to. The count is HDRF's degree
+            so far, or PowerGraph's number of unassigned edges.
+        counts: uint32 (N,) for more than ``RECORD_PARTS`` parts; written to.
         sizes: int64 (P,) edges assigned; written to.
-        greedy: PowerGraph's rule, else HDRF.
+        greedy: PowerGraph's rule, otherwise HDRF.
         weight: λ of HDRF's balance term.
-        seed: Of the draws that break ties.
+        seed: Seed of the draws that break ties.
         drawn: Events before this batch.
         event_part: int32 (E,), written: parts.
         gained: int64 (2 E,), written: notes of the parts that nodes gained, in the order of the edges.
 
     Returns:
-        Rows of ``gained``, and nodes that gained a second part.
+        Rows of ``gained``, and number of nodes that gained a second part.
     """
     parts = len(sizes)
     everywhere = ~_NONE >> np.uint64(64 - parts)
@@ -224,7 +224,7 @@ def assign_planes(
         if meets:
             continue
         records[i], records[j] = a | bit, b | bit
-        # Both ends gain a part only where neither is in it, one at most where one is: at first the end that does.
+        # Both ends gain a part only if neither is in it, and at most one otherwise: first the end that does.
         is_new = in_a & bit == _NONE
         node, held = choose(is_new, i, j), choose(is_new, in_a, in_b)
         known = held != _NONE
@@ -241,7 +241,7 @@ def assign_planes(
 
 @njit(cache=True, nogil=True)
 def add_part(masks: Words, v: int, part: int) -> tuple[bool, bool]:
-    """Put node v into a part; whether it was not in it, and whether it is its second."""
+    """Add a part to node v; returns whether it is new to the node, and whether it is the node's second."""
     word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
     if masks[v, word] & bit != _NONE:
         return False, False
@@ -269,7 +269,7 @@ def assign_masks(
     event_part: Int32,
     gained: Int64,
 ) -> tuple[int, int]:
-    """``assign_planes`` for any number of parts, with masks of uint64 (N, words) and homes int32 (N,), which it reads."""
+    """``assign_planes`` for any number of parts, with masks uint64 (N, words) and homes int32 (N,), both written to."""
     parts = len(sizes)
     state = splitmix64(np.uint64(seed)) + STEP * np.uint64(drawn)
     best = np.empty(4, np.int64)
@@ -324,7 +324,7 @@ def assign_masks(
 
 @njit(cache=True, nogil=True)
 def _greedy_part(best: Int64, sizes: Int64, drawn: int, left_a: int, left_b: int) -> int:
-    """PowerGraph's part of the least loaded ones of the four classes."""
+    """PowerGraph's choice among the least loaded parts of the four classes."""
     both, first, second, neither = best
     if both >= 0:
         return both

@@ -1,9 +1,9 @@
-"""Loads of up to 64 parts as the lanes of one vector: the least loaded part of a set, without a loop over parts.
+"""Loads of up to 64 parts as the lanes of one vector: finds the least loaded part of a set without a loop over parts.
 
-A lane is ``load << 6 | part``, so that of equal loads the smallest ``part XOR draw`` can win. The vector stays in
-registers from one edge to the next: from an array, the next edge could only read all loads again once the store of
-the one that changed had reached the cache, and that takes longer than finding the least. The vectors are LLVM's own,
-so that a processor with narrower ones works on halves or quarters of them.
+A lane is ``load << 6 | part``, so that among equal loads the smallest ``part XOR draw`` can win. The vector stays in registers
+between edges: from an array, the next edge could read all loads only after the store of the changed one had reached the
+cache, which takes longer than finding the least. The vectors are LLVM's own, so that a processor with narrower registers works
+on halves or quarters of them.
 """
 
 from typing import Any
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from stream.arrays.kinds import Int64
 
 LANE_PARTS = 64
-"""Parts that a vector has lanes for."""
+"""Most parts that a vector has lanes for."""
 
 PART_BITS = 6
-"""Lowest bits of a lane."""
+"""Lowest bits of a lane, which hold its part."""
 
 SHORT_LOADS = 2**25
-"""Loads above the smallest that 32-bit lanes hold at the start of a chunk, and most edges of a chunk."""
+"""Limit of 32-bit lanes: loads above the smallest at the start of a chunk, and edges per chunk."""
 
 _WIDTHS = (8, 32, 64)
-"""Numbers of lanes that kernels are compiled for, when they are needed."""
+"""Numbers of lanes that kernels are compiled for, on demand."""
 
 LaneArray = NDArray[np.signedinteger[Any]]
 
@@ -49,12 +49,9 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def lanes_for(sizes: Int64) -> tuple[LaneArray, tuple[int, ...]]:
-    """Room for the lanes of these loads during one chunk, and a tuple as long as there are lanes.
+    """An array for the lanes of int64 (P,) loads (P ≤ ``LANE_PARTS``) during one chunk, and a tuple with one item per lane.
 
     Kernels are compiled for the array's type and the tuple's length.
-
-    Args:
-        sizes: int64 (P,) loads, P ≤ ``LANE_PARTS``.
     """
     width = next(width for width in _WIDTHS if len(sizes) <= width)
     short = int(sizes.max() - sizes.min()) < SHORT_LOADS
@@ -71,7 +68,7 @@ def loads_to_lanes(sizes: Int64, lanes: LaneArray) -> None:
 
 @njit(cache=True, nogil=True)
 def lanes_to_loads(lanes: LaneArray, sizes: Int64) -> None:
-    """Undo ``loads_to_lanes``, with the edges that were added since."""
+    """Undo ``loads_to_lanes``, including the edges added since."""
     lowest = sizes.min()
     for p in range(len(sizes)):
         sizes[p] = lowest + (lanes[p] >> PART_BITS)
@@ -85,7 +82,7 @@ def _splat(builder: Any, value: Any, count: int) -> Any:
 
 
 def _of_mask(builder: Any, vector: Any, mask: Any, other: int) -> Any:
-    """The lanes of the parts in a 64-bit mask, ``other`` in place of the rest."""
+    """The lanes of the parts in a 64-bit mask; the other lanes are set to ``other``."""
     count = vector.type.count
     bits = builder.trunc(mask, ir.IntType(count)) if count < 64 else mask
     chosen = builder.bitcast(bits, ir.VectorType(ir.IntType(1), count))
@@ -106,7 +103,7 @@ def _all_ones(vector: Any) -> int:
 
 @intrinsic
 def read_lanes(_typing: Any, array: Any, width: Any) -> Any:
-    """``read_lanes(array, width)``: the vector of as many lanes as ``width`` has items."""
+    """``read_lanes(array, width)``: the vector with as many lanes as ``width`` has items."""
     lanes = Lanes(len(width), array.dtype.bitwidth)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -119,7 +116,7 @@ def read_lanes(_typing: Any, array: Any, width: Any) -> Any:
 
 @intrinsic
 def write_lanes(_typing: Any, array: Any, lanes: Any) -> Any:
-    """``write_lanes(array, lanes)``: put the vector into the array that it was read from."""
+    """``write_lanes(array, lanes)``: write the vector back to its array."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         data = context.make_array(array)(context, builder, arguments[0]).data
@@ -131,9 +128,9 @@ def write_lanes(_typing: Any, array: Any, lanes: Any) -> Any:
 
 @intrinsic
 def add_to_least(_typing: Any, lanes: Any, mask: Any, draw: Any) -> Any:
-    """``add_to_least(lanes, mask, draw)``: one more edge in the least loaded part of a mask that is not empty.
+    """``add_to_least(lanes, mask, draw)``: add an edge to the least loaded part of a non-empty mask.
 
-    Of equal loads the part with the smallest ``part XOR draw``, a draw in [0, 64). The vector is folded onto its
+    Among equal loads, the part with the smallest ``part XOR draw`` wins; the draw is in [0, 64). The vector is folded onto its
     mirror images until every lane holds the least, so that nothing leaves the vector registers between two edges.
 
     Returns:
@@ -166,7 +163,7 @@ def add_to_least(_typing: Any, lanes: Any, mask: Any, draw: Any) -> Any:
 
 @intrinsic
 def least_load(_typing: Any, lanes: Any, mask: Any) -> Any:
-    """``least_load(lanes, mask)``: smallest load of the parts in a mask that is not empty, int64."""
+    """``least_load(lanes, mask)``: smallest load of the parts in a non-empty mask, int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = arguments[0]
@@ -181,7 +178,7 @@ def least_load(_typing: Any, lanes: Any, mask: Any) -> Any:
 
 @intrinsic
 def largest_load(_typing: Any, lanes: Any, mask: Any) -> Any:
-    """``largest_load(lanes, mask)``: largest load of the parts in a mask, int64; 0 for an empty one."""
+    """``largest_load(lanes, mask)``: largest load of the parts in a mask, int64; 0 if it is empty."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = arguments[0]

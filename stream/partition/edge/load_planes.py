@@ -1,9 +1,8 @@
-"""Loads of up to 64 parts as bit planes: the least loaded of a set in a few logic operations, without a loop over parts.
+"""Loads of up to 64 parts as bit planes: finds the least loaded parts of a set in a few logic operations, without a loop.
 
-Loads that a rule keeps near each other need few bits above the smallest: a part's level, 0 to 7, is a bit in each of
-three words. A level of 7 stands for everything above, and who is the least there is looked up in the loads themselves.
-All levels go down by 4 as soon as none is below, so that this is rare. The words stay in registers from one edge to
-the next.
+Balanced loads need few bits above the smallest: a part's level, 0 to 7, is one bit in each of three words. Level 7 stands for
+all higher loads, which are then compared themselves. All levels drop by 4 as soon as none is below that, so that this is rare.
+The words stay in registers between edges.
 """
 
 from typing import Any
@@ -17,7 +16,7 @@ from numba.extending import intrinsic
 from stream.arrays.kinds import Int64
 
 PLANE_PARTS = 64
-"""Parts that a word has bits for."""
+"""Most parts that a word has bits for."""
 
 Planes = tuple[np.uint64, np.uint64, np.uint64]
 """Bits 0, 1 and 2 of each part's level."""
@@ -27,14 +26,14 @@ TOP = 7
 
 _NONE, _ONE, _WORD = np.uint64(0), np.uint64(1), np.uint64(64)
 STEP = np.uint64(0x9E3779B97F4A7C15)
-"""From the state of one draw to the next."""
+"""Difference of the states of two draws."""
 
 _HALF = np.uint64(32)
 
 
 @intrinsic
 def choose(_typing: Any, condition: Any, one: Any, other: Any) -> Any:
-    """``choose(condition, one, other)``: one of two integers without a branch that nothing could predict."""
+    """``choose(condition, one, other)``: one of two integers, without an unpredictable branch."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bit = context.cast(builder, arguments[0], signature.args[0], types.boolean)
@@ -48,13 +47,13 @@ def choose(_typing: Any, condition: Any, one: Any, other: Any) -> Any:
 
 @njit(cache=True, nogil=True, inline="always")
 def drawn_part(state: np.uint64, parts: int) -> np.uint64:
-    """A part in [0, ``parts``) for an event whose state is ``start + number · STEP``, as SplitMix64 counts."""
+    """A part in [0, ``parts``) for an event with the state ``start + number · STEP``, as in SplitMix64."""
     return ((state >> _HALF) * np.uint64(parts)) >> _HALF
 
 
 @njit(cache=True, nogil=True)
 def planes_of(sizes: Int64) -> Planes:
-    """Levels of int64 (P,) loads above the smallest."""
+    """Levels of int64 (P,) loads, relative to the smallest."""
     lowest = sizes.min()
     low = middle = high = _NONE
     for p in range(len(sizes)):
@@ -67,7 +66,7 @@ def planes_of(sizes: Int64) -> Planes:
 
 @njit(cache=True, nogil=True, inline="always")
 def least_level(planes: Planes, among: np.uint64) -> tuple[np.uint64, np.int64]:
-    """The parts of the smallest level in a set that is not empty, and that level."""
+    """The parts with the smallest level in a non-empty set, and that level."""
     low, middle, high = planes
     below = among & ~high
     fours = below == _NONE
@@ -83,7 +82,7 @@ def least_level(planes: Planes, among: np.uint64) -> tuple[np.uint64, np.int64]:
 
 @njit(cache=True, nogil=True, inline="always")
 def spread(planes: Planes, everywhere: np.uint64) -> np.int64:
-    """Largest less smallest level."""
+    """Largest minus smallest level."""
     low, middle, high = planes
     below_top = least_level((~low, ~middle, ~high), everywhere)[1]
     return np.int64(TOP) - below_top - least_level(planes, everywhere)[1]
@@ -91,14 +90,14 @@ def spread(planes: Planes, everywhere: np.uint64) -> np.int64:
 
 @njit(cache=True, nogil=True, inline="always")
 def full(planes: Planes) -> np.uint64:
-    """Parts of level 7, or above."""
+    """Parts at level 7 or above."""
     low, middle, high = planes
     return low & middle & high
 
 
 @njit(cache=True, nogil=True)
 def least_loaded(sizes: Int64, among: np.uint64) -> np.uint64:
-    """The parts of the smallest load in a set that is not empty, from the loads themselves."""
+    """The parts with the smallest load in a non-empty set, from the loads themselves."""
     least, found = sizes.max(), _NONE
     for p in range(len(sizes)):
         bit = among & _ONE << np.uint64(p)
@@ -110,7 +109,7 @@ def least_loaded(sizes: Int64, among: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True, inline="always")
 def next_part(among: np.uint64, first: np.uint64) -> np.uint64:
-    """Of a set that is not empty, the part that is or comes next after ``first``, in a circle; as a bit."""
+    """The part of a non-empty set that is ``first`` or comes next after it, in a circle; as a bit."""
     back = (_WORD - first) & np.uint64(63)
     turned = among >> first | among << back
     turned &= _NONE - turned
@@ -119,9 +118,9 @@ def next_part(among: np.uint64, first: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True, inline="always")
 def raised(planes: Planes, bit: np.uint64, everywhere: np.uint64) -> tuple[Planes, bool]:
-    """Planes after one more edge in the part of a bit; whether they have to be made anew from the loads.
+    """Planes after one more edge in the part of a bit, and whether they must be recomputed from the loads.
 
-    Functions that are part of the kernel take no array: its reference count would be kept, edge by edge.
+    Takes no array, because its reference count would be updated for every edge.
     """
     low, middle, high = planes
     risen = carry = bit & ~(low & middle & high)

@@ -1,17 +1,17 @@
-"""The sealed-snapshot need cover: an edge partitioner that shares a node for the edges this saves.
+"""The sealed-snapshot need cover: an edge partitioner that shares the nodes whose sharing saves most edges.
 
-A sealed snapshot may be looked at whole before its edges are assigned, and no later one is. Nodes are not shared
-because they are central, as in SPEED's SEP, but where they cover edges between the parts' homes:
+The whole sealed snapshot may be inspected before its edges are assigned, but no later one. Nodes are not shared for their
+centrality, as in SPEED's SEP, but for the edges between homes that they cover:
 
 1. *Place* the snapshot's nodes: each goes to the part where its neighbours live, within the parts' room.
-2. *Select* at most ⌊k · nodes seen⌋ shared nodes by a lazy greedy cover of the edges between homes. What past
-   snapshots needed counts ``past_weight``, so that the shared set is steady. A shared node that is not selected
-   goes back to its home. Then both once more: neighbours that are shared pull no node to their homes.
-3. *Assign*: an edge with a shared end goes where its other end lives; between two homes it is discarded.
+2. *Select* at most ⌊k · nodes seen⌋ shared nodes by a lazy greedy cover of the edges between homes. The need of past snapshots
+   counts ``past_weight``, so that the shared set is steady. A shared node that is not selected returns to its home. Then both
+   steps run once more, because shared neighbours pull no node to their homes.
+3. *Assign*: an edge with a shared end goes to the home of its other end; between two homes it is discarded.
 4. *Learn* what each node needed and where its neighbours live, decayed by event time.
 
-The budget is hard: ``RF ≤ k·P + (1 − k)`` (SPEED Theorem 1) holds after every snapshot, nodes that are not shared
-are in one part, and both ends of an assigned insert are in its part when the snapshot is sealed.
+The budget is hard: ``RF ≤ k·P + (1 − k)`` (SPEED Theorem 1) holds after every snapshot, nodes that are not shared are in one
+part, and both ends of an assigned insert are in its part when the snapshot is sealed.
 """
 
 import math
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from schemas.events import US_PER_S
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Int8, Int32, Int64, UInt16, UInt64
-from stream.partition.edge.base import EdgePartitioner, Placed
+from stream.partition.edge.base import EdgePartitioner
 from stream.partition.edge.load_lanes import LANE_PARTS, SHORT_LOADS, lanes_for
 from stream.partition.edge.need_cover_homes import forget_former_homes, local_graph, place, slots
 from stream.partition.edge.need_cover_nodes import (
@@ -38,11 +38,12 @@ from stream.partition.edge.need_cover_nodes import (
 )
 from stream.partition.edge.need_cover_sharing import COPY_SLACK, assign_lanes, assign_masks, learn, select
 from stream.partition.edge.part_sets import in_several
+from stream.partition.edge.quality import Placed
 from stream.partition.interface import Assignment
 from stream.snapshots.delta import SnapshotDelta
 
 _LARGEST_UNIT = 1e15
-"""Weights are stored times e^(t/T), the unit of forward decay, and brought back to 1 beyond this."""
+"""Weights are stored times e^(t/T), the unit of forward decay; beyond this they are scaled back to 1."""
 _UNPICKED = 2**31 - 1
 _STORED = ("need", "at_home", "other", "at_other")
 
@@ -55,7 +56,7 @@ class NeedCover(EdgePartitioner):
         seed: Seed of the draws that break ties.
         hubs: k, share of the seen nodes that may be in more than one part.
         time_constant: Seconds of event time after which a snapshot counts 1/e. None: no decay.
-        past_weight: What the need of past snapshots counts beside the edges of the sealed one.
+        past_weight: Weight of the need of past snapshots, relative to the edges of the sealed one.
     """
 
     name = "sep"
@@ -91,7 +92,7 @@ class NeedCover(EdgePartitioner):
         weighed = np.concatenate([need, self._nodes["need"][unnamed] / unit]) * np.float32(self.past_weight)
         everyone_was_shared = np.concatenate([was_shared, np.ones(len(unnamed), np.bool_)])
         shared = was_shared
-        # First as if nothing were discarded; then with the shared nodes, and so the loads, that this leads to.
+        # First as if nothing were discarded, then with the resulting shared nodes and loads.
         for expected in (int(self._sizes.sum()) + inserts, 0):
             place(
                 first, second, indptr, neighbours, loops, ids, home_before, home, shared[:n], at_home, other,
@@ -106,7 +107,7 @@ class NeedCover(EdgePartitioner):
         discarded = self._assign(delta.op, first, second, slot, masks, event_part)
         learn(indptr, neighbours, home, slot, self.parts, pick, need, at_home, other, at_other)
 
-        # Parts that were lost can only be those of shared nodes and former homes.
+        # Only shared nodes and former homes can have lost parts.
         copies = int(self._placements.sum()) - placed_before + len(self._shared)
         changes = np.empty(2 * (n + inserts) + copies, np.int64)
         rows, moved, several = write_nodes(
@@ -129,15 +130,9 @@ class NeedCover(EdgePartitioner):
         )
 
     def _assign(
-        self,
-        op: Int8,
-        first: Int32,
-        second: Int32,
-        slot: UInt16,
-        masks: UInt64,
-        event_part: Int32,
+        self, op: Int8, first: Int32, second: Int32, slot: UInt16, masks: UInt64, event_part: Int32
     ) -> int:
-        """Write the parts of a snapshot's events; discarded inserts."""
+        """Write the parts of a snapshot's events; returns the number of discarded inserts."""
         most = int(COPY_SLACK * (int(self._sizes.sum()) + len(first)) / self.parts)
         graph = (first, second, slot, masks, self._sizes)
         rule = (most, self.seed, self._events, event_part)
@@ -175,7 +170,7 @@ class NeedCover(EdgePartitioner):
         self._nodes["other"][known:] = -1
 
     def _decay(self, delta: SnapshotDelta) -> None:
-        """Forward decay: an event's unit grows by e^(Δt/T), so nothing else has to shrink."""
+        """Forward decay: an event's unit grows by e^(Δt/T), so that nothing else has to shrink."""
         if self.time_constant is None or not len(delta.t):
             return
         latest = int(delta.t.max())

@@ -1,8 +1,7 @@
-"""The sealed-snapshot need cover's first step: the snapshot's local graph, and a home for each of its nodes.
+"""The need cover's first step: the snapshot's local graph, and a home for each of its nodes.
 
-A snapshot's nodes get local numbers in order of first appearance, so that every loop works on arrays of the
-snapshot's size; the state of all nodes is read once and written once. Weights are in units of one edge of
-this snapshot.
+A snapshot's nodes get local numbers in order of first appearance, so that every loop works on arrays of the snapshot's size;
+the state of all nodes is read once and written once. Weights are in units of one edge of this snapshot.
 """
 
 import numpy as np
@@ -14,10 +13,10 @@ from stream.partition.edge.load_planes import choose
 from stream.snapshots.prefetch import AHEAD, prefetch
 
 EDGE_SLACK, HARD_EDGE_SLACK = 1.04, 1.08
-"""A part takes nodes up to this many times its fair share of edges, and keeps them up to the second."""
+"""A part takes nodes up to the first multiple of its fair share of edges, and keeps them up to the second."""
 
 NODE_SLACK = 1.3
-"""A part takes nodes up to this many times its fair share of nodes."""
+"""A part takes nodes up to this multiple of its fair share of nodes."""
 
 
 @njit(cache=True, nogil=True)
@@ -30,7 +29,7 @@ def local_graph(
         op: int8 (E,); only inserts count.
         src: int64 (E,).
         dst: int64 (E,).
-        local: int32 (N,), all −1; left with the number of each node of the snapshot.
+        local: int32 (N,), all −1; receives the number of each node of the snapshot.
 
     Returns:
         Dense ids of the n nodes in order of first appearance, int64 (n,); local ends of the inserts, int32
@@ -51,7 +50,7 @@ def local_graph(
         prefetch(local, dst[ahead])
         if op[e] <= 0:
             continue
-        # Every end is noted as the next new node, and counts where it is one: nothing predicts which are.
+        # Every end is noted as the next new node, and counted if it is one, because branches would be unpredictable.
         i, j = np.uint64(src[e]), np.uint64(dst[e])
         u = np.int64(local[i])
         is_new = u < 0
@@ -90,7 +89,7 @@ def local_graph(
 
 @njit(cache=True, nogil=True)
 def slots(home: Int16, shared: Bool, parts: int) -> UInt16:
-    """Where an edge to each node goes: to its home, anywhere (P) if it is shared, nowhere yet (P + 1) without a home."""
+    """Destination of an edge to each node: its home, any part (P) if it is shared, none yet (P + 1) without a home."""
     out = np.empty(len(home), np.uint16)
     for v in range(len(home)):
         at_home = parts + 1 if home[v] < 0 else int(home[v])
@@ -100,12 +99,12 @@ def slots(home: Int16, shared: Bool, parts: int) -> UInt16:
 
 @njit(cache=True, nogil=True)
 def _loads(first: Int32, second: Int32, slot: UInt16, sizes: Int64) -> Int64:
-    """Edges a part: those assigned before, and those of this snapshot whose part the homes so far give."""
+    """Edges per part: those assigned before, and those of this snapshot whose part follows from the homes so far."""
     parts = len(sizes)
-    added = np.zeros((4, parts + 2), np.int64)  # in turns: a counter cannot be read again at once
+    added = np.zeros((4, parts + 2), np.int64)  # used in turn, because a counter can't be read again at once
     for k in range(len(first)):
         a, b = np.int64(slot[np.uint64(first[k])]), np.int64(slot[np.uint64(second[k])])
-        # An edge goes to the home of the end that is not shared, where both have one home or the other is shared.
+        # An edge goes to the home of the end that is not shared, if both have one home or the other end is shared.
         known = (a == b) | (max(a, b) == parts)
         added[k & 3, min(a, b) if known else parts + 1] += 1
     return sizes + added.sum(axis=0)[:parts]
@@ -133,10 +132,10 @@ def place(
 ) -> None:
     """Step 1: give every node of the snapshot a home, in order of first appearance.
 
-    A part's score is the weight of the node's neighbours that live there and nowhere else, now and (in its old
-    home and in the candidate) before, times ``1 − V/2cap``. A node stays where scores are equal, and where none
-    is positive; otherwise the part with fewer edges is taken. Where no scored part has room, a new node or one
-    whose home is overfull goes to the part with fewest edges that has room, else to that with fewest.
+    A part's score is the weight of the node's neighbours that live only there, now and (in its old home and in the candidate)
+    before, times ``1 − V/2cap``. A node stays if scores are equal or none is positive; among other parts, the one with fewer
+    edges wins. If no scored part has room, a new node, or one whose home is overfull, goes to the part with the fewest edges
+    that has room, or else to the part with the fewest.
 
     Args:
         first: int32 (I,) ends of the inserts.
@@ -144,18 +143,18 @@ def place(
         indptr: int64 (n + 1,).
         neighbours: int32.
         loops: int32 (n,).
-        ids: int64 (n,), of the draws that break ties.
+        ids: int64 (n,), for the draws that break ties.
         before: int16 (n,) homes before the snapshot, −1 for new nodes.
         home: int16 (n,) homes so far; written to.
-        shared: bool (n,) nodes that are shared as far as is known.
+        shared: bool (n,) nodes known to be shared.
         at_home: float32 (n,) weight of earlier neighbours in the home before.
         other: int16 (n,) candidate part, −1 for none.
         at_other: float32 (n,) its weight.
         sizes: int64 (P,) edges assigned before this snapshot.
         homes: int64 (P,) nodes at home in each part; written to.
-        expected: Edges that will be assigned when the snapshot is done; 0: as many as the homes so far give.
-        nodes: Nodes with a home, those of this snapshot included.
-        seed: Of the draws.
+        expected: Edges assigned when the snapshot is done; 0: as many as follow from the homes so far.
+        nodes: Nodes with a home, including those of this snapshot.
+        seed: Seed of the draws.
     """
     parts = len(sizes)
     slot = slots(home, shared, parts)
@@ -197,10 +196,10 @@ def place(
             for i in range(some):
                 p = elsewhere[i]
                 weight = float(count[np.uint64(p)])
-                count[np.uint64(p)] = 0  # its weight is 0 where it comes again
+                count[np.uint64(p)] = 0  # so its weight is 0 if it recurs
                 best, score, edges = _better(best, score, edges, p, now, weight, own, load, homes, room, cap)
         if now >= 0:
-            # Most nodes stay, and change nothing: a change makes the next nodes wait for what it writes.
+            # Most nodes stay and write nothing: a write would make the next nodes wait for it.
             if best == now or (best < 0 and load[now] - own <= room[1]):
                 continue
             homes[now] -= 1
@@ -218,7 +217,7 @@ def place(
 
 @njit(cache=True, nogil=True)
 def _longest(indptr: Int64) -> int:
-    """Entries of the longest row, and room for one more."""
+    """Length of the longest row, plus one."""
     most = 0
     for v in range(len(indptr) - 1):
         most = max(most, indptr[v + 1] - indptr[v])
@@ -239,9 +238,9 @@ def _better(
     room: tuple[int, int, int],
     cap: float,
 ) -> tuple[int, float, int]:
-    """The better of the best part so far and another, its score and its edges; selects, for nothing predicts which.
+    """The better of the best part so far and another, its score and its edges; without unpredictable branches.
 
-    Edges and nodes are those without the node that is placed, which is at home in ``now`` as yet.
+    Edges and nodes exclude the node being placed, whose home is still ``now``.
     """
     stays = part == now
     edges = load[np.uint64(part)] - (own if stays else 0)
@@ -250,16 +249,12 @@ def _better(
     score = weight * (1.0 - nodes / (2.0 * cap))
     tied = (score == best_score) & (best >= 0) & (best != now) & (stays | (edges < best_load))
     better = fits & ((score > best_score) | tied)
-    return (
-        choose(better, part, best),
-        score if better else best_score,
-        choose(better, edges, best_load),
-    )
+    return choose(better, part, best), score if better else best_score, choose(better, edges, best_load)
 
 
 @njit(cache=True, nogil=True)
 def _least_loaded(load: Int64, homes: Int64, most_edges: float, most_nodes: float, first: int) -> int:
-    """Part with fewest edges among those with room for a node, else among all; of equal ones the next from ``first``."""
+    """The part with the fewest edges among those with room for a node, or among all; ties go to the next from ``first``."""
     parts = len(load)
     best, roomy = -1, False
     p = first
@@ -277,7 +272,7 @@ def _least_loaded(load: Int64, homes: Int64, most_edges: float, most_nodes: floa
 def forget_former_homes(
     before: Int16, home: Int16, at_home: Float32, other: Int16, at_other: Float32
 ) -> None:
-    """Make the former home of each node that moved its candidate, and what is known of its new home the weight there."""
+    """Make the former home of each moved node its candidate, and set its weights at the new and the former home."""
     for v in range(len(home)):
         if before[v] >= 0 and before[v] != home[v]:
             weight = at_home[v]

@@ -1,7 +1,7 @@
-"""The need cover's state of all nodes: what a snapshot reads of it at first, and writes at last.
+"""The need cover's state of all nodes: read at the start of a snapshot, written at its end.
 
-Every loop in between works on arrays of the snapshot's size. Rows of all nodes are fetched ahead, for each is a miss;
-what is read and written together is one record.
+Every loop in between works on arrays of the snapshot's size. Rows of all nodes are prefetched, because each is a cache miss;
+values that are read and written together are one record.
 """
 
 import numpy as np
@@ -16,26 +16,23 @@ from stream.snapshots.prefetch import AHEAD, prefetch
 NODE = np.dtype(
     [("need", "f4"), ("at_home", "f4"), ("at_other", "f4"), ("other", "i2"), ("shared", "?")], align=True
 )
-"""A node: what it was needed for, the weight of its neighbours at home and in the candidate part, that part or −1, and
-whether it is shared; 16 bytes."""
+"""A node: its need, the weight of its neighbours at home and in the candidate part, that part or −1, and whether it is shared;
+16 bytes."""
 
 Nodes = NDArray[np.void]
 
 _NEW, _MOVED, _REPLICATED, _DEMOTED = int(Why.NEW), int(Why.MOVED), int(Why.REPLICATED), int(Why.DEMOTED)
 REASONS = 8
-"""A row of changes is ``(node · P + part) · REASONS + why``, so that sorting puts it in order."""
+"""A change is ``(node · P + part) · REASONS + why``, so that sorting orders changes."""
 
 _NONE = np.uint64(0)
 
 
 @njit(cache=True, nogil=True)
 def read_nodes(
-    ids: Int64,
-    home: Int32,
-    nodes: Nodes,
-    unit: Float32,
+    ids: Int64, home: Int32, nodes: Nodes, unit: Float32
 ) -> tuple[Int16, Bool, Float32, Float32, Int16, Float32]:
-    """Rows of the snapshot's nodes, weights in units of one of its edges.
+    """Read the snapshot's nodes, with weights in units of one of its edges.
 
     Args:
         ids: int64 (n,).
@@ -68,7 +65,7 @@ def open_masks(ids: Int64, masks: Words, home: Int16, kept: Bool) -> Words:
         ids: int64 (n,).
         masks: uint64 (N, words).
         home: int16 (n,) new homes.
-        kept: bool (n,) nodes that were shared and still are: they keep their parts, others are at home only.
+        kept: bool (n,) nodes that were and stay shared: they keep their parts, others are at home only.
     """
     n, words = len(ids), masks.shape[1]
     flat = masks.reshape(-1)
@@ -94,7 +91,7 @@ def _changes(
     rows: Int64,
     r: int,
 ) -> int:
-    """Note what a node's home and parts in row i of ``new_masks`` change, from row r; the end of its rows."""
+    """Note the changes of a node's home and parts, given in row i of ``new_masks``, from row r on; returns their end."""
     parts = len(placements)
     for w in range(masks.shape[1]):
         had, has = masks[node, w], new_masks[i, w]
@@ -133,7 +130,7 @@ def write_nodes(
     placements: Int64,
     rows: Int64,
 ) -> tuple[int, int, int]:
-    """Write the snapshot's nodes back, and note what changed in their parts.
+    """Write the snapshot's nodes back, and note the changes of their parts.
 
     Args:
         ids: int64 (n,).
@@ -148,12 +145,12 @@ def write_nodes(
         home: int32 (N,), written to, as are the other arrays of all nodes.
         masks: uint64 (N, words).
         nodes: ``NODE`` (N,).
-        local: int32 (N,): back to −1.
-        placements: int64 (P,) nodes in each part, kept current.
+        local: int32 (N,), reset to −1.
+        placements: int64 (P,) nodes in each part; updated.
         rows: int64, written: changes, by node in the order of ``ids``.
 
     Returns:
-        Rows, nodes that moved, and nodes that are in several parts.
+        Numbers of rows, of nodes that moved, and of nodes in several parts.
     """
     n, r, moved, several, words = len(ids), 0, 0, 0, masks.shape[1]
     flat = masks.reshape(-1)
@@ -184,7 +181,7 @@ def write_nodes(
 def send_home(
     ids: Int64, home: Int32, masks: Words, nodes: Nodes, placements: Int64, rows: Int64, r: int
 ) -> int:
-    """Share these nodes no longer: they lose all parts but their home; rows as of ``write_nodes`` from row r, their end."""
+    """Unshare nodes, so that they keep only their home; notes as in ``write_nodes`` from row r on; returns their end."""
     only = np.empty((1, masks.shape[1]), np.uint64)
     for i in range(len(ids)):
         v = ids[i]
@@ -198,7 +195,7 @@ def send_home(
 
 @njit(cache=True, nogil=True)
 def not_named(ids: Int64, local: Int32) -> Int64:
-    """Those of some nodes that have no number in ``local``, int32 (N,); in their order."""
+    """The nodes without a number in ``local``, int32 (N,), in their order."""
     out = np.empty(len(ids), np.int64)
     n = 0
     for i in range(len(ids)):
@@ -211,11 +208,8 @@ def not_named(ids: Int64, local: Int32) -> Int64:
 @njit(cache=True, nogil=True)
 def read_changes(rows: Int64, parts: int) -> tuple[Int64, Int32, Int8]:
     """Node, part and reason of sorted rows."""
-    node, part, why = (
-        np.empty(len(rows), np.int64),
-        np.empty(len(rows), np.int32),
-        np.empty(len(rows), np.int8),
-    )
+    node, part = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
+    why = np.empty(len(rows), np.int8)
     for r in range(len(rows)):
         place, why[r] = rows[r] >> 3, rows[r] & 7
         node[r] = place // parts

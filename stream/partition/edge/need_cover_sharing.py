@@ -1,4 +1,4 @@
-"""The sealed-snapshot need cover's other steps, on local numbers: selecting shared nodes, assigning edges, learning."""
+"""The need cover's other steps, on local numbers: selecting shared nodes, assigning edges, learning."""
 
 import numpy as np
 from numba import njit
@@ -19,10 +19,10 @@ from stream.snapshots.prefetch import AHEAD, prefetch
 _NONE = np.uint64(0)
 
 BUCKETS = 2048
-"""Keys are picked from buckets, 8 an octave: a float32 without its sign and its 20 lowest bits."""
+"""Buckets of keys, 8 per octave: a float32 without its sign and its 20 lowest bits."""
 
 COPY_SLACK = 1.02
-"""An edge between two shared nodes opens no new copy while a part that has one is below this many fair shares."""
+"""An edge between two shared nodes makes no new copy while a part with a copy is below this multiple of its fair share."""
 
 
 @njit(cache=True, nogil=True)
@@ -36,10 +36,10 @@ def select(
     was_shared: Bool,
     budget: int,
 ) -> Int32:
-    """Step 2: share the nodes that save most, a lazy greedy cover of the edges between homes.
+    """Step 2: share the nodes that save most, by a lazy greedy cover of the edges between homes.
 
-    A node's key is its need and the number of its edges to unpicked nodes of other homes. Of keys in one bucket
-    the shared nodes come first, then by order of appearance.
+    A node's key is its need plus the number of its edges to unpicked nodes of other homes. Within a bucket of keys, shared
+    nodes come first, then nodes in order of appearance.
 
     Args:
         first: int32 (I,) ends of the inserts.
@@ -47,12 +47,12 @@ def select(
         indptr: int64 (n + 1,) rows of the snapshot's nodes.
         neighbours: int32.
         home: int16 (n,).
-        need: float32 (n + m,), weighed: first the snapshot's nodes, then shared nodes that it does not name.
+        need: float32 (n + m,), weighed: first the snapshot's nodes, then shared nodes outside of it.
         was_shared: bool (n + m,).
         budget: Most picks.
 
     Returns:
-        The number of each node's pick, int32 (n + m,), 2³¹ − 1 for nodes that are not picked.
+        Number of each node's pick, int32 (n + m,), 2³¹ − 1 for unpicked nodes.
     """
     n, size = len(home), len(need)
     cut = np.zeros(n, np.int32)
@@ -66,7 +66,7 @@ def select(
         key[v] += np.float32(cut[v])
     order, begin = _by_bucket(key, was_shared)
     bits = key.view(np.int32)
-    # What comes down from a larger bucket goes before those that are there, the last one first.
+    # Nodes moved down from a larger bucket precede those already there, the last one first.
     top, below = np.full(BUCKETS, -1, np.int32), np.empty(size, np.int32)
     pick = np.full(size, 2**31 - 1, np.int32)
     picks = 0
@@ -103,10 +103,10 @@ def select(
 
 @njit(cache=True, nogil=True)
 def _by_bucket(key: Float32, was_shared: Bool) -> tuple[Int32, Int32]:
-    """Nodes with a positive key, the largest buckets first, in each the shared nodes, by number.
+    """Nodes with a positive key, largest buckets first; within each, shared nodes first, then by number.
 
     Returns:
-        Nodes int32, and rows int32 (``BUCKETS`` + 1,): those of bucket b are from ``begin[b + 1]`` to ``begin[b]``.
+        Nodes int32, and rows int32 (``BUCKETS`` + 1,): bucket b's are from ``begin[b + 1]`` to ``begin[b]``.
     """
     none = np.uint64(2 * BUCKETS)
     bits = key.view(np.int32)
@@ -141,27 +141,28 @@ def assign_lanes(
     drawn: int,
     event_part: Int32,
 ) -> int:
-    """Step 3: a part for every insert, at most 64 parts.
+    """Step 3: assign a part to every insert, for at most 64 parts.
 
-    One end shared: the other's home. None: the home of both, or discarded. Both: the least loaded of the parts
-    that both are in, else of those that one is in, both up to ``most`` edges; else the least loaded.
+    If one end is shared, the edge goes to the other's home; if none is, to their common home, or it is discarded. If both are,
+    it goes to the least loaded of the parts that both are in, or else one is in, with up to ``most`` edges each; or else to the
+    least loaded.
 
     Args:
         op: int8 (E,), rows other than inserts get −1. At most ``SHORT_LOADS`` rows.
         first: int32 (I,) local ends of the inserts.
         second: int32 (I,).
         slot: uint16 (n,) home, P of shared nodes.
-        masks: uint64 (n, 1) the parts that each node is in; written to.
+        masks: uint64 (n, 1) the parts of each node; written to.
         sizes: int64 (P,) edges assigned; written to.
-        room: Of ``lanes_for``; scratch.
-        width: Of ``lanes_for``.
+        room: From ``lanes_for``; scratch.
+        width: From ``lanes_for``.
         most: Edges up to which a part gets new copies.
-        seed: Of the draws that break ties.
+        seed: Seed of the draws that break ties.
         drawn: Events before this batch.
         event_part: int32 (E,), written: −1 for a discarded insert.
 
     Returns:
-        Discarded inserts.
+        Number of discarded inserts.
     """
     parts = len(sizes)
     everywhere = ~_NONE >> np.uint64(64 - parts)
@@ -254,9 +255,9 @@ def assign_masks(
 
 @njit(cache=True, nogil=True)
 def _both_shared(a: Words, b: Words, sizes: Int64, most: int, draw: int) -> int:
-    """Least loaded part of the best class: in both and up to ``most``, in one and up to it, any.
+    """Least loaded part of the best class: in both and up to ``most`` edges, in one and up to it, any.
 
-    A minimum over ``class, load, part XOR draw`` in one number each, so that the loop has no branch.
+    A minimum over one number ``class, load, part XOR draw`` each, so that the loop has no branch.
     """
     least = 2**63 - 1
     for word in range(len(a)):
@@ -282,10 +283,10 @@ def learn(
     other: Int16,
     at_other: Float32,
 ) -> None:
-    """Step 4: what the snapshot says of the next one.
+    """Step 4: learn from the snapshot for the next one.
 
-    An edge between homes is needed by the end that was picked first, by both where none was. Neighbours that are
-    not shared count for the home, or vote for the candidate part (Boyer and Moore 1981).
+    An edge between homes is needed by the end that was picked first, or by both if none was. Unshared neighbours count for the
+    home, or vote for the candidate part (Boyer and Moore 1981).
 
     Args:
         indptr: int64 (n + 1,).

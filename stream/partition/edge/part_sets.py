@@ -1,4 +1,4 @@
-"""Sets of parts as bit masks: what changed in them, and which hold several."""
+"""Sets of parts as bit masks: their changes, and which hold several parts."""
 
 import numpy as np
 from numba import njit
@@ -13,25 +13,22 @@ _NOTED_NODE = np.uint64(24)
 
 @njit(cache=True, nogil=True)
 def note(node: np.uint64, part: int, copy: bool) -> np.uint64:
-    """That a node gained a part; ``copy``: not its first."""
+    """Note that a node gained a part; ``copy``: not its first."""
     return node << _NOTED_NODE | np.uint64(part) << np.uint64(1) | np.uint64(copy)
 
 
 def gains(noted: list[Int64], placements: Int64, home: Int32) -> tuple[Int64, Int32, Int8]:
-    """Rows (node, part, why) of what nodes gained, by node, then part.
+    """Rows (node, part, why) of the parts that nodes gained, by node, then part.
 
     Args:
         noted: int64 arrays of notes, in any order.
-        placements: int64 (P,) nodes in each part, kept current.
-        home: int32 (N,) first parts, kept current.
+        placements: int64 (P,) nodes in each part; updated.
+        home: int32 (N,) first parts; updated.
     """
     rows = np.concatenate(noted) if noted else np.empty(0, np.int64)
     rows.sort()
-    node, part, why = (
-        np.empty(len(rows), np.int64),
-        np.empty(len(rows), np.int32),
-        np.empty(len(rows), np.int8),
-    )
+    node, part = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
+    why = np.empty(len(rows), np.int8)
     _read_notes(rows, node, part, why, placements, home)
     return node, part, why
 
@@ -51,7 +48,7 @@ def _read_notes(rows: Int64, node: Int64, part: Int32, why: Int8, placements: In
 def placement_changes(
     node: Int64, home_before: Int32, home: Int32, masks_before: Words, masks: Words, placements: Int64
 ) -> tuple[Int64, Int32, Int8, int]:
-    """Rows (node, part, why) of the net changes, by node, then part, and the nodes that moved.
+    """Rows (node, part, why) of the net changes, by node, then part, and the number of nodes that moved.
 
     Args:
         node: int64 (c,) ascending.
@@ -59,7 +56,7 @@ def placement_changes(
         home: int32 (c,).
         masks_before: uint64 (c, words).
         masks: uint64 (c, words).
-        placements: int64 (P,) nodes in each part, kept current.
+        placements: int64 (P,) nodes in each part; updated.
     """
     rows = moved = 0
     for i in range(len(node)):
@@ -98,11 +95,7 @@ def placement_changes(
 
 @njit(cache=True, nogil=True)
 def in_several(masks: Words) -> Bool:
-    """Which rows have more than one bit, bool (n,).
-
-    Args:
-        masks: uint64 (n, words).
-    """
+    """Which rows of masks uint64 (n, words) have more than one bit, bool (n,)."""
     out = np.zeros(len(masks), np.bool_)
     for i in range(len(masks)):
         bits = 0

@@ -1,20 +1,44 @@
 """Running quality of an edge partition."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from stream.arrays.kinds import Bool, Float64, Int32, Int64
-from stream.partition.interface import Quality
+from stream.partition.interface import Assignment, Quality
 from stream.partition.quality import Mean, balance, share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Result of one snapshot.
+
+    Attributes:
+        assignment: Changes of nodes, and the part of each event.
+        inserts: Insert events.
+        discarded: Insert events without a part.
+        seen: Distinct nodes in all events so far.
+        shared: Nodes in more than one part.
+        placed: Nodes in at least one part; the other seen ones count as in one.
+        moved: Nodes whose home changed.
+    """
+
+    assignment: Assignment
+    inserts: int
+    discarded: int = 0
+    seen: int
+    shared: int
+    placed: int
+    moved: int = 0
 
 
 class EdgeQuality:
     """Quality of an edge partition: every insert event has a part or is discarded, nodes have sets of parts.
 
-    ``cut`` counts discards over all insert events so far; ``cut_final`` needs the events again and is left
-    to ``uncovered_share``. The training replication factor copies shared nodes to every part (SPEED
-    Alg. 1 line 20). ``edge_balance`` counts assigned insert events.
+    ``cut`` is the share of discards among all insert events so far; ``uncovered_share`` computes ``cut_final``, which needs the
+    events again. The training replication factor copies shared nodes to every part (SPEED Alg. 1 line 20). ``edge_balance``
+    counts assigned insert events.
 
     Args:
         parts: K.
@@ -27,41 +51,25 @@ class EdgeQuality:
         self._shared_share = self._replication = self._training = math.nan
         self._node_balance = self._edge_balance = math.nan
 
-    def observe(
-        self,
-        *,
-        inserts: int,
-        discarded: int,
-        seen: int,
-        shared: int,
-        placements: Int64,
-        placed_nodes: int,
-        assigned: Int64,
-        moved: int,
-        live: int,
-    ) -> None:
-        """Take in a snapshot.
+    def observe(self, placed: Placed, placements: Int64, assigned: Int64, *, live: int) -> None:
+        """Add a snapshot.
 
         Args:
-            inserts: Insert events of the snapshot.
-            discarded: Those that got no part.
-            seen: Distinct nodes in all events so far.
-            shared: Nodes in more than one part.
+            placed: Its result.
             placements: int64 (K,) nodes in each part, copies included.
-            placed_nodes: Nodes in at least one part; the rest of the seen ones count as in one.
             assigned: int64 (K,) insert events assigned so far.
-            moved: Nodes whose home changed.
             live: Live nodes.
         """
-        self._inserts += inserts
-        self._discarded += discarded
-        shared_share = share(shared, seen)
+        seen = placed.seen
+        self._inserts += placed.inserts
+        self._discarded += placed.discarded
+        shared_share = share(placed.shared, seen)
         self._shared_share = float(np.fmax(self._shared_share, shared_share))
-        self._replication = share(int(placements.sum()) + seen - placed_nodes, seen)
+        self._replication = share(int(placements.sum()) + seen - placed.placed, seen)
         self._training = 1 + shared_share * (self.parts - 1)
         self._node_balance, self._edge_balance = balance(placements), balance(assigned)
         if self._snapshots:
-            self._moved.add(share(moved, live))
+            self._moved.add(share(placed.moved, live))
         self._snapshots += 1
 
     def quality(self) -> Quality:
@@ -77,7 +85,7 @@ class EdgeQuality:
         )
 
     def state(self) -> Float64:
-        """What the next figures depend on, float64 (10,)."""
+        """The values that the next figures depend on, float64 (10,)."""
         return np.array(
             [
                 self._moved.total,
@@ -102,7 +110,7 @@ class EdgeQuality:
 
 
 def uncovered_share(src: Int64, dst: Int64, home: Int32, shared: Bool) -> float:
-    """Share of events that no final node list covers, shared nodes being in all of them.
+    """Share of events that no final node list covers, with shared nodes in all lists.
 
     Args:
         src: int64 (E,) ends of the insert events.

@@ -1,8 +1,8 @@
-"""``sep``: SPEED's streaming edge partitioning (SPEED, section II-B), its shared nodes chosen by one of two rules.
+"""``sep``: SPEED's streaming edge partitioning (SPEED, section II-B), with two rules to choose shared nodes.
 
-``need``, the default, is the sealed-snapshot need cover; ``centrality`` is the paper's rule with a sealed snapshot
-as its batch. ``foresee`` gives the whole file to the paper's rule first: SPEED's two passes. Both rules keep at
-most ⌊k · nodes seen⌋ nodes in more than one part, so ``RF ≤ k·P + (1 − k)`` (Theorem 1) always holds.
+``need``, the default, is the sealed-snapshot need cover; ``centrality`` is the paper's rule with a sealed snapshot as its batch.
+``foresee`` first gives the whole file to the paper's rule: SPEED's two passes. Both rules keep at most ⌊k · nodes seen⌋ nodes
+in more than one part, so ``RF ≤ k·P + (1 − k)`` (Theorem 1) always holds.
 """
 
 import math
@@ -28,12 +28,12 @@ class Sep:
         seed: Seed of the draws that break ties.
         window: Unused.
         hubs: k, share of the seen nodes that may be in more than one part.
-        time_constant: 1/β in seconds of event time: an event counts 1/e of one this much later, half of one
-            ln 2 times this later. None: all count the same (β = 0).
-        balance_weight: λ of eq. 6, in (0, 1]; of the rule ``centrality``.
-        rule: How shared nodes are chosen: for the edges that this saves, or by centrality.
-        past_weight: Of the rule ``need``, in [0, 1]: what the need of past snapshots counts beside the edges of
-            the sealed one. 1 keeps the shared set steady, 0 discards least on arrival.
+        time_constant: 1/β in seconds of event time: an event counts 1/e of one this much later, half of one ln 2 times this
+            later. None: all count the same (β = 0).
+        balance_weight: λ of eq. 6, in (0, 1], for the rule ``centrality``.
+        rule: How shared nodes are chosen: by the edges saved, or by centrality.
+        past_weight: For the rule ``need``, in [0, 1]: weight of the need of past snapshots, relative to the edges of the
+            sealed one. 1 keeps the shared set steady, 0 discards least on arrival.
     """
 
     name: ClassVar[str] = "sep"
@@ -56,7 +56,7 @@ class Sep:
         if not balance_weight > 0 or (balance_weight > 1 and hubs < 1):
             raise PartitionError(
                 f"{self.name} takes balance_weight (λ) in (0, 1], found {balance_weight}: "
-                "above 1 nodes that are no hubs would be copied and the bound on copies would not hold"
+                "above 1, nodes that are no hubs would be copied, and the bound on copies would not hold"
             )
         if time_constant is not None and not 0 < time_constant < math.inf:
             raise PartitionError(
@@ -77,8 +77,7 @@ class Sep:
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
         """Take pass 1 over all inserts of a file before its first update: SPEED's two passes.
 
-        From here on the rule is ``centrality``; the hubs are those of the whole file, whose nodes all count as
-        seen.
+        Switches to the rule ``centrality``, with the hubs of the whole file, whose nodes all count as seen.
 
         Args:
             src: int64 (E,) dense ids of the inserts' ends.
@@ -90,26 +89,26 @@ class Sep:
         self._paper.foresee(src, dst, t, num_nodes)
 
     def update(self, delta: SnapshotDelta) -> Assignment:
-        """Assign the inserts of snapshot ``delta.tau``; called once a snapshot, in order."""
+        """See ``EdgePartitioner.update``."""
         return self._used.update(delta)
 
     def home(self) -> Int32:
-        """Home of every dense id so far, int32 (num_nodes,), −1 for nodes without edges. A view."""
+        """See ``EdgePartitioner.home``."""
         return self._used.home()
 
     def quality(self) -> Quality:
-        """Quality of all snapshots so far; ``cut_final`` needs the events again and is NaN."""
+        """See ``EdgePartitioner.quality``."""
         return self._used.quality()
 
     def state(self) -> pa.Table:
-        """Everything that the next update depends on, the running quality included."""
+        """See ``EdgePartitioner.state``."""
         return self._used.state()
 
     def restore(self, table: pa.Table) -> None:
         """Continue from a ``state()``.
 
         Raises:
-            PartitionError: The state is of the other rule, as those of lanes from before there were two are.
+            PartitionError: The state is from the other rule, or from a lane before there were two rules.
         """
         of: Rule = "need" if "need" in table.column_names else "centrality"
         if of == "centrality" and "masks" in table.column_names:

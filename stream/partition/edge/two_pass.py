@@ -1,16 +1,15 @@
-"""SEP by centrality: SPEED's streaming edge partitioner (SPEED, section II-B), a sealed snapshot as its batch.
+"""SEP by centrality: SPEED's streaming edge partitioner (SPEED, section II-B), with a sealed snapshot as its batch.
 
-Pass 1 adds the snapshot's inserts to the nodes' centralities and takes the top k of the nodes seen so far
-as hubs; pass 2 assigns the inserts in log order. Nothing of a later snapshot is used, unless ``foresee``
-gives it the whole file first, as the paper does. Readings, as in ``docs/partitioning.md``:
+Pass 1 adds the snapshot's inserts to the nodes' centralities and takes the top k of the nodes seen so far as hubs; pass 2
+assigns the inserts in log order. It uses nothing from a later snapshot, unless ``foresee`` first gives it the whole file, as in
+the paper. Readings, as in ``docs/partitioning.md``:
 
-- At most ⌊k·seen⌋ nodes are in more than one part, always: so ``RF ≤ k·P + (1 − k)`` (Theorem 1) holds at
-  every moment. A node that is no longer a hub keeps its parts until a snapshot in which a hub may need its
-  place, and goes back to its home before the first event of it: within a snapshot no node loses a part, so
-  the ends of every assigned insert are in its part when the snapshot is sealed.
-- λ ≤ 1 keeps a non-hub in one part for ever, also when all of its edges are gone and it comes back:
-  placements are of seen nodes and never end (there is no GONE).
-- With |A| > 1, lines 6 and 10 take the least loaded of A(i) ∩ A(j), line 6 else of the non-hub's parts.
+- At most ⌊k·seen⌋ nodes are ever in more than one part, so ``RF ≤ k·P + (1 − k)`` (Theorem 1) holds at every moment. A former
+  hub keeps its parts until a snapshot in which a hub may need its place, and returns to its home before that snapshot's first
+  event. Within a snapshot no node loses a part, so the ends of every assigned insert are in its part when it is sealed.
+- λ ≤ 1 keeps a non-hub in one part for ever, even after all of its edges are gone and it comes back: placements belong to seen
+  nodes and never end (there is no GONE).
+- With |A| > 1, lines 6 and 10 take the least loaded of A(i) ∩ A(j), or line 6 otherwise of the non-hub's parts.
 - Part sizes count all edges ever assigned; a discarded edge counts for centrality only.
 """
 
@@ -24,9 +23,10 @@ from schemas.events import US_PER_S
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Float64, Int8, Int32, Int64, UInt64
 from stream.kernels.mixing import mixed
-from stream.partition.edge.base import EdgePartitioner, Placed
+from stream.partition.edge.base import EdgePartitioner
 from stream.partition.edge.load_lanes import lanes_for
 from stream.partition.edge.part_sets import gains, in_several, placement_changes
+from stream.partition.edge.quality import Placed
 from stream.partition.edge.two_pass_kernels import (
     HUB,
     MARKED_PARTS,
@@ -41,13 +41,13 @@ from stream.partition.interface import Assignment, Why
 from stream.snapshots.delta import SnapshotDelta
 
 _CHUNK = 1 << 18
-"""Events of one call of a kernel, as of partitioners that copy any node."""
+"""Events per call of a kernel, so that its notes of changes stay in the cache."""
 
 _WEIGHED = 1 << 15
-"""Events whose weights are computed at a time: they stay in the nearest caches until they are added."""
+"""Events whose weights are computed together, so that they stay in the nearest caches until they are added."""
 
 _LARGEST_EXPONENT = 500.0
-"""Forward decay moves its origin before e^x of the newest event comes near the largest float64."""
+"""Forward decay moves its origin before e^x of the newest event approaches the largest float64."""
 
 
 class TwoPassSep(EdgePartitioner):
@@ -69,25 +69,25 @@ class TwoPassSep(EdgePartitioner):
         super().__init__(parts=parts, seed=seed)
         self.hubs, self.time_constant, self.balance_weight = hubs, time_constant, balance_weight
         self._num_nodes = 0
-        # Up to 63 parts and λ = 1 a node's parts and the hub's bit are one word; else words of parts alone.
+        # Up to 63 parts and λ = 1, a node's parts and its hub bit are one word; otherwise words of parts alone.
         self._marked = parts <= MARKED_PARTS and balance_weight <= 1
         self._masks: UInt64 = np.empty((0, -(-parts // 64)), np.uint64)
         self._centrality: Float64 = np.empty(0, np.float64)
         self._shared = self._placed = 0  # nodes in more than one part, and in any
-        self._hub: Bool | None = None  # of the whole file, once it is known; else None
+        self._hub: Bool | None = None  # of the whole file, once it is known
         self._origin: int | None = None  # t0 of the forward decay, µs
-        self._foreseen = 0  # nodes of the whole file, where ``foresee`` has told
+        self._foreseen = 0  # nodes of the whole file, if ``foresee`` was called
 
     @property
     def foresees(self) -> bool:
-        """Whether it was given the whole file first."""
+        """Whether ``foresee`` gave it the whole file."""
         return self._foreseen > 0
 
     def foresee(self, src: Int64, dst: Int64, t: Int64, num_nodes: int) -> None:
         """Take pass 1 over all inserts of a file before its first update: SPEED's two passes.
 
-        The hubs are then those of the whole file, and all its nodes count as seen. A file may be given in
-        pieces, in order of time.
+        The hubs are then those of the whole file, and all its nodes count as seen. A file may be given in pieces, in order of
+        time.
 
         Args:
             src: int64 (E,) dense ids of the inserts' ends.
@@ -138,7 +138,7 @@ class TwoPassSep(EdgePartitioner):
         )
 
     def _assign(self, delta: SnapshotDelta, rows: slice, hub: Bool, event_part: Int32, room: Int64) -> Int64:
-        """Assign these rows' inserts; what nodes gained by it, as ``gains`` takes it."""
+        """Assign these rows' inserts; returns the gains of nodes, for ``gains``."""
         events = delta.op[rows], delta.src[rows], delta.dst[rows]
         rule = (self.balance_weight, self.seed, self._events + rows.start)
         out = (event_part[rows], room)
@@ -160,7 +160,7 @@ class TwoPassSep(EdgePartitioner):
         return sets
 
     def _send_home(self, leaving: Int64) -> tuple[Int64, Int32, Int8]:
-        """Take all parts but their home from these nodes; rows (node, part, why) of what they lost."""
+        """Remove all parts but the home of these nodes; returns rows (node, part, why) of their losses."""
         node = np.sort(leaving)  # no hubs
         before = self._sets(node)
         home = self._home[node]
@@ -171,10 +171,10 @@ class TwoPassSep(EdgePartitioner):
         return node, part, why
 
     def _without_room(self, delta: SnapshotDelta, hub: Bool, budget: int) -> Int64:
-        """Former hubs that must give up their parts so that these inserts cannot break the budget.
+        """Former hubs that must give up their parts so that these inserts can't break the budget.
 
-        A hub in one part may get a second one only by an insert whose ends have not one home (SPEED eqs. 2 to 6:
-        a part with both ends scores 3, any other below). The least central former hubs leave first.
+        A hub in one part can get a second one only by an insert whose ends don't have one home (SPEED eqs. 2 to 6: a part with
+        both ends scores 3, any other less). The least central former hubs leave first.
         """
         several = in_several(self._sets())
         former = np.flatnonzero(several & ~hub)
@@ -185,7 +185,7 @@ class TwoPassSep(EdgePartitioner):
         return former[np.argsort(self._centrality[former], kind="stable")][:excess]
 
     def home(self) -> Int32:
-        """First part of every dense id so far, for ever; int32 (num_nodes,), −1 for nodes without edges. A view."""
+        """First part of every dense id so far, fixed; int32 (num_nodes,), −1 for nodes without edges. A view."""
         return self._home[: self._num_nodes]
 
     def _memory(self) -> dict[str, NDArray[Any]]:
@@ -230,7 +230,7 @@ class TwoPassSep(EdgePartitioner):
 
 
 def _most_central(centrality: Float64, count: int, seed: int) -> Bool:
-    """Mask of the ``count`` largest; equal ones by a seeded draw."""
+    """Mask of the ``count`` largest; ties are broken by a seeded draw."""
     if count >= len(centrality):
         return np.ones(len(centrality), np.bool_)
     if count == 0:

@@ -1,8 +1,8 @@
 """SEP's loops: centrality (SPEED eq. 1) and edge assignment (Alg. 1). Arrays in, arrays out.
 
-Up to 63 parts a node is 8 bytes to the assignment, the parts it is in and whether it is a hub; its centrality is only
-looked at where two hubs without a common part meet. The parts' loads are the lanes of a vector
-(``load_lanes``). An edge whose ends have a part in common writes nothing but its own part.
+Up to 63 parts, a node takes 8 bytes in the assignment: its parts and whether it is a hub. Its centrality is read only if two
+hubs without a common part meet. The parts' loads are the lanes of a vector (``load_lanes``). An edge whose ends have a part in
+common writes nothing but its own part.
 """
 
 import numpy as np
@@ -26,17 +26,17 @@ from stream.partition.edge.part_sets import note
 from stream.snapshots.prefetch import AHEAD, prefetch
 
 HUB = np.uint64(1 << 63)
-"""Bit of a hub, beside those of the parts."""
+"""Bit of a hub, beside the bits of its parts."""
 
 EPSILON = 1.0
 """ε of the balance term, in edges."""
 
 MARKED_PARTS = 63
-"""Parts that leave room for the hub's bit."""
+"""Most parts that leave room for the hub's bit."""
 
 _NONE = np.uint64(0)
 _OCTAVES = 1 << 15
-"""Buckets of ``top_centralities``: the sign, exponent and first bits of a float64, 8 to an octave."""
+"""Buckets of ``candidates``: the sign, exponent and first bits of a float64, 8 per octave."""
 
 
 @njit(cache=True, nogil=True)
@@ -64,11 +64,11 @@ def add_centrality(centrality: Float64, op: Int8, src: Int64, dst: Int64, weight
 
 @njit(cache=True, nogil=True)
 def candidates(centrality: Float64, count: int) -> Float64:
-    """Some of the largest centralities, the ``count`` largest among them: whole buckets of an eighth of an octave.
+    """Whole buckets of an eighth of an octave that include the ``count`` largest centralities.
 
     Args:
         centrality: float64 (N,), none negative; N > count > 0.
-        count: Wanted.
+        count: Number wanted.
     """
     bits = centrality.view(np.int64)
     held = np.zeros(_OCTAVES, np.int64)
@@ -96,14 +96,14 @@ def mark_hubs(marks: Words, hub: Bool) -> None:
 
 @njit(cache=True, nogil=True)
 def reach(op: Int8, src: Int64, dst: Int64, home: Int32, may: Bool) -> int:
-    """Nodes marked in ``may`` that have an insert to a node of another home, or before they have one.
+    """Number of nodes marked in ``may`` with an insert to a node of another home, or before either has a home.
 
     Args:
         op: int8 (E,).
         src: int64 (E,).
         dst: int64 (E,).
         home: int32 (N,), −1 for none.
-        may: bool (N,); left without the nodes that were counted.
+        may: bool (N,); the counted nodes are unmarked.
     """
     found = 0
     for e in range(len(op)):
@@ -117,45 +117,26 @@ def reach(op: Int8, src: Int64, dst: Int64, home: Int32, may: Bool) -> int:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def best_class(
-    lanes: Lanes,
-    in_a: np.uint64,
-    in_b: np.uint64,
-    everywhere: np.uint64,
-    theta: float,
-    weight: float,
+def better_end(
+    lanes: Lanes, in_a: np.uint64, in_b: np.uint64, everywhere: np.uint64, theta: float, weight: float
 ) -> np.uint64:
-    """The class whose least loaded part scores most (HDRF's ``C_REP + λ·C_BAL``), the first of equal ones.
+    """The parts of the end whose least loaded part has the better score (HDRF's ``C_REP + λ·C_BAL``), ties to the first.
+
+    A part of neither end can't win up to λ = 1.
 
     Args:
         lanes: Loads.
-        in_a: Parts of the first end; up to λ = 1 the ends must have no part in common, and both must have one.
-        in_b: Parts of the second end.
+        in_a: Parts of the first end, at least one and none in common with the second.
+        in_b: Parts of the second end, at least one.
         everywhere: All parts.
         theta: θ of the first end.
-        weight: λ.
+        weight: λ ≤ 1.
     """
     largest = largest_load(lanes, everywhere)
     scale = weight / (EPSILON + largest - least_load(lanes, everywhere))
-    if weight <= 1.0:  # no part of both, and none of neither can win
-        first = 2.0 - theta + scale * (largest - least_load(lanes, in_a))
-        second = 1.0 + theta + scale * (largest - least_load(lanes, in_b))
-        return in_a if first >= second else in_b
-    among, best = everywhere, -1.0
-    for which in range(4):
-        if which == 0:
-            mask, worth = in_a & in_b, 3.0
-        elif which == 1:
-            mask, worth = in_a & ~in_b, 2.0 - theta
-        elif which == 2:
-            mask, worth = in_b & ~in_a, 1.0 + theta
-        else:
-            mask, worth = everywhere & ~(in_a | in_b), 0.0
-        if mask != _NONE:
-            score = worth + scale * (largest - least_load(lanes, mask))
-            if score > best:
-                among, best = mask, score
-    return among
+    first = 2.0 - theta + scale * (largest - least_load(lanes, in_a))
+    second = 1.0 + theta + scale * (largest - least_load(lanes, in_b))
+    return in_a if first >= second else in_b
 
 
 @njit(cache=True, nogil=True)
@@ -175,10 +156,10 @@ def assign_lanes(
     event_part: Int32,
     gained: Int64,
 ) -> tuple[np.int64, int]:
-    """Second pass of SEP over one batch (SPEED Alg. 1, lines 2 to 16), at most ``MARKED_PARTS`` parts and λ ≤ 1.
+    """Second pass of SEP over one batch (SPEED Alg. 1, lines 2 to 16), for at most ``MARKED_PARTS`` parts and λ ≤ 1.
 
-    A node's first part is its home. Only hubs get further parts, and no node loses one, so both ends of an
-    assigned edge are in its part when the batch is done.
+    A node's first part is its home. Only hubs get further parts, and no node loses one, so both ends of an assigned edge are
+    in its part when the batch is done.
 
     Args:
         op: int8 (E,), rows other than inserts get −1. At most ``SHORT_LOADS`` rows.
@@ -188,16 +169,16 @@ def assign_lanes(
         centrality: float64 (N,).
         home: int32 (N,), −1 for nodes without a part; written to.
         sizes: int64 (P,) edges assigned so far; written to.
-        room: Of ``lanes_for``; scratch.
-        width: Of ``lanes_for``.
+        room: From ``lanes_for``; scratch.
+        width: From ``lanes_for``.
         weight: λ of eq. 6.
-        seed: Of the draws that break ties.
-        drawn: Events before this batch: the draw of an event depends on its number only.
+        seed: Seed of the draws that break ties.
+        drawn: Events before this batch; the draw of an event depends on its number only.
         event_part: int32 (E,), written: part of each event, −1 for a discarded one.
         gained: int64 (2 E,), written: notes of the parts that nodes gained, in the order of the edges.
 
     Returns:
-        Rows of ``gained``, and nodes that gained a second part.
+        Rows of ``gained``, and number of nodes that gained a second part.
     """
     parts = len(sizes)
     everywhere = ~_NONE >> np.uint64(64 - parts)
@@ -233,7 +214,7 @@ def assign_lanes(
         elif (a & b) >= HUB:
             total = centrality[i] + centrality[j]
             theta = centrality[i] / total if total > 0.0 else 0.5
-            among = best_class(lanes, in_a, in_b, everywhere, theta, weight)
+            among = better_end(lanes, in_a, in_b, everywhere, theta, weight)
         elif (a | b) >= HUB:
             among = in_b if a >= HUB else in_a
         else:
@@ -277,7 +258,7 @@ def assign_masks(
     event_part: Int32,
     gained: Int64,
 ) -> tuple[int, int]:
-    """``assign_lanes`` for any number of parts and any λ, with masks of uint64 (N, words) and hubs of their own."""
+    """``assign_lanes`` for any number of parts and any λ, with masks uint64 (N, words) and a separate array of hubs."""
     parts = len(sizes)
     start = splitmix64(np.uint64(seed))
     best = np.empty(4, np.int64)

@@ -1,7 +1,7 @@
-"""The local search of ``byte-lp``: sweeps that take the best part, and heated ones that leave local optima.
+"""The local search of ``byte-lp``: sweeps that take the best part, and heated ones that escape local optima.
 
-What is known of a node is float32 (≥ N, 2): its part, −1 for none, and its half, what it adds to the cost of each of
-its pairs: a pair whose ends are in different parts costs the halves of both.
+A node is known by float32 (≥ N, 2): its part, −1 for none, and its half, its contribution to the cost of each of its pairs. A
+pair whose ends are in different parts costs the halves of both.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ from stream.snapshots.prefetch import ENTRIES, NODES_AHEAD, prefetch
 
 _NUM_DRAWS = 1024
 DRAWS: Float32 = -np.log((np.arange(_NUM_DRAWS) + 0.5) / _NUM_DRAWS).astype(np.float32)
-"""Draws from the exponential distribution, the middle of each of so many equal shares of it."""
+"""Draws from the exponential distribution, the middle of each of ``_NUM_DRAWS`` equal shares."""
 _DRAW_BITS = np.uint64(64 - 10)
 _MULTIPLIER, _INCREMENT = np.uint64(6364136223846793005), np.uint64(1442695040888963407)
 """Knuth's linear congruential generator modulo 2⁶⁴ (MMIX); its high bits are good."""
 
 COLUMNS = 3
-"""Of a work row, before the worths of the K parts."""
+"""Columns of a work row before the worths of the K parts."""
 _STATE, _HALF, _START, _WORTH = 0, 1, 2, COLUMNS
 _ABSENT, _IDLE, _DUE = 0.0, 1.0, 2.0
 
@@ -41,41 +41,40 @@ def anneal(
     steps: int,
     seed: int,
 ) -> tuple[float, float, Int64]:
-    """Give nodes, one after the other, a better part, and for a while now and then a worse one.
+    """Give nodes, one after the other, a better part, and for a while sometimes a worse one.
 
-    Part p is worth Σ half_u + half_v over the neighbours u in p, and ``move_cost`` where p is the node's part of
-    before, less ``gamma`` for each other node in p. A part that holds ``capacity`` nodes takes no more.
+    Part p is worth Σ half_u + half_v over the neighbours u in p, plus ``move_cost`` if p is the node's previous part, minus
+    ``gamma`` for each other node in p. A part with ``capacity`` nodes takes no more.
 
-    A cold sweep gives each node its best part; ties stay, then the lower part. A heated one gives it the best of all
-    other parts where that gains more than −temperature·draw, the draws from the exponential distribution (Metropolis'
-    rule). The temperature falls evenly to 0. The search is one cold sweep, the heated ones, and cold ones until no node
-    changes; where it has ended dearer than it was before the heat, gamma apart, every node goes back to where it was
-    then. Without heat there are cold sweeps only.
+    A cold sweep gives each node its best part; ties stay, then the lower part wins. A heated sweep gives it the best other part
+    if that gains more than −temperature·draw, with draws from the exponential distribution (Metropolis' rule); the temperature
+    falls linearly to 0. The search is one cold sweep, the heated ones, and cold ones until no node changes. If the heat has
+    increased the cost, gamma aside, every node returns to its part from before it. Without heat, all sweeps are cold.
 
-    Nodes take part from the first sweep after a neighbour changed to another part than theirs. Cold sweeps skip those
-    of which no neighbour changed since they were looked at.
+    Nodes take part from the first sweep after a neighbour changed to another part than theirs. Cold sweeps skip nodes whose
+    neighbours haven't changed since they were looked at.
 
     Args:
         rows: The live graph.
         known: Parts and halves; parts are written to.
         work: float32 (≥ N, COLUMNS + K), its first column 0 before and after.
-        before: int32 (≥ N,) part at the snapshot before, −1 for none.
-        count: int64 (K,) nodes a part; written to.
-        first: int64, without repeats: the nodes of the first sweep, in this order.
-        move_cost: In the unit of halves, as are the next two.
-        gamma: What a part is worth less with each node in it.
-        capacity: Nodes.
-        sweeps: Cold ones at most, those after the heat.
+        before: int32 (≥ N,) part at the previous snapshot, −1 for none.
+        count: int64 (K,) nodes per part; written to.
+        first: int64, distinct: the nodes of the first sweep, in this order.
+        move_cost: In units of halves, as are the next two.
+        gamma: Reduction of a part's worth per node in it.
+        capacity: Most nodes of a part.
+        sweeps: Most cold sweeps after the heat.
         temperature: Of the first heated sweep.
         steps: Heated sweeps.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Returns:
-        What is saved before the heat and by it, gamma apart, and the nodes that took part and are not in their part of
-        before, int64 without repeats.
+        Savings before the heat and by it, gamma aside, and the participating nodes outside of their previous part, int64,
+        distinct.
     """
     parts = len(count)
-    active = np.empty(len(work), np.int64)  # only as much is ever touched as take part
+    active = np.empty(len(work), np.int64)  # pages are touched only for participating nodes
     size = len(first)
     flat = known.reshape(-1)
     for j in range(size):
@@ -127,7 +126,7 @@ def anneal(
 
 @njit(cache=True, nogil=True)
 def _go_back(known: Float32, work: Float32, count: Int64, nodes: Int64) -> None:
-    """Put nodes back where they were before the heat."""
+    """Return nodes to their parts from before the heat."""
     for v in nodes:
         count[int(known[v, 0])] -= 1
         known[v, 0] = work[v, _START]
@@ -136,7 +135,7 @@ def _go_back(known: Float32, work: Float32, count: Int64, nodes: Int64) -> None:
 
 @njit(cache=True, nogil=True)
 def _join(rows: Rows, known: Float32, work: Float32, v: int, parts: int) -> None:
-    """Let a node take part: sum up what each part is worth to it."""
+    """Let a node take part: sum up the worth of each part to it."""
     own = known[v, 1]
     work[v, _STATE], work[v, _HALF], work[v, _START] = _DUE, own, known[v, 0]
     for p in range(parts):
@@ -161,7 +160,7 @@ def _sweep(
     heat: np.float32,
     draw: np.uint64,
 ) -> tuple[int, float, int, np.uint64]:
-    """One sweep over the first ``size`` active nodes: moves, what they save, active nodes and the draws' state after."""
+    """One sweep over the first ``size`` active nodes: moves, savings, active nodes and the draws' state afterwards."""
     parts = len(count)
     hot = heat > 0.0
     moves, saved, joined = 0, 0.0, size

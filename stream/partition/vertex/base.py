@@ -1,4 +1,4 @@
-"""What all vertex partitioners share: owners over snapshots, their changes, quality and state."""
+"""The base of all vertex partitioners: owners over snapshots, their changes, quality and state."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream.arrays.growing import grown
 from stream.arrays.kinds import Bool, Int32, Int64
-from stream.partition.interface import Assignment, Kind, PartitionError, Quality, Why
+from stream.partition.interface import Assignment, Kind, Quality, Why, foreign_state
 from stream.partition.vertex.pair_totals import PairTotals
 from stream.partition.vertex.quality import DEFAULT_FANOUT, VertexQuality
 from stream.snapshots.delta import SnapshotDelta
@@ -17,10 +17,10 @@ from stream.snapshots.state_table import pack, unpack
 
 
 class VertexPartitioner(ABC):
-    """Gives every live node one owner a snapshot.
+    """Gives every live node one owner per snapshot.
 
-    A node that leaves the live graph loses its owner (GONE); when it comes back it is NEW. What is here costs by the
-    nodes that a snapshot touched and the neighbours of those that moved, whatever the size of the graph.
+    A node that leaves the live graph loses its owner (GONE); when it returns it is NEW. The base costs O(nodes that a snapshot
+    touched, and neighbours of those that moved), whatever the size of the graph.
 
     Args:
         parts: K.
@@ -34,23 +34,23 @@ class VertexPartitioner(ABC):
 
     def __init__(self, *, parts: int, seed: int = 0, window: int = 4, fanout: int = DEFAULT_FANOUT) -> None:
         self.parts, self.seed, self.window = parts, seed, window
-        self._owner: Int32 = np.empty(0, np.int32)  # a row a node and room for more, −1 where there is none
+        self._owner: Int32 = np.empty(0, np.int32)  # a row per node and spare ones, −1 for no owner
         self._held: Int64 = np.zeros(parts, np.int64)
         self._left_from: Int32 = np.empty(0, np.int32)
         self._marks: Bool = np.empty(0, np.bool_)
         self._num_nodes = 0
         self._totals = PairTotals(parts, fanout)
-        self._is_current = True  # whether what is kept of the graph is that of the last snapshot
+        self._is_current = True  # whether state kept per node is that of the last snapshot's graph
         self._quality = VertexQuality()
 
     @abstractmethod
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
-        """Nodes and their owners: each of ``delta.entered``, and the old ones that move.
+        """Nodes and their owners: each of ``delta.entered``, and old nodes that move.
 
-        Nodes int64 (n,), without repeats and in any order, all of them live; owners int32 (n,) in [0, K). An old node
-        may be given the owner that it has. ``self._home`` holds the owners at the snapshot before, −1 for nodes that
-        were not live and for ``delta.left``, and ``self._held`` the nodes that each part has of those that are still
-        live, int64 (K,); ``self._left_from`` the former owners of ``delta.left``. All must be left as they are.
+        Nodes int64 (n,), distinct, in any order, all of them live; owners int32 (n,) in [0, K). An old node may keep its owner.
+        ``self._home`` has the owners at the previous snapshot, −1 for nodes that were not live and for ``delta.left``;
+        ``self._held`` the number of still live nodes per part, int64 (K,); ``self._left_from`` the former owners of
+        ``delta.left``. All are read-only.
         """
 
     @property
@@ -58,7 +58,7 @@ class VertexPartitioner(ABC):
         return self._owner[: self._num_nodes]
 
     def update(self, delta: SnapshotDelta) -> Assignment:
-        """Partition snapshot ``delta.tau``; called once a snapshot, in order."""
+        """Partition snapshot ``delta.tau``; called once per snapshot, in order."""
         self._grow(delta.num_nodes)
         if not self._is_current:
             self._begin(delta)
@@ -94,14 +94,14 @@ class VertexPartitioner(ABC):
         return self._quality.quality()
 
     def state(self) -> pa.Table:
-        """Everything that the next update depends on, the running quality included."""
+        """The state that the next update depends on, including the running quality."""
         return pack({"home": self._home, "quality": self._quality.state(), **self._memory()})
 
     def restore(self, table: pa.Table) -> None:
         """Continue from a ``state()``.
 
         Raises:
-            PartitionError: The state lacks something: it is of a release before this shape.
+            PartitionError: The state is from an earlier release.
         """
         arrays = unpack(table)
         self._owner = arrays.pop("home")
@@ -112,33 +112,30 @@ class VertexPartitioner(ABC):
         try:
             self._remember(arrays)
         except KeyError as missing:
-            raise PartitionError(
-                f"this is not a state of {self.name} as of this release, it has no {missing.args[0]}. Remove the lane's "
-                "folder and let the stream job build it again"
-            ) from missing
+            raise foreign_state(self.name, missing) from missing
 
     def _memory(self) -> dict[str, NDArray[Any]]:
         """State of the algorithm besides owners and quality."""
         return {}
 
     def _remember(self, memory: dict[str, NDArray[Any]]) -> None:
-        """Take back what ``_memory`` gave."""
+        """Restore ``_memory``."""
         if memory:
             raise ValueError(f"this is not a state of {self.name}: it has {', '.join(memory)}")
 
     def _begin(self, delta: SnapshotDelta) -> None:
-        """After a restore, take in the graph as a whole, as the snapshot left it, under the owners of before it."""
+        """After a restore, take in the whole graph, as it is after the snapshot, with the owners from before it."""
         self._totals.begin(delta, self._owner)
 
     def _settle(self) -> None:  # noqa: B027  most learn nothing
-        """What an algorithm learns of a snapshot once all is placed: owners, ``_held`` and ``_totals`` are those of it."""
+        """Learn from a snapshot once all is placed; owners, ``_held`` and ``_totals`` are then those of the snapshot."""
 
     def _count(self, parts: Int32) -> Int64:
-        """How often each part is named, int64 (K,)."""
+        """Number of occurrences of each part, int64 (K,)."""
         return np.bincount(parts, minlength=self.parts)
 
     def _grow(self, num_nodes: int) -> None:
-        """Make room for a row a node in every array that has one."""
+        """Extend every array with a row per node."""
         self._num_nodes = max(num_nodes, self._num_nodes)
         self._owner = grown(self._owner, self._num_nodes, -1)
         self._marks = grown(self._marks, self._num_nodes)

@@ -1,7 +1,7 @@
-"""byte-lp: label propagation that counts bytes, fetched ones against moved ones; and METIS tied to where nodes were.
+"""byte-lp: label propagation that counts bytes, fetched against moved ones; and METIS tied to former places.
 
-A node is worth to a part what trainers fetch less if it is there: uses·(min(d, f)/d of either end) vectors a neighbour,
-the edge weights of DistDy section 3.4, and ``pair_cost`` for the pair itself. Moving it costs ``move_cost`` vectors.
+A node is worth to a part the reduction of what trainers fetch if it is there: uses·(min(d, f)/d of either end) vectors per
+neighbour, the edge weights of DistDy section 3.4, plus ``pair_cost`` for the pair itself. Moving it costs ``move_cost`` vectors.
 """
 
 import math
@@ -20,20 +20,19 @@ from stream.partition.vertex.base import VertexPartitioner
 from stream.partition.vertex.byte_lp_kernels import shed, traffic
 from stream.partition.vertex.ldg import place_new
 from stream.partition.vertex.live_rows import live_rows
-from stream.partition.vertex.metis import NEW_NODE_SLACK, metis_of_live
+from stream.partition.vertex.metis import NEW_NODE_SLACK, metis_of_live, relabel
 from stream.partition.vertex.metis_library import metis
 from stream.partition.vertex.quality import DEFAULT_FANOUT, sampled_share
-from stream.partition.vertex.relabel import relabel
 from stream.snapshots.delta import Rows, SnapshotDelta
 
 _SLACK = 1.05
-"""Nodes a part may hold over the mean."""
+"""Most nodes of a part, relative to the mean."""
 
 _SWEEPS = 30
-"""At most so many a snapshot; few streams need ten."""
+"""Most sweeps per snapshot; few streams need ten."""
 
 _HALF_UNITS = 256
-"""Halves are whole multiples of its inverse, so that sums of them in float32 are exact up to 65,536 vectors."""
+"""Halves are whole multiples of its inverse, so that their sums in float32 are exact up to 65,536 vectors."""
 
 _WEIGHT_UNITS = 16
 """METIS takes whole numbers: sixteenths of a vector."""
@@ -41,31 +40,29 @@ _WEIGHT_UNITS = 16
 _POSITIVE = 2**62 - 1
 
 _WORTH_IT = 0.05
-"""Below this gain the next METIS is put off twice as long."""
+"""Below this gain, the wait for the next METIS doubles."""
 
 
 @register
 class ByteLp(VertexPartitioner):
-    """METIS on the first snapshot, then new nodes to their neighbours and a search from what the delta touched.
+    """METIS on the first snapshot, then new nodes join their neighbours, and a search starts from what the delta touched.
 
-    The search sweeps over nodes and gives each the part that is best for it; some of the sweeps are heated
-    (``annealing``), as those that are not end in poor local optima. Where nodes drift from what METIS finds nonetheless:
-    once ``refresh`` events a live pair have come in,
-    METIS runs again with each old node tied to where it was: a weightless anchor a part, an edge of weight ``tie``
-    between an old node and its part's anchor, and the pairs with their weights. Its parts, renamed to those of
-    before and searched from, are taken where they send fewer vectors in fetches and moves. Where that gains little, the
-    next one is put off twice as long. No part ever holds more than ⌈1.05·n/K⌉ nodes.
+    The search sweeps over nodes and gives each its best part; some sweeps are heated (``annealing``), because cold ones alone end
+    in poor local optima. To limit drift, METIS runs again after ``refresh`` events per live pair, with each old node tied to its
+    place: one weightless anchor per part, an edge of weight ``tie`` between an old node and its part's anchor, and the pairs
+    with their weights. Its parts, renamed to the former ones and searched from, are taken if they send fewer vectors in fetches
+    and moves. If that gains little, the wait for the next one doubles. No part ever has more than ⌈1.05·n/K⌉ nodes.
 
     Args:
-        move_cost: m, what a move costs, in vectors.
-        pair_cost: What a cut pair costs a use beside the vectors, in vectors: both parts keep and read it.
-        uses: How often a snapshot is trained on; None: ``window`` times.
-        tie: Weight that holds a node to its part in METIS, in vectors.
+        move_cost: m, cost of a move, in vectors.
+        pair_cost: Cost of a cut pair per use beside the vectors, in vectors, because both parts keep and read it.
+        uses: Number of trainings on a snapshot; None: ``window``.
+        tie: Weight that holds a node in its part in METIS, in vectors.
         tries: Partitions that METIS makes each time, to take the best.
-        heat: Temperature of the first heated sweep, in costs of the mean pair; it falls evenly to 0.
-        steps: Heated sweeps a search; 0: none.
-        refresh: Events a live pair between two runs of METIS; None: only on the first snapshot.
-        fanout: f, neighbours that a trainer samples a node.
+        heat: Temperature of the first heated sweep, in costs of the mean pair; it falls linearly to 0.
+        steps: Heated sweeps per search; 0: none.
+        refresh: Events per live pair between two runs of METIS; None: only on the first snapshot.
+        fanout: f, neighbours that a trainer samples per node.
         shared: parts, seed and window of all vertex partitioners.
     """
 
@@ -109,11 +106,9 @@ class ByteLp(VertexPartitioner):
         self.heat, self.steps = heat, steps
         self.uses = float(self.window if uses is None else uses)
         self.refresh = math.inf if refresh is None else refresh
-        # Events a live pair: until the next METIS, since the last one.
+        # Events per live pair: until the next METIS, since the last one.
         self._wait, self._churn = self.refresh, 0.0
-        self._known: Float32 = np.empty(
-            (0, 2), np.float32
-        )  # as kernels know nodes; a row a node and room for more
+        self._known: Float32 = np.empty((0, 2), np.float32)  # for kernels; a row per node and spare ones
         self._work: Float32 = np.empty((0, COLUMNS + self.parts), np.float32)
 
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
@@ -139,7 +134,7 @@ class ByteLp(VertexPartitioner):
         return named, self._known[named, 0].astype(np.int32)
 
     def _take_cheaper(self, rows: Rows, tied: Float32) -> None:
-        """Take the placement that sends fewer vectors; decides when METIS runs next."""
+        """Take the placement that sends fewer vectors; decide when METIS runs next."""
         of_swept, of_tied = (
             traffic(rows, known, self.uses, self._owner, self.move_cost) for known in (self._known, tied)
         )
@@ -149,7 +144,7 @@ class ByteLp(VertexPartitioner):
             self._known = tied
 
     def _tied(self, delta: SnapshotDelta, weight: float) -> Float32:
-        """Parts by METIS with every old node tied to its part of before, searched from; known as ``_known``."""
+        """A copy of ``_known`` with parts by METIS, every old node tied to its former part, and searched from."""
         starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
         n, own, before = delta.num_live, self._known[delta.live, 1].astype(np.float64), self._home[delta.live]
         row = np.repeat(np.arange(n), np.diff(starts))
@@ -181,13 +176,12 @@ class ByteLp(VertexPartitioner):
         Args:
             delta: The snapshot.
             known: Parts and halves; parts are written to.
-            count: int64 (K,) nodes a part; written to.
+            count: int64 (K,) nodes per part; written to.
             dirty: int64, ascending.
-            weight: What all pairs cost a use if they are cut.
+            weight: Cost of all pairs per use if they are cut.
 
         Returns:
-            Nodes that the search or the capacity took from where they were at the snapshot before, int64, without
-            repeats.
+            Nodes that left their place of the previous snapshot in the search or for the capacity, int64, distinct.
         """
         rows, live = delta.rows, delta.num_live
         if live == 0:
@@ -201,7 +195,7 @@ class ByteLp(VertexPartitioner):
             count,
             dirty,
             self.move_cost / self.uses,
-            # A part of n/K nodes costs what the mean node is worth; every pair is worth that to both ends.
+            # A part of n/K nodes costs as much as the mean node is worth; every pair is worth that to both ends.
             2 * weight / live * self.parts / live,
             capacity,
             _SWEEPS,
@@ -213,7 +207,7 @@ class ByteLp(VertexPartitioner):
         return union(changed, out, self._marks)
 
     def _halves(self, rows: Rows, nodes: Int64) -> Float64:
-        """What each of these nodes adds to the cost of its pairs."""
+        """Contribution of each node to the cost of its pairs."""
         halves: Float64 = sampled_share(rows, nodes, self.fanout) + self.pair_cost / 2
         return np.rint(halves * _HALF_UNITS) / _HALF_UNITS
 
@@ -242,7 +236,7 @@ def _whole(weights: Float64) -> Int64:
 
 @register
 class AnchorMetis(ByteLp):
-    """``byte-lp`` with METIS tied to where nodes were on every snapshot: the lowest traffic, at METIS's speed."""
+    """``byte-lp`` with METIS tied to former places on every snapshot: the lowest traffic, at METIS's speed."""
 
     name: ClassVar[str] = "anchor-metis"
 

@@ -1,6 +1,6 @@
-"""Loops of ``byte-lp`` beside its search: what goes out of a part above its capacity, and what a placement costs.
+"""Loops of ``byte-lp`` beside its search: shedding nodes from parts above their capacity, and the cost of a placement.
 
-What is known of a node is as in ``annealing``: its part and its half.
+For ``known`` see ``annealing``: a node's part and half.
 """
 
 import numpy as np
@@ -19,27 +19,27 @@ def shed(
     move_cost: float,
     capacity: int,
 ) -> Int64:
-    """Take nodes out of parts above their capacity, those that lose least first, until every part holds.
+    """Take nodes out of parts above their capacity, those with the smallest loss first, until every part holds.
 
-    What a node loses is told before the first leaves; it goes to its best part that has room (of equal ones the
-    lower). Equal losses leave in the order of the ids.
+    Losses are computed before the first node leaves; it goes to its best part with room (the lower one of equals). Equal losses
+    leave in the order of the ids.
 
     Args:
         rows: The live graph.
         known: Parts and halves; parts are written to.
-        uses: w, how often a snapshot is trained on.
-        before: int32 (≥ N,) part at the snapshot before, −1 for none.
-        count: int64 (K,) nodes a part; written to.
-        move_cost: Of a node away from where it was.
-        capacity: Nodes; K·capacity ≥ the live nodes.
+        uses: w, number of trainings on a snapshot.
+        before: int32 (≥ N,) part at the previous snapshot, −1 for none.
+        count: int64 (K,) nodes per part; written to.
+        move_cost: Cost of a node away from its previous part.
+        capacity: Most nodes of a part; K·capacity ≥ the live nodes.
 
     Returns:
-        Nodes that left their part, int64, without repeats.
+        Nodes that left their part, int64, distinct.
     """
     crowded = count > capacity
     if not crowded.any():
         return np.empty(0, np.int64)
-    # The last entry is of those without a part.
+    # The last entry is for nodes without a part.
     nodes = np.flatnonzero(np.append(crowded, False)[known[:, 0].astype(np.int64)])
     loss = losses(rows, known, uses, nodes, before, crowded, move_cost)
     order = nodes[np.argsort(loss, kind="stable")]
@@ -51,7 +51,7 @@ def shed(
 def losses(
     rows: Rows, known: Float32, uses: float, nodes: Int64, before: Int32, crowded: Bool, move_cost: float
 ) -> Float64:
-    """What each node loses by going to its best part that is not crowded, float64 of the shape of ``nodes``."""
+    """Loss of each node if it goes to its best part that is not crowded, float64 of the shape of ``nodes``."""
     inside = np.zeros(len(crowded), np.float64)
     loss = np.empty(len(nodes), np.float64)
     for i in range(len(nodes)):

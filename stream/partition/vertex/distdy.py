@@ -1,30 +1,29 @@
 """DistDy: online vertex partitioning with storage prices and rewards (DistDy, section 4).
 
-Each snapshot: a base partition that keeps nodes where they are (Alg. 1), sweeps that move nodes to where
-their neighbours are as far as the prices of storage allow (Alg. 2), then new prices and rewards (Alg. 3).
-What the paper leaves open is decided as ``docs/partitioning.md`` says; in short:
+Each snapshot: a base partition that keeps nodes in place (Alg. 1), sweeps that move nodes to their neighbours as far as the
+prices of storage allow (Alg. 2), then new prices and rewards (Alg. 3). The paper's open points are decided as in
+``docs/partitioning.md``; in short:
 
-- Storage is counted in bytes: a node that stays takes a reference and its changed segments, a node that is
-  new or moves takes the full vector.
-- The score of a server (line 6) uses the live load a^k, which is what balances. Within a snapshot the load
-  is counted in nodes of the base partition's mean size: then scores are differences of one payoff,
+- Storage is counted in bytes: a node that stays takes a reference and its changed segments, a node that is new or moves takes
+  the full vector.
+- The score of a server (line 6) uses the live load a^k, which balances. Within a snapshot the load is counted in nodes of the
+  base partition's mean size, so that scores are differences of one payoff,
 
       Π = U + Σ_v reward(v) − Σ_k (1 + (ln 2η − 1)/|V|)·Λ_k·s̄·n_k(n_k + 1)/2
 
-  (U: weight inside servers, Λ_k: price of a byte for the window, s̄: mean size, n_k: nodes on k), so a
-  sweep that makes only moves that gain can't worsen it. Bytes count in the prices and in what fits.
-- Prices balance only where memory is scarce beside the weights: on small dense graphs one server would take
-  all nodes. ``max_imbalance`` bounds the nodes a server; it only forbids moves.
-- A snapshot's first sweep takes the nodes that the delta touched and those without a place, later ones the neighbours
-  of what moved: work goes by the change. Prices of the other nodes have changed too, so when the nodes touched since
-  then add up to ``sweep_all`` of the graph, one first sweep takes all of them.
-- Sweeps that only gain end in poor optima. So the first ones let nodes also move at a loss below a threshold that falls
-  to nothing (threshold accepting): ``cooling`` sweeps where all nodes are taken, a quarter as many from half as high
-  where only touched ones are. Where the payoff ends lower for it, they are undone and left out.
-- ``reward="stay"`` pays μ to a node that stays; ``reward="paper"`` charges it, as φ is printed, to those that the
-  first sweep takes, which shakes nodes up by itself: once there are old nodes, no thresholds are added. Who is looked at
-  later, for a neighbour that moved, is neither paid nor charged there: charges would run through the whole graph from
-  any change.
+  (U: weight inside servers, Λ_k: price of a byte for the window, s̄: mean size, n_k: nodes on k), which a sweep of gaining moves
+  can't decrease. Prices and limits count bytes.
+- Prices balance only if memory is scarce relative to the weights: on small dense graphs one server would take all nodes.
+  ``max_imbalance`` limits the nodes per server; it only forbids moves.
+- A snapshot's first sweep takes the nodes that the delta touched and those without a place, later sweeps the neighbours of moved
+  nodes, so that work is proportional to the change. Prices of the other nodes have changed too, so once the nodes touched add up
+  to ``sweep_all`` of the graph, one first sweep takes all of them.
+- Sweeps that only gain end in poor optima. So the first ones also accept losses below a threshold that falls to zero (threshold
+  accepting): ``cooling`` sweeps if all nodes are taken, a quarter as many from half the threshold if only touched ones are. If
+  the payoff ends lower, they are undone and omitted.
+- ``reward="stay"`` pays μ to a node that stays; ``reward="paper"`` charges it, as φ is printed, to those that the first sweep
+  takes. That shakes nodes up by itself, so no thresholds are used once there are old nodes. Nodes looked at later, for a moved
+  neighbour, are neither paid nor charged there, because charges would spread through the whole graph from any change.
 """
 
 import math
@@ -47,9 +46,9 @@ from stream.snapshots.delta import Rows, SnapshotDelta
 
 _VALUE_BYTES = 4
 _SLACK = 4.0
-"""Room of the default capacity over what a window can need: about what η = 6 takes for granted."""
+"""Default capacity relative to the need of a window: roughly what η = 6 presumes."""
 _START = 2.0
-"""Where thresholds of sweeps over all nodes start, in mean weights of a pair."""
+"""First threshold of sweeps over all nodes, in mean weights of a pair."""
 
 
 @register
@@ -60,20 +59,19 @@ class DistDy(VertexPartitioner):
         parts: K servers.
         seed: Unused: nothing is drawn.
         window: w, snapshots whose storage is priced.
-        fanout: f, neighbours that a trainer samples a node.
-        batch: B, training nodes a batch; scales weights and prices alike.
-        eta: η > e/2: how much memory there is over what is used; P = 2η.
-        sweeps: M, sweeps a snapshot at most.
-        capacity: D^k in bytes, one for all servers or one each. None: at every snapshot 4 times what the
-            window would take if all nodes moved, divided by K, plus one node.
+        fanout: f, neighbours that a trainer samples per node.
+        batch: B, training nodes per batch; scales weights and prices alike.
+        eta: η > e/2: ratio of memory to its use; P = 2η.
+        sweeps: M, most sweeps per snapshot.
+        capacity: D^k in bytes, one for all servers or one each. None: at every snapshot 4 times the need of the window if all
+            nodes moved, divided by K, plus one node.
         reward: Pay μ to nodes that stay, or charge it, as the paper prints.
-        width: Values that a node carries where the graph has no node features (an embedding).
-        max_imbalance: No server holds more than this times |V|/K nodes, plus one, except where memory leaves no
-            other place. None: only memory and its prices bound a server.
-        sweep_all: Nodes touched, as a share of all, after which a first sweep takes all nodes; 0: each does,
-            None: none does.
-        cooling: Sweeps with a threshold where all nodes are swept; 0: none anywhere, as in the paper.
-        move_cost: Mean weights of a pair that a move from where a node was must gain besides; 0: as in the paper.
+        width: Values per node if the graph has no node features (an embedding).
+        max_imbalance: Most nodes per server relative to |V|/K, plus one, unless memory leaves no other place. None: only
+            memory and its prices limit a server.
+        sweep_all: Nodes touched, as a share of all, after which a first sweep takes all nodes; 0: every one does, None: none.
+        cooling: Sweeps with a threshold if all nodes are swept; 0: none at all, as in the paper.
+        move_cost: Additional gain required of a move from a node's place, in mean weights of a pair; 0: as in the paper.
     """
 
     name: ClassVar[str] = "distdy"
@@ -131,13 +129,13 @@ class DistDy(VertexPartitioner):
         self._reward: Float64 = np.zeros(parts)  # μ of this snapshot for nodes that are on k
         self._least_utility = math.inf  # running minimum of U/Σa, per byte
         self._swept_since = 0  # nodes touched since the last sweep over all
-        # A row a node each: what kernels know of it, bytes of its changed segments, marks.
+        # A row per node: values known to kernels, bytes of its changed segments, marks.
         self._known: Int32 = np.empty((0, 2), np.int32)
         self._extra: Int64 = np.empty(0, np.int64)
         self._ever: Bool = np.empty(0, np.bool_)
         self._asked: Bool = np.empty(0, np.bool_)
         self._slot: Int32 = np.empty(0, np.int32)
-        # Of the snapshot that is being placed: bytes a server, capacities, and C·B/N.
+        # Of the current snapshot: bytes per server, capacities, and C·B/N.
         self._load: Int64 = np.zeros(parts, np.int64)
         self._capacity_used: Int64 = np.zeros(parts, np.int64)
         self._scale = 0.0
@@ -169,8 +167,8 @@ class DistDy(VertexPartitioner):
             self._is_current = False
             raise CapacityError(
                 f"distdy cannot place {without} of {live} nodes of snapshot {delta.tau}: each needs "
-                f"{full_bytes} bytes and the {self.parts} servers have {free.tolist()} bytes left of {capacity.tolist()}; "
-                "raise capacity or parts"
+                f"{full_bytes} bytes and the {self.parts} servers have {free.tolist()} bytes left of {capacity.tolist()}. "
+                "Raise capacity or parts"
             )
         before = self._owner[placed]
         self._owner[placed] = self._known[placed, 0]
@@ -201,7 +199,7 @@ class DistDy(VertexPartitioner):
         toll: Float64,
         most: int,
     ) -> tuple[Int64, Int64]:
-        """Alg. 2 from the base partition: nodes that moved, int64, and bytes left a server, int64 (K,)."""
+        """Alg. 2 from the base partition: nodes that moved, int64, and bytes left per server, int64 (K,)."""
         mean_pair = scale * self._totals.weight / max(self._totals.pairs, 1)
         stay = self.move_cost * mean_pair
         paid = self._reward + stay
@@ -235,7 +233,7 @@ class DistDy(VertexPartitioner):
             thresholds = np.empty(0)
 
     def _thresholds(self, everything: bool, mean_pair: float) -> Float64:
-        """What a move may lose less than, a sweep: float64, falling evenly to nothing."""
+        """Limit of a move's loss per sweep: float64, falling linearly to zero."""
         if self.reward == "paper" and self._held.any():
             return np.empty(0)
         count, start = (self.cooling, _START) if everything else (self.cooling // 4, _START / 2)
@@ -252,10 +250,12 @@ class DistDy(VertexPartitioner):
                 self._least_utility = min(self._least_utility, utility / int(self._stored.sum() + load.sum()))
             price = self._prices(self._capacity_used, load, self._base_price(utility, load))
             self._reward = np.maximum(log * (utility / self.parts - price * load) / live, 0.0)
-        self._stored = _shift(self._stored, load)
+        self._stored = np.concatenate([self._stored, load[None]])[
+            1:
+        ]  # of the last w − 1 snapshots, oldest first
 
     def _first_sweep(self, delta: SnapshotDelta, placed: Int64, live: int) -> Int64:
-        """Nodes that the first sweep looks at, int64, ascending."""
+        """Nodes of the first sweep, int64, ascending."""
         touched = delta.touched[self._known[delta.touched, 0] >= 0]
         self._swept_since += len(touched)
         if self._swept_since >= self.sweep_all * live:
@@ -264,14 +264,14 @@ class DistDy(VertexPartitioner):
         return union(touched, placed, self._marks)
 
     def _set_extra(self, delta: SnapshotDelta) -> int:
-        """Note what changed segments take, a node; what a node takes anywhere but where it was, in bytes."""
+        """Store the bytes of changed segments per node; returns the bytes of a node away from its place."""
         width = delta.node_features or self.width
         changed = delta.changed_segments.astype(np.int64)
         self._extra[delta.feature_nodes] = _VALUE_BYTES * width * changed // delta.segments
         return REFERENCE_BYTES + _VALUE_BYTES * width
 
     def _bytes_if_all_stay(self, delta: SnapshotDelta) -> Int64:
-        """What old nodes take where they were, int64 (K,)."""
+        """Bytes of old nodes in their places, int64 (K,)."""
         stay = REFERENCE_BYTES * self._held
         node = delta.feature_nodes[self._owner[delta.feature_nodes] >= 0]
         np.add.at(stay, self._owner[node], self._extra[node])
@@ -295,7 +295,7 @@ class DistDy(VertexPartitioner):
         return np.rint(FRACTION * sampled_share(rows, nodes, self.fanout)).astype(np.int32)
 
     def _most_nodes(self, live: int) -> int:
-        """Nodes that a server may hold of this many."""
+        """Most nodes per server, for a number of live nodes."""
         if self.max_imbalance is None:
             return live
         return int(min(self.max_imbalance * live / self.parts + 1, live))
@@ -307,14 +307,14 @@ class DistDy(VertexPartitioner):
         return np.full(self.parts, int(_SLACK * need / self.parts) + full_bytes, np.int64)
 
     def _base_price(self, utility: float, load: Int64) -> float:
-        """F: the least utility a byte seen so far, or this snapshot's at the first one, over 2η."""
+        """F: the least utility per byte seen so far, or this snapshot's if it is the first, over 2η."""
         least = self._least_utility
         if math.isinf(least):
             least = utility / max(int(self._stored.sum() + load.sum()), 1)
         return least / (2 * self.eta)
 
     def _prices(self, capacity: Int64, load: Int64, base: float) -> Float64:
-        """Sum of λ_t over t in [τ, τ + w − 1] a server, float64 (K,): what a byte costs for the window.
+        """Sum of λ_t over t in [τ, τ + w − 1] per server, float64 (K,): the price of a byte for the window.
 
         At t = τ + j the snapshots before τ − (w − 1 − j) have left the window (DistDy eq. 11).
         """
@@ -345,8 +345,3 @@ def _capacities(capacity: int | Sequence[int] | None, parts: int) -> Int64 | Non
     if len(given) not in (1, parts) or (given < 1).any():
         raise PartitionError(f"distdy takes one capacity or {parts}, each at least 1 byte, found {capacity}")
     return np.broadcast_to(given, parts).copy()
-
-
-def _shift(stored: Int64, newest: Int64) -> Int64:
-    """History of the last w − 1 snapshots, oldest first."""
-    return np.concatenate([stored, newest[None]])[1:] if len(stored) else stored

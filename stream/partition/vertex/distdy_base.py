@@ -1,4 +1,4 @@
-"""DistDy's base partition (Alg. 1): what was placed stays, the rest goes where memory is free."""
+"""DistDy's base partition (Alg. 1): placed nodes stay, others go where memory is free."""
 
 import numpy as np
 from numba import njit
@@ -6,7 +6,7 @@ from numba import njit
 from stream.arrays.kinds import Int32, Int64
 
 REFERENCE_BYTES = 8
-"""What a node takes in a snapshot that changes nothing of it: a reference to where its vector is."""
+"""Bytes of a node in a snapshot that doesn't change it: a reference to its vector."""
 
 
 def base_partition(
@@ -20,25 +20,25 @@ def base_partition(
     held: Int64,
     most: int,
 ) -> tuple[Int64, int]:
-    """Keep each node where it was if its change fits, put the rest where most is free (DistDy Alg. 1).
+    """Keep each node in its place if its change fits, put the others where most memory is free (DistDy Alg. 1).
 
-    Beyond the paper, no server holds more than ``most`` nodes as far as memory allows: the rest goes to servers
-    below it first, and of nodes that were kept those past it follow, the youngest first, where they fit. Where all
-    that was fits again, only new nodes are looked at, and those past the bound.
+    Beyond the paper, no server has more than ``most`` nodes as far as memory allows: other nodes go to servers below it first,
+    then kept nodes beyond it are moved, the youngest first, where they fit. If all old nodes fit again, only new nodes and those
+    beyond the limit are looked at.
 
     Args:
         new: int64 (m,), ascending: nodes without an owner.
-        before: int32 (≥ N,) owner of each live node at the snapshot before, −1 for none.
+        before: int32 (≥ N,) owner of each live node at the previous snapshot, −1 for none.
         known: int32 (≥ N, 2), first the server of each node, as in ``before``; written to.
         extra: int64 (≥ N,) bytes of changed segments.
         stay: int64 (K,) bytes of all nodes of each server if they stay.
-        full_bytes: What a node takes anywhere but where it was.
-        free: int64 (K,) free bytes a server; written to.
-        held: int64 (K,) nodes a server, without the new ones; written to.
-        most: Nodes a server; K·most ≥ the number of live nodes.
+        full_bytes: Bytes of a node away from its place.
+        free: int64 (K,) free bytes per server; written to.
+        held: int64 (K,) nodes per server, without the new ones; written to.
+        most: Most nodes per server; K·most ≥ the number of live nodes.
 
     Returns:
-        Nodes that did not stay, int64, without repeats, and how many of them found no place: the next one fits nowhere.
+        Nodes that did not stay, int64, distinct, and how many of them found no place because the next one fits nowhere.
     """
     waiting = new
     if (stay <= free).all():
@@ -74,7 +74,7 @@ def _keep(before: Int32, known: Int32, extra: Int64, free: Int64, held: Int64) -
 
 @njit(cache=True, nogil=True)
 def _spread(waiting: Int64, known: Int32, full_bytes: int, free: Int64, held: Int64, most: int) -> int:
-    """Give nodes the server with most free memory, below the bound if there is one; how many found one."""
+    """Give nodes the server with most free memory, below the limit if possible; returns how many found one."""
     for i in range(len(waiting)):
         k = _roomiest(free, held, full_bytes, most)
         if k < 0:
@@ -91,7 +91,7 @@ def _spread(waiting: Int64, known: Int32, full_bytes: int, free: Int64, held: In
 def _shed(
     before: Int32, known: Int32, extra: Int64, full_bytes: int, free: Int64, held: Int64, most: int
 ) -> Int64:
-    """Take from servers above the bound the youngest nodes they kept; these nodes, int64."""
+    """Move the youngest kept nodes from servers above the limit; returns these nodes, int64."""
     over = 0
     for k in range(len(held)):
         over += max(held[k] - most, 0)
@@ -118,7 +118,7 @@ def _shed(
 
 @njit(cache=True, nogil=True, inline="always")
 def _roomiest(free: Int64, held: Int64, size: int, most: int) -> int:
-    """Server with most free memory of those that hold fewer than ``most`` nodes and fit ``size``; −1 for none."""
+    """Server with most free memory among those with fewer than ``most`` nodes and room for ``size``; −1 for none."""
     best = -1
     for k in range(len(free)):
         if held[k] < most and size <= free[k] and (best < 0 or free[k] > free[best]):

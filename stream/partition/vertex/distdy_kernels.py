@@ -1,8 +1,8 @@
 """DistDy's refinement (Alg. 2). Arrays in, arrays out.
 
-What is known of a node is int32 (≥ N, 2): its server, −1 for none, and the chance ``min(d, f) / d`` that a given
-neighbour of it is sampled, in multiples of 1 / ``FRACTION``. Side by side, a neighbour costs one cache miss instead of
-two, and sums of whole numbers are the same in any order.
+A node is known by int32 (≥ N, 2): its server, −1 for none, and the chance ``min(d, f) / d`` that a given neighbour of it is
+sampled, in multiples of 1 / ``FRACTION``. Side by side, a neighbour costs one cache miss instead of two, and sums of whole
+numbers don't depend on the order.
 """
 
 import numpy as np
@@ -15,9 +15,9 @@ from stream.partition.vertex.pair_totals import FRACTION
 from stream.snapshots.delta import Rows
 
 _KEPT = 1 << 24
-"""Sums that are kept at most: 128 MiB."""
+"""Most sums that are kept: 128 MiB."""
 _SETTLED = 8
-"""Sums are kept once fewer than one in so many of the nodes looked at move: keeping them up costs a row a move."""
+"""Sums are kept once fewer than one in this many nodes move, because updating them costs a row per move."""
 
 
 @njit(cache=True, nogil=True)
@@ -42,46 +42,45 @@ def refine(
     asked: Bool,
     slot: Int32,
 ) -> tuple[float, Int64, Int32]:
-    """Move nodes to better servers until none gains or the budget is spent (DistDy Alg. 2).
+    """Move nodes to better servers until none gains or the sweeps are used up (DistDy Alg. 2).
 
-    A node goes to the server with the best score among those where it fits and that hold fewer than ``most``
-    nodes; ties stay, then the lower server. Every move changes the payoff by the difference of the scores.
+    A node goes to the server with the best score among those where it fits and that have fewer than ``most`` nodes; ties stay,
+    then the lower server wins. Every move changes the payoff by the difference of the scores.
 
-    Sweeps with a threshold come first: they look at all of ``first`` and also let a node move that loses less than
-    the threshold (threshold accepting: Dueck and Scheuer, J. Comput. Phys. 90, 1990). One more takes all of ``first``,
-    then only those are looked at to which a neighbour's move gave a reason: neighbours that are not on its new server.
+    Sweeps with a threshold come first: they look at all of ``first`` and also accept a loss below the threshold (threshold
+    accepting: Dueck and Scheuer, J. Comput. Phys. 90, 1990). One more takes all of ``first``. Later ones take only nodes affected
+    by a neighbour's move: neighbours that are not on its new server.
 
-    Where few nodes move, what a node has on each server is summed up once, when it is first looked at, and kept up by
-    the moves of its neighbours: the rows of hubs, which hardly ever move, are read once a snapshot, not once a sweep.
+    If few nodes move, a node's weight on each server is summed up once, when it is first looked at, and updated by the moves of
+    its neighbours: the rows of hubs, which hardly ever move, are read once per snapshot, not once per sweep.
 
     Args:
         rows: Adjacency of the snapshot.
         first: int64, ascending: nodes of the first sweep.
         known: Servers and chances; servers are written to. An edge weighs scale·(chance_u + chance_v).
         scale: C·B/N of the edge weights.
-        before: int32 (≥ N,) owner at the snapshot before, −1 for none.
-        extra: int64 (≥ N,) bytes that a node takes on its server of before, above those of a reference.
-        full_bytes: What it takes anywhere else.
+        before: int32 (≥ N,) owner at the previous snapshot, −1 for none.
+        extra: int64 (≥ N,) bytes of a node on its previous server, beyond those of a reference.
+        full_bytes: Bytes of a node on any other server.
         free: int64 (K,) bytes left on each server; written to.
         held: int64 (K,) nodes on each server; written to.
-        reward: float64 (K,) gain of a node of the first sweep that stays on server k; negative: its charge.
-        later_reward: The same of all other nodes.
-        toll: float64 (K,) what a server's price grows by with each node on it: the j-th pays j tolls.
-        thresholds: float64, what a move may lose less than, a sweep.
-        most: Nodes that a server may hold after a move.
-        sweeps: M, sweeps at most; more than there are thresholds.
+        reward: float64 (K,) gain of a node of the first sweep that stays on server k; negative: a charge.
+        later_reward: The same for all other nodes.
+        toll: float64 (K,) increase of a server's price with each node on it: the j-th pays j tolls.
+        thresholds: float64, limit of a move's loss per sweep.
+        most: Most nodes of a server after a move.
+        sweeps: M, most sweeps; more than there are thresholds.
         marks: bool (≥ N,), all false before and after.
         ever: Another one.
         asked: Another one.
         slot: int32 (≥ N,), all −1 before and after.
 
     Returns:
-        What the payoff has risen by, the nodes that moved at least once, int64, without repeats, and their servers
-        before, int32.
+        Increase of the payoff, the nodes that moved at least once, int64, distinct, and their previous servers, int32.
     """
     parts = len(free)
     unit = scale / FRACTION
-    # Only as much of these is ever touched as there are nodes looked at and moves. The last row is for nodes without one.
+    # Pages are touched only for nodes looked at and moves. The last row is for nodes without their own.
     room = min(len(marks), _KEPT // parts)
     sums = np.empty((room + 1) * parts, np.int64)
     kept = np.empty(room, np.int64)
@@ -97,7 +96,7 @@ def refine(
     everything = len(first) == held.sum()
     settled = not everything
     for made in range(sweeps):
-        again = made < len(thresholds)  # all of ``first`` is looked at in the next sweep, too
+        again = made < len(thresholds)  # the next sweep takes all of ``first``, too
         threshold = thresholds[made] if again else 0.0
         moved = 0
         for v in due:
@@ -174,7 +173,7 @@ def refine(
 
 @njit(cache=True, nogil=True, inline="always")
 def _sum_up(rows: Rows, v: int, known: Int32, sums: Int64) -> None:
-    """What a node has on each server, in fractions: int64 (K,)."""
+    """Weight of a node on each server, in fractions: int64 (K,)."""
     sums[:] = 0
     own = np.int64(known[v, 1])
     for i in range(rows.start[v], rows.end[v]):

@@ -1,4 +1,4 @@
-"""Σ λ of a vertex partition, kept current by what changed: what ranks fetch of a snapshot, each row once."""
+"""Σ λ of a vertex partition, updated by changes: the rows that ranks fetch of a snapshot, each once."""
 
 import math
 
@@ -13,9 +13,9 @@ _TOTAL, _LINKED = range(2)
 
 
 class ForeignRows:
-    """The parts other than its own in which each node has a neighbour, and their sum.
+    """For each node, the number of parts other than its own with a neighbour of it, and the sum of these.
 
-    A snapshot costs the rows of the nodes that it touched, of those that moved and of their neighbours.
+    A snapshot costs the rows of the nodes it touched, of moved nodes and of their neighbours.
 
     Args:
         parts: K.
@@ -28,7 +28,7 @@ class ForeignRows:
         self._begun = False
 
     def advance(self, delta: SnapshotDelta, home: Int32, moved: Int64) -> None:
-        """Take in a snapshot; the first one as a whole, whatever was before.
+        """Add a snapshot; the first one as a whole.
 
         Args:
             delta: The snapshot.

@@ -1,4 +1,4 @@
-"""Owners that depend on nothing but the node: the baselines ``hash`` and ``random``."""
+"""Owners that depend on the node alone: the baselines ``hash`` and ``random``."""
 
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ class Hash(VertexPartitioner):
 class Random(VertexPartitioner):
     """New nodes are dealt to the parts in a drawn order, and stay.
 
-    Unlike ``hash``, a snapshot's new nodes are spread evenly, and a node that comes back is dealt anew.
+    Unlike with ``hash``, a snapshot's new nodes are spread evenly, and a node that returns is dealt again.
     """
 
     name: ClassVar[str] = "random"

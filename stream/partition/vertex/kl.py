@@ -1,4 +1,4 @@
-"""kl: Kernighan-Lin by networkx, recursive bisection. A baseline for small graphs: plain Python."""
+"""kl: Kernighan-Lin by networkx, recursive bisection. A baseline for small graphs, in plain Python."""
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,19 +16,18 @@ if TYPE_CHECKING:
 _SEEDS = 2**32
 
 MAX_PAIRS = 100_000
-"""Live pairs at which a snapshot takes 5 to 13 s of CPU, for 2 to 32 parts."""
+"""Live pairs for which a snapshot takes 5 to 13 s of CPU, with 2 to 32 parts."""
 
 
 @register
 class KernighanLin(VertexPartitioner):
-    """Each snapshot halved again and again by Kernighan-Lin, from where its nodes were.
+    """Each snapshot is halved repeatedly by Kernighan-Lin, starting from the nodes' former places.
 
-    Halves have equal numbers of nodes (within one; in proportion where K is no power of two). Every halving starts
-    from the former owners, with as many nodes moved as makes the sizes right, the youngest first; new nodes start
-    wherever there is room.
+    Halves have equal numbers of nodes (within one; in proportion if K is no power of two). Every halving starts from the former
+    owners, with just enough nodes moved to make the sizes right, the youngest first; new nodes fill the remaining room.
 
     Args:
-        max_iterations: Passes a halving, at most.
+        max_iterations: Most passes per halving.
         max_pairs: Larger live graphs are refused.
         shared: parts, seed, window and fanout of all vertex partitioners.
     """
@@ -47,7 +46,7 @@ class KernighanLin(VertexPartitioner):
         if pairs > self.max_pairs:
             raise PartitionError(
                 f"kl takes {self.max_pairs} live pairs at most (parameter max_pairs), snapshot {delta.tau} has {pairs}. "
-                "Choose byte-lp, distdy or metis-layer, or raise max_pairs: the time grows with the pairs"
+                "Choose byte-lp, distdy or metis-layer, or raise max_pairs. The time grows with the pairs"
             )
         import networkx as nx
 
@@ -61,13 +60,7 @@ class KernighanLin(VertexPartitioner):
         return delta.live, owner
 
     def _split(
-        self,
-        graph: "networkx.Graph[int]",
-        nodes: Int64,
-        before: Int32,
-        owner: Int32,
-        low: int,
-        high: int,
+        self, graph: "networkx.Graph[int]", nodes: Int64, before: Int32, owner: Int32, low: int, high: int
     ) -> None:
         """Give ``nodes`` parts in [low, high)."""
         from networkx.algorithms.community import kernighan_lin_bisection
@@ -78,7 +71,7 @@ class KernighanLin(VertexPartitioner):
         middle = (low + high) // 2
         size = (len(nodes) * (middle - low) + (high - low) // 2) // (high - low)
         known = before[nodes]
-        # Those of the left parts, then new ones, then those of the right; old before young on the left, and the other way.
+        # Nodes of the left parts, then new ones, then those of the right; old before young on the left, young first on the right.
         side = np.where(known < 0, 0, np.where(known < middle, -1, 1))
         left_first = nodes[np.lexsort((np.where(side > 0, -nodes, nodes), side))]
         left, right = left_first[:size], left_first[size:]

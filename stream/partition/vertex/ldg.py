@@ -1,4 +1,4 @@
-"""LDG: new nodes go where most of their neighbours are, and stay (Stanton and Kliot 2012)."""
+"""LDG: new nodes join most of their neighbours, and stay (Stanton and Kliot 2012)."""
 
 from typing import Any, ClassVar
 
@@ -14,11 +14,10 @@ from stream.snapshots.delta import Rows, SnapshotDelta
 
 @register
 class Ldg(VertexPartitioner):
-    """Linear deterministic greedy: neighbours in a part, times how much of its share of nodes is free.
+    """Linear deterministic greedy: neighbours in a part, times the free share of its capacity.
 
     Args:
-        slack: Nodes that a part may have over the mean of the snapshot: capacity is slack·n/K.
-        shared: parts, seed, window and fanout of all vertex partitioners.
+        slack: Capacity of a part relative to the mean of the snapshot: slack·n/K nodes.
     """
 
     name: ClassVar[str] = "ldg"
@@ -37,18 +36,18 @@ class Ldg(VertexPartitioner):
 
 @njit(cache=True, nogil=True)
 def place_new(rows: Rows, new: Int64, owner: Int32, held: Int64, slack: float, seed: int) -> Int32:
-    """Give each new node the part of the largest ``neighbours·(1 − size/capacity)``, capacity being slack·n/K.
+    """Give each new node the part with the largest ``neighbours·(1 − size/capacity)``, with capacity slack·n/K.
 
-    A part at or over its capacity is taken by no node while another has room; of equal parts the smallest,
-    then the next from a draw of the node's own.
+    A part at or over its capacity gets a node only if no other has room; ties go to the smallest part, then to the next one
+    from a draw per node.
 
     Args:
         rows: The live graph.
         new: int64 (m,), in the order of placement.
-        owner: int32 (≥ N,), −1 for none and for new nodes; as it was in the end.
-        held: int64 (K,) nodes that the parts have already.
-        slack: Nodes that a part may have over the mean of all n.
-        seed: Of the draws.
+        owner: int32 (≥ N,), −1 for none and for new nodes; restored at the end.
+        held: int64 (K,) nodes already in the parts.
+        slack: Capacity relative to the mean of all n nodes.
+        seed: Seed of the draws.
 
     Returns:
         Parts of the new nodes, int32 (m,).

@@ -1,4 +1,4 @@
-"""The live graph without the rows of nodes that are not live: what libraries partition."""
+"""The live graph without rows of nodes that are not live, for libraries."""
 
 import numpy as np
 from numba import njit

@@ -1,4 +1,4 @@
-"""load-aware: equal training load a part, whatever is cut (DynaHB, section 4.2)."""
+"""load-aware: equal training load per part, regardless of cuts (DynaHB, section 4.2)."""
 
 import math
 from typing import Any, ClassVar
@@ -17,16 +17,16 @@ from stream.snapshots.delta import SnapshotDelta
 
 @register
 class LoadAware(VertexPartitioner):
-    """Nodes dealt by load in snake order; later only new nodes, and what makes a part too heavy.
+    """Nodes are dealt by load in snake order; later only new nodes, and the excess of overloaded parts.
 
-    A node's load is what an L-layer network aggregates for it, Σ_{l ≤ L} Σ_{j ≤ l} (walks of length j that end in it),
-    of the live graph. Walks are sums of labels along edges, kept current by the deltas. Work goes by the nodes within
-    L hops of what a delta touched; only where a part has too much are all nodes looked through for its own.
+    A node's load is the number of rows that an L-layer network aggregates for it, Σ_{l ≤ L} Σ_{j ≤ l} (walks of length j that
+    end in it), in the live graph. Walks are sums of labels along edges, updated by the deltas. Work is proportional to the nodes
+    within L hops of those that a delta touched; only for an overloaded part are all nodes searched for its own.
 
     Args:
         layers: L.
-        tolerance: A part is dealt from where its load is above 1 + tolerance times the mean; its nodes are never above
-            ⌈(1 + tolerance)·n/K⌉.
+        tolerance: A part gives nodes up if its load is above 1 + tolerance times the mean; it never has more than
+            ⌈(1 + tolerance)·n/K⌉ nodes.
         shared: parts, seed, window and fanout of all vertex partitioners.
     """
 
@@ -41,7 +41,7 @@ class LoadAware(VertexPartitioner):
                 f"load-aware takes tolerance ≥ 0, a share of the mean load, found {tolerance}"
             )
         self.layers, self.tolerance = layers, tolerance
-        # A row a node each, and room for more.
+        # A row per node, and spare ones.
         self._labels: Float64 = np.zeros((0, layers + 1))
         self._load: Float64 = np.zeros(0)
         self._fixed: Bool = np.empty(0, np.bool_)
@@ -50,7 +50,7 @@ class LoadAware(VertexPartitioner):
     def _place(self, delta: SnapshotDelta) -> tuple[Int64, Int32]:
         self._advance(delta)
         new = delta.entered[np.argsort(-self._load[delta.entered], kind="stable")]
-        # Snake order: the heaviest of each round goes to the lightest part, the next round the other way.
+        # Snake order: the heaviest of each round goes to the lightest part, and the next round runs backwards.
         lightest = np.argsort(self._part_load, kind="stable").astype(np.int32)
         step = np.arange(len(new)) % (2 * self.parts)
         part = lightest[np.minimum(step, 2 * self.parts - 1 - step)]
@@ -71,7 +71,7 @@ class LoadAware(VertexPartitioner):
         return np.concatenate([new[once], again]), np.concatenate([part[once], to])
 
     def _advance(self, delta: SnapshotDelta) -> None:
-        """Labels, loads and loads of parts after the delta, without its new nodes."""
+        """Update labels, loads and loads of parts by the delta, without its new nodes."""
         left = np.bincount(self._left_from, self._load[delta.left], self.parts)
         large = self._part_load.max() >= EXACT
         self._part_load -= left

@@ -1,4 +1,4 @@
-"""Loops of ``load-aware``: loads by label propagation, kept current by deltas, and dealing anew what is too much."""
+"""Loops of ``load-aware``: loads by label propagation, updated by deltas, and dealing out the excess of parts."""
 
 import numpy as np
 from numba import njit
@@ -12,23 +12,22 @@ EXACT = 2.0**53
 
 @njit(cache=True, nogil=True)
 def advance_labels(rows: Rows, touched: Int64, labels: Float64, marks: Bool, fixed: Bool) -> Int64:
-    """Bring label sums up to date after a delta: ``labels[v, l] = Σ labels[u, l − 1]`` over v's neighbours u.
+    """Update label sums after a delta: ``labels[v, l] = Σ labels[u, l − 1]`` over v's neighbours u.
 
-    Nodes whose row changed are summed again. All others have the neighbours that they had, so these tell them by how
-    much they changed one layer below (DynaHB Alg. 1 lines 3 to 7, for what a delta changes): work goes by the rows
-    of nodes that changed.
+    Nodes with a changed row are summed again. All others still have their neighbours, so these pass their change one layer up
+    (DynaHB Alg. 1 lines 3 to 7, for the changes of a delta): work is proportional to the rows of changed nodes.
 
     Args:
         rows: The live graph.
-        touched: int64, without repeats, every node whose row changed.
+        touched: int64, distinct, every node with a changed row.
         labels: float64 (≥ N, L + 1), labels[:, 0] all 1; written to. Whole numbers.
         marks: bool (≥ N,), all false before and after.
         fixed: Another one.
 
     Returns:
-        Nodes with a label that may have changed, int64, without repeats.
+        Nodes with a label that may have changed, int64, distinct.
     """
-    due = np.empty(len(marks), np.int64)  # only as much is ever touched as there are changes
+    due = np.empty(len(marks), np.int64)  # pages are touched only for changes
     size = len(touched)
     for i in range(size):
         due[i] = touched[i]
@@ -43,7 +42,7 @@ def advance_labels(rows: Rows, touched: Int64, labels: Float64, marks: Bool, fix
                     marks[u] = True
                     due[size] = u
                     size += 1
-        # What changed one layer below is told to rows that did not change; sums that may have lost digits are made anew.
+        # Changes one layer below are added to unchanged rows; sums that may have lost digits are computed again.
         old = np.empty(size, np.float64)
         for i in range(size):
             old[i] = labels[due[i], layer]
@@ -104,20 +103,20 @@ def deal_again(
     mean: float,
     most_nodes: int,
 ) -> tuple[Int64, Int32]:
-    """Take from parts what they hold too much of, and deal it to the lightest parts.
+    """Take the excess from overloaded parts, and deal it to the lightest parts.
 
-    A heavy part gives up nodes, the heaviest first, each only if it leaves the part at the mean or above. Then a part
-    above ``most_nodes`` gives up its lightest. What was given up is dealt heaviest first, each node to the part of the
-    least load (then the lower) that holds fewer than ``most_nodes``.
+    A heavy part gives up nodes, the heaviest first, each only if it leaves the part at the mean or above. Then a part above
+    ``most_nodes`` gives up its lightest. The nodes given up are dealt heaviest first, each to the part with the least load (then
+    the lower) that has fewer than ``most_nodes``.
 
     Args:
         order: int64 (n,) at least the nodes of heavy parts and of those above ``most_nodes``, heaviest first.
         load: float64 (≥ N,).
         owner: int32 (≥ N,).
         part_load: float64 (K,); written to.
-        count: int64 (K,) nodes a part; written to.
+        count: int64 (K,) nodes per part; written to.
         heavy: bool (K,).
-        mean: Of the parts' loads.
+        mean: Mean of the parts' loads.
         most_nodes: K·most_nodes ≥ the nodes of all parts.
 
     Returns:

@@ -11,19 +11,40 @@ from stream.partition.vertex.base import VertexPartitioner
 from stream.partition.vertex.ldg import place_new
 from stream.partition.vertex.live_rows import live_rows
 from stream.partition.vertex.metis_library import metis
-from stream.partition.vertex.relabel import relabel
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.pairs import pair_keys
 
 NEW_NODE_SLACK = 1.05
-"""Nodes that a part may hold over the mean before new nodes go elsewhere."""
+"""Most nodes of a part relative to the mean before new nodes go elsewhere."""
 
 
 def metis_of_live(delta: SnapshotDelta, parts: int, seed: int, tries: int = 1) -> Int32:
-    """METIS on a snapshot's live graph, the best of some tries: int32, one a live node."""
+    """METIS on a snapshot's live graph, the best of some tries: int32, one part per live node."""
     starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
     return metis(starts, neighbours, parts, seed, tries=tries)
+
+
+def relabel(before: Int32, after: Int32, parts: int) -> Int32:
+    """Rename the parts of ``after`` so that as few nodes as possible move (Hungarian method).
+
+    Args:
+        before: int32 (n,), −1 for nodes without a part.
+        after: int32 (n,) in [0, K).
+        parts: K.
+
+    Returns:
+        ``after`` under the best renaming, int32 (n,).
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    old = before >= 0
+    shared = np.bincount(after[old].astype(np.int64) * parts + before[old], minlength=parts * parts)
+    name = np.empty(parts, np.int32)
+    rows, columns = linear_sum_assignment(shared.reshape(parts, parts), maximize=True)
+    name[rows] = columns
+    renamed: Int32 = name[after]
+    return renamed
 
 
 class _NewToNeighbours(VertexPartitioner):
@@ -38,13 +59,12 @@ class _NewToNeighbours(VertexPartitioner):
 class Metis(_NewToNeighbours):
     """One METIS partition of the union of all snapshots, kept for ever (DistDy's "Metis").
 
-    Offline it is told the whole file. A lane has no whole: there METIS takes the live graph of the first snapshot,
-    and again that of each snapshot that has ``growth`` times the pairs that it last took, renamed so that few nodes
-    move; in between nodes stay and new ones go to their neighbours.
+    Offline it gets the whole file. A lane has no whole: there METIS takes the live graph of the first snapshot, and again that of
+    each snapshot with ``growth`` times the pairs of the last one taken, renamed so that few nodes move; in between, nodes stay
+    and new ones join their neighbours.
 
     Args:
-        growth: More than 1: pairs at a new partition over those at the last one, where the whole is not known.
-        shared: parts, seed, window and fanout of all vertex partitioners.
+        growth: More than 1: pairs at a new partition relative to the last one, if the whole is unknown.
     """
 
     name: ClassVar[str] = "metis"
@@ -85,7 +105,7 @@ class Metis(_NewToNeighbours):
 
 @register
 class MetisLayer(VertexPartitioner):
-    """METIS on each snapshot anew, whatever was before (DistDy's "Metis-layer").
+    """METIS on each snapshot independently (DistDy's "Metis-layer").
 
     Args:
         keep_names: Rename each snapshot's parts so that as few nodes as possible move. The paper's baseline doesn't.

@@ -1,4 +1,4 @@
-"""METIS (Karypis and Kumar 1998) on arrays: one process of its own, started when first asked (decision 0010)."""
+"""METIS (Karypis and Kumar 1998) on arrays, in a separate process that starts on demand (decision 0010)."""
 
 import atexit
 import os
@@ -15,12 +15,12 @@ from stream.partition.interface import PartitionError
 from stream.partition.vertex.metis_process import receive
 
 _RECURSIVE_PARTS = 8
-"""Up to here recursive bisection is as good as k-way and faster, as METIS's manual has it."""
+"""Up to this many parts, recursive bisection is as good as k-way and faster, according to METIS's manual."""
 _SEEDS = 2**31
 
 
 class _Process:
-    """The one METIS process of this process, and whose turn it is."""
+    """The one METIS process of this process, and its lock."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -28,7 +28,7 @@ class _Process:
         self._of_pid = 0
 
     def ask(self, request: list[Int64], nodes: int) -> Int64:
-        """Send arrays, take parts int64 (nodes,)."""
+        """Send arrays and receive parts int64 (nodes,)."""
         with self._turn:
             child = self._started()
             assert child.stdin is not None
@@ -45,20 +45,20 @@ class _Process:
                 parts = None
             except (
                 BaseException
-            ):  # interrupted between question and answer: the next answer would be this one's
+            ):  # interrupted before the answer, which the next request would read as its own
                 self._end()
                 raise
             if parts is None:
                 self._end()
                 raise PartitionError(
-                    f"METIS's process ended with status {child.returncode} on a graph of {nodes} nodes; "
-                    "where memory ran out, choose byte-lp, distdy or ldg"
+                    f"METIS's process ended with status {child.returncode} on a graph of {nodes} nodes. "
+                    "If memory ran out, choose byte-lp, distdy or ldg"
                 )
             return parts
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._of_pid != os.getpid():
-            # Its own session, so that an interrupt from the terminal reaches it as the end of its input only.
+            # In its own session, so that a terminal's interrupt reaches it only as the end of its input.
             self._child = subprocess.Popen(
                 [sys.executable, "-P", str(Path(__file__).with_name("metis_process.py"))],
                 stdin=subprocess.PIPE,
@@ -70,7 +70,7 @@ class _Process:
         return self._child
 
     def close(self) -> None:
-        """End the process, if this one started it."""
+        """End the process if this one started it."""
         if self._child is not None and self._of_pid == os.getpid():
             self._end()
 
@@ -80,7 +80,7 @@ class _Process:
             return
         for stream in (child.stdin, child.stdout):
             _close(stream)
-        child.kill()  # METIS takes SIGTERM over
+        child.kill()  # METIS handles SIGTERM itself
         child.wait()
 
 
@@ -88,7 +88,7 @@ def _close(stream: IO[bytes] | None) -> None:
     try:
         if stream is not None:
             stream.close()
-    except BrokenPipeError:  # unsent bytes for a process that has ended
+    except BrokenPipeError:  # unsent bytes for an ended process
         return
 
 
@@ -111,9 +111,9 @@ def metis(
         indptr: int64 (n + 1,).
         indices: (entries,) both directions of every pair, no self-loops.
         parts: K.
-        seed: Any non-negative number; METIS takes its remainder by 2³¹.
-        node_weights: int64 (n,), not negative; all 1 where not given.
-        edge_weights: int64 (entries,), at least 1, alike in both directions.
+        seed: Any non-negative number; METIS takes it modulo 2³¹.
+        node_weights: int64 (n,), not negative; all 1 by default.
+        edge_weights: int64 (entries,), at least 1, equal in both directions.
         tries: Partitions that METIS makes, to take the best.
 
     Returns:

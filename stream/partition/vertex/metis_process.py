@@ -1,12 +1,12 @@
 """The program that runs METIS: requests on standard input, answers on standard output.
 
-METIS draws from one generator a process, takes over its SIGTERM and SIGABRT while it runs and writes to its
-standard output, and its binding holds the interpreter for the whole run. So it has a process of its own, which
-``stream.partition.vertex.metis_library`` starts and asks; nothing but numpy and pymetis is imported here.
+METIS draws from one generator per process, takes over SIGTERM and SIGABRT while it runs and writes to standard output, and its
+binding holds the interpreter for the whole run. So it has its own process, which ``stream.partition.vertex.metis_library``
+starts and asks; nothing but numpy and pymetis is imported here.
 
 A request is int64 ``[nodes, entries, parts, seed, recursive, tries, node weights?, edge weights?]``, then int64 arrays:
-row starts (nodes + 1), neighbours (entries), node weights (nodes) and edge weights (entries) where the header
-has a 1. The answer is int64 ``[0]`` and the parts (nodes), or ``[n]`` and n bytes of text: what METIS could not do.
+row starts (nodes + 1), neighbours (entries), node weights (nodes) and edge weights (entries) if the header has a 1. The answer
+is int64 ``[0]`` and the parts (nodes), or ``[n]`` and n bytes of text: why METIS failed.
 """
 
 import os
@@ -20,7 +20,7 @@ HEADER = 8
 
 
 def receive(stream: BinaryIO, count: int) -> NDArray[np.int64] | None:
-    """The next ``count`` int64 values; None where the other side has gone."""
+    """The next ``count`` int64 values; None if the other side has ended."""
     values = np.empty(count, np.int64)
     at, view = 0, values.view(np.uint8).data
     while at < len(view):
@@ -32,7 +32,7 @@ def receive(stream: BinaryIO, count: int) -> NDArray[np.int64] | None:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until their end."""
     import pymetis
 
     while (header := receive(requests, HEADER)) is not None:
@@ -61,5 +61,5 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 if __name__ == "__main__":
     with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what METIS prints would be taken for an answer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # METIS's own output would be taken for an answer
         serve(sys.stdin.buffer, answers)

@@ -1,4 +1,4 @@
-"""What a vertex partition cuts, kept current by what changed: pairs and their weights by owner."""
+"""The cut of a vertex partition, updated by changes: pairs and their weights by owner."""
 
 import numpy as np
 from numba import njit
@@ -9,7 +9,7 @@ from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.prefetch import AHEAD, ENTRIES, NODES_AHEAD, prefetch
 
 FRACTION = 2**30
-"""Weights are summed as whole multiples of its inverse: sums don't depend on the order, and nothing drifts."""
+"""Weights are summed as whole multiples of its inverse, so that sums don't depend on the order and nothing drifts."""
 
 _PAIRS, _CROSS, _WEIGHT, _INSIDE = range(4)
 _OWNER, _DEGREE, _SAME = range(3)
@@ -18,10 +18,9 @@ _OWNER, _DEGREE, _SAME = range(3)
 class PairTotals:
     """Sums over the live pairs under the owners of a snapshot.
 
-    A pair weighs ``min(d_u, f)/d_u + min(d_v, f)/d_v`` (DistDy section 3.4, unscaled). Its two summands are each
-    counted at the node that they are of: a node adds ``min(d, f)`` to the weight, and of that the share of its
-    neighbours with its owner to what is inside. So a pair that comes or goes costs its two ends, and a node that moves
-    its row; no other row is looked at, however many nodes a snapshot touched.
+    A pair weighs ``min(d_u, f)/d_u + min(d_v, f)/d_v`` (DistDy section 3.4, unscaled). Each summand is counted at its node: a
+    node adds ``min(d, f)`` to the weight, and to the weight inside the share of its neighbours with its owner. So a new or gone
+    pair costs its two ends, and a node that moves its row; no other row is looked at, however many nodes a snapshot touched.
 
     Args:
         parts: K.
@@ -30,19 +29,19 @@ class PairTotals:
 
     def __init__(self, parts: int, fanout: int) -> None:
         self.parts, self.fanout = parts, fanout
-        # Owner and one more, degree, and neighbours with the same owner: one cache line a node.
+        # Owner plus one, degree, and neighbours with the same owner: one cache line per node.
         self._known: Int32 = np.empty((0, 3), np.int32)
         self._sums: Int64 = np.zeros(4, np.int64)
         self._stored: Int64 = np.zeros(parts, np.int64)
-        self._tau: int | None = None  # the snapshot whose pairs are taken in
+        self._tau: int | None = None  # the snapshot whose pairs are counted
 
     def advance(self, delta: SnapshotDelta, home: Int32, placed: Int64) -> None:
-        """Take in what changed; more than once a snapshot, as owners change.
+        """Apply changes; repeatable within a snapshot, as owners change.
 
         Args:
             delta: The snapshot.
             home: int32 (≥ N,) owners, −1 for nodes that are not live.
-            placed: int64, nodes whose owner may have changed, those that left apart.
+            placed: int64, nodes whose owner may have changed, without those that left.
         """
         self._known = grown(self._known, delta.num_nodes, 0)
         sums = self._known, self._sums, self._stored
@@ -54,11 +53,11 @@ class PairTotals:
             _take_owners(delta.rows, nodes, home, self.fanout, *sums)
 
     def weight_after(self, rows: Rows, changed: Int64) -> int:
-        """Weight of all pairs once these rows, int64, have been taken in."""
+        """Weight of all pairs after these rows, int64, have changed."""
         return int(self._sums[_WEIGHT]) + _weight_change(rows, changed, self.fanout, self._known)
 
     def begin(self, delta: SnapshotDelta, home: Int32) -> None:
-        """Forget everything and take in a whole graph, after a snapshot, under the owners of before it."""
+        """Start from a whole graph, after a snapshot, with the owners from before it."""
         self._known = np.zeros((delta.num_nodes, 3), np.int32)
         self._sums[:], self._stored[:] = 0, 0
         _begin(delta.rows, home, self.fanout, self._known, self._sums, self._stored)
@@ -92,7 +91,7 @@ class PairTotals:
 
 @njit(cache=True, nogil=True)
 def _share(degree: int, same: int, fanout: int) -> np.int64:
-    """What a node adds to the weight inside, in fractions."""
+    """Contribution of a node to the weight inside, in fractions."""
     if degree == 0:
         return np.int64(0)
     return np.int64(min(degree, fanout) * same / degree * FRACTION + 0.5)
@@ -112,7 +111,7 @@ def _weight_change(rows: Rows, changed: Int64, fanout: int, known: Int32) -> int
 
 @njit(cache=True, nogil=True)
 def _change(v: int, degree: int, same: int, fanout: int, known: Int32, sums: Int64) -> None:
-    """Change a node's degree and neighbours with its owner by so many."""
+    """Change a node's degree, and its number of neighbours with its owner, by these amounts."""
     had, had_same = np.int64(known[v, _DEGREE]), np.int64(known[v, _SAME])
     has, has_same = had + np.int64(degree), had_same + np.int64(same)
     known[v, _DEGREE], known[v, _SAME] = has, has_same
@@ -123,7 +122,7 @@ def _change(v: int, degree: int, same: int, fanout: int, known: Int32, sums: Int
 
 @njit(cache=True, nogil=True)
 def _take_pairs(pairs: Int64, sign: int, fanout: int, known: Int32, sums: Int64, stored: Int64) -> None:
-    """Pairs come (+1) or go (−1) between the owners that are known."""
+    """Add (+1) or remove (−1) pairs between the known owners."""
     flat = known.reshape(-1)
     for i in range(len(pairs)):
         if i + AHEAD < len(pairs):
@@ -146,7 +145,7 @@ def _take_pairs(pairs: Int64, sign: int, fanout: int, known: Int32, sums: Int64,
 def _take_owners(
     rows: Rows, nodes: Int64, home: Int32, fanout: int, known: Int32, sums: Int64, stored: Int64
 ) -> None:
-    """Nodes get the owners of ``home``, one after the other."""
+    """Give nodes the owners of ``home``, one after the other."""
     flat = known.reshape(-1)
     for j in range(len(nodes)):
         if j + 2 * NODES_AHEAD < len(nodes):
@@ -173,7 +172,7 @@ def _take_owners(
         _change(v, 0, gained - lost, fanout, known, sums)
         sums[_CROSS] += lost - gained
         degree = rows.end[v] - rows.start[v]
-        # With another owner at the other end a pair is stored with both.
+        # A pair with another owner at its other end is stored with both.
         if was > 0:
             stored[was - 1] -= degree - lost
         if now > 0:

@@ -12,14 +12,14 @@ from stream.partition.vertex.pair_totals import PairTotals
 from stream.snapshots.delta import Rows
 
 DEFAULT_FANOUT = 10
-"""Neighbours that a trainer samples a node; fixes the edge weights of the utility (DistDy section 3.4)."""
+"""Neighbours that a trainer samples per node; determines the edge weights of the utility (DistDy section 3.4)."""
 
 
 class VertexQuality:
     """Quality of a vertex partition: every live node has one owner.
 
-    ``cut_final`` is the latest snapshot's cut. Each node is present in its owner's part only, so both
-    replication factors are 1. ``edge_balance`` counts the pairs stored with a part: those with an end in it.
+    ``cut_final`` is the latest snapshot's cut. Each node is in its owner's part only, so both replication factors are 1.
+    ``edge_balance`` counts the pairs stored with a part: those with an end in it.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class VertexQuality:
         self._last_cut = self._node_balance = self._edge_balance = math.nan
 
     def observe(self, totals: PairTotals, held: Int64, moved: int) -> None:
-        """Take in a snapshot.
+        """Add a snapshot.
 
         Args:
             totals: Pairs and weights under the owners after it.
-            held: int64 (K,) nodes a part.
+            held: int64 (K,) nodes per part.
             moved: Nodes that changed their owner.
         """
         self._last_cut = share(totals.cross, totals.pairs)
@@ -60,7 +60,7 @@ class VertexQuality:
         )
 
     def state(self) -> Float64:
-        """What the next figures depend on, float64 (10,)."""
+        """The values that the next figures depend on, float64 (10,)."""
         means = [x for mean in (self._cut, self._utility, self._moved) for x in (mean.total, mean.count)]
         return np.array([*means, self._snapshots, self._last_cut, self._node_balance, self._edge_balance])
 
@@ -85,14 +85,14 @@ def sampled_share(rows: Rows, nodes: Int64, fanout: int) -> Float64:
 
 @njit(cache=True, nogil=True)
 def foreign_parts(rows: Rows, home: Int32, parts: int) -> int:
-    """Sum over nodes of λ, the parts other than a node's own that have a neighbour of it. O(pairs).
+    """Sum over nodes of λ, the number of parts other than a node's own with a neighbour of it. O(pairs).
 
-    It is the number of rows that a vertex partition sends for one convolution of the snapshot, each row once to each
-    part that asks for it: km1 of the hypergraph whose nets are nodes with their neighbours (ESDG section 4.1).
+    A vertex partition sends this many rows for one convolution of the snapshot, each row once to each part that needs it: km1
+    of the hypergraph whose nets are nodes with their neighbours (ESDG section 4.1).
 
     Args:
         rows: Neighbours of every node.
-        home: int32 (≥ nodes,) owners; −1 for nodes without a row only.
+        home: int32 (≥ nodes,) owners; −1 only for nodes without a row.
         parts: K.
     """
     total = 0

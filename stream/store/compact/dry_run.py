@@ -1,12 +1,11 @@
-"""What a compaction would do, read off the store: nothing is written, locked or removed."""
+"""Foresee a compaction by reading: nothing is written, locked or removed."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from stream.store.compact.lane import droppable_before, lane_files_before
 from stream.store.compact.log import commits_with_rejects, folded_commits, log_files_before
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import ALL, Compacted, require_lane
-from stream.store.files.sweep import length
 from stream.store.lane.layout import lane_folder, lane_names
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
@@ -15,18 +14,18 @@ from stream.store.undisturbed import undisturbed
 
 
 def foresee(store: str | Place, keep: Keep = ALL, *, remove: Collection[str] = ()) -> Compacted:
-    """Say what ``compact`` with ``always`` would do now.
+    """Foresee what ``compact`` with ``always`` would do now.
 
     Args:
         store: Folder of the store.
-        keep: Which snapshots stay.
+        keep: Snapshots to keep.
         remove: Lanes that would be removed first.
 
     Returns:
-        As ``compact``; ``freed_bytes`` without the indexes that new ones take the place of.
+        As ``compact``; ``freed_bytes`` without the indexes that new ones would replace.
 
     Raises:
-        ConfigMissingError: There is no store, or no such lane.
+        ConfigMissingError: The store or a lane does not exist.
         CorruptError: A record is damaged.
     """
     return undisturbed(store, lambda: _foresee(store, keep, dict.fromkeys(remove)))
@@ -36,7 +35,9 @@ def _foresee(store: str | Place, keep: Keep, remove: Collection[str]) -> Compact
     log = LogReader(store)
     for name in remove:
         require_lane(store, name)
-    done = Compacted(removed=list(remove), freed_bytes=length(lane_folder(store, name) for name in remove))
+    done = Compacted(
+        removed=list(remove), freed_bytes=sum(lane_folder(store, name).length() for name in remove)
+    )
     if not log.snapshots:
         return done
     lanes = [LaneReader(store, name) for name in lane_names(store) if name not in remove]
@@ -49,7 +50,7 @@ def _foresee(store: str | Place, keep: Keep, remove: Collection[str]) -> Compact
             done.held_by.append(lane.header.lane)
         if kept:
             done.indexed.append(lane.header.lane)
-            done.freed_bytes += sum(map(length, lane_files_before(lane.root, kept[first].tau)))
+            done.freed_bytes += _length(lane_files_before(lane.root, kept[first].tau))
     first = max(log.snapshots.first, min(bound, len(log.snapshots) - 1))
     done.dropped, done.first = first - log.snapshots.first, log.snapshots[first].tau
     done.indexed.append("log")
@@ -57,5 +58,9 @@ def _foresee(store: str | Place, keep: Keep, remove: Collection[str]) -> Compact
     with_rejects = commits_with_rejects(log.root, log, first, done.first)
     folded = folded_commits(log.root, log.last.n, with_rejects)
     done.folded = len(folded)
-    done.freed_bytes += sum(map(length, log_files_before(log.root, done.first, folded)))
+    done.freed_bytes += _length(log_files_before(log.root, done.first, folded))
     return done
+
+
+def _length(files: Iterable[Iterable[Place]]) -> int:
+    return sum(path.length() for some in files for path in some)

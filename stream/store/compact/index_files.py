@@ -1,4 +1,4 @@
-"""The files of an index folder: which of them a newer index has replaced."""
+"""The files of an index folder, and those that a newer index has replaced."""
 
 import re
 
@@ -7,11 +7,11 @@ from stream.store.places.names import TEMPORARY, plain
 from stream.store.places.place import Place
 
 _NUMBERED = re.compile(r"(\d+)\.(json|arrow)")
-_NAMED = re.compile(r"(ids|base)-[\d-]+\.arrow")  # both without the token that names have in a bucket
+_NAMED = re.compile(r"(ids|base)-[\d-]+\.arrow")  # both without the token of names in a bucket
 
 
 def next_number(folder: Place) -> int:
-    """Number of the first copy of the next index: even, so that an odd one tells that both copies are there."""
+    """Number of the first copy of the next index: even, so that an odd one shows that both copies exist."""
     numbers = [int(found[1]) for path in folder.glob("*") if (found := _NUMBERED.fullmatch(plain(path.name)))]
     return (max(numbers, default=-1) + COPIES) // COPIES * COPIES
 
@@ -22,7 +22,7 @@ def is_complete(number: int) -> bool:
 
 
 def replaced(folder: Place, number: int, named: set[str]) -> list[Place]:
-    """Files of a log's or lane's index folder that nobody needs once an index is there.
+    """Files of a log's or lane's index folder that an index replaces.
 
     Args:
         folder: The index folder.
@@ -30,8 +30,8 @@ def replaced(folder: Place, number: int, named: set[str]) -> list[Place]:
         named: Paths, relative to the folder's parent, of the other files that it names.
 
     Returns:
-        Indexes before it, records first so that none ever names a file that is gone; then their files, and what a
-        compaction that was cut off left behind. Files that Freshet would not write are left alone.
+        Earlier indexes, records first so that none ever names a missing file; then their files, and remains of an
+        interrupted compaction. Files with foreign names are left alone.
     """
     records: list[Place] = []
     files: list[Place] = []

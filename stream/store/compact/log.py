@@ -1,4 +1,4 @@
-"""The log's part of compaction: an index over its commits, the live graph where it begins, and older snapshots gone."""
+"""The log's part of compaction: index its commits, write the live graph where it begins, and drop older snapshots."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -10,10 +10,8 @@ from schemas.events import node_schema
 from schemas.store import CommitRecord, Dropped, FileRef, LogIndex
 from stream.store.compact.index_files import next_number, replaced
 from stream.store.crash import crash_point
-from stream.store.files.data import Staging, stage
-from stream.store.files.paths import sync_folder
 from stream.store.files.records import put_record, read_record
-from stream.store.files.sweep import number_in, outdated, present, remove
+from stream.store.files.sweep import number_in, present, remove
 from stream.store.log.base import fold
 from stream.store.log.canonical import canonical_batches
 from stream.store.log.commits import numbers
@@ -34,13 +32,14 @@ from stream.store.log.sealed import batch_rows
 from stream.store.log.tail import absorbed_from
 from stream.store.places.names import last_step, plain
 from stream.store.places.place import Place
+from stream.store.places.staging import Staging
 
 _IDS = re.compile(r".*/ids-(\d+)-(\d+)\.arrow")
 
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What a compaction of the log took away: snapshots, commits that were folded, and bytes of all files that went."""
+    """Result of a log's compaction: dropped snapshots, folded commits, and bytes of all removed files."""
 
     snapshots: int = 0
     commits: int = 0
@@ -53,19 +52,19 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
     Args:
         log: Up to date; it has a snapshot.
         first: Number of the oldest snapshot to keep.
-        known: Asked right before the index is put: whether ``first`` is still right.
+        known: Called right before the index is put: whether ``first`` is still right.
 
     Returns:
-        None: it wasn't, and nothing happened.
+        None if it wasn't; then nothing has happened.
 
     Raises:
-        CorruptError: A file that would be dropped can't be read: nothing is dropped.
+        CorruptError: A file to be dropped can't be read; nothing is dropped.
         OSError: The disk refuses.
     """
     crash_point("compact.begun")
-    sync_folder(
+    (
         log.root / COMMITS
-    )  # a commit can be read a moment before it is durable: an index must not outlive it
+    ).sync()  # a commit can be read just before it is durable, and an index must not outlive it
     root, snapshots, last, before = log.root, log.snapshots, log.last, log.index
     assert last is not None, "a log with a snapshot has a commit"
     first = max(snapshots.first, min(first, len(snapshots) - 1))
@@ -76,7 +75,7 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
         inserts=log.dropped.inserts + sum(s.num_inserts for s in gone),
         deletes=log.dropped.deletes + sum(s.num_deletes for s in gone),
     )
-    with stage(root) as staging:
+    with root.stage() as staging:
         ids = _stage_ids(staging, log, before.ids if before is not None else [])
         base = before.base if before is not None else None
         if gone:
@@ -108,35 +107,35 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
 
 
 def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> Freed:
-    """Remove what an index made superfluous, and what a compaction that was cut off left behind.
+    """Remove files that an index replaced, and remains of an interrupted compaction.
 
     Args:
         root: The log's folder.
-        index: The newest one; both its copies are there.
+        index: The newest one; both its copies exist.
         oldest: τ of the oldest snapshot kept.
 
     Returns:
-        Commits that were folded, those before the index's own but for those whose rejects stay, and bytes.
+        The folded commits (those before the index's own, without commits whose rejects stay), and bytes.
     """
-    sync_folder(root / INDEX)  # whoever wrote the index may have been killed before it was durable
+    (root / INDEX).sync()  # the writer of the index may have been killed before it was durable
     folded = folded_commits(root, index.n, index.with_rejects)
     freed = sum(remove(paths) for paths in log_files_before(root, oldest, folded))
     crash_point("compact.dropped")
     named = {reference.path for reference in (*index.ids, *([index.base] if index.base else []))}
     number = index.number - COPIES + 1
-    freed += remove(outdated(replaced(root / INDEX, number, named), root / index_name(number)))
+    freed += remove((root / index_name(number)).outdated(replaced(root / INDEX, number, named)))
     for changed in (COMMITS, SNAPSHOTS, INDEX, *([REJECTS] if (root / REJECTS).is_dir() else [])):
-        sync_folder(root / changed)
+        (root / changed).sync()
     return Freed(commits=len(folded), bytes=freed)
 
 
 def folded_commits(root: Place, n: int, with_rejects: Collection[int]) -> list[int]:
-    """Commits before number ``n`` that an index says, but for those whose rejects stay."""
+    """Commits before number ``n`` that an index replaces, without those whose rejects stay."""
     return sorted(number for number in numbers(root) if number < n and number not in set(with_rejects))
 
 
 def log_files_before(root: Place, oldest: int, folded: list[int]) -> Iterator[Iterable[Place]]:
-    """What a log has of snapshots before τ ``oldest``, and of commits that were folded: their records and rejects."""
+    """A log's files of snapshots before τ ``oldest``, and records and rejects of folded commits."""
     snapshots = (root / SNAPSHOTS).iterdir()
     yield (path for path in snapshots if (tau := number_in(path.name)) is not None and tau < oldest)
     yield present(root / COMMITS, [last_step(commit_name(n)) for n in folded])
@@ -146,7 +145,7 @@ def log_files_before(root: Place, oldest: int, folded: list[int]) -> Iterator[It
 
 
 def _stage_ids(staging: Staging, log: LogReader, before: list[FileRef]) -> list[FileRef]:
-    """Stage the external ids that no index has yet, with as many older files as keep their number small."""
+    """Stage the external ids that no index has yet, together with enough older files to keep their number small."""
     end = log.snapshots[-1].num_nodes
     start = _range(before[-1])[1] if before else 0
     if start == end:
@@ -177,7 +176,7 @@ def _stage_base(staging: Staging, log: LogReader, first: int) -> FileRef:
 def commits_with_rejects(root: Place, log: LogReader, first: int, oldest: int) -> list[int]:
     """Commits whose rejects stay once snapshots before number ``first`` are dropped.
 
-    All, until snapshots are dropped; then those as old go if they are published.
+    As long as no snapshot is dropped, all; then published rejects of dropped snapshots go.
     """
     assert log.last is not None
     if first == 0:

@@ -1,4 +1,4 @@
-"""Which snapshots are to be kept."""
+"""Which snapshots to keep."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from stream.store.files.numbered import Numbered
 from stream.store.log.reader import LogReader
 
 STEP = 8
-"""Snapshots are dropped an eighth of what is kept at a time: dropping writes the live graph once."""
+"""Snapshots are dropped when they are an eighth of the kept ones, because dropping writes the live graph once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What to keep; a snapshot stays while any rule keeps it. No rule: all stay.
+    """Retention rules; a snapshot stays while any rule keeps it. Without a rule all stay.
 
     Attributes:
-        snapshots: The newest so many; None: the rule keeps none.
-        time_s: Those that end within so many seconds before the newest one's end; None likewise.
-        events_s: Those with an event within so many seconds before the newest event, whatever the other rules say:
-            what duplicates are looked for among.
+        snapshots: Number of newest snapshots to keep; None: no such rule.
+        time_s: Keep those that end within this many seconds before the newest one's end; None: no such rule.
+        events_s: Keep those with an event within this many seconds before the newest event, whatever the other rules say,
+            because duplicates are looked up among them.
     """
 
     snapshots: int | None = None
@@ -32,7 +32,7 @@ class Keep:
 
         Args:
             log: The log.
-            window: The newest so many stay in any case: what trainers of its lanes look back.
+            window: Number of newest snapshots that stay in any case, for trainers of its lanes.
         """
         snapshots = log.snapshots
         if not snapshots or (self.snapshots is None and self.time_s is None):
@@ -49,7 +49,7 @@ class Keep:
 
 
 def is_due(first: int, kept_from: int, end: int) -> bool:
-    """Whether so much is to be dropped that it is worth it: an eighth of what stays, one at least."""
+    """Whether enough is to be dropped to be worth it: an eighth of what stays, and at least one."""
     return kept_from - first >= max(1, (end - kept_from) // STEP)
 
 

@@ -1,4 +1,4 @@
-"""A whole store compacted: its lanes, then its log, beside the process that writes it and those that read it."""
+"""Compact a whole store: its lanes, then its log, beside the process that writes it and its readers."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -10,7 +10,6 @@ from stream.store.compact.retention import Keep, is_due
 from stream.store.crash import crash_point
 from stream.store.errors import ConfigMissingError, StoreError
 from stream.store.files.lock import COMPACTION, lock_folder, new_writer_id
-from stream.store.files.paths import sync_folder
 from stream.store.files.sweep import remove as remove_all
 from stream.store.lane.layout import FOLDER, REMOVED, lane_folder, lane_names
 from stream.store.lane.reader import LaneReader
@@ -20,7 +19,7 @@ from stream.store.log.reader import LogReader
 from stream.store.places.place import Place, place_of
 
 INDEX_EVERY = 1024
-"""An index is due once so many records came after it: a reader that opens the store reads those one by one."""
+"""An index is due after this many records, because a reader that opens the store reads them one by one."""
 
 ALL = Keep()
 """Drop nothing."""
@@ -28,16 +27,16 @@ ALL = Keep()
 
 @dataclass(slots=True)
 class Compacted:
-    """What a compaction did.
+    """Result of a compaction.
 
     Attributes:
         dropped: Snapshots of the log that are no longer kept.
-        folded: Commits that an index says now, their records gone.
+        folded: Commits that an index has replaced.
         first: τ of the oldest snapshot kept; None: there is none.
-        indexed: Names of what got a new index: ``log`` and lanes.
-        removed: Lanes that were removed.
-        held_by: Lanes that still need older snapshots than the rules would keep: they lag, or their newest states do.
-        freed_bytes: Length of the files that went; what new indexes take is not subtracted.
+        indexed: Names of those with a new index: ``log`` and lanes.
+        removed: Removed lanes.
+        held_by: Lanes that still need older snapshots than the rules keep, because they or their newest states lag.
+        freed_bytes: Length of the removed files; new indexes are not subtracted.
     """
 
     dropped: int = 0
@@ -57,25 +56,22 @@ def compact(
     remove: Collection[str] = (),
     stop: Callable[[], bool] = lambda: False,
 ) -> Compacted:
-    """Index a store's records, drop what is no longer to be kept, and sweep what that leaves.
+    """Index a store's records, drop old snapshots, and sweep the rest.
 
-    May run beside writers and readers. Each step is whole or has not happened: first an index is durable, in two copies,
-    then what it stands for goes. Lanes come before the log, so that a lane never outlasts what it was made from.
+    May run beside writers and readers. Each step happens as a whole or not at all: an index is durable, in two copies, before
+    the records it replaces are removed. Lanes come before the log, so that a lane never outlasts its source.
 
     Args:
         store: Folder of the store.
-        keep: Which snapshots stay.
-        always: Write indexes now, and drop whatever may go; else only where enough has come together to be worth it.
+        keep: Snapshots to keep.
+        always: Write indexes now, and drop whatever may go; otherwise only if there is enough to be worth it.
         remove: Lanes to remove first, with all their files.
-        stop: Asked between steps; True ends early.
-
-    Returns:
-        What was done.
+        stop: Called between steps; True ends early.
 
     Raises:
-        ConfigMissingError: There is no store, or no such lane.
-        LaneBusyError: Another process compacts the store, or writes a lane that is to be removed.
-        CorruptError: Something is damaged; what it would have been dropped for stays.
+        ConfigMissingError: The store or a lane does not exist.
+        LaneBusyError: Another process compacts the store, or writes a lane to be removed.
+        CorruptError: Something is damaged; files that depend on it stay.
         OSError: The disk refuses.
     """
     done = Compacted()
@@ -83,7 +79,7 @@ def compact(
     lock = lock_folder(log_folder(store), new_writer_id(), COMPACTION)
     try:
         remove = dict.fromkeys(remove)
-        for name in remove:  # before the first is gone
+        for name in remove:  # before the first is removed
             require_lane(store, name)
         for name in remove:
             done.freed_bytes += remove_lane(store, name)
@@ -95,7 +91,7 @@ def compact(
         log.refresh()
         done.first = log.snapshots[log.snapshots.first].tau if log.snapshots else None
     except (StoreError, OSError):
-        lock.require()  # whoever lost the lease met another's doing
+        lock.require()  # without the lease, the error may come from another process's work
         raise
     finally:
         lock.release()
@@ -103,10 +99,10 @@ def compact(
 
 
 def remove_lane(store: str | Place, name: str) -> int:
-    """Remove a lane with all its files: it is gone at once, its files a moment later; returns their bytes.
+    """Remove a lane with all its files: the lane at once, its files a moment later; returns their bytes.
 
     Raises:
-        ConfigMissingError: There is no such lane.
+        ConfigMissingError: The lane does not exist.
         LaneBusyError: A process writes it.
     """
     require_lane(store, name)
@@ -115,9 +111,9 @@ def remove_lane(store: str | Place, name: str) -> int:
     try:
         gone = folder.with_name(folder.name + REMOVED)
         if folder.can_move:
-            remove_all([gone])  # of an earlier lane of the name, whose removal was cut off
+            remove_all([gone])  # remains of an earlier lane of the name
             folder.move(gone)
-            sync_folder(folder.parent)
+            folder.parent.sync()
         else:
             gone.put(b"")
         crash_point("compact.removing")
@@ -127,7 +123,7 @@ def remove_lane(store: str | Place, name: str) -> int:
 
 
 def _remove_marked(mark: Place) -> int:
-    """Remove a lane that has got its other name; in a bucket, the lane that the mark beside it means, the mark last."""
+    """Remove a renamed lane; in a bucket, the lane that the mark beside it names, the mark last."""
     if not mark.can_move:
         freed = remove_all([mark.with_name(mark.name.removesuffix(REMOVED))])
         remove_all([mark])
@@ -136,14 +132,10 @@ def _remove_marked(mark: Place) -> int:
 
 
 def require_lane(store: str | Place, name: str) -> None:
-    """See that a lane that is to be removed is there.
-
-    Raises:
-        ConfigMissingError: There is no such lane.
-    """
+    """Check that a lane to be removed exists."""
     if name not in lane_names(store):
         raise ConfigMissingError(
-            f"{store} has no lane {name!r} to remove; it has {', '.join(lane_names(store)) or 'none'}"
+            f"{store} has no lane {name!r} to remove. It has {', '.join(lane_names(store)) or 'none'}"
         )
 
 
@@ -157,7 +149,7 @@ def _compact(
     stop: Callable[[], bool],
     require: Callable[[], None],
 ) -> bool:
-    """Index and drop once; False: a lane was begun meanwhile, which the log's part has to know of."""
+    """Index and drop once; False: a lane was begun meanwhile, and the log's part must know it."""
     if not log.snapshots:
         return True
     lanes = [LaneReader(store, name) for name in lane_names(store)]
@@ -168,9 +160,8 @@ def _compact(
             return True
         require()
         _index_lane(lane, wanted, done, always=always)
-    holding = [
-        lane for lane in lanes if lane.manifests.first < wanted
-    ]  # their snapshots are checked against the log's
+    # Their snapshots are checked against the log's.
+    holding = [lane for lane in lanes if lane.manifests.first < wanted]
     bound = min((lane.manifests.first for lane in holding), default=wanted)
     done.held_by = [lane.header.lane for lane in holding]
     index, first, last = log.index, log.snapshots.first, log.last

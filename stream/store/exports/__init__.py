@@ -1,1 +1,1 @@
-"""What a trainer exports, for whoever reads it: numbered commits, each of which names whole files."""
+"""A trainer's exports: numbered commits, each of which names whole files."""

@@ -1,4 +1,4 @@
-"""Where exports lie in a store."""
+"""File names of exports."""
 
 import re
 
@@ -14,7 +14,7 @@ _FILE = re.compile(r"(\d+)-[0-9a-f]+-(?:embeddings|scores)(?:_[0-9a-f]{12})?\.ar
 
 
 def export_folder(store: str | Place, name: str) -> Place:
-    """The folder of one name's exports."""
+    """The folder of the exports under a name."""
     return place_of(store) / EXPORTS / name
 
 
@@ -24,22 +24,22 @@ def commit_name(number: int) -> str:
 
 
 def published_name(topic: str, kind: str) -> str:
-    """The path of what is known of a topic."""
+    """Path of the record of a topic's progress."""
     return f"{PUBLISHED}/{topic}.{kind}.json"
 
 
 def file_name(number: int, token: str, kind: str) -> str:
-    """A data file's path; the token keeps two writers from one name."""
+    """A data file's path; the token separates two writers."""
     return f"{FILES}/{number}-{token}-{kind}.arrow"
 
 
 def commit_number(name: str) -> int | None:
-    """The number of a commit by its file's name; None: it is none."""
+    """The number in a commit's file name; None: it has none."""
     found = _COMMIT.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def file_number(name: str) -> int | None:
-    """The number that a data file, or an unfinished one, was written for; None: it is none of ours."""
+    """The number in the name of a data file, complete or not; None: it has none."""
     found = _FILE.fullmatch(name)
     return int(found[1]) if found else None

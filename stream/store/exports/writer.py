@@ -1,15 +1,13 @@
 """The writer of exports: files first, whole and durable, then the commit that names them.
 
-Order of a commit: the files under temporary names, fsync, rename; the record, put only where its number is free. A
-crash before the record leaves files that no record names: the next commit of that number sweeps them. Once the record
-may be there its files stay, and what else fails does not fail the commit. The numbers are
-also the fence: a writer goes on from its own last number only, so of two writers under one name one fails at its next
-commit, whether both want one number or take turns, and what it wrote is nobody's.
+The steps of a commit: the files under temporary names, fsync, rename; the record, put only if its number is free. A crash
+before the record leaves files that no record names; the next commit of that number sweeps them. Once the record may exist, its
+files stay, and later failures do not fail the commit. The numbers are also the fence: a writer continues only from its own
+last number. Of two writers under one name, one therefore fails at its next commit, and no record names its files.
 """
 
 import secrets
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from schemas.exports import ExportCommit, ExportKind
@@ -19,17 +17,17 @@ from stream.store.crash import crash_point
 from stream.store.exports.layout import FILES, commit_name, file_name, file_number
 from stream.store.exports.reader import ExportReader
 from stream.store.files.clean_up import CleanUp
-from stream.store.files.data import Staging, Write, stage
 from stream.store.files.records import put_record
-from stream.store.files.sweep import names_in, remove
+from stream.store.files.sweep import remove
 from stream.store.places.place import Place
+from stream.store.places.staging import Staging, Write
 
 
 class ExportWriter:
     """Adds commits to the exports under one name, and removes old ones.
 
     Attributes:
-        reader: What is there.
+        reader: The existing exports.
     """
 
     def __init__(self, store: str | Place, name: str) -> None:
@@ -54,8 +52,8 @@ class ExportWriter:
         """Make an export visible.
 
         Args:
-            export: Its files are written.
-            record: Its number and files are those of ``export``.
+            export: With its files written.
+            record: With the number and files of ``export``.
 
         Raises:
             Failure: Another trainer took the number.
@@ -77,14 +75,10 @@ class ExportWriter:
         self._clean_up.run()
 
     def retain(self, newest: int) -> int:
-        """Keep the newest commits only; what a topic is still to get stays as well.
+        """Keep the ``newest`` commits only, and those that a topic still lacks; returns the number removed.
 
-        Args:
-            newest: How many.
-
-        Returns:
-            How many went: records first, so that none ever names a file that is gone. Those that can't be removed now
-            are tried again after the next commit.
+        Records are removed first, so that none ever names a missing file. Failed removals are repeated after the next
+        commit.
         """
         first, self._kept = self.reader.commits.first, newest
         self._clean_up.add(self._remove_old)
@@ -104,15 +98,15 @@ class ExportWriter:
 
     def _taken(self, number: int) -> Failure:
         return Failure(
-            f"export {number} of {self.reader.root} was made by another trainer at the same time: stop one, or give it "
+            f"export {number} of {self.reader.root} was made by another trainer at the same time. Stop one, or give it "
             "another name in the key exports.name"
         )
 
     def _sweep(self, record: ExportCommit) -> None:
-        """Remove what no record names: of this number, which is taken now, and of exports that are no longer kept."""
+        """Remove files that no record names: those of this number, and those of exports that are no longer kept."""
         named = {file.path for file in (record.embeddings, record.scores) if file}
         folder, first = self.reader.root / FILES, self.reader.commits.first
-        written = ((entry, file_number(entry)) for entry in names_in(folder))
+        written = ((entry, file_number(entry)) for entry in folder.names())
         remove(
             folder / entry
             for entry, number in written
@@ -122,40 +116,30 @@ class ExportWriter:
 
 
 class Export:
-    """The files of one commit that is being made."""
+    """The files of a commit in progress."""
 
     def __init__(self, root: Place, number: int) -> None:
         self.number = number
         self._named = False
-        self._staging: Staging = stage(root)
+        self._staging: Staging = root.stage()
         self._token = secrets.token_hex(6)
 
     def add(self, kind: ExportKind, write: Write) -> FileRef:
-        """Write one file under a temporary name.
-
-        Args:
-            kind: Which.
-            write: Called once with an open ``pyarrow.NativeFile``.
-
-        Raises:
-            OSError: The disk refuses.
-        """
+        """Write one file under a temporary name; see ``Staging.add``."""
         return self._staging.add(file_name(self.number, self._token, kind), write)
 
     def finish(self) -> None:
-        """Give the files their names, durably; from here on a record may name them."""
+        """Give the files their names, durably; now a record may name them."""
         self._staging.finish()
         self._named = True
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None and not self._named:
             self._staging.discard()
 
     def discard(self) -> None:
-        """Forget it: nothing was visible."""
+        """Remove the files: none was visible."""
         self._staging.discard()

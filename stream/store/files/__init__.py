@@ -1,1 +1,1 @@
-"""Files that are whole or not there, records that are written once, locks, watching, and where a test may kill."""
+"""Whole files, records that are written once, locks, watches and sweeps."""

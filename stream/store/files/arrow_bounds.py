@@ -1,8 +1,8 @@
-"""Bounds on what a reader of an Arrow file allocates, held before it allocates and before anything is looked at.
+"""Limits on the memory that reading an Arrow file allocates, checked before anything is allocated or looked at.
 
-Uncompressed buffers are views of the mapped file, and Arrow refuses those that don't lie in it. Two things Arrow leaves to
-the reader: a compressed buffer says its own length in its first 8 bytes, and Arrow allocates what it says; and an array
-may say more rows than its buffers hold, which NumPy would read beyond their end.
+Uncompressed buffers are views of the mapped file, and Arrow rejects those outside of it. Two checks Arrow leaves to the
+reader: a compressed buffer states its own length in its first 8 bytes, and Arrow allocates that much; and an array may claim
+more rows than its buffers hold, which NumPy would read beyond their end.
 """
 
 import struct
@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 MAX_EXPANSION: Final = 1 << 10
-"""Decompressed bytes of a file, at most: so many times its length, and ``FREE_BYTES``."""
+"""Most decompressed bytes per byte of a file, beside ``FREE_BYTES``."""
 
 FREE_BYTES: Final = 1 << 20
 _MAGIC: Final = b"ARROW1"
@@ -24,9 +24,9 @@ _OUTSIDE: Final = "its metadata leads out of the file"
 
 
 def require_bounded(buffer: pa.Buffer) -> None:
-    """Check that an Arrow IPC file doesn't ask for more memory than its length can stand for.
+    """Check that an Arrow IPC file doesn't ask for more memory than its length justifies.
 
-    Reads the footer and each message's header (``File.fbs`` and ``Message.fbs`` of the Arrow format); costs microseconds a
+    Reads the footer and each message's header (``File.fbs`` and ``Message.fbs`` of the Arrow format); takes microseconds per
     record batch.
 
     Args:
@@ -45,13 +45,12 @@ def require_bounded(buffer: pa.Buffer) -> None:
 
 
 def require_whole(batch: pa.RecordBatch | pa.Table) -> None:
-    """Check that every array lies in its buffers, and that no column has nulls that its schema doesn't allow.
+    """Check that every array lies within its buffers, and that columns have no nulls unless their schema allows them.
 
-    Args:
-        batch: As read; fixed-width columns cost nothing, offsets, texts and dictionary indices one pass.
+    Fixed-width columns cost nothing; offsets, texts and dictionary indices one pass.
 
     Raises:
-        pa.ArrowInvalid: An array doesn't.
+        pa.ArrowInvalid: An array or a column does not comply.
     """
     batch.validate(full=True)
     for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -60,10 +59,10 @@ def require_whole(batch: pa.RecordBatch | pa.Table) -> None:
 
 
 def open_bounded(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
-    """Open an Arrow IPC file that nobody vouches for, checked as ``require_bounded`` does.
+    """Open an untrusted Arrow IPC file, checked by ``require_bounded``.
 
     Raises:
-        ValueError: It isn't one, asks for too much memory, or has columns whose names are no text.
+        ValueError: It isn't one, asks for too much memory, or has column names that aren't text.
         OSError: It isn't one.
     """
     require_bounded(buffer)
@@ -73,7 +72,7 @@ def open_bounded(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
 
 
 def _record_batches(data: "_Flat") -> Iterator[tuple[int, int]]:
-    """Where each record batch's metadata and body lie, those of dictionaries included."""
+    """Positions of metadata and body of each record batch, dictionaries included."""
     length = data.read("<i", len(data) - len(_MAGIC) - 4)
     footer = data.root(len(data) - len(_MAGIC) - 4 - length)
     for blocks in (2, 3):  # Footer: dictionaries, recordBatches
@@ -92,7 +91,7 @@ def _record_batches(data: "_Flat") -> Iterator[tuple[int, int]]:
 
 
 def _decompressed(data: "_Flat", batch: int, body: int) -> int:
-    """Bytes that a record batch's compressed buffers say they hold."""
+    """Decompressed size of a record batch's buffers, as they state it."""
     if data.field(batch, 3) == 0:  # RecordBatch.compression
         return 0
     count, first = data.vector(data.field(batch, 2))
@@ -101,7 +100,7 @@ def _decompressed(data: "_Flat", batch: int, body: int) -> int:
 
 
 class _Flat:
-    """A file's bytes as flatbuffers; every read is checked against its length."""
+    """A file's bytes as flatbuffers; every read is checked against the file's length."""
 
     def __init__(self, buffer: pa.Buffer) -> None:
         self._bytes = memoryview(buffer).cast("B")
@@ -118,7 +117,7 @@ class _Flat:
         return at + self.read("<I", at)
 
     def field(self, table: int, number: int) -> int:
-        """Where a table's field lies; 0: it is absent, as it is of a table that is."""
+        """Position of a table's field; 0 if the field or the table is absent."""
         if table == 0:
             return 0
         shape = table - self.read("<i", table)
@@ -129,12 +128,12 @@ class _Flat:
         return table + offset if offset else 0
 
     def table(self, table: int, number: int) -> int:
-        """Where the table lies that a field refers to; 0: it is absent."""
+        """Position of the table that a field refers to; 0 if it is absent."""
         at = self.field(table, number)
         return self.root(at) if at else 0
 
     def vector(self, at: int) -> tuple[int, int]:
-        """Length and place of the first element of the vector that the field at ``at`` refers to."""
+        """Length of the vector that the field at ``at`` refers to, and position of its first element."""
         if at == 0:
             return 0, 0
         start = self.root(at)

@@ -1,4 +1,4 @@
-"""Data files of a store: written whole or not at all, read only if they are what their record says."""
+"""Data files of a store: written whole or not at all, and read only if they match their record."""
 
 import mmap
 import os
@@ -8,50 +8,10 @@ import pyarrow as pa
 import xxhash
 
 from schemas.store import FileRef
-from stream.store.errors import CorruptError, MissingError
+from stream.store.errors import RESTORE, CorruptError, MissingError
 from stream.store.files.arrow_bounds import open_bounded, require_whole
-from stream.store.files.records import put_record, read_record
 from stream.store.places.names import inside
 from stream.store.places.place import Place, place_of
-from stream.store.places.staging import Staging, Write
-
-__all__ = [
-    "Staging",
-    "Write",
-    "checksum",
-    "open_table",
-    "put_record",
-    "read_record",
-    "read_table",
-    "stage",
-    "write_file",
-    "write_table",
-]
-
-
-def stage(root: Path | Place, token: str | None = None) -> Staging:
-    """See ``Place.stage``: the data files of one commit of a log or lane, to be used as a context manager."""
-    return place_of(root).stage(token)
-
-
-def write_file(root: Path | Place, relative: str, write: Write) -> FileRef:
-    """Write one durable file: temporary name, fsync, rename, fsync of the folder.
-
-    Raises:
-        OSError: The disk refuses; nothing is left behind.
-    """
-    with stage(root, token="") as staging:
-        reference = staging.add(relative, write)
-        staging.finish()
-    return reference
-
-
-def write_table(root: Path | Place, relative: str, table: pa.Table | list[pa.RecordBatch]) -> FileRef:
-    """Write a table, or record batches of one schema, as one durable Arrow IPC file."""
-    with stage(root, token="") as staging:
-        reference = staging.add_table(relative, table)
-        staging.finish()
-    return reference
 
 
 def checksum(path: Path) -> str:
@@ -71,15 +31,15 @@ def open_table(
 
     Args:
         root: Folder of the log or lane.
-        reference: How a record names it.
-        verify: Compare the checksum as well as the length; False where it has been done before.
+        reference: The file as in its record.
+        verify: Compare the checksum as well as the length; False if that was done before.
 
     Returns:
         A reader over the mapped bytes: record batches and their buffers are views, nothing is copied.
 
     Raises:
-        CorruptError: Missing, of another length or checksum, not an Arrow file, or one that asks for far more memory
-            than it has bytes; the message names the file.
+        CorruptError: The file is missing, has another length or checksum, isn't an Arrow file, or asks for far more memory
+            than it has bytes; the message names it.
         OSError: A bucket or the cache's disk refuses.
     """
     place = inside(place_of(root), reference.path)
@@ -97,30 +57,30 @@ def open_table(
 
 
 def _open(path: Path, place: Place, reference: FileRef, verify: bool) -> pa.ipc.RecordBatchFileReader:
-    """Open a file of this machine that is, or is a copy of, the one at a place of the store."""
+    """Open a file of this machine that is the store's file at a place, or a copy of it."""
     try:
         found = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         raise _missing(place) from None
     if found != reference.bytes:
-        raise CorruptError(f"{place} has {found} bytes, its record says {reference.bytes}{_REMEDY}")
+        raise CorruptError(f"{place} has {found} bytes, its record says {reference.bytes}{RESTORE}")
     try:
         buffer = pa.memory_map(str(path)).read_buffer()
         if verify and xxhash.xxh64_hexdigest(buffer) != reference.checksum:
             raise CorruptError(
-                f"{place} does not match the checksum {reference.checksum} of its record{_REMEDY}"
+                f"{place} does not match the checksum {reference.checksum} of its record{RESTORE}"
             )
         return open_bounded(buffer) if verify else pa.ipc.open_file(buffer)
-    except FileNotFoundError:  # gone since the look at its length
+    except FileNotFoundError:  # removed since the look at its length
         raise _missing(place) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(
-            f"{place} is not an Arrow file: {' '.join(str(error).split())}{_REMEDY}"
+            f"{place} is not an Arrow file: {' '.join(str(error).split())}{RESTORE}"
         ) from error
 
 
 def _missing(place: Place) -> MissingError:
-    return MissingError(f"{place} is missing, though a record names it{_REMEDY}")
+    return MissingError(f"{place} is missing, though a record names it{RESTORE}")
 
 
 def read_table(
@@ -130,18 +90,18 @@ def read_table(
 
     Args:
         root: Folder of the log or lane.
-        reference: How a record names it.
-        schema: The schema it must have.
+        reference: The file as in its record.
+        schema: The schema that it must have.
         verify: As for ``open_table``.
 
     Raises:
-        CorruptError: As ``open_table``, another schema than asked for, or arrays that aren't in the file.
+        CorruptError: As for ``open_table``, or the file has another schema, or arrays outside of its bytes.
     """
     reader = open_table(root, reference, verify=verify)
     if schema is not None and not reader.schema.equals(schema):
         raise CorruptError(
             f"{root / reference.path} has the columns {', '.join(reader.schema.names)} of another schema, "
-            f"expected {', '.join(schema.names)}{_REMEDY}"
+            f"expected {', '.join(schema.names)}{RESTORE}"
         )
     try:
         table = reader.read_all()
@@ -150,8 +110,5 @@ def read_table(
         return table
     except (pa.ArrowException, OSError) as error:
         raise CorruptError(
-            f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}{_REMEDY}"
+            f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}{RESTORE}"
         ) from error
-
-
-_REMEDY = "; freshet-stream verify lists all damage, restore the file from a copy"

@@ -1,4 +1,4 @@
-"""Following what another process commits: first what is there, then each new one as it comes."""
+"""Follow another process's commits: the existing ones first, then each new one as it comes."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ def follow(
     """Items in order from number ``first`` on, waiting for each.
 
     Args:
-        folder: Where a new record shows that there may be more.
-        refreshed: Looks again and returns all items there are, by number.
-        first: Number of the item to begin with; None: the oldest kept.
-        timeout_s: End when nothing new came for so long; None: never.
-        stop: Asked some times a second while waiting; True ends.
-        watch: On that folder, for who follows again and again; None: one is made once there is something to wait for.
+        folder: A new record in it shows that there may be more items.
+        refreshed: Looks again and returns all items, by number.
+        first: Number of the first item; None: the oldest kept.
+        timeout_s: End after this long without a new item; None: never.
+        stop: Called a few times per second while waiting; True ends.
+        watch: A watch of the folder, for repeated calls; None: one is made when there is something to wait for.
 
     Raises:
         RetainedError: The next item is no longer kept.
@@ -46,7 +46,7 @@ def follow(
                 except RetainedError:
                     if first is not None:
                         raise
-                    break  # dropped before anything was seen: another one is the oldest by now
+                    break  # dropped before the first item was read: look for the oldest again
                 yield item
                 at = first = at + 1
                 waiting_since = time.monotonic()
@@ -55,7 +55,7 @@ def follow(
             if watch is None:
                 watch = stack.enter_context(FolderWatch(folder))
                 if not watch.polling:
-                    continue  # for what came before it watched
+                    continue  # look again for items from before the watch
             left = watch.poll_s if timeout_s is None else timeout_s - (time.monotonic() - waiting_since)
             if left <= 0:
                 return

@@ -1,11 +1,11 @@
-"""Headers: what a configuration has to agree with from the first commit on; until then they follow it."""
+"""Headers. A configuration must agree with them from the first commit on; until then they follow the configuration."""
 
 from collections.abc import Collection
 from typing import TypeVar
 
 from schemas.events import US_PER_S
 from schemas.store import Record
-from stream.store.errors import CorruptError, MismatchError
+from stream.store.errors import RESTORE, CorruptError, MismatchError
 from stream.store.files.records import put_record, read_record, seal_record
 from stream.store.places.place import Place
 
@@ -19,28 +19,28 @@ CONFIG_KEYS = {
     "graph": "graph",
     "ids": "ids",
 }
-"""Keys of the configuration that a header's keys come from; all others are keys of a lane."""
+"""Configuration keys of a header's keys; all others are keys of a lane."""
 
 
 def put_or_agree(path: Place, wanted: R, what: str, *, begun: bool, changeable: Collection[str] = ()) -> R:
-    """Write a header, or check that the one there says the same; the caller has the folder's lock.
+    """Write a header, or check that the existing one agrees; the caller has the folder's lock.
 
-    A header that no commit was made under yet binds nothing: it is replaced, so that a first start that failed
-    over a wrong key leaves nothing to clean up by hand.
+    A header without a commit binds nothing and is replaced, so that a first start with a wrong key leaves nothing to clean up
+    by hand.
 
     Args:
-        path: Where it lies.
-        wanted: What the configuration asks for.
-        what: What has it for life, such as ``a log``.
+        path: The header's place.
+        wanted: The header as the configuration has it.
+        what: Its owner, such as ``a log``.
         begun: Whether there is a commit under the header.
         changeable: Keys that may differ: they say how the header's owner began and bind nothing.
 
     Returns:
-        The header as it stands.
+        The header as written.
 
     Raises:
         MismatchError: They differ; the message names the key and both values.
-        CorruptError, FormatVersionError: It is damaged, of another release, or gone though there are commits.
+        CorruptError, FormatVersionError: It is damaged, from another release, or missing though there are commits.
         OSError: The disk refuses.
     """
     if not path.exists():
@@ -56,7 +56,7 @@ def put_or_agree(path: Place, wanted: R, what: str, *, begun: bool, changeable: 
 
 
 def require_agreement(path: Place, found: R, wanted: R, what: str, changeable: Collection[str] = ()) -> None:
-    """Check that a header which a commit was made under says what the configuration asks for.
+    """Check that a header with commits agrees with the configuration.
 
     Raises:
         MismatchError: They differ; the message names the key and both values.
@@ -66,19 +66,16 @@ def require_agreement(path: Place, found: R, wanted: R, what: str, changeable: C
             name = CONFIG_KEYS.get(key, f"lanes.{key}")
             raise MismatchError(
                 f"{path} has {name} = {_configured(key, getattr(found, key))}, the configuration asks for "
-                f"{_configured(key, value)}. It is fixed for the life of {what}: change the configuration back, or "
-                f"choose a new {'store' if what == 'a log' else 'name'}"
+                f"{_configured(key, value)}. It is fixed for the life of {what}. Change the configuration back, or choose a "
+                f"new {'store' if what == 'a log' else 'name'}"
             )
 
 
 def _configured(key: str, value: object) -> str:
-    """A header's value as a configuration has it."""
+    """A header's value in the form of the configuration."""
     return f"{value / US_PER_S:.15g}" if key == "interval_us" and isinstance(value, int) else repr(value)
 
 
 def lost_header(path: Place) -> CorruptError:
-    """What to say where there are commits and their header is gone: a new one would not be theirs."""
-    return CorruptError(
-        f"{path} is missing, though there are commits under it; freshet-stream verify lists all damage, restore the file "
-        "from a copy"
-    )
+    """The error for commits without their header, which a new header could not replace."""
+    return CorruptError(f"{path} is missing, though there are commits under it{RESTORE}")

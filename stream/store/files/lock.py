@@ -1,4 +1,4 @@
-"""Who may write into a folder of a store."""
+"""Locks of a store's folders."""
 
 import os
 import secrets
@@ -14,17 +14,17 @@ _DOING = {COMPACTION: "compacted"}
 
 
 def new_writer_id() -> str:
-    """An id that tells host and process, and differs for every writer opened."""
+    """A new id for every writer, with host and process."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def lock_folder(folder: Path | Place, writer_id: str, name: str = NAME) -> Lock:
-    """Take the exclusive right to write into a folder of a log or lane: the kernel's lock, or in a bucket a lease.
+    """Take the exclusive right to write into a folder of a log or lane; see ``Place.lock``.
 
     Args:
         folder: An existing folder.
         writer_id: Who takes it.
-        name: The lock's file: there is one for commits, and one for compaction.
+        name: The lock's file: commits and compaction have one each.
 
     Raises:
         LaneBusyError: Another writer holds it; the message names both.

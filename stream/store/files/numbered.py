@@ -1,4 +1,4 @@
-"""Items that have a number for life: those before the first one kept are gone, the others are read when asked for."""
+"""Items with a fixed number: the first ones may be gone, the others are read on demand."""
 
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar, overload
@@ -8,19 +8,19 @@ from stream.store.errors import RetainedError
 T = TypeVar("T")
 
 CACHED = 4096
-"""Items read on demand that are kept in memory."""
+"""Most items read on demand that stay in memory."""
 
 
 class Numbered(Generic[T]):
     """Items number ``first`` to ``len − 1``; an item keeps its number when older ones are dropped.
 
-    Indexing and slicing take numbers (negative ones count from the end), iteration yields what is kept. ``len`` is the
-    number of the next item, so it counts dropped ones as well.
+    Indexing and slicing take numbers (negative ones count from the end), iteration yields the kept items. ``len`` is the
+    number of the next item, so it counts dropped ones too.
 
     Args:
-        what: What an item is, for a sentence.
+        what: The name of an item, for sentences.
         first: Number of the oldest item kept.
-        stored: How many of them ``load`` knows.
+        stored: How many of them ``load`` can read.
         load: Reads the item of a number.
     """
 
@@ -61,12 +61,12 @@ class Numbered(Generic[T]):
     def __getitem__(self, key: slice) -> list[T]: ...
 
     def __getitem__(self, key: int | slice) -> T | list[T]:
-        """An item by number, or a list of those in a range of numbers, but for numbers before ``first``.
+        """An item by number, or the kept items in a range of numbers.
 
         Raises:
-            RetainedError: The item is no longer kept; the message says which is the first that is. Of a range: one was
-                dropped since ``first`` was true, for a list with a hole would pass for all.
-            IndexError: There is no such item yet.
+            RetainedError: The item is no longer kept; the message names the first kept one. For a range: an item was
+                dropped since ``first`` was read, because a list with a hole would pass for the whole.
+            IndexError: The item does not exist yet.
         """
         if isinstance(key, slice):
             return [self._item(number) for number in range(*key.indices(len(self))) if number >= self.first]
@@ -75,17 +75,17 @@ class Numbered(Generic[T]):
             raise IndexError(f"there is no {self._what} number {key}, there are {len(self)}")
         if number < self.first:
             raise RetainedError(
-                f"{self._what} number {number} is no longer kept: a reader can start from number {self.first}"
+                f"{self._what} number {number} is no longer kept. A reader can start from number {self.first}"
             )
         return self._item(number)
 
     def __eq__(self, other: object) -> bool:
         return list(self) == (list(other) if isinstance(other, Numbered) else other)
 
-    __hash__ = None  # type: ignore[assignment]  # items are added
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def _kept(self, numbers: range) -> Iterator[T]:
-        """The items of a range but for those that are no longer kept, be it that they were dropped meanwhile."""
+        """The items of a range without those dropped before or during the iteration."""
         for number in numbers:
             if number < self.first:
                 continue

@@ -1,4 +1,4 @@
-"""JSON records: canonical, self-checksummed, put whole and never changed once others build on them."""
+"""JSON records: canonical, self-checksummed, written whole, and never changed once others build on them."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -11,16 +11,16 @@ import xxhash
 from pydantic import ValidationError
 
 from schemas.store import Record
-from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError
+from stream.store.errors import RESTORE, ConfigMissingError, CorruptError, FormatVersionError
 from stream.store.places.place import Place, place_of
 
 R = TypeVar("R", bound=Record)
 
 READ_THREADS = 16
-"""Records of a bucket that are read at a time: each costs a round trip."""
+"""Records of a bucket read at the same time, because each costs a round trip."""
 
 MOST_AHEAD = 64
-"""Records of a bucket that are asked for before it is known that they are there."""
+"""Records of a bucket requested before it is known that they exist."""
 
 
 def canonical(content: dict[str, Any]) -> bytes:
@@ -40,15 +40,15 @@ def seal_record(record: R) -> R:
 
 
 def put_record(path: Path | Place, record: R, *, replace: bool = False) -> R:
-    """Write a record under a name that isn't taken: whole, durable, and never over another one.
+    """Write a durable record under a free name.
 
-    A crash leaves either the whole record or a temporary file that nobody reads. The steps are those of the place.
+    A crash leaves the whole record, or a temporary file that no reader opens; for the steps see ``Place.put_record``.
 
     Args:
-        path: Where it goes.
-        record: What it says.
-        replace: Take the place of the record there, if there is one: every reader finds the old one or the new one, whole.
-            Only for a record that nothing was built on yet.
+        path: Its place.
+        record: Its content.
+        replace: Take the place of an existing record; every reader finds either of them whole. Only for a record that
+            nothing was built on yet.
 
     Returns:
         The record as written, checksum included.
@@ -63,10 +63,10 @@ def put_record(path: Path | Place, record: R, *, replace: bool = False) -> R:
 
 
 def read_records(paths: Iterable[Path | Place], kind: type[R]) -> Iterator[R]:
-    """Read records in order up to the first that isn't there; those of a bucket several at a time.
+    """Read records in order up to the first missing one; those of a bucket several at a time.
 
     Raises:
-        FormatVersionError, CorruptError: As ``read_record``, once the records before it were given.
+        FormatVersionError, CorruptError: As for ``read_record``, after the records before it.
     """
     waiting, ahead = iter(paths), 1
     while some := list(islice(waiting, ahead)):
@@ -81,7 +81,7 @@ def read_records(paths: Iterable[Path | Place], kind: type[R]) -> Iterator[R]:
             if record is None:
                 return
             yield record
-        if place_of(some[0]).remote:  # a follower finds one at most, a reader that opens a store many
+        if place_of(some[0]).remote:  # a follower finds one at most, a reader opening a store many
             ahead = min(2 * ahead, MOST_AHEAD)
 
 
@@ -93,25 +93,25 @@ def _read_if_there(path: Path | Place, kind: type[R]) -> R | None:
 
 
 def read_record(path: Path | Place, kind: type[R]) -> R:
-    """Read a record and check that every byte is what was written.
+    """Read a record and check every byte.
 
     Raises:
-        ConfigMissingError: There is no such file.
-        FormatVersionError: It was written by another format version.
-        CorruptError: Truncated, flipped, or of another kind.
+        ConfigMissingError: The file does not exist.
+        FormatVersionError: It has another format version.
+        CorruptError: It is truncated, flipped, or of another kind.
     """
     try:
         raw = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigMissingError(f"{path} does not exist. Check the store's path") from None
     except IsADirectoryError:
-        raise CorruptError(f"{path} is a folder, it should be a record{_REMEDY}") from None
+        raise CorruptError(f"{path} is a folder, but should be a record{RESTORE}") from None
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise CorruptError(f"{path} is not a record: {len(raw)} bytes that are not a JSON object{_REMEDY}")
+        raise CorruptError(f"{path} is not a record: {len(raw)} bytes that are not a JSON object{RESTORE}")
     version = content.get("format_version")
     if version not in kind.VERSIONS:
         known = " and ".join(map(str, kind.VERSIONS))
@@ -123,12 +123,9 @@ def read_record(path: Path | Place, kind: type[R]) -> R:
     except ValueError:  # NaN, which canonical JSON doesn't have
         intact = False
     if not intact:
-        raise CorruptError(f"{path} does not match its own checksum{_REMEDY}")
+        raise CorruptError(f"{path} does not match its own checksum{RESTORE}")
     try:
         return kind.model_validate(content)
     except ValidationError as error:
         where = ", ".join(".".join(str(step) for step in e["loc"]) for e in error.errors())
-        raise CorruptError(f"{path} is not a {kind.__name__}: wrong {where}{_REMEDY}") from error
-
-
-_REMEDY = "; freshet-stream verify lists all damage, restore the file from a copy"
+        raise CorruptError(f"{path} is not a {kind.__name__}: wrong {where}{RESTORE}") from error

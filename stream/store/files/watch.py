@@ -1,8 +1,7 @@
-"""Waiting for a folder to change: inotify where there is one, polling everywhere."""
+"""Wait for a folder to change: by inotify if available, and by polling."""
 
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
@@ -12,16 +11,16 @@ from watchdog.observers.api import BaseObserver
 from stream.store.places.place import Place, place_of
 
 POLL_S = 0.25
-"""Longest wait for one look: covers network file systems, whose changes by other hosts inotify doesn't see."""
+"""Longest single wait: inotify doesn't see changes that other hosts make to a network file system."""
 
 BUCKET_POLL_S = 1.0
-"""The same for a bucket, where every look costs requests."""
+"""The same in a bucket, where every look costs requests."""
 
 
 class FolderWatch(FileSystemEventHandler):
-    """Wakes a reader when a file gets a new name in a folder.
+    """Wakes a reader when a file gets a new name in a folder; a context manager.
 
-    Where the folder can't be watched (a bucket, no inotify, its limits reached), ``wait`` just polls.
+    If the folder can't be watched (a bucket, no inotify, its limits reached), ``wait`` just polls.
     """
 
     def __init__(self, folder: Path | Place) -> None:
@@ -50,7 +49,7 @@ class FolderWatch(FileSystemEventHandler):
         self._changed.set()
 
     def wait(self, timeout_s: float = BUCKET_POLL_S) -> None:
-        """Return at the next change, at once if there was one since the last call, or after a while."""
+        """Return at the next change, at once if there was one since the last call, or after the timeout."""
         self._changed.wait(min(timeout_s, self.poll_s))
         self._changed.clear()
 
@@ -66,7 +65,5 @@ class FolderWatch(FileSystemEventHandler):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -1,1 +1,1 @@
-"""Lanes: what each snapshot changed, part by part, for one partitioner; one writer, many readers."""
+"""Lanes: the changes of each snapshot, part by part, for one partitioner; one writer, many readers."""

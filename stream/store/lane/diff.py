@@ -1,8 +1,7 @@
-"""What a lane stores of a snapshot: the additive difference to the one before (DistDy, section 3.2).
+"""The additive difference between two snapshots, which a lane stores (DistDy, section 3.2).
 
-Pure functions, arrays in and out. An edge is stored with each part that owns one of its ends (vertex lanes)
-or with one part (edge lanes). Of features only the segments that differ from what a part already holds are
-stored, and a newly placed node starts from zeros.
+Pure functions, arrays in and out. An edge is stored with each part that owns one of its ends (vertex lanes) or with one part
+(edge lanes). Of features only the segments that differ from those in a part are stored; a new node starts from zeros.
 """
 
 from dataclasses import dataclass
@@ -18,15 +17,15 @@ from stream.snapshots.pairs import split_keys
 NOWHERE = -1
 
 ENDS_BYTES, WEIGHT_BYTES = 2.5, 3.6
-"""What a row's ends and its weight, unlike others, take compressed: 1.9 to 3 and 3.6 on graphs of 2 to 100 pairs a node."""
+"""Compressed bytes of a row's ends and of a varying weight: 1.9 to 3 and 3.6 on graphs of 2 to 100 pairs per node."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholePairs:
     """The live pairs of a snapshot and the parts that hold them.
 
-    ``keys`` int64 (n,) ascending (``pairs.pair_keys``), ``weight`` float32 (n,), ``first`` and ``second``
-    int32 (n,): the parts, ``second`` −1 where one part holds the pair.
+    ``keys`` int64 (n,) ascending (``pairs.pair_keys``), ``weight`` float32 (n,), ``first`` and ``second`` int32 (n,): the
+    parts, ``second`` −1 if one part holds the pair.
     """
 
     keys: Int64
@@ -60,11 +59,11 @@ class WholePairs:
 
 
 @dataclass(frozen=True, slots=True)
-class PairChanges:
+class PairRows:
     """Edge changes by part: rows offsets[k]:offsets[k + 1] are part k's, ascending by (op, src, dst).
 
-    ``op`` int8: 1 the pair comes to the part, −1 it leaves the part, 0 it stays with a new weight. ``weight``
-    is 0 where op is −1.
+    ``op`` int8: 1 the pair enters the part, −1 it leaves the part, 0 it stays with a new weight. ``weight`` is 0 where op
+    is −1.
     """
 
     offsets: Int64
@@ -74,14 +73,14 @@ class PairChanges:
 
     @property
     def growth(self) -> Int64:
-        """Pairs that each part has more, int64 (batches,)."""
+        """Net number of pairs that each part gains, int64 (batches,)."""
         total = np.concatenate([[0], np.cumsum(self.op, dtype=np.int64)])
         growth: Int64 = np.diff(total[self.offsets])
         return growth
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentChanges:
+class SegmentRows:
     """Feature changes by part: rows offsets[k]:offsets[k + 1] are part k's, ascending by (node, segment).
 
     ``values`` is float32 (n, W), W = ceil(F / S); shorter segments are padded with zeros.
@@ -95,16 +94,16 @@ class SegmentChanges:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Content of a lane snapshot's files: the change from the snapshot before, or from nothing (a base).
+    """Content of a lane snapshot's files: the change from its predecessor, or from nothing (a base).
 
-    ``whole_pairs``: ``pairs`` are all there are after the snapshot, whatever the other tables are.
+    ``whole_pairs``: ``pairs`` lists all pairs after the snapshot, and pairs from before are dropped.
     """
 
     node: Int64
     part: Int32
     why: Int8
-    pairs: PairChanges
-    segments: SegmentChanges
+    pairs: PairRows
+    segments: SegmentRows
     whole_pairs: bool = False
 
 
@@ -113,16 +112,13 @@ def segment_width(features: int, segments: int) -> int:
     return -(-features // segments)
 
 
-def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairChanges:
-    """Difference of two snapshots' stored pairs.
+def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairRows:
+    """Difference of two snapshots' stored pairs by part; O(pairs) by one merge of sorted arrays.
 
     Args:
-        before: The snapshot before.
-        after: This one.
-        batches: Parts, and one more for discarded pairs in edge lanes.
-
-    Returns:
-        The changes by part; O(pairs) by one merge of sorted arrays.
+        before: The earlier snapshot.
+        after: The later one.
+        batches: Number of parts, plus one for discarded pairs in edge lanes.
     """
     args = (
         before.keys, before.weight, before.first, before.second,
@@ -135,13 +131,13 @@ def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairCha
     return by_part(part, op, keys, weight, batches)
 
 
-def is_smaller_whole(changes: PairChanges, pairs: int) -> bool:
-    """Whether a list of all pairs takes fewer bytes in a file than the changes, judged by counts.
+def is_smaller_whole(changes: PairRows, pairs: int) -> bool:
+    """Whether a list of all pairs takes fewer bytes in a file than the changes, estimated from counts.
 
-    Rows of both cost the same but for weights: those of pairs that leave are zeros, and where all are the same they cost nothing.
+    Rows of both cost the same except for weights: those of leaving pairs are zeros, and equal weights cost nothing.
 
     Args:
-        changes: From the snapshot before.
+        changes: From the previous snapshot.
         pairs: Rows of the list.
     """
     if pairs >= len(changes.op):
@@ -152,20 +148,19 @@ def is_smaller_whole(changes: PairChanges, pairs: int) -> bool:
     return pairs * (ENDS_BYTES + each) < len(changes.op) * ENDS_BYTES + len(weight) * each
 
 
-def by_part(part: Int32, op: Int8, keys: Int64, weight: Float32, batches: int) -> PairChanges:
-    """Order rows of pair changes by part, op and key: rows that look alike together take a fifth less when compressed."""
-    order = np.argsort(keys)  # a key has one row a part: those need no order
-    group = (3 * part + op + 1).astype(
-        np.int16 if 3 * batches < 1 << 15 else np.int32
-    )  # 16 bits: by counting
+def by_part(part: Int32, op: Int8, keys: Int64, weight: Float32, batches: int) -> PairRows:
+    """Order rows of pair changes by part, op and key: similar rows together take a fifth less when compressed."""
+    order = np.argsort(keys)  # a key has one row per part, so this need not be stable
+    kind = np.int16 if 3 * batches < 1 << 15 else np.int32  # 16 bits are sorted by counting
+    group = (3 * part + op + 1).astype(kind)
     order = order[np.argsort(group[order], kind="stable")]
-    return PairChanges(_offsets(part, batches), op[order], keys[order], weight[order])
+    return PairRows(_offsets(part, batches), op[order], keys[order], weight[order])
 
 
 def full_rows(
     node: Int64, part: Int32, vectors: Float32, segments: int
 ) -> tuple[Int32, Int64, Int32, Float32]:
-    """Segments that newly placed nodes bring: those that aren't all zeros.
+    """Segments of newly placed nodes that aren't all zeros.
 
     Args:
         node: int64 (n,).
@@ -194,16 +189,14 @@ def cut_segments(vectors: Float32, segments: int) -> Float32:
     return cut
 
 
-def segment_changes(
-    rows: list[tuple[Int32, Int64, Int32, Float32]], parts: int, width: int
-) -> SegmentChanges:
+def segment_changes(rows: list[tuple[Int32, Int64, Int32, Float32]], parts: int, width: int) -> SegmentRows:
     """Order rows (part, node, segment, values) by part, node and segment."""
     part = np.concatenate([np.empty(0, np.int32), *(r[0] for r in rows)])
     node = np.concatenate([np.empty(0, np.int64), *(r[1] for r in rows)])
     segment = np.concatenate([np.empty(0, np.int32), *(r[2] for r in rows)])
     values = np.concatenate([np.empty((0, width), np.float32), *(r[3] for r in rows)])
     order = np.lexsort((segment, node, part))
-    return SegmentChanges(_offsets(part, parts), node[order], segment[order], values[order])
+    return SegmentRows(_offsets(part, parts), node[order], segment[order], values[order])
 
 
 def _offsets(part: Int32, batches: int) -> Int64:
@@ -212,9 +205,9 @@ def _offsets(part: Int32, batches: int) -> Int64:
 
 @njit(cache=True, nogil=True)
 def pair_change(key, old, new, reweighted, w, n, part, op, keys, weight):  # type: ignore[no-untyped-def]  # compiled
-    """Rows of one pair, written from row ``n`` on (only counted where there are no outputs); the row after them.
+    """Write the rows of one pair from row ``n`` on (without outputs, only count them); returns the row after them.
 
-    ``old`` and ``new`` are the two parts that held and that hold it, −1 for none and the same twice for one.
+    ``old`` and ``new`` are the two parts that held and now hold it; −1 for none, twice the same for one.
     """
     fill = len(part) > 0
     for i in range(2):

@@ -1,7 +1,7 @@
-"""The index of a lane: its manifests up to a snapshot in one look, each read only when somebody asks for it.
+"""The index of a lane: its manifests up to a snapshot in one file, each read only on demand.
 
-The manifests stay where they are, so an index that is lost or damaged costs time and nothing else, but for one thing:
-where older snapshots were dropped it names the full state at the oldest kept one.
+The manifests stay, so a lost or damaged index costs only time, with one exception: after older snapshots were dropped, it
+names the full state at the oldest kept one.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.store import LaneHeader, LaneIndex, LaneManifest
-from stream.store.errors import CorruptError, StoreError
+from stream.store.errors import REBUILD, CorruptError
 from stream.store.files.data import read_table
 from stream.store.files.records import read_record
-from stream.store.lane.layout import index_name, manifest_name
-from stream.store.log.index import index_numbers
+from stream.store.lane.layout import manifest_name
+from stream.store.log.index import newest_readable
+from stream.store.log.layout import index_name
 from stream.store.places.place import Place
 
 INDEX_SCHEMA: Final = pa.schema(
@@ -28,11 +29,11 @@ INDEX_SCHEMA: Final = pa.schema(
         pa.field("seconds", pa.float64(), nullable=False),
     ]
 )
-"""Columns of the rows of an index, a manifest each: its snapshot, its own checksum, and what sums are made of."""
+"""Columns of an index, one row per manifest: its snapshot, its checksum, and the summands of totals."""
 
 
 class ManifestRows:
-    """The rows of an index: manifests, read one by one as they are asked for."""
+    """The rows of an index: manifests, read on demand."""
 
     def __init__(self, root: Place, first: int, table: pa.Table) -> None:
         self.first = first
@@ -47,7 +48,7 @@ class ManifestRows:
         """The manifest of a sequence number.
 
         Raises:
-            CorruptError: It isn't the one that the index was made over.
+            CorruptError: It isn't the one in the index.
         """
         at = sequence - self.first
         path = self._root / manifest_name(int(self.taus[at]))
@@ -55,21 +56,20 @@ class ManifestRows:
         expected = self.table["checksum"][at].as_py()
         if manifest.checksum != expected:
             raise CorruptError(
-                f"{path} has the checksum {manifest.checksum}, the lane's index says {expected}. Restore it from a copy, "
-                "or remove the lane's folder and let the stream job build it again"
+                f"{path} has the checksum {manifest.checksum}, the lane's index says {expected}{REBUILD}"
             )
         return manifest
 
 
 @dataclass(frozen=True, slots=True)
 class LaneTotals:
-    """What a lane's kept snapshots have together.
+    """Totals of a lane's kept snapshots.
 
     Attributes:
         bytes: Payload that they added.
-        full_bytes: Payload, were each stored whole.
-        disk_bytes: Length of their files, bases included and states not.
-        seconds: What the partitioner took.
+        full_bytes: Payload if each were stored whole.
+        disk_bytes: Length of their files, with bases, without states.
+        seconds: The partitioner's time.
     """
 
     bytes: int = 0
@@ -78,7 +78,7 @@ class LaneTotals:
     seconds: float = 0.0
 
     def plus(self, rows: pa.Table) -> "LaneTotals":
-        """With more manifests, as rows of an index."""
+        """Add manifests, given as rows of an index."""
         sums = {name: np.asarray(rows[name]).sum() for name in ("bytes", "full_bytes", "disk_bytes")}
         return LaneTotals(
             **{name: getattr(self, name) + int(value) for name, value in sums.items()},
@@ -87,7 +87,7 @@ class LaneTotals:
 
 
 def disk_bytes(manifest: LaneManifest) -> int:
-    """Length of a snapshot's files, without its state, which goes with the next but one."""
+    """Length of a snapshot's files, without its state, which the next but one replaces."""
     files = (
         manifest.assignment, manifest.edges, manifest.segments, manifest.event_parts, manifest.base
     )  # fmt: skip
@@ -95,7 +95,7 @@ def disk_bytes(manifest: LaneManifest) -> int:
 
 
 def payload(manifest: LaneManifest) -> tuple[int, int]:
-    """Payload bytes that a snapshot added to a lane, and what it would take stored whole."""
+    """Payload bytes that a snapshot added to a lane, and the bytes if it were stored whole."""
     summaries = [part for part in (*manifest.parts, manifest.discarded) if part is not None]
     return sum(part.bytes for part in summaries), sum(part.full_bytes for part in summaries)
 
@@ -115,33 +115,22 @@ def manifest_rows(manifests: list[LaneManifest]) -> pa.Table:
 
 
 def newest_index(root: Place, header: LaneHeader, after: int = -1) -> tuple[LaneIndex, ManifestRows] | None:
-    """The newest index of a lane that can be read; None: there is none.
+    """The newest readable index of a lane; None: there is none.
 
     Args:
         root: The lane's folder.
         header: Its header.
         after: Only one with a larger number.
     """
-    listed = index_numbers(root)
-    while listed and listed[0] > after:
-        for number in listed:
-            if number <= after:
-                break
-            try:
-                return read_lane_index(root, header, number)
-            except StoreError:  # the other copy, or the manifests themselves, say the same; verify reports it
-                continue
-        before, listed = listed, index_numbers(root)
-        if listed == before:  # else they were replaced by newer ones meanwhile
-            break
-    return None
+    # Its copy, or the manifests themselves, say the same as a damaged one; verify reports it.
+    return newest_readable(root, after, lambda number: read_lane_index(root, header, number))[0]
 
 
 def read_lane_index(root: Place, header: LaneHeader, number: int) -> tuple[LaneIndex, ManifestRows]:
     """An index of a lane with its rows.
 
     Raises:
-        StoreError: It isn't there, is damaged, or belongs to another lane.
+        StoreError: It is missing, damaged, or belongs to another lane.
     """
     path = root / index_name(number)
     index = read_record(path, LaneIndex)

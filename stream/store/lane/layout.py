@@ -1,4 +1,4 @@
-"""Where a lane keeps what: the file names of ``docs/store-format.md``."""
+"""File names of a lane; see ``docs/store-format.md``."""
 
 from stream.store.errors import LaneBusyError
 from stream.store.places.place import Place, place_of
@@ -10,25 +10,25 @@ SNAPSHOTS = "snapshots"
 STATE = "state"
 INDEX = "index"
 REMOVED = ".removed"
-"""A lane's folder gets this suffix before it is removed file by file; in a bucket, an empty file beside it has that name."""
+"""Suffix of a lane's folder while its files are removed; in a bucket, of an empty file beside the folder."""
 
 
 def lane_folder(store: str | Place, lane: str) -> Place:
-    """Folder of a lane."""
+    """The folder of a lane."""
     return place_of(store) / FOLDER / lane
 
 
 def lane_names(store: str | Place) -> list[str]:
-    """Lanes that a store has, by name; one whose header isn't written yet, or that is being removed, doesn't count."""
+    """Names of a store's lanes, sorted, without those that have no header yet or are being removed."""
     folder = place_of(store) / FOLDER
     names = {path.parent.name for path in folder.glob(f"*/{HEADER}")}
-    if not folder.can_move:  # a mark beside it says that it goes
+    if not folder.can_move:  # a mark beside the folder says that it is being removed
         names -= {path.name.removesuffix(REMOVED) for path in folder.glob(f"*{REMOVED}")}
     return sorted(name for name in names if not name.endswith(REMOVED))
 
 
 def made(folder: Place) -> float | None:
-    """When the header of a lane was put, which tells the lane from one that was made anew; None: there is none."""
+    """When a lane's header was put, which distinguishes lanes built under the same name; None: there is none."""
     try:
         return (folder / HEADER).stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
@@ -36,7 +36,7 @@ def made(folder: Place) -> float | None:
 
 
 def is_going(folder: Place) -> bool:
-    """Whether the lane of a folder is being removed, in a bucket, where the folder itself can't be moved away at once."""
+    """Whether the lane of a folder is being removed from a bucket, which cannot rename the folder in one step."""
     mark = folder.with_name(folder.name + REMOVED)
     return not mark.can_move and mark.exists()
 
@@ -49,12 +49,13 @@ def require_not_removed(folder: Place) -> None:
     """
     if is_going(folder):
         raise LaneBusyError(
-            f"{folder} is being removed: run freshet-stream compact on the store, which ends that, or choose another name"
+            f"{folder} is being removed. Run freshet-stream compact on the store, which completes the removal, or choose "
+            "another name"
         )
 
 
 def manifest_name(tau: int) -> str:
-    """Path of snapshot τ's manifest under the lane's folder."""
+    """Path of snapshot τ's manifest, from the lane's folder."""
     return f"{COMMITS}/{tau}.json"
 
 
@@ -66,16 +67,6 @@ def data_name(tau: int, what: str) -> str:
 def state_name(tau: int) -> str:
     """Path of the state after snapshot τ."""
     return f"{STATE}/{tau}.arrow"
-
-
-def index_name(number: int) -> str:
-    """Path of an index."""
-    return f"{INDEX}/{number}.json"
-
-
-def index_rows_name(number: int) -> str:
-    """Path of the rows of an index, a manifest each."""
-    return f"{INDEX}/{number}.arrow"
 
 
 def index_base_name(first: int) -> str:

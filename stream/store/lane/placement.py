@@ -1,4 +1,4 @@
-"""Where every node of a lane is placed: its home, and in edge lanes the set of parts it is in."""
+"""Placement of a lane's nodes: each node's home, and in edge lanes its set of parts."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ _GONE, _NEW, _MOVED, _DEMOTED = int(Why.GONE), int(Why.NEW), int(Why.MOVED), int
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Which (node, part) placements one snapshot ended and began, and which homes it changed.
+    """The (node, part) placements that one snapshot ended and began, and the homes that it changed.
 
     Attributes:
         entered_node: int64 (e,), ascending.
         entered_part: int32 (e,).
         left_node: int64 (l,), ascending.
         left_part: int32 (l,).
-        rehomed: int64 (h,), nodes with another home than before, ascending.
+        rehomed: int64 (h,), nodes with a changed home, ascending.
         former_home: int32 (h,), their homes before, −1 for none.
     """
 
@@ -37,8 +37,8 @@ class Transition:
 class Placement:
     """Homes and sets of parts of dense node ids, advanced by the rows of ``assignment.arrow``.
 
-    Vertex lanes: a node is in its home only. Edge lanes: a node is in a set of parts, kept as a bit mask; a
-    node that moves stays in its former home until a DEMOTED row ends that.
+    Vertex lanes: a node is in its home only. Edge lanes: a node is in a set of parts, kept as a bit mask; a node that moves
+    stays in its former home until a DEMOTED row.
     """
 
     def __init__(self, kind: LaneKind, parts: int) -> None:
@@ -49,7 +49,7 @@ class Placement:
 
     @property
     def home(self) -> Int32:
-        """Home of every dense id, int32 (num_nodes,), −1 for none: a view, for one snapshot."""
+        """Home of every dense id, int32 (num_nodes,), −1 for none: a view, valid for one snapshot."""
         return self._homes.values
 
     @property
@@ -66,7 +66,7 @@ class Placement:
             num_nodes: Dense ids in use after the snapshot.
 
         Returns:
-            What began and ended; O(n), never O(num_nodes) but for growing.
+            The placements that began and ended; O(n), and O(num_nodes) only to grow.
         """
         self._homes.grow(num_nodes)
         self._sets.grow(num_nodes)
@@ -105,7 +105,7 @@ class Placement:
         return self.parts_of(np.arange(len(self.home), dtype=np.int64))
 
     def in_any(self, selected: Bool, nodes: Int64) -> Bool:
-        """Which of ``nodes`` are in at least one selected part; ``selected`` is bool (K,)."""
+        """Which ``nodes`` are in at least one selected part; ``selected`` is bool (K,)."""
         if self.kind == "vertex":
             home = self.home[nodes]
             return np.where(home >= 0, selected[home], False)

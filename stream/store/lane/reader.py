@@ -6,12 +6,11 @@ from typing import TypeVar
 
 from schemas.store import FileRef, LaneHeader, LaneIndex, LaneManifest
 from stream.arrays.kinds import Int32
-from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
+from stream.store.errors import REBUILD, ConfigMissingError, CorruptError, MissingError, RetainedError
 from stream.store.files.follow import follow
 from stream.store.files.headers import lost_header
 from stream.store.files.numbered import Numbered
 from stream.store.files.records import read_record, read_records
-from stream.store.files.sweep import names_in
 from stream.store.files.watch import FolderWatch
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import LaneTotals, ManifestRows, manifest_rows, newest_index
@@ -25,16 +24,16 @@ T = TypeVar("T")
 
 
 class LaneReader:
-    """A view of a lane as of the newest manifest seen; ``refresh`` moves it on.
+    """A view of a lane as of the newest manifest seen; ``refresh`` advances it.
 
     Sequence numbers are those of the log's sealed snapshots: manifest i belongs to ``log.snapshots[i]``.
 
     Attributes:
-        log: The log that the lane was made from.
+        log: The log that the lane follows.
         root: The lane's folder.
         header: Partitioner and parameters.
-        manifests: By sequence; those that are kept can be read. Not to be changed.
-        taus: Their snapshots; not to be changed.
+        manifests: By sequence; only kept ones can be read. Read-only.
+        taus: Their snapshots; read-only.
         index: The newest index over them; None: there is none.
         rows: Its rows.
     """
@@ -43,8 +42,8 @@ class LaneReader:
         """Open a lane of a store.
 
         Raises:
-            ConfigMissingError: There is no such store or lane.
-            CorruptError, FormatVersionError: A record of log or lane is damaged, or of another release.
+            ConfigMissingError: The store or the lane does not exist.
+            CorruptError, FormatVersionError: A record of log or lane is damaged, or from another release.
         """
         self.log = LogReader(store)
         self.root = lane_folder(store, lane)
@@ -68,30 +67,30 @@ class LaneReader:
         self.manifests: Numbered[LaneManifest] = Numbered("lane snapshot")
         self.taus: set[int] = set()
         listed = manifest_taus(self.root)
-        self._begin()
+        if (found := newest_index(self.root, self.header)) is not None:
+            self.index, self.rows = found
+            self._take(*found)
         self.refresh()
         self._require_all(listed)
 
     def refresh(self) -> None:
-        """Take in the snapshots committed since.
+        """Read the snapshots committed since.
 
         Raises:
             ConfigMissingError: The lane was removed.
-            CorruptError, FormatVersionError: A record is damaged, or not the successor of the one before; those
-                before it are taken in.
+            CorruptError, FormatVersionError: A record is damaged, or doesn't follow its predecessor; those before it count.
         """
         self.log.refresh()
         end = len(self.manifests)
-        if (
-            found := newest_index(self.root, self.header, self.index.number if self.index else -1)
-        ) is not None:
+        found = newest_index(self.root, self.header, self.index.number if self.index else -1)
+        if found is not None:
             self.index, self.rows = found
             if self.index.sequence >= len(self.manifests):
                 self._take(self.index, self.rows)
             else:
                 self._drop_before(self.index.first)
             if len(self.manifests) > len(self.log.snapshots):
-                self.log.refresh()  # sealed since: whoever sees a snapshot of the lane finds it in the log
+                self.log.refresh()  # every snapshot of the lane must be found in the log
         if not self.manifests and self.log.snapshots.first > len(self.manifests):
             self.manifests = Numbered("lane snapshot", self.log.snapshots.first)
         missing = self.log.snapshots[len(self.manifests) :]
@@ -108,13 +107,13 @@ class LaneReader:
             self._require_there()
 
     def add(self, manifest: LaneManifest) -> None:
-        """Take the next manifest in, as its writer does."""
+        """Append the next manifest, as its writer does."""
         self.manifests.append(manifest)
         self.taus.add(manifest.tau)
 
     @property
     def totals(self) -> LaneTotals:
-        """Bytes and seconds of all kept snapshots: from the index where there is one."""
+        """Bytes and seconds of all kept snapshots, from the index if there is one."""
         if self.rows is None:
             return LaneTotals().plus(manifest_rows(self.manifests[:]))
         kept = self.rows.table.slice(self.manifests.first - self.rows.first)
@@ -122,7 +121,7 @@ class LaneReader:
         return LaneTotals().plus(kept).plus(manifest_rows(newer))
 
     def base_of(self, manifest: LaneManifest) -> FileRef | None:
-        """The file with all that the parts hold at a snapshot; None: it has none."""
+        """The file with the full state of the parts at a snapshot; None: it has none."""
         if manifest.base is None and self.index is not None and manifest.sequence == self.index.first:
             return self.index.base
         return manifest.base
@@ -134,17 +133,17 @@ class LaneReader:
         stop: Callable[[], bool] | None = None,
         watch: FolderWatch | None = None,
     ) -> Iterator[LaneManifest]:
-        """Lane snapshots in order, those that are there and then new ones, waiting for each.
+        """Lane snapshots in order, the existing ones and then new ones, waiting for each.
 
         Args:
             after_sequence: Begin after this sequence number; None: with the oldest.
-            timeout_s: End when nothing new was committed for so long; None: never.
-            stop: Asked some times a second while waiting; True ends.
-            watch: On the folder ``COMMITS`` of ``root``, for who calls this again and again; None: its own.
+            timeout_s: End after this long without a new snapshot; None: never.
+            stop: Called a few times per second while waiting; True ends.
+            watch: A watch of the folder ``COMMITS`` of ``root``, for repeated calls; None: its own.
 
         Raises:
             CorruptError, FormatVersionError: A new record is damaged.
-            RetainedError: The next snapshot is no longer kept; the message says from where a reader can start.
+            RetainedError: The next snapshot is no longer kept; the message says where a reader can start.
         """
 
         def refreshed() -> Numbered[LaneManifest]:
@@ -155,28 +154,24 @@ class LaneReader:
         return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop, watch=watch)
 
     def changes(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
-        """What the lane stores of a snapshot for some parts, memory-mapped where one part is asked for.
+        """The stored changes of a snapshot for some parts; memory-mapped for one part.
 
         Args:
             manifest: The snapshot's.
             parts: Parts in [0, K).
-            discarded: Edge lanes: the pairs that no part holds as well.
+            discarded: Edge lanes: include the pairs that no part holds.
 
         Raises:
-            CorruptError: A file isn't what the manifest says; the message names it.
+            CorruptError: A file doesn't match the manifest; the message names it.
         """
         files = (manifest.assignment, manifest.edges, manifest.segments)
         wanted = selection(self.header, manifest, parts, discarded=discarded)
         return self._kept(manifest, lambda: read_changes(self.root, files, wanted))
 
     def base(self, manifest: LaneManifest, parts: list[int], *, discarded: bool = False) -> LaneChanges:
-        """All that some parts hold at a snapshot that has a base, as a change from nothing.
-
-        Raises:
-            CorruptError: The file isn't what the manifest says; the message names it.
-        """
+        """The full state of some parts at a snapshot with a base, as a change from nothing; raises as ``changes`` does."""
         base = self.base_of(manifest)
-        assert base is not None, "ask only where base_of gives a file"
+        assert base is not None, "only for snapshots with a base"
         wanted = selection(self.header, manifest, parts, discarded=discarded)
         return self._kept(manifest, lambda: read_base(self.root, base, wanted))
 
@@ -184,7 +179,7 @@ class LaneReader:
         """The part of every edge event of a snapshot, −1 for discarded ones and deletes; None in vertex lanes.
 
         Raises:
-            CorruptError: The file isn't what the manifest says; the message names it.
+            CorruptError: The file doesn't match the manifest; the message names it.
         """
         reference = manifest.event_parts
         if reference is None:
@@ -192,33 +187,26 @@ class LaneReader:
         return self._kept(manifest, lambda: read_event_parts(self.root, reference))
 
     def _require_there(self) -> None:
-        """Check that a lane that doesn't go on, or whose files are gone or others, was not removed.
+        """Check that a lane without new snapshots, or with missing or unexpected files, was not removed.
 
         Raises:
             ConfigMissingError: It was; there may be another one of its name.
         """
         if self.manifests and (made(self.root) != self._made or is_going(self.root)):
             raise ConfigMissingError(
-                f"{self.root} was removed since it was opened, or made again. Open the lane that is there now"
+                f"{self.root} was removed since it was opened, or built again. Open the current lane"
             )
         if not self.manifests and read_record(self.root / HEADER, LaneHeader) != self.header:
             raise ConfigMissingError(
-                f"{self.root} was made for another configuration while it was empty. Open the lane that is there now"
+                f"{self.root} was made for another configuration while it was empty. Open the current lane"
             )
-
-    def _begin(self) -> None:
-        """Start after the newest index, or where the log begins."""
-        found = newest_index(self.root, self.header)
-        if found is not None:
-            self.index, self.rows = found
-            self._take(*found)
 
     def _take(self, index: LaneIndex, rows: ManifestRows) -> None:
         self.manifests = Numbered("lane snapshot", index.first, len(rows), partial(self._load, rows))
         self.taus = set(rows.taus.tolist())
 
     def _load(self, rows: ManifestRows, sequence: int) -> LaneManifest:
-        """A manifest that an index names; where a newer index has dropped it, that is said."""
+        """Read a manifest that an index names, or say that a newer index has dropped it."""
         try:
             return rows.load(sequence)
         except ConfigMissingError:
@@ -227,7 +215,7 @@ class LaneReader:
                 self._require_there()
                 raise
             raise RetainedError(
-                f"{self.root} no longer keeps lane snapshot number {sequence}: a reader can start from number "
+                f"{self.root} no longer keeps lane snapshot number {sequence}. A reader can start from number "
                 f"{newer[0].first}"
             ) from None
         except CorruptError:
@@ -241,7 +229,7 @@ class LaneReader:
         self.taus = {tau for tau in self.taus if tau >= oldest}
 
     def _kept(self, manifest: LaneManifest, read: Callable[[], T]) -> T:
-        """Read a snapshot's files; where they are gone because it is no longer kept, that is said."""
+        """Read a snapshot's files, or say that it is no longer kept."""
         try:
             return read()
         except MissingError:
@@ -251,17 +239,17 @@ class LaneReader:
                 raise
             oldest = self.manifests[self.manifests.first]
             raise RetainedError(
-                f"{self.root} no longer keeps snapshot {manifest.tau} (number {manifest.sequence}): a reader can start "
+                f"{self.root} no longer keeps snapshot {manifest.tau} (number {manifest.sequence}). A reader can start "
                 f"from {oldest.tau} (number {oldest.sequence})"
             ) from None
 
     def _beyond(self, listed: set[int]) -> set[int]:
-        """Listed snapshots that the chain doesn't reach; older than the oldest kept one are those that were dropped."""
+        """Listed snapshots beyond the chain; those older than the oldest kept one were dropped."""
         oldest = min(self.taus, default=None)
         return {tau for tau in listed - self.taus if oldest is None or tau > oldest}
 
     def _require_all(self, listed: set[int]) -> None:
-        """Check that the chain reached every manifest that was ``listed`` before it was read."""
+        """Check that the chain reached every manifest ``listed`` before it was read."""
         beyond, indexed = self._beyond(listed), self.index
         while beyond:
             self.refresh()
@@ -274,18 +262,15 @@ class LaneReader:
         strangers = beyond - {snapshot.tau for snapshot in self.log.snapshots}
         if strangers:
             raise CorruptError(
-                f"{self.root / manifest_name(min(strangers))} belongs to no sealed snapshot of the log: "
-                "log and lane are from different stores"
+                f"{self.root / manifest_name(min(strangers))} belongs to no sealed snapshot of the log. Log and lane are "
+                "from different stores"
             )
         missing = self.root / manifest_name(self.log.snapshots[len(self.manifests)].tau)
-        raise CorruptError(
-            f"{missing} is missing, though snapshot {min(beyond)} exists. Restore it from a copy, or remove "
-            f"the folder {self.root} and let the stream job build the lane again"
-        )
+        raise CorruptError(f"{missing} is missing, though snapshot {min(beyond)} exists{REBUILD}")
 
 
 def selection(header: LaneHeader, manifest: LaneManifest, parts: list[int], *, discarded: bool) -> Selection:
-    """What to read of a snapshot's files for some parts; ``discarded``: an edge lane's discarded pairs as well."""
+    """The selection of a snapshot's files for some parts; ``discarded``: with an edge lane's discarded pairs."""
     more = [header.parts] if discarded and header.kind == "edge" else []
     return Selection(
         parts=parts,
@@ -310,38 +295,37 @@ def check_successor(
     """Check that a manifest is the next one of its lane and was made from the log's snapshot.
 
     Args:
-        path: Where it lies.
+        path: Its place.
         manifest: As read.
         header: The lane's.
-        before: The manifest before it, or nothing.
+        before: The previous manifest, or nothing.
         sequence: The number it must have.
         events_checksum: Checksum of the log's events of the snapshot.
 
     Raises:
         CorruptError: It belongs to another lane, place or log.
     """
-    remedy = ". Restore it from a copy, or remove the lane's folder and let the stream job build it again"
     if manifest.lane_checksum != header.checksum:
         raise CorruptError(
             f"{path} is a manifest of another lane ({manifest.lane}), or lane.json was changed while the lane was "
-            f"empty. Open it again{remedy}"
+            f"empty. Open it again{REBUILD}"
         )
     previous = before[0].checksum if before else ""
     if (manifest.sequence, manifest.previous) != (sequence, previous):
         raise CorruptError(
             f"{path} says it is number {manifest.sequence} after {manifest.previous or 'nothing'}, "
-            f"expected number {sequence} after {previous or 'nothing'}{remedy}"
+            f"expected number {sequence} after {previous or 'nothing'}{REBUILD}"
         )
     if not manifest_name(manifest.tau).endswith(f"/{path.name}"):
-        raise CorruptError(f"{path} is the manifest of snapshot {manifest.tau}{remedy}")
+        raise CorruptError(f"{path} is the manifest of snapshot {manifest.tau}{REBUILD}")
     if manifest.log_events_checksum != events_checksum:
         raise CorruptError(
             f"{path} was made from other events (checksum {manifest.log_events_checksum}) than the log has "
-            f"({events_checksum}){remedy}"
+            f"({events_checksum}){REBUILD}"
         )
 
 
 def manifest_taus(root: Place) -> set[int]:
-    """Snapshots whose manifests lie in a lane's folder."""
-    stems = (name.removesuffix(".json") for name in names_in(root / COMMITS) if name.endswith(".json"))
+    """Snapshots with manifests in a lane's folder."""
+    stems = (name.removesuffix(".json") for name in (root / COMMITS).names() if name.endswith(".json"))
     return {int(stem) for stem in stems if stem.lstrip("-").isdigit()}

@@ -1,7 +1,7 @@
-"""What a lane's parts take: bytes that a snapshot added, and bytes were every snapshot stored whole.
+"""Sizes of a lane's parts: bytes that a snapshot added, and bytes if every snapshot were stored whole.
 
-Payload is counted, index columns included; headers, padding and alignment of files are not (a manifest's file
-lengths have those). A node whose features are all zeros takes no feature bytes in either count.
+They count payload with index columns, without headers, padding and alignment of files (a manifest's file lengths include
+those). A node whose features are all zeros takes no feature bytes in either count.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from schemas.store import LaneHeader, PartSummary
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Int64
-from stream.snapshots.distinct import distinct
+from stream.kernels.node_sets import distinct
 from stream.snapshots.graph import LiveGraph
 from stream.store.lane.diff import Stored, segment_width
 from stream.store.lane.placement import Placement, Transition
@@ -29,7 +29,7 @@ VALUE = 4
 
 
 class PartTotals:
-    """Nodes of every part, and those of them that have features, kept up by the changes alone."""
+    """Nodes of every part, and those with features among them, updated from the changes alone."""
 
     def __init__(self, parts: int) -> None:
         self.nodes: Int64 = np.zeros(parts, np.int64)
@@ -39,13 +39,13 @@ class PartTotals:
         self._affected: Int64 = np.empty(0, np.int64)
 
     def before(self, placement: Placement, described: Int64, assigned: Int64) -> None:
-        """Take out the nodes that a snapshot is about to change: newly ``described`` or ``assigned`` ones."""
+        """Subtract the nodes that a snapshot is about to change: newly ``described`` or ``assigned`` ones."""
         self._affected = distinct(described, assigned)
         known = self._affected[self._affected < len(placement.home)]
         self._count(placement, known, -1)
 
     def after(self, placement: Placement, transition: Transition, described: Int64, graph: LiveGraph) -> None:
-        """Put them back as they are now; ``described`` nodes have new features."""
+        """Add them again in their new state; ``described`` nodes have new features."""
         has_features = self._has_features.grow(len(placement.home))
         has_features[described] = graph.features(described).any(axis=1)
         affected = distinct(self._affected, transition.entered_node, described)
@@ -60,14 +60,14 @@ class PartTotals:
 def part_summaries(
     header: LaneHeader, totals: PartTotals, pairs: Int64, stored: Stored, transition: Transition
 ) -> list[PartSummary]:
-    """Summary of every part, and in edge lanes one more of the discarded pairs.
+    """Summary of every part; in edge lanes also of the discarded pairs.
 
     Args:
         header: The lane's.
         totals: Nodes by part after the snapshot.
         pairs: int64 (batches,), pairs stored with each part.
-        stored: What the snapshot adds.
-        transition: Placements it began and ended: a row that ends one counts for the part left.
+        stored: The snapshot's changes.
+        transition: Placements it began and ended; a row that ends one counts for the part left.
     """
     batches = len(pairs)
     width = segment_width(header.node_features, header.segments)

@@ -1,6 +1,6 @@
-"""A lane in memory: live graph, partitioner and what every part stores. No files.
+"""A lane in memory: live graph, partitioner, and the content of every part. No files.
 
-A lane is a pure function of the log: ``LaneState.advance`` is that function, one snapshot at a time.
+A lane is a pure function of the log, and ``LaneState.advance`` computes it one snapshot at a time.
 """
 
 import time
@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from schemas.store import LaneHeader, PartSummary
-from stream.arrays.kinds import Int32
-from stream.partition.interface import OnlinePartitioner, Why, create
+from schemas.config import Lane
+from schemas.store import LaneHeader, LogHeader, PartSummary
+from stream.arrays.kinds import Int8, Int32, Int64
+from stream.partition.interface import OnlinePartitioner, Why, algorithms, create
 from stream.partition.vertex.foreign_rows import ForeignRows
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.store.lane.diff import (
-    PairChanges,
-    SegmentChanges,
+    PairRows,
+    SegmentRows,
     Stored,
     WholePairs,
     cut_segments,
@@ -41,9 +42,9 @@ class LaneStep:
     """One snapshot of a lane.
 
     Attributes:
-        delta: What the log changed.
-        stored: What the lane's files hold of it.
-        event_part: Edge lanes: int32, one an edge event of the snapshot.
+        delta: The log's changes.
+        stored: The content of the lane's files.
+        event_part: Edge lanes: int32, one per edge event of the snapshot.
         parts: Summaries of the K parts.
         discarded: Edge lanes: summary of the pairs that no part holds.
         live_pairs: Directed pairs in the live graph.
@@ -62,7 +63,7 @@ class LaneStep:
 
 
 class LaneState:
-    """Graph, partitioner and placements after some snapshot of the log."""
+    """Graph, partitioner and placements after a snapshot of the log."""
 
     def __init__(self, header: LaneHeader) -> None:
         """The state before the first snapshot.
@@ -89,28 +90,28 @@ class LaneState:
         self._foreign = ForeignRows(header.parts)
 
     def begin(self, base: pa.Table | None) -> None:
-        """Take in what the log held before its first kept snapshot; only in a fresh state.
+        """Apply the log's base, from before its first kept snapshot; only in a fresh state.
 
         Args:
-            base: ``stream.store.log.base.base_schema``; None: the log begins with its first snapshot.
+            base: ``stream.store.log.base.base_schema``; None: no snapshot was dropped.
 
         Raises:
-            PartitionError: As ``advance``.
+            PartitionError: As for ``advance``.
         """
         if base is not None:
             for tau, events in groups(base, self.header.edge_life):
                 self.advance(tau, events)
 
     def advance(self, tau: int, events: pa.Table, *, from_nothing: bool = False) -> LaneStep:
-        """Take in snapshot τ of the log.
+        """Apply snapshot τ of the log.
 
         Args:
             tau: Above all before it.
             events: Its events, ``log_event_schema``.
-            from_nothing: Store all that the parts hold after it: what was before isn't stored anywhere.
+            from_nothing: Store the full content of the parts after it, because nothing from before is stored.
 
         Raises:
-            PartitionError: The partitioner can't, or breaks its contract.
+            PartitionError: The partitioner can't continue, or breaks its contract.
         """
         delta = self.graph.apply(tau, events)
         started = time.perf_counter()
@@ -127,7 +128,8 @@ class LaneState:
         if from_nothing:
             stored = self.whole()
         else:
-            pairs, whole = self._smaller(pairs)
+            whole = is_smaller_whole(pairs, int(self._pairs.count.sum()))
+            pairs = self._all_pairs() if whole else pairs
             stored = Stored(
                 assignment.node,
                 assignment.part,
@@ -149,26 +151,19 @@ class LaneState:
         )
 
     def whole(self) -> Stored:
-        """All that the parts hold now, as a change from nothing: the content of a base."""
-        node, part = self.placement.all()
+        """The full content of the parts, as a change from nothing: a base."""
+        node, part, why = self._placed()
         vectors = self.graph.features(node)
         rows = [full_rows(node, part, vectors, self.header.segments)] if self.width else []
-        return Stored(
-            node,
-            part,
-            np.where(self.placement.home[node] == part, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8),
-            self._all_pairs(),
-            segment_changes(rows, self.header.parts, self.width),
-        )
+        segments = segment_changes(rows, self.header.parts, self.width)
+        return Stored(node, part, why, self._all_pairs(), segments)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Everything that the next ``advance`` depends on, by name."""
-        node, part = self.placement.all()
-        why = np.where(self.placement.home[node] == part, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8)
+        """The state that the next ``advance`` depends on, by name."""
         return {
             "graph": self.graph.state(),
             "partitioner": self.partitioner.state(),
-            "placement": pa.table([node, part, why], schema=_PLACED),
+            "placement": pa.table(self._placed(), schema=_PLACED),
             "pair_parts": pa.table([self._pairs.state()], schema=_PAIR_PARTS),
         }
 
@@ -176,7 +171,7 @@ class LaneState:
         """Continue from ``tables`` of a lane with the same header; only in a fresh state.
 
         Raises:
-            ValueError: They are of an earlier release.
+            ValueError: They are from an earlier release.
         """
         self.graph.restore(tables["graph"])
         self.partitioner.restore(tables["partitioner"])
@@ -186,16 +181,16 @@ class LaneState:
         self._totals.after(self.placement, transition, nodes, self.graph)
         self._pairs.restore(tables["pair_parts"]["part"].to_numpy())
 
-    def _all_pairs(self) -> PairChanges:
+    def _all_pairs(self) -> PairRows:
         return pair_changes(WholePairs.empty(), self._pairs.whole(), self.batches)
 
-    def _smaller(self, changes: PairChanges) -> tuple[PairChanges, bool]:
-        """A snapshot's pair changes, or all of its pairs where those take fewer bytes; and whether they do."""
-        if is_smaller_whole(changes, int(self._pairs.count.sum())):
-            return self._all_pairs(), True
-        return changes, False
+    def _placed(self) -> tuple[Int64, Int32, Int8]:
+        """All placements as the rows of a new lane: (node, part, why)."""
+        node, part = self.placement.all()
+        home = self.placement.home[node] == part
+        return node, part, np.where(home, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8)
 
-    def _segment_changes(self, transition: Transition) -> SegmentChanges:
+    def _segment_changes(self, transition: Transition) -> SegmentRows:
         parts = self.header.parts
         if self.width == 0:
             return segment_changes([], parts, 0)
@@ -211,6 +206,31 @@ class LaneState:
         return segment_changes(rows, parts, self.width)
 
 
+def lane_header(lane: Lane, log: LogHeader) -> LaneHeader:
+    """The header of a lane that follows a log.
+
+    Raises:
+        PartitionError: Unknown algorithm, or parameters it doesn't take.
+    """
+    create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
+    return LaneHeader(
+        lane=lane.name,
+        algorithm=lane.algorithm,
+        kind=algorithms()[lane.algorithm].kind,  # type: ignore[attr-defined]  # a class with the attribute
+        parts=lane.parts,
+        window=lane.window,
+        edge_life=lane.edge_life,
+        seed=lane.seed,
+        base_every=lane.base_every,
+        params=lane.params,
+        graph=log.graph,
+        interval_us=log.interval_us,
+        node_features=log.node_features,
+        edge_features=log.edge_features,
+        segments=log.segments,
+    )
+
+
 def new_partitioner(header: LaneHeader) -> OnlinePartitioner:
     """The partitioner that a lane's header describes.
 
@@ -221,5 +241,5 @@ def new_partitioner(header: LaneHeader) -> OnlinePartitioner:
 
 
 def edge_batch_count(header: LaneHeader) -> int:
-    """Record batches of ``edges.arrow``: one a part, and in edge lanes one of discarded pairs."""
+    """Record batches of ``edges.arrow``: one per part, and in edge lanes one of discarded pairs."""
     return header.parts + (header.kind == "edge")

@@ -1,8 +1,7 @@
-"""Which parts hold which pairs of a lane, followed by what a snapshot changed.
+"""The parts that hold each pair of a lane, updated by snapshots.
 
-An edge is stored with each part that owns one of its ends (vertex lanes) or with one part (edge lanes). What
-a snapshot changes of that are the pairs that it changes itself, and, in vertex lanes, the pairs of nodes whose owner it
-changes: those are looked at, and no others.
+An edge is stored with each part that owns one of its ends (vertex lanes) or with one part (edge lanes). A snapshot changes
+this for its own pairs and, in vertex lanes, for the pairs of nodes with a new owner; only those are looked at.
 """
 
 from typing import Protocol
@@ -13,12 +12,11 @@ from numba import njit
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.partition.interface import Assignment, PartitionError
-from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pair_index import HIGH, LOW, SEEN, WEIGHT, find
 from stream.snapshots.pairs import Change, pair_keys
-from stream.snapshots.rows import Rows
-from stream.store.lane.diff import NOWHERE, PairChanges, WholePairs, by_part, pair_change
+from stream.store.lane.diff import NOWHERE, PairRows, WholePairs, by_part, pair_change
 from stream.store.lane.placement import Placement, Transition
 
 _RECORD = np.int64(0xFFFFFFFF)
@@ -35,30 +33,26 @@ class StoredPairs(Protocol):
 
     count: Int64
 
-    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairChanges:
-        """What a snapshot changed, in order; O(changed pairs, and pairs of nodes with another owner).
+    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairRows:
+        """The changes of a snapshot, in order; O(changed pairs, and pairs of nodes with another owner).
 
         Args:
-            delta: The snapshot, after which the live graph is.
-            assignment: Of the partitioner.
-            transition: What it did to the placement.
+            delta: The snapshot that the live graph is at.
+            assignment: The partitioner's.
+            transition: Its effect on the placement.
 
         Raises:
             PartitionError: The partitioner breaks its contract.
         """
-        ...
 
     def whole(self) -> WholePairs:
         """All live pairs with their parts. O(pairs · log pairs)."""
-        ...
 
     def state(self) -> Int32:
-        """Part of each live pair in the order of ``LiveGraph.state_slots``; empty where it follows from owners."""
-        ...
+        """Part of each live pair in the order of ``LiveGraph.state_slots``; empty if it follows from owners."""
 
     def restore(self, part: Int32) -> None:
-        """Continue from a ``state``, after graph and placement have."""
-        ...
+        """Continue from a ``state``; graph and placement are restored already."""
 
 
 class OwnedPairs:
@@ -66,11 +60,11 @@ class OwnedPairs:
 
     def __init__(self, algorithm: str, graph: LiveGraph, placement: Placement) -> None:
         self._algorithm, self._graph, self._placement = algorithm, graph, placement
-        self._before = Growing(NOWHERE, np.int32)  # owners at the snapshot before
+        self._before = Growing(NOWHERE, np.int32)  # owners before the snapshot
         self.count: Int64 = np.zeros(placement.parts, np.int64)
 
-    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairChanges:
-        """As ``StoredPairs.advance``."""
+    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairRows:
+        """See ``StoredPairs.advance``."""
         home, before = self._placement.home, self._before.grow(delta.num_nodes)
         self._refuse_homeless(delta, transition)
         changes, index, adjacency = self._graph.changed(), self._graph.pair_index, self._graph.adjacency
@@ -85,16 +79,16 @@ class OwnedPairs:
         return found
 
     def whole(self) -> WholePairs:
-        """As ``StoredPairs.whole``."""
+        """See ``StoredPairs.whole``."""
         pairs = self._graph.pairs()
         return WholePairs.by_owner(pair_keys(pairs.src, pairs.dst), pairs.weight, self._placement.home)
 
     def state(self) -> Int32:
-        """Nothing: the owners tell."""
+        """Empty: it follows from owners."""
         return np.empty(0, np.int32)
 
     def restore(self, part: Int32) -> None:
-        """As ``StoredPairs.restore``."""
+        """See ``StoredPairs.restore``."""
         self._before.replace(self._placement.home)
         self.count = self.whole().count(len(self.count))
 
@@ -106,26 +100,26 @@ class OwnedPairs:
         if len(homeless):
             raise PartitionError(
                 f"{self._algorithm} left {len(homeless)} live nodes of snapshot {delta.tau} without an "
-                f"owner, such as node {homeless[0]}: it breaks the contract of vertex partitioners"
+                f"owner, such as node {homeless[0]}, which breaks the contract of vertex partitioners"
             )
 
 
 class AssignedPairs:
-    """Edge lanes: each pair with the part of its latest insert, discarded ones as of one part more."""
+    """Edge lanes: each pair with the part of its latest insert; discarded pairs have a part of their own."""
 
     def __init__(self, algorithm: str, graph: LiveGraph, parts: int) -> None:
         self._algorithm, self._graph, self._parts = algorithm, graph, parts
         self._part = Growing(NOWHERE, np.int32)  # by slot
         self.count: Int64 = np.zeros(parts + 1, np.int64)
 
-    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairChanges:
-        """As ``StoredPairs.advance``."""
+    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairRows:
+        """See ``StoredPairs.advance``."""
         event_part = assignment.event_part
         if event_part is None or len(event_part) != len(delta.op):
             found = "none" if event_part is None else len(event_part)
             raise PartitionError(
                 f"{self._algorithm} gave {found} event parts for {len(delta.op)} events of snapshot "
-                f"{delta.tau}: it breaks the contract of edge partitioners"
+                f"{delta.tau}, which breaks the contract of edge partitioners"
             )
         changes = self._graph.changed()
         part, op, keys, weight = _assigned_changes(
@@ -137,19 +131,19 @@ class AssignedPairs:
         return found_changes
 
     def whole(self) -> WholePairs:
-        """As ``StoredPairs.whole``."""
+        """See ``StoredPairs.whole``."""
         pairs = self._graph.pairs()
         return WholePairs.by_edge(
             pair_keys(pairs.src, pairs.dst), pairs.weight, self._part.values[pairs.slot]
         )
 
     def state(self) -> Int32:
-        """As ``StoredPairs.state``."""
+        """See ``StoredPairs.state``."""
         part: Int32 = self._part.values[self._graph.state_slots()]
         return part
 
     def restore(self, part: Int32) -> None:
-        """As ``StoredPairs.restore``."""
+        """See ``StoredPairs.restore``."""
         self._part.grow(self._graph.num_slots)[self._graph.state_slots()] = part
         self.count = np.bincount(part, minlength=len(self.count))
 
@@ -160,7 +154,7 @@ def _owned_changes(
     rehomed: Int64, before: Int32, home: Int32, rows: Rows, entries: Int32,
     table: Int64, bits: int, records: Int32, weights: Float32, number: int,
 ) -> tuple[Int32, Int8, Int64, Float32]:  # fmt: skip
-    """Rows (part, op, key, weight) of the pairs changed, then of other pairs of nodes with another owner."""
+    """Rows (part, op, key, weight) of the changed pairs, then of other pairs of nodes with a new owner."""
     most = 4 * len(src)
     for v in rehomed:
         most += 8 * (rows.end[v] - rows.start[v]) + 4
@@ -177,14 +171,14 @@ def _owned_changes(
         )
     for v in rehomed:
         if before[v] < 0 or home[v] < 0:
-            continue  # it came or left, and all of its pairs with it
+            continue  # it entered or left together with all of its pairs
         for k in range(rows.start[v], rows.end[v]):
             u = rows.indices[k]
             if u < v and before[u] != home[u] and before[u] >= 0:
-                continue  # seen from there
+                continue  # handled at u
             for back in range(2):
                 if records[entries[k], SEEN + back] < 0 or records[entries[k], SEEN + back] == number:
-                    continue  # not live, or changed itself
+                    continue  # not live, or among the changed pairs
                 a, b = np.int64(records[entries[k], LOW + back]), np.int64(records[entries[k], HIGH - back])
                 w = weights[entries[k], WEIGHT + back]
                 old, new = (before[a], before[b]), (home[a], home[b])
@@ -205,7 +199,7 @@ def _assigned_changes(
     src: Int64, dst: Int64, change: Int8, weight_before: Float32, new_weight: Float32,
     event_row: Int64, slot: Int64, event_part: Int32, part_of: Int32, parts: int,
 ) -> tuple[Int32, Int8, Int64, Float32]:  # fmt: skip
-    """Rows (part, op, key, weight) of the pairs changed; ``part_of``, by slot, is kept up."""
+    """Rows (part, op, key, weight) of the changed pairs; updates ``part_of``, which is by slot."""
     most = 2 * len(src)
     part, op = np.empty(most, np.int32), np.empty(most, np.int8)
     keys, weight = np.empty(most, np.int64), np.empty(most, np.float32)

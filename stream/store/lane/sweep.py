@@ -1,4 +1,4 @@
-"""Removing what no manifest of a lane names: what a crash left behind, and states that newer ones took the place of."""
+"""Remove files that no manifest of a lane names: remains of a crash, and replaced states."""
 
 import re
 from itertools import islice
@@ -6,11 +6,18 @@ from itertools import islice
 from schemas.store import LaneManifest
 from stream.store.errors import ConfigMissingError
 from stream.store.files.numbered import Numbered
-from stream.store.files.paths import require_own_folders
 from stream.store.files.records import read_record
-from stream.store.files.sweep import TAU, outdated, remove, superseded, temporary, unnamed
+from stream.store.files.sweep import (
+    TAU,
+    remove,
+    require_own_folders,
+    superseded,
+    temporary,
+    unnamed,
+)
 from stream.store.lane.layout import COMMITS, SNAPSHOTS, STATE, manifest_name
 from stream.store.lane.reader import LaneReader
+from stream.store.places.names import last_step
 from stream.store.places.place import Place
 
 KEPT_STATES = 2
@@ -18,7 +25,7 @@ _STATE = re.compile(r"-?\d+\.arrow")
 
 
 def sweep_lane(root: Place, reader: LaneReader) -> None:
-    """Remove what a crash left behind: files that no manifest names; only a writer with the lock may."""
+    """Remove remains of a crash: files that no manifest names; only a writer with the lock may."""
     require_own_folders(root, (COMMITS, SNAPSHOTS, STATE))
 
     def folder(tau: int) -> str:
@@ -28,7 +35,7 @@ def sweep_lane(root: Place, reader: LaneReader) -> None:
             reader.refresh()
             if tau in reader.taus:
                 raise
-            return ""  # compaction has dropped it since: nothing names any of them
+            return ""  # compaction has dropped it since: no record names any of them
 
     left = [
         *superseded(root / SNAPSHOTS, reader.taus, folder, TAU),
@@ -37,7 +44,7 @@ def sweep_lane(root: Place, reader: LaneReader) -> None:
         *temporary(root / COMMITS),
     ]
     newest = reader.manifests[-1].tau if reader.manifests else 0
-    remove(outdated(left, root / manifest_name(newest)))
+    remove((root / manifest_name(newest)).outdated(left))
 
 
 def newest_states(manifests: Numbered[LaneManifest]) -> list[LaneManifest]:
@@ -47,5 +54,5 @@ def newest_states(manifests: Numbered[LaneManifest]) -> list[LaneManifest]:
 
 def old_states(root: Place, manifests: Numbered[LaneManifest]) -> list[Place]:
     """Files of the state folder other than the newest two states."""
-    kept = {manifest.state.path.rpartition("/")[2] for manifest in newest_states(manifests) if manifest.state}
+    kept = {last_step(manifest.state.path) for manifest in newest_states(manifests) if manifest.state}
     return unnamed(root / STATE, kept, _STATE)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from schemas.store import FileRef
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.snapshots.pairs import pair_keys, split_keys
-from stream.store.errors import CorruptError
+from stream.store.errors import RESTORE, CorruptError
 from stream.store.files.arrow_bounds import open_bounded, require_whole
 from stream.store.files.data import open_table
-from stream.store.lane.diff import PairChanges, SegmentChanges
+from stream.store.lane.diff import PairRows, SegmentRows
 from stream.store.places.place import Place
 
 ASSIGNMENT_SCHEMA = pa.schema(
@@ -36,26 +36,26 @@ EVENT_PARTS_SCHEMA = pa.schema([pa.field("part", pa.int32(), nullable=False)])
 BUNDLE_SCHEMA = pa.schema(
     [pa.field("name", pa.string(), nullable=False), pa.field("content", pa.large_binary(), nullable=False)]
 )
-"""Several tables in one file: one record batch a table, its content an Arrow IPC file of its own."""
+"""Several tables in one file: one record batch per table, whose content is itself an Arrow IPC file."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneChanges:
-    """What a lane stores of one snapshot for some of its parts; a base is the change from nothing.
+    """The stored changes of one snapshot for some parts; a base is the change from nothing.
 
     Attributes:
         node: int64 (a,), rows of the assignment, of all parts.
         part: int32 (a,).
         why: int8 (a,).
-        op: int8 (e,), pair changes of the parts asked for, part after part (see ``PairChanges``).
+        op: int8 (e,), pair changes of the selected parts, part after part (see ``PairRows``).
         keys: int64 (e,).
         weight: float32 (e,).
-        segment_node: int64 (s,), feature changes of the parts asked for, part after part.
+        segment_node: int64 (s,), feature changes of the selected parts, part after part.
         segment: int32 (s,).
         values: float32 (s, W).
-        pair_rows: int64 (batches,), how many rows of op, keys and weight each batch has.
-        segment_rows: int64 (parts,), likewise of the feature changes.
-        whole_pairs: op is 1 throughout, and the pairs are all there are: others are gone.
+        pair_rows: int64 (batches,), rows of op, keys and weight per batch.
+        segment_rows: int64 (parts,), rows of the feature changes per part.
+        whole_pairs: The pairs are a list of all, op is 1 throughout, and other pairs are gone.
     """
 
     node: Int64
@@ -74,16 +74,16 @@ class LaneChanges:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to read of a lane snapshot's files, and what they must look like.
+    """The parts of a lane snapshot's files to read, and the form the files must have.
 
     Attributes:
         parts: Record batches of ``segments.arrow`` to read.
         edge_batches: Record batches of ``edges.arrow`` to read.
-        stored_parts: How many batches ``segments.arrow`` must have.
-        stored_edge_batches: How many batches ``edges.arrow`` must have.
+        stored_parts: Number of batches in ``segments.arrow``.
+        stored_edge_batches: Number of batches in ``edges.arrow``.
         width: W, values of a stored segment.
-        segments: S, every segment must be below.
-        num_nodes: Every node id must be below.
+        segments: S, the limit of segment numbers.
+        num_nodes: The limit of node ids.
         whole_pairs: Whether ``edges.arrow`` lists all pairs.
     """
 
@@ -98,7 +98,7 @@ class Selection:
 
 
 def segments_schema(width: int) -> pa.Schema:
-    """Schema of ``segments.arrow``; ``width`` is W, 0 without features (the file has no rows then)."""
+    """Schema of ``segments.arrow``; ``width`` is W, 0 without features (the file then has no rows)."""
     return pa.schema(
         [
             pa.field("node", pa.int64(), nullable=False),
@@ -113,16 +113,16 @@ def assignment_batches(node: Int64, part: Int32, why: Int8) -> list[pa.RecordBat
     return [pa.record_batch([pa.array(node), pa.array(part), pa.array(why)], schema=ASSIGNMENT_SCHEMA)]
 
 
-def edge_batches(changes: PairChanges) -> list[pa.RecordBatch]:
-    """Record batches of ``edges.arrow``, one a part (and one of discarded pairs in edge lanes)."""
+def edge_batches(changes: PairRows) -> list[pa.RecordBatch]:
+    """Record batches of ``edges.arrow``, one per part (and one of discarded pairs in edge lanes)."""
     src, dst = split_keys(changes.keys)
     columns = [pa.array(column) for column in (changes.op, src, dst, changes.weight)]
     whole = pa.record_batch(columns, schema=EDGES_SCHEMA)
     return _by_part(whole, changes.offsets)
 
 
-def segment_batches(changes: SegmentChanges, width: int) -> list[pa.RecordBatch]:
-    """Record batches of ``segments.arrow``, one a part."""
+def segment_batches(changes: SegmentRows, width: int) -> list[pa.RecordBatch]:
+    """Record batches of ``segments.arrow``, one per part."""
     schema = segments_schema(width)
     values = pa.FixedSizeListArray.from_arrays(
         pa.array(np.ascontiguousarray(changes.values).reshape(-1)), type=schema.field("values").type
@@ -132,12 +132,12 @@ def segment_batches(changes: SegmentChanges, width: int) -> list[pa.RecordBatch]
 
 
 def event_part_batches(part: Int32) -> list[pa.RecordBatch]:
-    """The one record batch of ``event_parts.arrow``: a row for each edge event of the snapshot, in log order."""
+    """The one record batch of ``event_parts.arrow``: a row per edge event of the snapshot, in log order."""
     return [pa.record_batch([pa.array(part)], schema=EVENT_PARTS_SCHEMA)]
 
 
 def bundle_batches(tables: Mapping[str, pa.Table | list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
-    """Record batches of a file that holds several tables by name."""
+    """Record batches of a file with several named tables."""
     batches = []
     for name, table in tables.items():
         sink = pa.BufferOutputStream()
@@ -156,7 +156,7 @@ def open_bundle(root: Place, reference: FileRef) -> dict[str, pa.ipc.RecordBatch
     """Readers of the tables of a bundle by name, views of the mapped file.
 
     Raises:
-        CorruptError: The file isn't what its record says, or not a bundle.
+        CorruptError: The file doesn't match its record, or isn't a bundle.
     """
     reader = open_table(root, reference)
     _expect_schema(reader, BUNDLE_SCHEMA, root, reference)
@@ -172,10 +172,10 @@ def open_bundle(root: Place, reference: FileRef) -> dict[str, pa.ipc.RecordBatch
 
 
 def read_bundle(root: Place, reference: FileRef) -> dict[str, pa.Table]:
-    """The tables of a bundle by name, all of numbers and lists of them.
+    """The tables of a bundle by name; all columns are numbers or lists of numbers.
 
     Raises:
-        CorruptError: The file isn't what its record says, not a bundle, or holds something else.
+        CorruptError: The file doesn't match its record, isn't a bundle, or has other columns.
     """
     tables = {}
     for name, reader in open_bundle(root, reference).items():
@@ -192,32 +192,27 @@ def read_bundle(root: Place, reference: FileRef) -> dict[str, pa.Table]:
 
 
 def read_changes(root: Place, files: tuple[FileRef, FileRef, FileRef], selection: Selection) -> LaneChanges:
-    """The files of a lane snapshot, for some parts.
-
-    Args:
-        root: The lane's folder.
-        files: Assignment, edges and segments.
-        selection: What to read of them.
+    """The files (assignment, edges, segments) of a lane snapshot, for some parts.
 
     Raises:
-        CorruptError: A file isn't what its record or the lane says.
+        CorruptError: A file doesn't match its record or the lane.
     """
     return _changes(root, [(open_table(root, reference), reference) for reference in files], selection)
 
 
 def read_base(root: Place, base: FileRef, selection: Selection) -> LaneChanges:
-    """A base: the same as ``read_changes``, from nothing to the whole state at a snapshot."""
+    """A base in the form of ``read_changes``: from nothing to the full state at a snapshot."""
     tables = open_bundle(root, base)
     missing = {"assignment", "edges", "segments"} - tables.keys()
     if missing:
         raise CorruptError(
-            f"{root / base.path} lacks {', '.join(sorted(missing))}: it is not a base snapshot"
+            f"{root / base.path} lacks {', '.join(sorted(missing))}, so it is not a base{RESTORE}"
         )
     return _changes(root, [(tables[name], base) for name in ("assignment", "edges", "segments")], selection)
 
 
 def read_event_parts(root: Place, reference: FileRef) -> Int32:
-    """The part of every edge event of a snapshot: int32, −1 discarded or a delete; a view of the file."""
+    """The part of every edge event of a snapshot: int32, −1 for a discarded one or a delete; a view of the file."""
     reader = open_table(root, reference)
     _expect_schema(reader, EVENT_PARTS_SCHEMA, root, reference)
     part: Int32 = np.asarray(_batch(reader, 0, root, reference).column("part"))
@@ -235,7 +230,7 @@ def _changes(
         if reader.num_record_batches != expected:
             raise CorruptError(
                 f"{root / reference.path} has {reader.num_record_batches} record batches, "
-                f"the lane needs {expected}, one a part"
+                f"the lane needs {expected}, one per part"
             )
     (placed, placed_file), (pairs, pairs_file), (features, features_file) = readers
     node, part, why = (np.asarray(column) for column in _batch(placed, 0, root, placed_file).columns)
@@ -253,9 +248,7 @@ def _changes(
     ):
         _expect_range(ids, "node", 0, selection.num_nodes, root, file)
     if selection.whole_pairs and (op != 1).any():
-        raise CorruptError(
-            f"{root / pairs_file.path} has pairs that leave, it should list all that there are"
-        )
+        raise CorruptError(f"{root / pairs_file.path} has leaving pairs, but should list all pairs{RESTORE}")
     _expect_range(part, "part", -1, selection.stored_parts, root, placed_file)
     _expect_range(segment, "segment", 0, selection.segments, root, features_file)
     return LaneChanges(
@@ -277,7 +270,7 @@ def _changes(
 def _columns(
     reader: pa.ipc.RecordBatchFileReader, wanted: Sequence[int], schema: pa.Schema, root: Place, file: FileRef
 ) -> tuple[list[Any], Int64]:
-    """The wanted batches' columns, one after the other, and how many rows each batch has."""
+    """The wanted batches' columns, one after the other, and the number of rows per batch."""
     batches = [_batch(reader, k, root, file) for k in wanted]
     columns = []
     for index, field in enumerate(schema):
@@ -300,10 +293,8 @@ def _expect_range(
 
 
 def _by_part(whole: pa.RecordBatch, offsets: Int64) -> list[pa.RecordBatch]:
-    return [
-        whole.slice(start, end - start)
-        for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-    ]
+    ends = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    return [whole.slice(start, end - start) for start, end in ends]
 
 
 def _batch(reader: pa.ipc.RecordBatchFileReader, k: int, root: Place, reference: FileRef) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The writer of a lane: one process catches it up from the log, one snapshot a commit."""
+"""The writer of a lane: one process catches it up from the log, one commit per snapshot."""
 
 import dataclasses
 import time
@@ -13,14 +13,12 @@ from schemas.store import FileRef, LaneManifest, QualityRecord, SealedSnapshot
 from stream.store.crash import crash_point
 from stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
 from stream.store.files.clean_up import CleanUp
-from stream.store.files.data import Staging, put_record, stage
 from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
-from stream.store.files.paths import make_folders, settle, sync_folder
-from stream.store.files.sweep import outdated, remove
+from stream.store.files.records import put_record
+from stream.store.files.sweep import remove
 from stream.store.lane.diff import Stored
-from stream.store.lane.header import lane_header
 from stream.store.lane.index import LaneTotals
 from stream.store.lane.layout import (
     COMMITS,
@@ -34,7 +32,7 @@ from stream.store.lane.layout import (
 )
 from stream.store.lane.reader import LaneReader, manifest_taus
 from stream.store.lane.sizes import VALUE
-from stream.store.lane.state import LaneState, LaneStep
+from stream.store.lane.state import LaneState, LaneStep, lane_header
 from stream.store.lane.sweep import newest_states, old_states, sweep_lane
 from stream.store.lane.tables import (
     assignment_batches,
@@ -48,36 +46,37 @@ from stream.store.log.layout import COMMITS as LOG_COMMITS
 from stream.store.log.layout import log_folder
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place
+from stream.store.places.staging import Staging
 
 LaneObserver = Callable[[LaneManifest], None]
-"""Told every manifest right after its commit."""
+"""Called with every manifest right after its commit."""
 
 STATE_SHARE = 2
-"""State is written once the events since the last one are this fraction of what it holds, pairs or as many bytes of
-feature vectors: writing it costs a constant factor of the changes, and so does replaying the log from the newest one."""
+"""A state is due once the events since the last one are this fraction of its content (pairs, or as many bytes of feature
+vectors): writing it, and replaying the log from the newest one, then cost a constant factor of the changes."""
 
 BASE_SHARE = 4
-"""A base that is due waits until the events since the last one are this fraction of the live pairs: then writing it
-costs a constant factor of the changes, and reading what came since the last one never more than reading that."""
+"""A base that is due waits until the events since the last one are this fraction of the live pairs: writing it then costs a
+constant factor of the changes, and reading the changes since the last base never more than reading a base."""
 
 STATE_SNAPSHOTS, BASE_STEPS = 512, 16
-"""However little happens, a state is due after so many snapshots, and a base after so many times ``base_every``: each snapshot
-that is replayed or read costs some milliseconds, whatever is in it, and opening a lane must not take minutes."""
+"""A state is due after this many snapshots at the latest, and a base after this many times ``base_every``: each snapshot costs
+some milliseconds to replay or read, even an empty one, and opening a lane must not take minutes."""
 
 _STATE_PAIR_BYTES = 16
 
 
 class LaneWriter:
-    """Writes the lane snapshots that the log has and the lane has not.
+    """Writes the lane snapshots that the lane lacks.
 
-    A commit, in this order (what a crash leaves behind in brackets):
+    The steps of a commit (with the remains of a crash):
         1. assignment, edges, segments, event parts, now and then base and state: temporary names, fsync
            [swept on open]
         2. renamed, their folders fsynced [files that no manifest names, swept on open]
         3. the manifest: temporary name, fsync, put if absent, fsync of the folder [all or nothing]
-        4. states older than the newest two are removed [swept on open]; where that fails, the next commit tries again
-    A lane is a pure function of the log, its header and ``base_every``, so after a crash the same snapshot gets the
-    same files, byte for byte. On open the newest state that can be read is restored and the log replayed from there.
+        4. states older than the newest two are removed [swept on open]; if that fails, the next commit repeats it
+    A lane is a pure function of the log, its header and ``base_every``, so after a crash the same snapshot gets the same
+    files, byte for byte. On open the newest readable state is restored, and the log replayed from there.
     """
 
     def __init__(
@@ -88,13 +87,13 @@ class LaneWriter:
         observer: LaneObserver | None = None,
         writer_id: str | None = None,
     ) -> None:
-        """Open a lane for writing, creating it where there is none.
+        """Open a lane for writing, and create it if there is none.
 
         Args:
             store: Folder of a store that has a log.
-            lane: What the lane must be; a new one is made so, and one without a snapshot becomes so. ``base_every``
-                may change at any time: it says when a base is due, and readers take those that are there.
-            observer: Told every manifest right after its commit.
+            lane: The lane as configured. A new one, or one without a snapshot, takes it. ``base_every`` may change at any
+                time: it says when a base is due, and readers take the existing ones.
+            observer: Called with every manifest right after its commit.
             writer_id: Who writes; by default host, process and a random part.
 
         Raises:
@@ -102,7 +101,7 @@ class LaneWriter:
             PartitionError: Unknown algorithm, or parameters it doesn't take.
             LaneBusyError: Another process writes the lane; the message names both.
             MismatchError: The lane was made for something else; the message names the key.
-            CorruptError, FormatVersionError: Log or lane is damaged, or of another release.
+            CorruptError, FormatVersionError: Log or lane is damaged, or from another release.
             OSError: The disk refuses.
         """
         wanted = lane_header(lane, LogReader(store).header)
@@ -112,14 +111,14 @@ class LaneWriter:
         self._observer = observer
         self._base_every = lane.base_every
         self._open = True
-        # Snapshots looked at; snapshots and events since the newest one that has the file.
+        # By file: snapshots counted, and snapshots and events since the newest one with the file.
         self._counted: dict[str, tuple[int, int, int]] = {}
-        make_folders(self.root)
+        self.root.make()
         self._lock = lock_folder(self.root, self.writer_id)
         try:
-            require_not_removed(self.root)  # whoever removes it has the lock when it says so
-            make_folders(self.root / COMMITS)
-            settle(self.root / COMMITS)
+            require_not_removed(self.root)  # a process that removes it marks it under the lock
+            (self.root / COMMITS).make()
+            (self.root / COMMITS).settle()
             begun = bool(manifest_taus(self.root))
             self.header = put_or_agree(
                 self.root / HEADER, wanted, "a lane", begun=begun, changeable={"base_every"}
@@ -137,7 +136,7 @@ class LaneWriter:
 
     @property
     def manifests(self) -> Numbered[LaneManifest]:
-        """The lane's snapshots so far by sequence; not to be changed."""
+        """The lane's snapshots so far by sequence; read-only."""
         return self._reader.manifests
 
     @property
@@ -147,7 +146,7 @@ class LaneWriter:
 
     @property
     def lag(self) -> int:
-        """Sealed snapshots of the log that the lane doesn't have yet, as of now."""
+        """Number of sealed snapshots of the log that the lane still lacks."""
         self._reader.log.refresh()
         return len(self._reader.log.snapshots) - len(self.manifests)
 
@@ -155,31 +154,31 @@ class LaneWriter:
         """Commit a lane snapshot for every sealed snapshot of the log that has none.
 
         Args:
-            stop: Asked before each; True ends early.
+            stop: Called before each; True ends early.
 
         Returns:
-            How many were committed.
+            The number of commits.
 
         Raises:
-            PartitionError: The partitioner can't go on.
+            PartitionError: The partitioner can't continue.
             CorruptError: A file of the log is damaged.
             OSError: The disk refuses; the next call tries again.
             StoreError: The writer is closed.
         """
         if not self._open:
             raise StoreError(f"the writer of {self.root} is closed. Open the lane again")
-        self._reader.refresh()  # a manifest whose making failed at its last step may be there all the same
+        self._reader.refresh()  # a manifest may exist although putting it failed at its last step
         missing = self._missing()
-        if missing:  # a commit can be read a moment before it is durable, and a lane must not outlive its log
-            sync_folder(self._log_commits)
+        if missing:  # a commit can be read just before it is durable, and a lane must not outlive its log
+            self._log_commits.sync()
         done = 0
         for snapshot in missing:
             if stop():
                 break
             if not self.manifests and self._begun_at != self._reader.log.snapshots.first:
-                self._state = None  # the log has dropped what the lane would have begun with
+                self._state = None  # the log has dropped the snapshots that the lane would have begun with
             state = self._state or self._restored()
-            self._state = None  # whatever fails from here on, the next try starts from what is on the disk
+            self._state = None  # after a failure, the next try starts from the disk
             try:
                 self._commit(state, snapshot)
             except RetainedError:
@@ -209,7 +208,7 @@ class LaneWriter:
         sequence = len(self.manifests)
         self._lock.require()
         crash_point("commit.begun")
-        with stage(self.root) as staging:
+        with self.root.stage() as staging:
             files = self._stage(staging, state, step, sequence, snapshot.num_events)
             staging.finish()
         record = LaneManifest(
@@ -235,7 +234,7 @@ class LaneWriter:
         )
         if not self.manifests and self._begins_later():
             raise RetainedError(
-                f"the log of {self.root} no longer keeps snapshot {tau}, which the lane was to begin with"
+                f"the log of {self.root} no longer keeps snapshot {tau}, with which the lane was to begin. Try again"
             )
         try:
             record = put_record(self.root / manifest_name(tau), record)
@@ -245,7 +244,7 @@ class LaneWriter:
                 f"{self._lock.why_both}"
             ) from None
         self._reader.add(record)
-        # The manifest is there: from here on nothing may fail its commit.
+        # The manifest exists: from here on nothing may fail its commit.
         self._clean_up.add(self._remove_old_states)
         self._clean_up.run()
         crash_point("commit.done")
@@ -255,7 +254,7 @@ class LaneWriter:
     def _remove_old_states(self) -> None:
         self._reader.refresh()
         newest = self.root / manifest_name(self.manifests[-1].tau)
-        remove(outdated(old_states(self.root, self.manifests), newest))
+        remove(newest.outdated(old_states(self.root, self.manifests)))
 
     def _stage(
         self, staging: Staging, state: LaneState, step: LaneStep, sequence: int, num_events: int
@@ -294,7 +293,7 @@ class LaneWriter:
         )
 
     def _since(self, file: Literal["state", "base"]) -> tuple[int, int]:
-        """How many snapshots came after the newest one that has this file, and their events."""
+        """Number of snapshots since the newest one with this file, and of their events."""
         done = len(self.manifests)
         if file in self._counted:
             known, snapshots, events = self._counted[file]
@@ -311,18 +310,18 @@ class LaneWriter:
         return snapshots, events
 
     def _missing(self) -> list[SealedSnapshot]:
-        """The log's snapshots that the lane doesn't have."""
+        """The log's snapshots that the lane lacks."""
         kept, done = self._reader.log.snapshots, len(self.manifests)
         if self.manifests and kept.first > done:
             raise CorruptError(
-                f"{self.root} has snapshots up to number {done - 1}, and its log begins with number {kept.first}: those "
-                "between were dropped by a compaction that began before the lane did. Remove the lane with freshet-stream "
-                f"compact --remove-lane {self.header.lane}. The job makes it again from what the log keeps"
+                f"{self.root} has snapshots up to number {done - 1}, but its log begins with number {kept.first}: a "
+                "compaction that began before the lane did has dropped those between. Remove the lane with freshet-stream "
+                f"compact --remove-lane {self.header.lane}. The job then builds it again from what the log keeps"
             )
         return kept[done:]
 
     def _restored(self) -> LaneState:
-        """The state after the lane's last snapshot; of a lane without one, what the log begins with."""
+        """The state after the lane's last snapshot; without one, the state that the log begins with."""
         while True:
             self._begun_at = self._reader.log.snapshots.first
             try:
@@ -332,7 +331,7 @@ class LaneWriter:
                     raise
 
     def _begins_later(self) -> bool:
-        """Whether the log has dropped what the lane would have begun with: a compaction may have begun before it did."""
+        """Whether a compaction has dropped the log's snapshots that the lane would have begun with."""
         self._reader.refresh()
         return not self.manifests and self._reader.log.snapshots.first != self._begun_at
 
@@ -345,16 +344,16 @@ class LaneWriter:
                 state.restore(read_bundle(self.root, manifest.state))
             except (CorruptError, ValueError, LookupError, TypeError):
                 state = LaneState(self.header)
-                continue  # an older state or the log itself tells the same; verify reports the file
+                continue  # an older state or the log gives the same; verify reports the file
             following = manifest.sequence + 1
             break
         else:
             index = self._reader.index
             if index is not None and index.base is not None:
                 raise CorruptError(
-                    f"no state of {self.root} can be read, and the log no longer keeps all that led to it. Restore "
+                    f"no state of {self.root} can be read, and the log no longer keeps the snapshots before it. Restore "
                     f"the folder {STATE} from a copy, or remove the lane with freshet-stream compact --remove-lane "
-                    f"{self.header.lane}. The job makes it again from what the log keeps"
+                    f"{self.header.lane}. The job then builds it again from what the log keeps"
                 )
             state.begin(log.base())
         for manifest in manifests[following:]:
@@ -363,7 +362,7 @@ class LaneWriter:
 
 
 def stored_batches(stored: Stored, width: int) -> dict[str, list[pa.RecordBatch]]:
-    """Record batches of assignment, edges and segments, by the name of their file."""
+    """Record batches of assignment, edges and segments, by file name."""
     return {
         "assignment": assignment_batches(stored.node, stored.part, stored.why),
         "edges": edge_batches(stored.pairs),

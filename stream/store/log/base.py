@@ -1,7 +1,7 @@
-"""A log's base: the live graph at some moment as the fewest events that lead to it.
+"""A log's base: the live graph at some moment as the fewest events that produce it.
 
-One insert a live pair, the latest, as it came, and one node event a node whose features aren't all zeros. It stands in
-for the snapshots that are no longer kept: a lane that is added later begins with it.
+It has one insert per live pair (the latest, unchanged) and one node event per node whose features aren't all zeros. It
+replaces the snapshots that are no longer kept: a lane added later begins with it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from stream.snapshots.pairs import pair_keys
 from stream.store.log.sealed import batch_rows
 
 CHUNK_EVENTS = 1 << 21
-"""Events folded at a time: bounds memory beside the live graph."""
+"""Events folded at a time; bounds the memory beside the live graph."""
 
 
 def base_schema(ids: IdKind) -> pa.Schema:
@@ -34,11 +34,11 @@ def fold(
         header: The log's.
         base: The base before them; None: they are the log's first.
         snapshots: (τ, events in order), ascending.
-        ids: External ids of the dense ones.
+        ids: External ids by dense id.
 
     Returns:
-        ``base_schema``: node events first, then inserts in log order. A pair that was deleted isn't there; one is there
-        whatever its age, for an edge life is a lane's own.
+        ``base_schema``: node events first, then inserts in log order. Deleted pairs are left out. The age of a pair doesn't
+        matter, because edge lives belong to lanes.
     """
     schema = base_schema(header.ids)
     rows = schema.empty_table() if base is None else base
@@ -57,7 +57,7 @@ def fold(
 
 
 def groups(base: pa.Table, edge_life: int | None) -> Iterator[tuple[int, pa.Table]]:
-    """A base as snapshots for a live graph: all of it as of its last one, or by age where edges have a life.
+    """A base as snapshots for a live graph: one as of its last snapshot, or several by age if edges have a life.
 
     Args:
         base: ``base_schema``.
@@ -96,7 +96,7 @@ def _chunks(snapshots: Iterable[tuple[int, pa.Table]], schema: pa.Schema) -> Ite
 
 
 def _latest(rows: pa.Table) -> pa.Table:
-    """The last edge event of each pair, where that is an insert, in order."""
+    """The last edge event of each pair if that is an insert, in order."""
     edges = np.flatnonzero(rows["op"].to_numpy() != Op.NODE)
     src, dst, op = (rows[name].to_numpy()[edges] for name in ("src_node", "dst_node", "op"))
     _, backwards = np.unique(pair_keys(src, dst)[::-1], return_index=True)

@@ -1,7 +1,7 @@
-"""Tables as record batches whose bytes depend on their values alone.
+"""Tables as record batches whose bytes depend only on their values.
 
-Arrow leaves open what lies under a null, in the last bits of a validity bitmap that was sliced and after the end of a
-sliced buffer; here the first two are zero (or nothing) and there is no third.
+Arrow does not define the values under nulls, the last bits of a sliced validity bitmap, or bytes beyond a sliced buffer. Here
+the first two are zero (or absent), and there are no such bytes.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ _OFFSET_BYTES = 4
 
 
 def canonical_batches(table: pa.Table, rows: int) -> list[pa.RecordBatch]:
-    """A table in record batches of canonical bytes; buffers that have them already are not copied.
+    """A table as record batches of canonical bytes; buffers that are canonical already are not copied.
 
     Args:
         table: Any table.
@@ -45,7 +45,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _among_nulls(chunks: list[pa.Array], filled: int) -> pa.Array:
-    """One array of lists that are all in one chunk, whose values are not copied: vectors that come before edges, or after."""
+    """One array of lists that all lie in one chunk, such as vectors before or after edges; values are not copied."""
     lists = chunks[filled]
     begin = sum(len(chunk) for chunk in chunks[:filled])
     end, length = begin + len(lists), sum(len(chunk) for chunk in chunks)
@@ -71,7 +71,7 @@ def _canonical(column: pa.Array) -> pa.Array:
         return pa.Array.from_buffers(
             column.type, len(column), [validity, *buffers[: 1 if children else 2]], children=children
         )
-    return column.take(pa.array(np.arange(len(column))))  # new buffers of just the right length
+    return column.take(pa.array(np.arange(len(column))))  # new buffers of the exact length
 
 
 def _canonical_numbers(column: pa.Array) -> pa.Array:
@@ -85,14 +85,14 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 
 def _is_listlike(kind: pa.DataType) -> bool:
-    """Lists of numbers and strings: 32-bit offsets into one buffer of values."""
+    """Whether the type is lists of numbers or strings: 32-bit offsets into one buffer of values."""
     if pa.types.is_list(kind):
         return _is_numeric(kind.value_type)
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _is_compact(column: pa.Array) -> bool:
-    """Whether offsets and values are their buffers from end to end, every value in a list, and none under a null."""
+    """Whether offsets and values fill their buffers, every value is in a list, and nulls have no values."""
     ends = column.buffers()[1]
     if ends is None or column.offset or ends.size != (len(column) + 1) * _OFFSET_BYTES:
         return False

@@ -1,14 +1,13 @@
-"""The chain of commit records: from the newest index on, each bound to the one before by its checksum."""
+"""The chain of commit records from the newest index on, each bound to its predecessor by checksum."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TypeVar
 
 from schemas.store import CommitRecord, LogHeader, LogIndex, SealedSnapshot
-from stream.store.errors import CorruptError, MissingError, RetainedError
+from stream.store.errors import RESTORE, CorruptError, MissingError, RetainedError
 from stream.store.files.numbered import Numbered
 from stream.store.files.records import read_records
-from stream.store.files.sweep import names_in
 from stream.store.log.index import LogTotals, SnapshotRows, newest_index
 from stream.store.log.layout import COMMITS, commit_name
 from stream.store.places.place import Place
@@ -17,9 +16,9 @@ T = TypeVar("T")
 
 
 class CommitChain:
-    """What the commits say so far: the last one, the sealed snapshots, the refused messages.
+    """State of a log after its commits: the last one, the sealed snapshots, the refused messages.
 
-    ``refresh`` reads what is new, so a follower's cost is that of the new commits.
+    ``refresh`` reads new commits only, so a follower pays for those alone.
     """
 
     def __init__(self, root: Place, header: LogHeader, *, indexed: bool = True) -> None:
@@ -28,10 +27,10 @@ class CommitChain:
         Args:
             root: Folder of the log.
             header: Its header, whose ``link`` commit 0 must name.
-            indexed: False: don't look for an index.
+            indexed: False: ignore indexes.
 
         Raises:
-            CorruptError: Commits were folded into indexes that are damaged.
+            CorruptError: The indexes are damaged, and they replace commits.
         """
         self._root = root
         self._header = header
@@ -46,42 +45,44 @@ class CommitChain:
 
     @property
     def next_n(self) -> int:
-        """Number of the commit to come."""
+        """Number of the next commit."""
         return 0 if self.last is None else self.last.n + 1
 
     def link(self) -> str:
-        """What the next commit must name as ``previous``."""
+        """The value of ``previous`` in the next commit."""
         return self._header.link if self.last is None else self.last.checksum
 
     def refresh(self) -> list[CommitRecord]:
-        """Read the commits made since; where those were folded into an index meanwhile, go on after that.
+        """Read the new commits; if they were folded into an index meanwhile, continue after it.
 
         Returns:
-            The new ones that were read, in order.
+            The commits read, in order.
 
         Raises:
-            CorruptError, FormatVersionError: A record is damaged, or not the successor of the one before.
+            CorruptError, FormatVersionError: A record is damaged, or doesn't follow its predecessor.
         """
         new: list[CommitRecord] = []
         while True:
             paths = (self._root / commit_name(n) for n in count(self.next_n))
             for record in read_records(
                 paths, CommitRecord
-            ):  # to one that isn't made yet, or is folded into an index
+            ):  # up to one that isn't made yet, or is in an index
                 self.add(record)
                 new.append(record)
             if not self._jump():
                 return new
 
     def add(self, record: CommitRecord) -> None:
-        """Take the next commit in.
+        """Append the next commit.
 
         Raises:
-            CorruptError: It isn't the successor of the last one.
+            CorruptError: It doesn't follow the last one.
         """
         path = self._root / commit_name(self.next_n)
         if record.n != self.next_n:
-            raise CorruptError(f"{path} says it is commit {record.n}; commit {self.next_n} is missing")
+            raise CorruptError(
+                f"{path} says it is commit {record.n}, so commit {self.next_n} is missing{RESTORE}"
+            )
         if record.previous != self.link():
             before = self._root / commit_name(record.n - 1) if record.n else self._root / "log.json"
             raise CorruptError(
@@ -102,10 +103,10 @@ class CommitChain:
             self.with_rejects.append(record.n)
 
     def undisturbed(self, read: Callable[[], T]) -> T:
-        """What a reading of files gives that the chain names; where a newer index came under it, it begins again.
+        """Run a read of files that the chain names, again if a newer index replaced them.
 
         Raises:
-            MissingError, RetainedError: A file isn't there, and nobody compacted the log meanwhile.
+            MissingError, RetainedError: A file is missing, and compaction did not remove it.
         """
         while True:
             index = self.index
@@ -117,7 +118,7 @@ class CommitChain:
                     raise
 
     def require_whole(self) -> None:
-        """Check that no record lies beyond the last one that the chain reached.
+        """Check that no record lies beyond the last one in the chain.
 
         Raises:
             CorruptError: A record in between is missing.
@@ -125,9 +126,9 @@ class CommitChain:
         for n in numbers(self._root):
             while n >= (reached := self.next_n):
                 missing = self._root / commit_name(reached)
-                if missing.exists():  # made since the chain was read
+                if missing.exists():  # written since the chain was read
                     break
-                self.refresh()  # or folded into an index since
+                self.refresh()  # or folded into an index meanwhile
                 if self.next_n == reached:
                     raise CorruptError(
                         f"{missing} is missing, though commit {n} exists. Restore it from a copy of the store"
@@ -140,7 +141,7 @@ class CommitChain:
         self.sealed.drop_before(first)
 
     def _jump(self) -> bool:
-        """Go on after the newest index, if it is ahead; whether it was. One behind still says what is kept."""
+        """Continue after the newest index if it is ahead; returns whether it was. An older one still says what is kept."""
         reached = -1 if self.last is None else self.last.n
         known = -1 if self.index is None else self.index.number
         found = newest_index(self._root, known)
@@ -168,8 +169,8 @@ class CommitChain:
 
 
 def numbers(root: Place) -> Iterator[int]:
-    """Numbers of all commit records that lie in the log, in no order."""
-    for name in names_in(root / COMMITS):
+    """Numbers of all commit records in the log, unordered."""
+    for name in (root / COMMITS).names():
         stem = name.removesuffix(".json")
         if stem.isdigit() and commit_name(int(stem)).endswith(f"/{name}"):
             yield int(stem)

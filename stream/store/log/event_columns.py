@@ -1,4 +1,4 @@
-"""The edge events of a sealed snapshot as NumPy columns: the continuous-time view of trainers."""
+"""The edge events of a sealed snapshot as NumPy columns, the continuous-time view of trainers."""
 
 from dataclasses import dataclass, fields
 
@@ -14,19 +14,19 @@ from stream.arrays.kinds import Bool, Float32, Int8, Int32, Int64
 class EventColumns:
     """Edge events of one snapshot in log order, all arrays of shape (E,).
 
-    Columns of the log are views of the mapped file where the snapshot has no node events.
+    The arrays are views of the mapped file if the snapshot has no node events.
 
     Attributes:
         op: int8, 1 insert or −1 delete.
         src: int64 dense ids.
         dst: int64 dense ids.
-        t: int64, microseconds, as the producer said.
-        visible_t: int64, microseconds, max(t, start of the snapshot): never decreasing.
-        late: bool, t lies before the snapshot's start.
+        t: int64, microseconds, as produced.
+        visible_t: int64, microseconds, max(t, start of the snapshot); never decreases.
+        late: bool, t is before the snapshot's start.
         weight: float32.
         label: int32, 0 where ``has_label`` is False.
         has_label: bool.
-        features: float32 (E, edge features), zeros where the event has none; None where edges have no features.
+        features: float32 (E, edge features), zeros for events without any; None if edges have no features.
     """
 
     op: Int8

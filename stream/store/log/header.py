@@ -1,4 +1,4 @@
-"""The header of a log that is opened for writing: what it must agree with, and what may still follow the configuration."""
+"""The header of a log opened for writing: the keys that must agree, and those that may still follow the configuration."""
 
 import time
 
@@ -11,30 +11,30 @@ from stream.store.log.layout import HEADER, commit_name
 from stream.store.places.place import Place
 
 FOLLOWING = ("ids", "node_features", "edge_features", "segments")
-"""Keys that bind nothing before the first event. They decide what is refused, so where one is wrong all may be. Graph and
-interval stay from the first commit on: positions are the graph's, and what is closed is counted in intervals."""
+"""Keys that bind nothing before the first event: they decide what is refused, so with a wrong one every message may be.
+Graph and interval are fixed by the first commit: positions belong to the graph, and closed snapshots count intervals."""
 
 _OF_THE_RECORD = ("format_version", "begun_as")
 
 
 def agreed_header(root: Place, wanted: LogHeader, writer_id: str) -> LogHeader:
-    """The log's header as it stands, once it says what the configuration asks for; the caller has the log's lock.
+    """The log's header once it agrees with the configuration; the caller has the log's lock.
 
-    A header with commits but no event follows in two steps (what a crash leaves in brackets):
-        1. a commit that changes nothing: in a bucket no former writer, who took events in under the old header, can
-           commit after it [one commit more, under the old header]
-        2. the new header takes the old one's place by a rename; it names the old one, which commit 0 was made under
-           [the old header or the new one, whole]
+    A header with commits but no event is changed in two steps (with the state after a crash):
+        1. a commit that changes nothing; in a bucket it shuts out a former writer, who took events in under the old header
+           [one commit more, under the old header]
+        2. the new header replaces the old one by a rename and names it, because commit 0 was made under it
+           [either header, whole]
 
     Args:
         root: Folder of the log.
-        wanted: What the configuration asks for.
+        wanted: The header as the configuration has it.
         writer_id: Who writes.
 
     Raises:
-        MismatchError: They differ in what is fixed; the message names the key.
+        MismatchError: They differ in a fixed key; the message names it.
         LaneBusyError: Another process made a commit meanwhile.
-        CorruptError, FormatVersionError: The log is damaged, or of another release.
+        CorruptError, FormatVersionError: The log is damaged, or from another release.
         OSError: The disk refuses.
     """
     if not any(True for _ in numbers(root)):
@@ -48,7 +48,8 @@ def agreed_header(root: Place, wanted: LogHeader, writer_id: str) -> LogHeader:
         put_record(root / commit_name(fence.n), fence)
     except FileExistsError:
         raise LaneBusyError(
-            f"{root / commit_name(fence.n)} was made by another process while {writer_id} opened the log"
+            f"{root / commit_name(fence.n)} was made by another process while {writer_id} opened the log. "
+            "Stop one of the two"
         ) from None
     begun_as = found.begun_as or found.checksum
     header = wanted.model_copy(update={"format_version": FOLLOWED, "begun_as": begun_as})
@@ -56,14 +57,14 @@ def agreed_header(root: Place, wanted: LogHeader, writer_id: str) -> LogHeader:
 
 
 def require_header(root: Place, wanted: LogHeader) -> tuple[LogHeader, CommitRecord | None]:
-    """Hold a configuration against the header of a log that has commits.
+    """Compare a configuration with the header of a log that has commits.
 
     Returns:
-        The header as it stands; and where it differs and may follow, the newest commit.
+        The existing header; and, if it differs in keys that may follow, the newest commit.
 
     Raises:
-        MismatchError: They differ in what is fixed; the message names the key.
-        CorruptError, FormatVersionError: The log is damaged, or of another release.
+        MismatchError: They differ in a fixed key; the message names it.
+        CorruptError, FormatVersionError: The log is damaged, or from another release.
     """
     path = root / HEADER
     if not path.exists():

@@ -1,4 +1,4 @@
-"""``log/history.json``: which files a log begins with, and where Kafka takes over."""
+"""``log/history.json``: the files that a log begins with, and the moment from which Kafka takes over."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,37 +14,26 @@ from stream.store.log.layout import HISTORY
 from stream.store.places.place import Place
 
 ENDS_BYTES = 1 << 20
-"""So much of either end of a file is what it is known by: Parquet's footer, at its end, changes with any content."""
+"""Bytes of either end of a file that identify it; Parquet's footer, at its end, changes with any content."""
 
 
 def read_history(root: Place) -> History | None:
-    """What a log begins with; None: with Kafka.
-
-    Args:
-        root: Folder of the log.
+    """The history of the log in folder ``root``; None: it begins with Kafka.
 
     Raises:
-        CorruptError, FormatVersionError: The record is damaged, or of another release.
+        CorruptError, FormatVersionError: The record is damaged, or from another release.
     """
     path = root / HISTORY
     return read_record(path, History) if path.exists() else None
 
 
 def put_history(root: Place, history: History) -> History:
-    """Write the record; one that nothing was read under yet is replaced.
-
-    Raises:
-        OSError: The disk refuses.
-    """
+    """Write the record, or replace one that nothing was read under yet."""
     return put_record(root / HISTORY, history, replace=(root / HISTORY).exists())
 
 
 def fingerprint(path: Path, rows: int) -> HistoryFile:
-    """What a file is known by when it is seen again.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Identify a file, to recognise it later."""
     digest, size = xxhash.xxh64(), path.stat().st_size
     with path.open("rb") as file:
         digest.update(file.read(ENDS_BYTES))
@@ -54,7 +43,7 @@ def fingerprint(path: Path, rows: int) -> HistoryFile:
 
 
 def rows_read(positions: Mapping[Key, Position]) -> int:
-    """How many rows of its history a log has."""
+    """Number of rows of its history in a log."""
     position = positions.get(HISTORY_KEY)
     return 0 if position is None else position.next
 
@@ -68,10 +57,10 @@ def require_whole_history(history: History | None, positions: Mapping[Key, Posit
     if history is not None and (read := rows_read(positions)) < history.rows:
         raise StoreError(
             f"the log has {read:,} of {history.rows:,} rows of its history ({names(history.files)}). Run "
-            "freshet-stream backfill again, and it resumes where it ended"
+            "freshet-stream backfill again. It resumes where it ended"
         )
 
 
 def names(files: Collection[HistoryFile]) -> str:
-    """Files for a sentence."""
+    """Names of files, for a sentence."""
     return ", ".join(file.name for file in files)

@@ -1,4 +1,4 @@
-"""External ids by dense id: those that an index has, then those that each snapshot after it brought."""
+"""External ids by dense id: those in an index, then those of each later snapshot."""
 
 from collections.abc import Iterator
 
@@ -12,35 +12,31 @@ from stream.store.places.place import Place
 
 
 class ExternalIds:
-    """The ids of a log as of what its chain has seen.
+    """The ids of a log up to the commits that its chain has seen.
 
     Args:
         root: The log's folder.
         header: Its header.
-        chain: Its commits; refreshed where files are gone that it names.
+        chain: Its commits; refreshed if files that it names are gone.
     """
 
     def __init__(self, root: Place, header: LogHeader, chain: CommitChain) -> None:
         self._root, self._header, self._chain = root, header, chain
         self._ids: list[pa.Array] = []
-        self._snapshots = 0  # number of the first snapshot whose ids aren't taken in
+        self._snapshots = 0  # number of the first snapshot whose ids are missing here
 
     def all(self) -> pa.Array:
         """External ids of all dense ones, shape (num_nodes,), in dense order.
 
         Raises:
-            CorruptError: A file isn't what its record says.
+            CorruptError: A file doesn't match its record.
         """
         if len(self.pieces()) != 1:
             self._ids = [pa.concat_arrays([pa.array([], id_type(self._header.ids)), *self._ids])]
         return self._ids[0]
 
     def pieces(self) -> list[pa.Array]:
-        """The same in pieces that are mapped where possible; not to be changed.
-
-        Raises:
-            CorruptError: A file isn't what its record says.
-        """
+        """The same in pieces, mapped where possible; read-only."""
         self._chain.undisturbed(self._take)
         return self._ids
 
@@ -54,20 +50,12 @@ class ExternalIds:
 
 
 def read_nodes(root: Place, header: LogHeader, snapshot: SealedSnapshot) -> pa.Table:
-    """The verified ``nodes.arrow`` of one snapshot of the log in folder ``root``.
-
-    Raises:
-        CorruptError: It isn't what its commit says.
-    """
+    """The verified ``nodes.arrow`` of one snapshot of the log in folder ``root``."""
     return read_table(root, snapshot.nodes, schema=node_schema(header.ids))
 
 
 def indexed_ids(root: Place, header: LogHeader, index: LogIndex) -> Iterator[pa.Array]:
-    """External ids of the dense ones in use after an index's commit, in dense order, file by file.
-
-    Raises:
-        CorruptError: A file isn't what the index says.
-    """
+    """External ids of the dense ones in use after an index's commit, in dense order, file by file."""
     schema = pa.schema([node_schema(header.ids).field("id")])
     for reference in index.ids:
         yield from read_table(root, reference, schema=schema)["id"].chunks

@@ -1,27 +1,29 @@
-"""The index of a log: what commits 0 to n say together, read in one look, and made anew when it is lost.
+"""The index of a log: the content of commits 0 to n in one file, rebuilt if lost.
 
-While the commits are there an index is a shortcut. Once old commits were folded into it (``stream.store.compact``), its two
-copies hold what they said.
+While the commits exist, an index is a shortcut. Once they were folded into it (``stream.store.compact``), its two copies are
+all that is left of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from schemas.store import CommitRecord, Dropped, FileRef, LogIndex, SealedSnapshot
-from stream.store.errors import CorruptError, StoreError
+from stream.store.errors import RESTORE, CorruptError, StoreError
 from stream.store.files.data import read_table
 from stream.store.files.records import read_record
-from stream.store.files.sweep import names_in
 from stream.store.log.layout import INDEX, commit_name, events_name, index_name, nodes_name
 from stream.store.places.names import token_of
 from stream.store.places.place import Place
 
+T = TypeVar("T")
+
 COPIES: Final = 2
-"""Each index is written twice, for once commits were folded into it nothing else says what they said."""
+"""Each index is written twice, because after compaction it is the only record of the folded commits."""
 
 INDEX_SCHEMA: Final = pa.schema(
     [
@@ -36,22 +38,22 @@ INDEX_SCHEMA: Final = pa.schema(
         ),
     ]
 )
-"""Columns of the rows of an index, a sealed snapshot each; names and places of its files follow from τ."""
+"""Columns of an index, one row per sealed snapshot; names and places of its files follow from τ."""
 
 NAMED_SCHEMA: Final = INDEX_SCHEMA.append(pa.field("token", pa.string(), nullable=False))
-"""The same of a log whose files have, or had, their place in a bucket: names follow from τ and token."""
+"""The same for a log whose files are, or were, in a bucket: names follow from τ and token."""
 
 
 @dataclass(slots=True)
 class LogTotals:
-    """What all sealed snapshots have together, dropped ones included where it says so.
+    """Totals of all sealed snapshots.
 
     Attributes:
-        events: Of all that there ever were.
-        inserts: Likewise.
-        deletes: Likewise.
-        bytes: Length of the files of the kept ones.
-        max_t_us: Largest event time of the kept ones; None: there are none.
+        events: Count, dropped snapshots included.
+        inserts: Count, dropped snapshots included.
+        deletes: Count, dropped snapshots included.
+        bytes: Length of the files of kept snapshots.
+        max_t_us: Largest event time of kept snapshots; None: there are none.
     """
 
     events: int = 0
@@ -61,7 +63,7 @@ class LogTotals:
     max_t_us: int | None = None
 
     def add(self, snapshot: SealedSnapshot) -> None:
-        """Count one more."""
+        """Count one more snapshot."""
         self.events += snapshot.num_events
         self.inserts += snapshot.num_inserts
         self.deletes += snapshot.num_deletes
@@ -70,7 +72,7 @@ class LogTotals:
 
 
 class SnapshotRows:
-    """The rows of an index: sealed snapshots, made into records one by one as they are asked for."""
+    """The rows of an index: sealed snapshots, made into records on demand."""
 
     def __init__(self, first: int, table: pa.Table) -> None:
         self.first = first
@@ -81,7 +83,7 @@ class SnapshotRows:
         return self.table.num_rows
 
     def totals(self, dropped: Dropped) -> LogTotals:
-        """Their totals, with those of the dropped ones."""
+        """The totals of these and the dropped snapshots."""
 
         def total(name: str) -> int:
             return int(np.asarray(self.table[name]).sum())
@@ -131,13 +133,13 @@ def snapshot_rows(snapshots: list[SealedSnapshot]) -> pa.Table:
 
 
 def index_numbers(root: Place) -> list[int]:
-    """Numbers of the indexes that lie in a log or lane, newest first; ``root`` is its folder."""
-    stems = (name.removesuffix(".json") for name in names_in(root / INDEX) if name.endswith(".json"))
+    """Numbers of the indexes of the log or lane in folder ``root``, newest first."""
+    stems = (name.removesuffix(".json") for name in (root / INDEX).names() if name.endswith(".json"))
     return sorted((int(stem) for stem in stems if stem.isdigit()), reverse=True)
 
 
 def current_indexes(root: Place) -> Iterator[int]:
-    """As ``index_numbers``; where all of them were replaced before they were looked at, those that came instead."""
+    """As ``index_numbers``; if all were replaced before they were read, then their successors."""
     listed = index_numbers(root)
     while True:
         yield from listed
@@ -147,14 +149,14 @@ def current_indexes(root: Place) -> Iterator[int]:
 
 
 def read_index(root: Place, number: int) -> tuple[LogIndex, SnapshotRows, CommitRecord]:
-    """An index with its rows, and the commit that it stands for.
+    """An index with its rows, and its newest commit.
 
     Args:
         root: Folder of the log.
         number: Its number.
 
     Raises:
-        StoreError: It, its rows or its commit isn't there or is damaged; or they don't belong together.
+        StoreError: The index, its rows or its commit is missing or damaged, or they don't belong together.
     """
     path = root / index_name(number)
     index = read_record(path, LogIndex)
@@ -163,7 +165,7 @@ def read_index(root: Place, number: int) -> tuple[LogIndex, SnapshotRows, Commit
     if not (table.schema.equals(INDEX_SCHEMA) or table.schema.equals(NAMED_SCHEMA)):
         raise CorruptError(
             f"{root / index.snapshots.path} has the columns {', '.join(table.schema.names)} of another schema, expected "
-            f"{', '.join(INDEX_SCHEMA.names)}. freshet-stream verify lists all damage. Restore the file from a copy"
+            f"{', '.join(INDEX_SCHEMA.names)}{RESTORE}"
         )
     rows = SnapshotRows(index.first, table)
     if (index.number, index.commit) != (number, commit.checksum):
@@ -176,14 +178,29 @@ def read_index(root: Place, number: int) -> tuple[LogIndex, SnapshotRows, Commit
 
 
 def newest_index(root: Place, after: int = -1) -> tuple[LogIndex, SnapshotRows, CommitRecord] | None:
-    """The newest index that can be read; None: there is none, and the commits have to be read from the first on.
+    """The newest readable index; None: there is none, so all commits have to be read.
 
     Args:
         root: Folder of the log.
         after: Only one with a larger number.
 
     Raises:
-        CorruptError: All are damaged, and the commits that they stand for are no longer there.
+        CorruptError: All are damaged, and the commits folded into them no longer exist.
+    """
+    # Its copy says the same as a damaged one; verify reports it.
+    found, problem = newest_readable(root, after, partial(read_index, root))
+    if problem is not None and after < 0 and not (root / commit_name(0)).exists():
+        raise CorruptError(
+            f"{problem}. The commits folded into it are gone. Restore the index from a copy"
+        ) from problem
+    return found
+
+
+def newest_readable(root: Place, after: int, read: Callable[[int], T]) -> tuple[T | None, StoreError | None]:
+    """Read the newest readable index of a log or lane with a number above ``after``.
+
+    Returns:
+        The index; without one, the problem of the newest, if there is any.
     """
     listed = index_numbers(root)
     problem: StoreError | None = None
@@ -193,14 +210,10 @@ def newest_index(root: Place, after: int = -1) -> tuple[LogIndex, SnapshotRows, 
             if number <= after:
                 break
             try:
-                return read_index(root, number)
-            except StoreError as error:  # the other one says the same; verify reports this one
+                return read(number), None
+            except StoreError as error:
                 problem = problem or error
         before, listed = listed, index_numbers(root)
-        if listed == before:  # else they were replaced by newer ones meanwhile
+        if listed == before:  # otherwise newer ones replaced them meanwhile
             break
-    if problem is not None and after < 0 and not (root / commit_name(0)).exists():
-        raise CorruptError(
-            f"{problem}; the commits it stands for were folded into it, so restore it from a copy"
-        ) from problem
-    return None
+    return None, problem

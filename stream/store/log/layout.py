@@ -1,4 +1,4 @@
-"""Where the log keeps what: the file names of ``docs/store-format.md``."""
+"""File names of the log; see ``docs/store-format.md``."""
 
 from stream.store.places.names import with_token
 from stream.store.places.place import Place, place_of
@@ -14,12 +14,12 @@ INDEX = "index"
 
 
 def log_folder(store: str | Place) -> Place:
-    """Folder of a store's log."""
+    """The folder of a store's log."""
     return place_of(store) / FOLDER
 
 
 def commit_name(n: int) -> str:
-    """Path of commit n's record under the log's folder."""
+    """Path of commit n's record, from the log's folder."""
     return f"{COMMITS}/{n:016d}.json"
 
 
@@ -34,12 +34,12 @@ def rejects_name(n: int) -> str:
 
 
 def events_name(tau: int, token: str = "") -> str:
-    """Path of a sealed snapshot's events; ``token``: what it has in a bucket."""
+    """Path of a sealed snapshot's events; ``token``: its token in a bucket."""
     return _named(f"{SNAPSHOTS}/{tau}/events.arrow", token)
 
 
 def nodes_name(tau: int, token: str = "") -> str:
-    """Path of the ids first seen in a sealed snapshot; ``token``: what it has in a bucket."""
+    """Path of the ids first seen in a sealed snapshot; ``token``: its token in a bucket."""
     return _named(f"{SNAPSHOTS}/{tau}/nodes.arrow", token)
 
 
@@ -53,7 +53,7 @@ def index_name(number: int) -> str:
 
 
 def index_rows_name(number: int) -> str:
-    """Path of the rows of an index, a snapshot each."""
+    """Path of the rows of an index, one per snapshot."""
     return f"{INDEX}/{number}.arrow"
 
 

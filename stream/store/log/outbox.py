@@ -1,4 +1,4 @@
-"""The dead letters' outbox: refused messages that commits hold and nobody has published yet."""
+"""The dead letters' outbox: refused messages in commits that are not published yet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from schemas.events import REJECT_SCHEMA
 from schemas.store import CommitRecord
-from stream.store.files.data import read_record, read_table
+from stream.store.files.data import read_table
+from stream.store.files.records import read_record
 from stream.store.log.layout import commit_name
 from stream.store.places.place import Place
 
@@ -21,11 +22,11 @@ class RejectedMessages:
 
 
 class Outbox:
-    """Which commits' refused messages are still to be published.
+    """The commits whose refused messages are not published yet.
 
-    Publishing is at least once: 1. read ``unpublished``; 2. publish, keyed by topic/partition/offset, and wait
-    for the broker; 3. ``mark_published``; 4. the next commit records the position. A crash between 2 and 4
-    publishes the same messages again. A thread of its own may do 1 to 3 while the writer commits.
+    Publishing is at least once: 1. read ``unpublished``; 2. publish, keyed by topic/partition/offset, and wait for the broker;
+    3. ``mark_published``; 4. the next commit records the position. A crash between 2 and 4 publishes the same messages again.
+    Another thread may do 1 to 3 while the writer commits.
     """
 
     def __init__(self, root: Place, with_rejects: list[int], published: int) -> None:
@@ -33,7 +34,7 @@ class Outbox:
 
         Args:
             root: Folder of the log.
-            with_rejects: Numbers of the commits that refused something, ascending; a live view.
+            with_rejects: Numbers of the commits with refused messages, ascending; a live view.
             published: Messages of commits before this one are published.
         """
         self._root = root
@@ -52,5 +53,5 @@ class Outbox:
             yield RejectedMessages(n, read_table(self._root, record.rejects, schema=REJECT_SCHEMA))
 
     def mark_published(self, through: int) -> None:
-        """Say that all refused messages of commit ``through`` and before are published."""
+        """Record that all refused messages up to commit ``through`` are published."""
         self.published = max(self.published, through + 1)

@@ -1,4 +1,4 @@
-"""How long the phases of a commit take."""
+"""Durations of a commit's phases."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -7,11 +7,11 @@ from typing import Generic, Self, TypeVar
 Item = TypeVar("Item")
 
 Phase = Callable[[str, float], None]
-"""Told the seconds of each phase of a commit: ``order``, ``files``, ``record``, ``sweep``."""
+"""Called with the seconds of each phase of a commit: ``order``, ``files``, ``record``, ``sweep``."""
 
 
 class Timed(Generic[Item]):
-    """Iterates, and adds up how long its items were in coming."""
+    """An iterator that adds up the time its items take."""
 
     def __init__(self, items: Iterable[Item]) -> None:
         self.seconds = 0.0

@@ -17,11 +17,13 @@ from schemas.store import (
     Position,
     SealedSnapshot,
 )
+from stream.store.as_of import AsOf
 from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
-from stream.store.files.data import read_record, read_table
+from stream.store.files.data import read_table
 from stream.store.files.follow import follow
 from stream.store.files.headers import lost_header
 from stream.store.files.numbered import Numbered
+from stream.store.files.records import read_record
 from stream.store.log.base import base_schema
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import read_history
@@ -32,13 +34,13 @@ from stream.store.places.place import Place
 
 
 class LogReader:
-    """A view of the log as of the newest commit seen; ``refresh`` moves it on.
+    """A view of the log as of the newest commit seen; ``refresh`` advances it.
 
     Commits and sealed files never change, so a reader needs no lock and a writer never waits for it.
 
     Attributes:
         root: Folder of the log.
-        header: What never changes in it from its first event on.
+        header: Its header, fixed from the first event on.
     """
 
     def __init__(self, store: str | Place) -> None:
@@ -46,7 +48,7 @@ class LogReader:
 
         Raises:
             ConfigMissingError: There is no log.
-            CorruptError, FormatVersionError: Its header or a commit is damaged, or of another release.
+            CorruptError, FormatVersionError: Its header or a commit is damaged, or from another release.
         """
         self.root = log_folder(store)
         try:
@@ -62,14 +64,14 @@ class LogReader:
         self._chain.require_whole()
 
     def refresh(self) -> None:
-        """Take in the commits made since.
+        """Read the new commits.
 
         Raises:
-            CorruptError, FormatVersionError: One of them is damaged; those before it are taken in.
+            CorruptError, FormatVersionError: One of them is damaged; those before it count.
         """
         before = len(self._chain.sealed)
         self._chain.refresh()
-        if not before and len(self._chain.sealed):  # from its first event on the header is fixed
+        if not before and len(self._chain.sealed):  # the header is fixed from its first event on
             self.header = read_record(self.root / HEADER, LogHeader)
             self._ids = ExternalIds(self.root, self.header, self._chain)
 
@@ -85,7 +87,7 @@ class LogReader:
 
     @property
     def snapshots(self) -> Numbered[SealedSnapshot]:
-        """Sealed snapshots in order of τ by their number for life: a live view of those that are kept."""
+        """Sealed snapshots in order of τ by their fixed number: a live view of the kept ones."""
         return self._chain.sealed
 
     @property
@@ -95,7 +97,7 @@ class LogReader:
 
     @property
     def with_rejects(self) -> list[int]:
-        """Commits that refused something and whose rejects are kept, ascending; not to be changed."""
+        """Numbers of the commits with rejects that are kept, ascending; read-only."""
         return self._chain.with_rejects
 
     @property
@@ -112,45 +114,42 @@ class LogReader:
         """The number of the sealed snapshot τ: 0 for the first that the log ever had.
 
         Raises:
-            RetainedError: There is none: τ was empty, isn't sealed yet, or is no longer kept.
+            RetainedError: τ was empty, isn't sealed yet, or is no longer kept.
         """
         if tau not in self._chain.number_of:
             raise RetainedError(f"{self.root} has no sealed snapshot {tau}; {self._span()}")
         return self._chain.number_of[tau]
 
-    def as_of(self, *, tau: int | None = None, t_us: int | None = None) -> int | None:
-        """The number of the last snapshot sealed of τ or before, or of what happened by a time.
+    def count(self, as_of: AsOf | None = None) -> int:
+        """How many snapshots were sealed, dropped ones included.
 
         Args:
-            tau: Interval index; or else
-            t_us: Microseconds since the epoch: the last snapshot that ends at or before it.
-
-        Returns:
-            None: the log has nothing so old, and never dropped anything.
+            as_of: Only those up to this τ, or that end by this time; None: all.
 
         Raises:
-            RetainedError: Only snapshots that are no longer kept are so old.
+            RetainedError: All snapshots that old are no longer kept.
         """
-        wanted = tau
-        if wanted is None:
-            assert t_us is not None, "give tau or t_us"
-            wanted = t_us // self.header.interval_us - 1
-        number = bisect_right(self.snapshots, wanted, lo=self.snapshots.first, key=lambda s: s.tau) - 1
-        if number >= self.snapshots.first:
-            return number
-        if self.snapshots.first:
-            raise RetainedError(f"{self.root} keeps nothing as old as snapshot {wanted}; {self._span()}")
-        return None
+        kept = self.snapshots
+        if as_of is None:
+            return len(kept)
+        tau = as_of.tau
+        if tau is None:
+            assert as_of.t_us is not None, "a moment is a snapshot or a time"
+            tau = as_of.t_us // self.header.interval_us - 1
+        end = bisect_right(kept, tau, lo=kept.first, key=lambda s: s.tau)
+        if kept.first and end == kept.first:
+            raise RetainedError(f"{self.root} keeps nothing as old as snapshot {tau}; {self._span()}")
+        return end
 
     def base(self) -> pa.Table | None:
-        """The live graph before the first kept snapshot, as events; None: that one is the first there ever was.
+        """The live graph before the first kept snapshot, as events; None: no snapshot was dropped.
 
         Returns:
             ``stream.store.log.base.base_schema``, memory-mapped.
 
         Raises:
-            CorruptError: Its file isn't what the index says.
-            RetainedError: Another one has taken its place: more snapshots were dropped since.
+            CorruptError: Its file doesn't match the index.
+            RetainedError: More snapshots were dropped since, and another base has replaced it.
         """
         index = self._chain.index
         if index is None or index.base is None:
@@ -167,25 +166,19 @@ class LogReader:
 
     @property
     def positions(self) -> dict[tuple[str, int], Position]:
-        """How far each topic partition has been read."""
+        """The position reached in each topic partition."""
         return {(p.topic, p.partition): p for p in self.last.positions} if self.last else {}
 
     def snapshot(self, tau: int) -> SealedSnapshot:
-        """The sealed snapshot τ.
-
-        Raises:
-            RetainedError: There is none: τ was empty, isn't sealed yet, or is no longer kept.
-        """
+        """The sealed snapshot τ; raises as ``number`` does."""
         return self.snapshots[self.number(tau)]
 
     def events(self, tau: int) -> pa.Table:
-        """Events of snapshot τ in order: ``log_event_schema``, memory-mapped.
-
-        The checksum is verified at the first read.
+        """Events of snapshot τ in order: ``log_event_schema``, memory-mapped, verified at the first read.
 
         Raises:
             RetainedError: There is no such snapshot.
-            CorruptError: Its file isn't what the commit says; the message names it.
+            CorruptError: Its file doesn't match the commit; the message names it.
         """
         snapshot = self.snapshot(tau)
         known = snapshot.events.path in self._checked
@@ -199,12 +192,7 @@ class LogReader:
         return table
 
     def nodes(self, tau: int) -> pa.Table:
-        """Ids first seen in snapshot τ, in dense order: ``node_schema``, memory-mapped.
-
-        Raises:
-            RetainedError: There is no such snapshot.
-            CorruptError: Its file isn't what the commit says; the message names it.
-        """
+        """Ids first seen in snapshot τ, in dense order: ``node_schema``, memory-mapped; raises as ``events`` does."""
         snapshot = self.snapshot(tau)
         return self._table(tau, snapshot.nodes, node_schema(self.header.ids))
 
@@ -219,16 +207,16 @@ class LogReader:
         timeout_s: float | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> Iterator[SealedSnapshot]:
-        """Sealed snapshots in order, those that are there and then new ones, waiting for each.
+        """Sealed snapshots in order, the existing ones and then new ones, waiting for each.
 
         Args:
             after: Begin with the first snapshot after this τ; None: with the oldest.
-            timeout_s: End when nothing new was sealed for so long; None: never.
-            stop: Asked some times a second while waiting; True ends.
+            timeout_s: End after this long without a new snapshot; None: never.
+            stop: Called a few times per second while waiting; True ends.
 
         Raises:
             CorruptError, FormatVersionError: A new commit is damaged.
-            RetainedError: What comes next is no longer kept; the message says from where a reader can start.
+            RetainedError: The next snapshot is no longer kept; the message says where a reader can start.
         """
 
         def refreshed() -> Numbered[SealedSnapshot]:
@@ -243,7 +231,7 @@ class LogReader:
         return follow(self.root / COMMITS, refreshed, first, timeout_s=timeout_s, stop=stop)
 
     def _require_dense(self, events: pa.Table, snapshot: SealedSnapshot) -> None:
-        """Check that dense ids are those in use: what is built of them is as large as the largest."""
+        """Check that dense ids are in use, because arrays built from them are as large as the largest."""
         for name, least in (("src_node", 0), ("dst_node", -1)):
             span = pc.min_max(events[name]).as_py()
             if len(events) and not least <= span["min"] <= span["max"] < snapshot.num_nodes:
@@ -266,7 +254,7 @@ class LogReader:
         return table
 
     def _span(self) -> str:
-        """What is there, for a sentence."""
+        """The kept snapshots, for a sentence."""
         if not self.snapshots:
             return "it is empty"
         first, last = self.snapshots[self.snapshots.first], self.snapshots[-1]

@@ -1,4 +1,4 @@
-"""Refused messages by reason: how many, and the newest one of each as an example."""
+"""Refused messages by reason: their number, and the newest one of each as an example."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 from schemas.events import REJECT_SCHEMA
 from schemas.store import CommitRecord
 from stream.store.errors import ConfigMissingError, MissingError
-from stream.store.files.data import read_record, read_table
+from stream.store.files.data import read_table
+from stream.store.files.records import read_record
 from stream.store.log.layout import commit_name
 from stream.store.log.reader import LogReader
 
 EXAMPLE_CHARACTERS = 300
-"""Of an example at most: a sentence may quote what was refused."""
+"""Most characters of an example: a sentence may quote a message."""
 
 
 @dataclass(slots=True)
@@ -25,8 +26,8 @@ class Refused:
     """Messages refused for one reason.
 
     Attributes:
-        count: How many.
-        example: Where one of them is, and what is wrong with it; None: no longer kept.
+        count: Number of messages.
+        example: Place and problem of one of them; None: no longer kept.
     """
 
     count: int = 0
@@ -37,11 +38,14 @@ class Refused:
 
 
 def example_of(rejects: pa.Table, reason: str) -> str | None:
-    """The first message refused for a reason, ``topic[partition] offset: sentence``; None where there is none.
+    """The first message refused for a reason such as ``not_json``; None if there is none.
 
     Args:
         rejects: ``REJECT_SCHEMA``.
-        reason: Such as ``not_json``.
+        reason: The reason.
+
+    Returns:
+        ``topic[partition] offset: sentence``.
     """
     at = pc.index(rejects["reason"], reason).as_py()
     if at < 0:
@@ -54,21 +58,21 @@ def example_of(rejects: pa.Table, reason: str) -> str | None:
 
 
 def newest_refused(log: LogReader, counts: Mapping[str, int]) -> dict[str, Refused]:
-    """Refused messages by reason with an example each, of the newest commit that has one.
+    """Refused messages by reason, each with an example from the newest commit that has one.
 
-    Commits have running totals by reason, so it is found by halving: a few records and at most one file of rejects a
-    reason are read, however many there are.
+    Commits have running totals by reason, so bisection finds it: a few records and at most one file of rejects per reason are
+    read, whatever their number.
 
     Args:
         log: A view of the log.
-        counts: What is to be shown, by reason.
+        counts: Number of messages by reason.
 
     Raises:
-        CorruptError: A file isn't what its commit says.
+        CorruptError: A file doesn't match its commit.
     """
     found = {reason: Refused(count) for reason, count in counts.items()}
     for reason, refused in found.items():
-        with suppress(ConfigMissingError, MissingError):  # dropped with the snapshots that were sealed then
+        with suppress(ConfigMissingError, MissingError):  # dropped with the snapshots sealed then
             refused.example = _newest(log, reason)
     return found
 
@@ -84,7 +88,7 @@ def _newest(log: LogReader, reason: str) -> str | None:
     if at == len(log.with_rejects):
         return None
     reference = _record(log, log.with_rejects[at]).rejects
-    assert reference is not None, "the list is of commits that have some"
+    assert reference is not None, "the commits listed have rejects"
     return example_of(read_table(log.root, reference, schema=REJECT_SCHEMA), reason)
 
 
@@ -95,7 +99,7 @@ def as_json(refused: Mapping[str, Refused]) -> dict[str, Any]:
 
 
 def as_rows(refused: Mapping[str, Any]) -> dict[str, str]:
-    """What ``as_json`` gives, as rows of a table."""
+    """The result of ``as_json`` as rows of a table."""
     return {f"refused: {reason}": str(Refused(**one)) for reason, one in refused.items()}
 
 

@@ -10,18 +10,18 @@ from schemas.events import MAX_ID_BYTES, Op, event_schema, log_event_schema, nod
 from schemas.store import LogHeader, SealedSnapshot
 from stream.arrays.kinds import Int64
 from stream.snapshots.dictionary import IdDictionary
-from stream.store.files.data import Staging
 from stream.store.log.canonical import canonical_batches
 from stream.store.log.layout import events_name, nodes_name
+from stream.store.places.staging import Staging
 
 MAX_BATCH_ROWS = 1 << 22
 _BESIDE_ROWS = 1 << 16
-"""Snapshots of so many events have their dense ids looked up on one core and their columns gathered on another."""
+"""From this many events on, dense ids are looked up on one core while columns are gathered on another."""
 _MAX_INDEX = (1 << 31) - 1
 
 
 def sealable(seal: Iterable[tuple[int, pa.Table]], through: int | None) -> Iterator[tuple[int, pa.Table]]:
-    """The snapshots as they come, once it is certain that they may be sealed after τ = ``through``."""
+    """The given snapshots, each checked: it may be sealed after its predecessor, the first after τ = ``through``."""
     for tau, table in seal:
         if through is not None and tau <= through:
             raise ValueError(f"snapshot {tau} cannot be sealed after {through}")
@@ -34,17 +34,17 @@ def sealable(seal: Iterable[tuple[int, pa.Table]], through: int | None) -> Itera
 def stage_snapshot(
     staging: Staging, header: LogHeader, dictionary: IdDictionary, tau: int, table: pa.Table
 ) -> SealedSnapshot:
-    """Write one snapshot's ``events.arrow`` and ``nodes.arrow``, giving its new ids their dense ones.
+    """Write one snapshot's ``events.arrow`` and ``nodes.arrow``, and give its new ids dense ones.
 
     Args:
-        staging: Files of the commit in the making.
+        staging: Files of the current commit.
         header: Header of the log.
         dictionary: Ids so far; the snapshot's new ones are added.
         tau: Interval index.
         table: Its events in order, with at least the columns of ``event_schema``; one row or more.
 
     Returns:
-        The snapshot as its commit records it.
+        The snapshot as in its commit record.
     """
     first_new, rows = dictionary.size, batch_rows(header)
     schema = event_schema(header.ids)
@@ -52,7 +52,7 @@ def stage_snapshot(
     if len(events) < _BESIDE_ROWS:
         src_node, dst_node = dictionary.encode(table["src"], table["dst"])
         given = canonical_batches(events, rows)
-    else:  # both work without Python's lock
+    else:  # both work outside Python's lock
         with ThreadPoolExecutor(1) as beside:
             coming = beside.submit(canonical_batches, events, rows)
             src_node, dst_node = dictionary.encode(table["src"], table["dst"])
@@ -91,6 +91,6 @@ def _with_nodes(
 
 
 def batch_rows(header: LogHeader) -> int:
-    """Rows of a record batch, so that no Arrow array of 32-bit offsets overflows: one batch in all but huge snapshots."""
+    """Rows of a record batch, such that no Arrow array overflows its 32-bit offsets: all but huge snapshots have one."""
     width = max(header.node_features, header.edge_features, MAX_ID_BYTES)
     return min(MAX_BATCH_ROWS, _MAX_INDEX // width)

@@ -1,12 +1,20 @@
-"""Removing what a crash left behind: files of the log that no commit names."""
+"""Remove remains of a crash: files of the log that no commit names."""
 
 from schemas.store import CommitRecord
 from stream.store.errors import ConfigMissingError
-from stream.store.files.paths import require_own_folders
 from stream.store.files.records import read_record
-from stream.store.files.sweep import NUMBERED, TAU, outdated, remove, superseded, temporary, unnamed
+from stream.store.files.sweep import (
+    NUMBERED,
+    TAU,
+    remove,
+    require_own_folders,
+    superseded,
+    temporary,
+    unnamed,
+)
 from stream.store.log.commits import CommitChain
 from stream.store.log.layout import COMMITS, REJECTS, SNAPSHOTS, TAIL, commit_name
+from stream.store.places.names import last_step
 from stream.store.places.place import Place
 
 
@@ -18,13 +26,13 @@ def sweep(root: Place, chain: CommitChain) -> list[Place]:
         chain: All of its commits.
 
     Returns:
-        What was removed. Files that Freshet would not write are left alone.
+        The places removed. Files with foreign names are left alone.
 
     Raises:
         CorruptError: One of the log's folders is a symbolic link.
     """
     require_own_folders(root, (COMMITS, TAIL, REJECTS, SNAPSHOTS))
-    tail = {file.path.rpartition("/")[2] for file in chain.last.tail} if chain.last else set()
+    tail = {last_step(file.path) for file in chain.last.tail} if chain.last else set()
 
     def folder(tau: int) -> str:
         return chain.sealed[chain.number_of[tau]].events.path.split("/")[1]
@@ -36,9 +44,9 @@ def sweep(root: Place, chain: CommitChain) -> list[Place]:
             chain.refresh()
             if n in chain.with_rejects:
                 raise
-            return ""  # compaction has dropped it since: nothing names any of them
-        assert record.rejects is not None, "the chain has it among those with rejects"
-        return record.rejects.path.split("/")[1]
+            return ""  # compaction has dropped it since: no record names any of them
+        assert record.rejects is not None, "the chain lists commits with rejects"
+        return last_step(record.rejects.path)
 
     left = [
         *unnamed(root / TAIL, tail, NUMBERED),
@@ -47,6 +55,6 @@ def sweep(root: Place, chain: CommitChain) -> list[Place]:
         *temporary(root),
         *temporary(root / COMMITS),
     ]
-    removed = list(outdated(left, root / commit_name(chain.next_n - 1)))
+    removed = list((root / commit_name(chain.next_n - 1)).outdated(left))
     remove(removed)
     return removed

@@ -1,9 +1,8 @@
-"""The open tail: accepted events whose snapshots are still open, durable in a bounded number of files.
+"""The open tail: accepted events of open snapshots, durable in a bounded number of files.
 
-A commit writes its new open events to one file and leaves older files alone, until eight of about the same size
-lie at the end: then the new file takes their open events in. So a day-long snapshot with a commit every 10 s has
-some tens of tail files, and each event is rewritten at most once for every factor of 8 in size. A file stays
-named while one of its events is open.
+A commit writes its new open events to one file and leaves older files alone, until eight of about the same size are at the
+end: then the new file absorbs their open events. So a day-long snapshot with a commit every 10 s has a few tens of tail files,
+and each event is rewritten at most once per factor of 8 in size. A file stays named while one of its events is open.
 """
 
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ FAN_IN = 8
 def tail_schema(ids: IdKind) -> pa.Schema:
     """Schema of ``tail/<n>.arrow``, in order of arrival.
 
-    The canonical event, where it came from (``topic``, ``partition``, ``offset``), and ``tau``: the snapshot that
-    it was accepted for, which is not its own if it came late.
+    The canonical event, its origin (``topic``, ``partition``, ``offset``), and ``tau``, the snapshot that it was accepted
+    for, which is a later one than its own if it came late.
     """
     return pa.schema(
         [
@@ -51,7 +50,7 @@ def load_tail_file(root: Place, reference: FileRef, ids: IdKind, *, verify: bool
     """Map one tail file.
 
     Raises:
-        CorruptError: It isn't what its commit says.
+        CorruptError: It doesn't match its commit.
     """
     table = read_table(root, reference, schema=tail_schema(ids), verify=verify)
     span = pc.min_max(table["tau"]).as_py()
@@ -59,7 +58,7 @@ def load_tail_file(root: Place, reference: FileRef, ids: IdKind, *, verify: bool
 
 
 def open_rows(files: list[TailFile], sealed_through: int | None, ids: IdKind) -> pa.Table:
-    """The events of some tail files that are still open, in order of arrival."""
+    """The events of tail files that are still open, in order of arrival."""
     tables = [tail_schema(ids).empty_table()]
     for file in files:
         if sealed_through is None or file.min_tau > sealed_through:
@@ -70,7 +69,7 @@ def open_rows(files: list[TailFile], sealed_through: int | None, ids: IdKind) ->
 
 
 def count_open(files: list[TailFile], sealed_through: int | None) -> int:
-    """How many events of some tail files are still open."""
+    """Number of events of tail files that are still open."""
     return sum(
         file.table.num_rows
         if sealed_through is None or file.min_tau > sealed_through
@@ -80,15 +79,14 @@ def count_open(files: list[TailFile], sealed_through: int | None) -> int:
 
 
 def absorbed_from(sizes: list[int], new: int) -> int:
-    """Which tail files the next one takes in.
+    """The tail files that the next one absorbs.
 
     Args:
         sizes: Bytes of the files, oldest first.
         new: Bytes of the new events, > 0.
 
     Returns:
-        Index of the first file to take in; ``len(sizes)`` for none. It is always a run at the end, so that the
-        order of arrival is kept.
+        Index of the first absorbed file; ``len(sizes)`` for none. The rest follows, so that the order of arrival is kept.
     """
     start, total = len(sizes), new
     while True:
@@ -106,5 +104,5 @@ def _tier(size: int) -> int:
 
 
 def encode_tail(table: pa.Table) -> pa.Table:
-    """The table as one run of record batches with one dictionary of topics, as the IPC file format wants it."""
+    """The table as record batches with one dictionary of topics, as the IPC file format requires."""
     return table.unify_dictionaries().combine_chunks()

@@ -10,13 +10,14 @@ import pyarrow as pa
 from schemas.events import REJECT_SCHEMA, log_event_schema
 from schemas.store import CommitRecord, FileRef, History, LogHeader, Position, SealedSnapshot
 from stream.snapshots.dictionary import IdDictionary, new_dictionary
+from stream.snapshots.event_time import Key
 from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, MissingError, StoreError
 from stream.store.files.clean_up import CleanUp
-from stream.store.files.data import Staging, put_record, read_record, read_table, stage
+from stream.store.files.data import read_table
 from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
-from stream.store.files.paths import make_folders, settle
+from stream.store.files.records import put_record, read_record
 from stream.store.log.commits import CommitChain
 from stream.store.log.header import agreed_header
 from stream.store.log.history import put_history, read_history
@@ -38,22 +39,20 @@ from stream.store.log.tail import (
 )
 from stream.store.places.place import Place
 from stream.store.places.promises import Lock
-
-Key = tuple[str, int]
-"""A topic partition: topic name and partition number."""
+from stream.store.places.staging import Staging
 
 
 class LogWriter:
     """Appends commits to the log of a store; use ``open``.
 
-    A commit, in this order (what a crash leaves behind in brackets):
+    The steps of a commit (with the remains of a crash):
         1. sealed snapshots, tail and rejects under temporary names, each fsynced [files swept on open]
         2. renamed, their folders fsynced [files that no record names, swept on open]
         3. the commit record: temporary name, fsync, put if absent, fsync of the folder [all or nothing]
         4. tail files that it no longer names are removed [swept on open]
-    If 1 or 2 fails (a full disk), or 3 before the record has its name, nothing has happened and the commit can be
-    tried again. If 3 fails later, nobody knows; the writer refuses to go on and the log has to be opened anew,
-    which finds out. If 4 fails, the commit is made all the same, and the next one tries 4 again.
+    If 1 or 2 fails (a full disk), or 3 before the record has its name, nothing has happened and the commit can be repeated.
+    If 3 fails later, the outcome is unknown: the writer refuses further commits, and opening the log again finds out. If 4
+    fails, the commit stands, and the next one repeats 4.
     """
 
     def __init__(self, root: Place, header: LogHeader, lock: Lock, writer_id: str) -> None:
@@ -69,7 +68,7 @@ class LogWriter:
         self._clean_up = CleanUp(root)
         if root.lock_shuts_out:
             sweep(root, self._chain)
-        else:  # in a bucket only the first commit shuts out whoever wrote before
+        else:  # in a bucket only the first commit shuts out former writers
             self._clean_up.add(partial(sweep, root, self._chain))
         self.history = read_history(root)
         self._ids: list[pa.Array] = ExternalIds(root, header, self._chain).pieces()
@@ -83,12 +82,12 @@ class LogWriter:
 
     @classmethod
     def open(cls, store: str | Place, header: LogHeader, *, writer_id: str | None = None) -> Self:
-        """Open a store's log for writing, creating it where there is none.
+        """Open a store's log for writing, and create it if there is none.
 
         Args:
             store: Folder of the store.
-            header: What the log must be; a new one is made so, and one without a commit becomes so. One without an
-                event takes other ids and widths.
+            header: The header that the log must have. A new log, or one without a commit, takes it; one without an event
+                takes its ids and widths.
             writer_id: Who writes; by default host, process and a random part.
 
         Returns:
@@ -97,16 +96,16 @@ class LogWriter:
         Raises:
             LaneBusyError: Another process writes it; the message names both.
             MismatchError: The log was made for something else; the message names the key.
-            CorruptError, FormatVersionError: The log is damaged, or of another release.
+            CorruptError, FormatVersionError: The log is damaged, or from another release.
             OSError: The disk refuses.
         """
         root = log_folder(store)
-        make_folders(root)
+        root.make()
         writer_id = writer_id or new_writer_id()
         lock = lock_folder(root, writer_id)
         try:
-            make_folders(root / COMMITS)
-            settle(root / COMMITS)
+            (root / COMMITS).make()
+            (root / COMMITS).settle()
             crash_point("store.created")
             return cls(root, agreed_header(root, header, writer_id), lock, writer_id)
         except BaseException:
@@ -120,7 +119,7 @@ class LogWriter:
 
     @property
     def snapshots(self) -> Numbered[SealedSnapshot]:
-        """The sealed snapshots that are kept, in order of τ, by their number for life."""
+        """The kept sealed snapshots, in order of τ, by their fixed number."""
         return self._chain.sealed
 
     @property
@@ -130,7 +129,7 @@ class LogWriter:
 
     @property
     def sealed_through(self) -> int | None:
-        """Last τ that is closed: events of it or before are late."""
+        """Last closed τ: events up to it are late."""
         return None if self._chain.last is None else self._chain.last.sealed_through
 
     @property
@@ -143,23 +142,21 @@ class LogWriter:
         return open_rows(self._tail, self.sealed_through, self.header.ids)
 
     def begin_with(self, history: History) -> History:
-        """Have the log begin with a history, allowed until its first commit; returns the record as it stands.
+        """Have an empty log begin with a history; returns the written record.
 
         Raises:
             StoreError: The log has a commit.
             OSError: The disk refuses.
         """
         if self._chain.last is not None:
-            raise StoreError(f"{self._root} has commits already: a history can only come before them")
+            raise StoreError(
+                f"{self._root} has commits already, but a history must come first. Choose a new store"
+            )
         self.history = put_history(self._root, history)
         return self.history
 
     def history_read(self, *, events: int, refused: int) -> History:
-        """Note what of the history is in the log; returns the record as it stands.
-
-        Raises:
-            OSError: The disk refuses.
-        """
+        """Record how much of the history is in the log; returns the written record."""
         assert self.history is not None
         if (self.history.events, self.history.refused) != (events, refused):
             counted = self.history.model_copy(update={"events": events, "refused": refused})
@@ -167,12 +164,8 @@ class LogWriter:
         return self.history
 
     def events_since(self, t_us: int) -> Iterator[pa.Table]:
-        """All committed events of ``t_us`` or later, and perhaps earlier ones: ``t`` and ``event_id``, table by table.
-
-        Raises:
-            CorruptError: A file isn't what its commit says.
-        """
-        for snapshot in self.snapshots:  # those no longer kept are older than any window worth having
+        """All committed events from ``t_us`` on, and perhaps earlier ones: ``t`` and ``event_id``, table by table."""
+        for snapshot in self.snapshots:  # dropped ones are older than any sensible window
             if snapshot.max_t_us >= t_us:
                 try:
                     table = read_table(self._root, snapshot.events, schema=log_event_schema(self.header.ids))
@@ -180,16 +173,16 @@ class LogWriter:
                     self._chain.refresh()
                     if snapshot.tau in self._chain.number_of:
                         raise
-                    continue  # dropped this moment
+                    continue  # dropped just now
                 yield table.select(["t", "event_id"])
         yield self.open_tail().select(["t", "event_id"])
 
     def unpublished_rejects(self) -> Iterator[RejectedMessages]:
-        """Refused messages that the dead-letter topic may not have yet, commit by commit."""
+        """Refused messages that the dead-letter topic may lack, commit by commit."""
         return self.outbox.unpublished()
 
     def mark_published(self, through: int) -> None:
-        """Say that the rejects of commit ``through`` and before are published; the next commit records it."""
+        """Record that the rejects up to commit ``through`` are published; the next commit stores it."""
         self.outbox.mark_published(through)
 
     def commit(
@@ -209,26 +202,26 @@ class LogWriter:
         """Make one commit durable.
 
         Args:
-            positions: The topic partitions that moved; the others stay as they are.
-            begins: Offset from which on each topic partition was taken in: where the last commit ends, if it has it.
+            positions: The topic partitions that moved; the others stay.
+            begins: First offset of this commit in each topic partition; must be the last commit's end, if it has one.
             tail: Newly accepted events that stay open after this commit, ``tail_schema``, in order of arrival.
             rejects: Refused messages, ``REJECT_SCHEMA``.
             seal: Snapshots to seal, (τ, events in order) with at least the columns of ``event_schema``, ascending
-                in τ. They hold every open event of their τ, those of ``open_tail`` included. Each is taken when the
-                one before it is written, so that not all need to be in memory.
-            refused: Rejects by reason since the last commit, late ones not counted.
+                in τ. They hold every open event of their τ, those of ``open_tail`` included. Each is taken when its
+                predecessor is written, so that not all need to be in memory.
+            refused: Rejects by reason since the last commit, without late ones.
             late: Late events since the last commit.
-            in_history: Events skipped since the last commit because the log has them from its history.
+            in_history: Events skipped since the last commit because the log's history has them.
             duplicates: Events dropped by ``event_id`` since the last commit.
-            sealed_through: Last τ that is closed from now on; by default the last one sealed.
+            sealed_through: Last closed τ from now on; by default the last one sealed.
 
         Returns:
-            The commit as it stands in the log.
+            The commit as in the log.
 
         Raises:
             ValueError: The snapshots aren't ascending, are sealed already, or empty.
             OSError: The disk refuses.
-            StoreError: The writer is closed, an earlier commit's fate is unknown, or what was taken in doesn't begin
+            StoreError: The writer is closed, an earlier commit's outcome is unknown, or a topic partition doesn't begin
                 where the last commit ends.
         """
         if not self._usable:
@@ -241,7 +234,7 @@ class LogWriter:
         ordered = Timed(sealable(seal, self.sealed_through))
         started = time.perf_counter()
         try:
-            with stage(self._root) as staging:
+            with self._root.stage() as staging:
                 sealed = [
                     stage_snapshot(staging, self.header, self._dictionary, tau, table)
                     for tau, table in ordered
@@ -293,7 +286,7 @@ class LogWriter:
             self._root / file.reference.path for file in self._tail if file not in kept
         )
         self.positions, self._tail, self._last, self._usable = moved, files, record, True
-        # The commit is made: from here on nothing may fail it.
+        # The commit stands: from here on nothing may fail it.
         started = self._lap("record", started)
         self._clean_up.run()
         self._lap("sweep", started)
@@ -313,7 +306,7 @@ class LogWriter:
 
     @cached_property
     def _dictionary(self) -> IdDictionary:
-        """Made by the first commit: its kernels take a second to load where nothing else has, and who only looks needs none."""
+        """Created by the first commit, because loading its kernels may take a second, which readers of the state avoid."""
         dictionary = new_dictionary(self.header.ids)
         for ids in self._ids:
             dictionary.extend(ids)
@@ -335,7 +328,7 @@ class LogWriter:
             ) from None
 
     def _require_following(self, begins: Mapping[Key, int]) -> None:
-        """See that no offset is committed twice or left out, whatever mistake led here."""
+        """Check that no offset is committed twice or left out, whatever mistake led here."""
         if self._chain.last is not self._last:
             self._usable = False
             raise LaneBusyError(
@@ -347,7 +340,7 @@ class LogWriter:
                 self._usable = False
                 raise StoreError(
                     f"the last commit of {self._root} ends topic {topic} partition {partition} at offset {known.next}, "
-                    f"but the next batch begins at {offset}. Start again: reading resumes where the log ends"
+                    f"but the next batch begins at {offset}. Start again. Reading resumes where the log ends"
                 )
 
     def _stage_tail(
@@ -362,7 +355,7 @@ class LogWriter:
         return alive[:first], staging.add_table(tail_name(n), encode_tail(joined))
 
     def _put(self, record: CommitRecord) -> CommitRecord:
-        """Put the record; the writer is usable again where that certainly failed, else once its own state follows."""
+        """Put the record. The writer stays usable if that certainly failed, and is again once the caller updated its state."""
         self._usable = False
         path = self._root / commit_name(record.n)
         try:
@@ -373,7 +366,7 @@ class LogWriter:
                 f"{path} was made by {other.writer} while {self.writer_id} held the log's lock: {self._lock.why_both}"
             ) from None
         except OSError:
-            # Without its name the record is not there, and nothing has happened; a put that nobody answered may still come.
+            # Without its name the record doesn't exist, and nothing has happened; an unanswered put may still arrive.
             self._usable = path.errors_are_certain and not path.exists()
             raise
         self._chain.add(record)

@@ -1,6 +1,6 @@
-"""The operations on an S3 bucket that the store is built of, and what to say when one fails.
+"""The operations on an S3 bucket that the store is built on, and the error sentences if one fails.
 
-All but ``put`` are safe to repeat: a conditional put whose answer was lost is told from another writer's by what lies there.
+All but ``put`` are safe to repeat: after a lost answer, a conditional put recognises its own object by the content.
 """
 
 import errno
@@ -27,26 +27,26 @@ PAUSE_S = 0.1
 MAX_PAUSE_S = 5.0
 
 CONNECT_S, ANSWER_S, MOST_S = 5.0, 30.0, 600.0
-"""How long one request waits for a connection, for some of its answer, and for all of it: a large file on a slow line."""
+"""Longest time of a request to connect, between two pieces of its answer, and in total (a large file on a slow line)."""
 
 _NO_CREDENTIALS = re.compile(
     r"Missing ?(AccessKeyId|SecretAccessKey)|performing \w+ [^?\s]*/latest/(api/token|meta-data)|AssumeRoleWithWebIdentity"
 )
-"""What the library says when it found none, or couldn't ask for a role's."""
+"""Texts of the library if it found no credentials, or couldn't ask for a role's."""
 
 _EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken"}
-"""What a service calls credentials whose time is over; most say so with status 400."""
+"""Codes of services for expired credentials; most come with status 400."""
 
 _REFUSED = {"401", "403"}
 
 _PASSING = {"408", "409", "429"}
-"""Refusals that another try may not meet."""
+"""Refusals that may pass with another try."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
 class ObjectStoreError(OSError):
-    """A bucket refuses, or nobody answers; ``errno`` is ``EHOSTUNREACH`` where another try may do better."""
+    """A bucket refuses or does not answer; ``errno`` is ``EHOSTUNREACH`` if another try may succeed."""
 
     def __init__(self, sentence: str, number: int = errno.EACCES) -> None:
         super().__init__(sentence)
@@ -54,18 +54,17 @@ class ObjectStoreError(OSError):
 
 
 class StaleError(OSError):
-    """An object is no longer what it was when it was looked at."""
+    """An object has changed since it was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object that is there.
+    """An existing object.
 
     Attributes:
         key: Its key.
         bytes: Its length.
-        etag: What tells its content from any other.
-        modified_s: When it was put, by the service's clock, whole seconds since the epoch.
+        etag: Identifies its content.
     """
 
     key: str
@@ -75,7 +74,7 @@ class Found:
 
 
 class Bucket:
-    """One bucket, from one process; a process that was forked opens its own."""
+    """One bucket, from one process; a forked process opens its own."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -83,29 +82,24 @@ class Bucket:
         self._opened: tuple[int, S3Store] | None = None
 
     def stat(self, key: str) -> Found:
-        """What lies under a key.
+        """The object under a key.
 
         Raises:
-            FileNotFoundError: Nothing.
-            ObjectStoreError: The bucket refuses, or nobody answers.
+            FileNotFoundError: There is none.
+            ObjectStoreError: The bucket refuses or does not answer.
         """
         import obstore
 
         def head(store: "S3Store") -> Any:
             try:
                 return obstore.head(store, key)
-            except ValueError:  # no object can have this key: one from a record that leads astray
+            except ValueError:  # no object can have this key: it is from a damaged record
                 raise FileNotFoundError(key) from None
 
         return _found(self._do(head, key))
 
     def read(self, key: str) -> tuple[bytes, Found]:
-        """A whole object, at one moment.
-
-        Raises:
-            FileNotFoundError: There is none.
-            ObjectStoreError: The bucket refuses, or nobody answers.
-        """
+        """A whole object, at one moment; raises as ``stat`` does."""
         import obstore
 
         def get(store: "S3Store") -> tuple[bytes, Found]:
@@ -115,13 +109,7 @@ class Bucket:
         return self._do(get, key)
 
     def fetch(self, key: str, path: Path) -> None:
-        """Copy an object into a new file of this machine.
-
-        Raises:
-            FileNotFoundError: There is none.
-            ObjectStoreError: The bucket refuses, or nobody answers.
-            OSError: The disk refuses.
-        """
+        """Copy an object into a new file of this machine; raises as ``stat`` does, and OSError if the disk refuses."""
         import obstore
 
         def get(store: "S3Store") -> None:
@@ -140,51 +128,45 @@ class Bucket:
             yield from map(_found, page)
 
     def folder(self, prefix: str) -> tuple[list[str], list[Found]]:
-        """What lies right under a prefix that ends in a slash: prefixes one step longer, and objects."""
+        """Prefixes one step longer, and objects, directly under a prefix that ends in a slash."""
         import obstore
 
         listed = self._do(lambda store: obstore.list_with_delimiter(store, prefix), prefix)
         return list(listed["common_prefixes"]), [_found(meta) for meta in listed["objects"]]
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """Put an object in place of any other; for keys that one writer alone ever uses."""
+        """Put an object in place of any other, under a key that only one writer ever uses."""
         import obstore
 
         self._do(lambda store: obstore.put(store, key, content), key)
 
     def put_new(self, key: str, content: bytes) -> str:
-        """Put an object where there is none.
-
-        Returns:
-            Its ETag.
+        """Put an object under a free key; returns its ETag.
 
         Raises:
-            FileExistsError: There is another one.
-            ObjectStoreError: The bucket refuses, or nobody answers: the object may be there all the same.
+            FileExistsError: Another object has the key.
+            ObjectStoreError: The bucket refuses or does not answer; the object may exist all the same.
         """
         return self._conditional(key, content, None)
 
     def replace(self, key: str, content: bytes, etag: str) -> str:
-        """Put an object in place of the one that was looked at.
-
-        Returns:
-            Its ETag.
+        """Replace the object that has an ETag; returns the new ETag.
 
         Raises:
-            StaleError: Another one lies there by now, or none.
-            ObjectStoreError: The bucket refuses, or nobody answers: the object may be there all the same.
+            StaleError: The object was changed or removed.
+            ObjectStoreError: The bucket refuses or does not answer; the object may be replaced all the same.
         """
         return self._conditional(key, content, etag)
 
     def remove(self, keys: list[str]) -> None:
-        """Remove objects; those that aren't there are fine."""
+        """Remove objects; missing ones are fine."""
         import obstore
 
         if keys:
             self._do(lambda store: obstore.delete(store, keys), keys[0])
 
     def _conditional(self, key: str, content: bytes, etag: str | None) -> str:
-        """Put an object if the one with an ETag lies there; None: if none does."""
+        """Put an object if the current one has an ETag; None: if there is none."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
@@ -194,31 +176,32 @@ class Bucket:
             try:
                 return str(obstore.put(self._store(), key, content, mode=mode)["e_tag"])
             except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
-                told = self._told(error, key)
-                if told.errno == errno.ENOENT:
-                    raise told from None
+                failure = self._failure(error, key)
+                if failure.errno == errno.ENOENT:
+                    raise failure from None
                 if (done := self._ours(key, content, etag)) is not None:
                     return done
-                told = ObjectStoreError(
-                    f"{self.address}/{key} is put by others all the time", errno.EHOSTUNREACH
+                failure = ObjectStoreError(
+                    f"{self.address}/{key} is being put by other processes. Stop them, or try again",
+                    errno.EHOSTUNREACH,
                 )
             except (BaseError, PermissionError) as error:
-                told = self._told(error, key)
-                if told.errno != errno.EHOSTUNREACH:
-                    raise told from None
+                failure = self._failure(error, key)
+                if failure.errno != errno.EHOSTUNREACH:
+                    raise failure from None
             if time.monotonic() + pause_s > until_s:
-                raise told
+                raise failure
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     def _ours(self, key: str, content: bytes, etag: str | None) -> str | None:
-        """The ETag of what a refused put finds, if it is what was to be put: then an answer was lost.
+        """After a refused put, the object's ETag if it has our content: only the answer to the put was lost.
 
         Returns:
-            None where all is as before: the put met another one at work, and has to be tried again.
+            None if nothing has changed: the put met another one at work and has to be tried again.
 
         Raises:
-            FileExistsError, StaleError: Another object lies there.
+            FileExistsError, StaleError: It is another object.
         """
         try:
             there, found = self.read(key)
@@ -241,12 +224,12 @@ class Bucket:
             return operation(self._store())
         except FileNotFoundError as error:
             if _code(error) == "NoSuchBucket":
-                raise self._told(error, key) from None
+                raise self._failure(error, key) from None
             raise FileNotFoundError(
                 errno.ENOENT, os.strerror(errno.ENOENT), f"{self.address}/{key}"
             ) from None
         except (BaseError, PermissionError) as error:
-            raise self._told(error, key) from None
+            raise self._failure(error, key) from None
 
     def _store(self) -> "S3Store":
         with self._lock:
@@ -280,52 +263,52 @@ class Bucket:
             retry_config={"max_retries": 1000, "retry_timeout": timedelta(seconds=address.retry_s)},
         )
 
-    def _told(self, error: Exception, key: str) -> ObjectStoreError:
-        """An error of the library as a sentence, without its own text: that may repeat what a request was signed with."""
+    def _failure(self, error: Exception, key: str) -> ObjectStoreError:
+        """The sentence for an error of the library, without the library's text, which may repeat signed requests."""
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         text, code = str(error), _code(error)
         where = f"{self.address}" + (f" at {self.address.endpoint}" if self.address.endpoint else "")
         if code == "NoSuchBucket":
             return ObjectStoreError(
-                f"there is no bucket {where}. Make it, or mend the store's address", errno.ENOENT
+                f"there is no bucket {where}. Make it, or correct the store's address", errno.ENOENT
             )
         if code == "RequestTimeTooSkewed":
             return ObjectStoreError(
-                f"{where} refuses what this process signs, for the clock of this machine is off by more than the service "
+                f"{where} refuses this process's signatures because this machine's clock is off by more than the service "
                 "allows. Set it by NTP"
             )
         if code in _EXPIRED:
             return ObjectStoreError(
-                f"the credentials of this process for {where} have expired ({code}): give it new ones and start it again, or "
-                "have them come from a role or a web identity, which are renewed in time"
+                f"the credentials of this process for {where} have expired ({code}). Give it new ones and start it again, or "
+                "take them from a role or a web identity, which are renewed in time"
             )
         status = _STATUS.search(text)
-        refused = status is not None and status[1] in _REFUSED  # a list says so by its status alone
+        refused = status is not None and status[1] in _REFUSED  # a listing has a status but no code
         if refused or isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
             return ObjectStoreError(
-                f"{where} refuses this process's credentials for {key or 'its list'} ({code or 'access denied'}): it must "
-                "list, read, put and delete there. See that the environment, the profile or the role has them"
+                f"{where} refuses this process's credentials for {key or 'its list'} ({code or 'access denied'}). See that "
+                "the environment, the profile or the role may list, read, put and delete there"
             )
         if _NO_CREDENTIALS.search(text):
             return ObjectStoreError(
-                f"no credentials for {where}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give "
-                "the machine a role"
+                f"there are no credentials for {where}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or "
+                "give the machine a role"
             )
         if status is not None and (status[1][0] in "34" or status[1] == "501") and status[1] not in _PASSING:
             return ObjectStoreError(
                 f"{where} refuses {key or 'its list'} with status {status[1]} ({code or 'no reason given'}). See that it "
-                "is the bucket's own endpoint and region, and that it knows conditional puts"
+                "is the bucket's own endpoint and region, and that the service supports conditional puts"
             )
         why = f"status {status[1]}" if status is not None else _cause(text)
         return ObjectStoreError(
-            f"{where} does not answer ({why}). See that the service runs and this machine reaches it",
+            f"{where} does not answer ({why}). See that the service runs and that this machine reaches it",
             errno.EHOSTUNREACH,
         )
 
 
 def _profile() -> Any:
-    """A provider of credentials where the environment names a profile; None: the library's own chain."""
+    """A provider of credentials if the environment names a profile; None: use the library's own chain."""
     if not os.environ.get("AWS_PROFILE"):
         return None
     try:
@@ -333,7 +316,7 @@ def _profile() -> Any:
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
         raise ObjectStoreError(
-            "AWS_PROFILE is set, and reading profiles needs boto3: pip install 'freshet[aws-profiles]', or give the "
+            "AWS_PROFILE is set, but reading profiles needs boto3. Run pip install 'freshet[aws-profiles]', or give the "
             "credentials by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from None
     try:
@@ -347,19 +330,16 @@ def _found(meta: Any) -> Found:
 
 
 def _code(error: Exception) -> str:
-    """What the service calls an error, such as ``NoSuchBucket``."""
+    """The service's code of an error, such as ``NoSuchBucket``."""
     found = re.search(r"<Code>(\w+)</Code>", str(error))
     return found[1] if found else ""
 
 
 def _cause(text: str) -> str:
-    """The innermost thing that a library of connections says."""
-    kind = re.search(r"kind: (\w+)", text)
+    """The innermost cause that the connection library gives."""
     inner = re.findall(r'(?:message|error): "([^"]{1,100})"', text)
-    return (
-        inner[-1]
-        if inner
-        else {"Connect": "no connection", "Timeout": "no answer in time"}.get(
-            kind[1] if kind else "", "the connection broke"
-        )
-    )
+    if inner:
+        return inner[-1]
+    kind = re.search(r"kind: (\w+)", text)
+    known = {"Connect": "no connection", "Timeout": "no answer in time"}
+    return known.get(kind[1] if kind else "", "the connection broke")

@@ -1,4 +1,4 @@
-"""The data files of one commit in a bucket: written on this machine first, then put under names that nobody else uses."""
+"""The data files of one commit in a bucket: written on this machine first, then put under names used only once."""
 
 import os
 import secrets
@@ -18,30 +18,21 @@ if TYPE_CHECKING:
 
 
 class BucketStaging(Staging):
-    """Put under final names at once, with a token in every name instead of a rename.
+    """Files put under their final names at once, with a token in every name instead of a rename.
 
-    A writer that was shut out, and a request that was given up and arrives all the same, can so harm nobody: no record names
-    what they put. ``finish`` puts all files at once; what an error or a crash leaves is swept once its writer is shut out.
+    A writer that was shut out, or a request that arrives after it was given up, does no harm: no record names its files.
+    ``finish`` puts all files at once. The sweep removes the rest of an error or a crash once its writer is shut out.
     """
 
     def __init__(self, root: "ObjectPath", token: str | None = None) -> None:
-        """Begin.
-
-        Args:
-            root: Folder of the log or lane.
-            token: Part of the names; None: a new one, empty: none, for files that no record names.
-        """
+        """Begin in the folder of a log or lane; for ``token`` see ``Place.stage``."""
         self._place = root
         self._token = secrets.token_hex(6) if token is None else token
         self._cache = cache_of(root)
         self._files: list[tuple[ObjectPath, Path, str]] = []
 
     def add(self, relative: str, write: Write) -> FileRef:
-        """Write one file on this machine's disk.
-
-        Raises:
-            OSError: The disk refuses.
-        """
+        """Write one file on this machine's disk; see ``Staging.add``."""
         named = with_token(relative, self._token) if self._token else relative
         place = inside(self._place, named)
         scratch = self._cache.scratch()
@@ -58,7 +49,7 @@ class BucketStaging(Staging):
         """Put all files into the bucket, and keep them as copies.
 
         Raises:
-            OSError: The bucket refuses, or nobody answers.
+            ObjectStoreError: The bucket refuses or does not answer.
         """
         if not self._files:
             return
@@ -68,7 +59,7 @@ class BucketStaging(Staging):
         crash_point("files.named")
 
     def discard(self) -> None:
-        """Remove what was written on this machine; what is in the bucket already is nobody's, and swept later."""
+        """Remove the files on this machine. No record names those already in the bucket; they are swept later."""
         for _, scratch, _ in self._files:
             scratch.unlink(missing_ok=True)
 

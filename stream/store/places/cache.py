@@ -1,6 +1,6 @@
-"""Files of a bucket on this machine's disk, so that they can be mapped: named by their content, bounded in size.
+"""Files of a bucket on this machine's disk, where they can be mapped: named by their content, bounded in size.
 
-Nothing here is ever changed, so processes share it without a lock; what is evicted stays mapped where it is in use.
+A cached file never changes, so processes share it without a lock; an evicted file stays mapped while it is in use.
 """
 
 import os
@@ -26,17 +26,17 @@ SCRATCH = "scratch-"
 """Prefix of files that are being written or fetched."""
 
 FORGOTTEN_S = 86_400.0
-"""A file that nobody wrote to for so long is no longer being written."""
+"""A scratch file without a write for this long is abandoned."""
 
 LOOK_SHARE = 16
-"""The cache is measured each time a sixteenth of its size was added by a process: it may be larger by that much."""
+"""A process measures the cache each time it has added a sixteenth of its size, so it may exceed its size by that much."""
 
 
 class Cache:
     """Copies of a bucket's files in one folder.
 
     Args:
-        address: The bucket's, which says where the folder is and how large it may be.
+        address: The bucket's address, with the cache's folder and size.
 
     Raises:
         OSError: The folder can't be made.
@@ -46,17 +46,17 @@ class Cache:
         self.folder = address.cache if address.cache is not None else default_folder()
         self.limit_bytes = int(address.cache_gib * 2**30)
         self._bucket = f"{address.endpoint or ''} {address.bucket}"
-        self._added = self.limit_bytes  # what lies there is measured first
+        self._added = self.limit_bytes  # measure the existing files first
         self._lock = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def scratch(self) -> Path:
-        """A name for a new file that is to be adopted, or removed; the folder is made again where somebody emptied it."""
+        """A name for a new file to be adopted or removed; the folder is made again if it was removed."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self.folder / f"{SCRATCH}{os.getpid()}-{secrets.token_hex(8)}"
 
     def adopt(self, scratch: Path, place: "ObjectPath", checksum: str) -> Path:
-        """Keep a scratch file as the copy of a place's file; returns where it is."""
+        """Keep a scratch file as the copy of a place's file; returns its path."""
         size = scratch.stat().st_size
         path = self._path(place, checksum)
         scratch.replace(path)
@@ -64,15 +64,15 @@ class Cache:
         return path
 
     def fetched(self, place: "ObjectPath", size: int, checksum: str) -> Path:
-        """The copy of a place's file, fetched where it isn't here yet.
+        """The copy of a place's file, fetched if it isn't here yet.
 
         Args:
-            place: Where it lies in the bucket.
+            place: The file in the bucket.
             size: Its length, as its record says.
-            checksum: Its xxh64, likewise; a copy is kept under it only if it is right.
+            checksum: Its xxh64, as its record says.
 
         Returns:
-            The copy; if what lies in the bucket isn't what the record says, it is that, under a name of its own.
+            The copy. Content that differs from the record is kept under its own checksum instead.
 
         Raises:
             FileNotFoundError: It isn't in the bucket.
@@ -95,7 +95,7 @@ class Cache:
             scratch.unlink(missing_ok=True)
 
     def forget(self, place: "ObjectPath", checksum: str) -> bool:
-        """Remove a copy that turned out damaged, so that it is fetched anew; whether there was one."""
+        """Remove a damaged copy so that it is fetched again; returns whether there was one."""
         try:
             self._path(place, checksum).unlink()
         except FileNotFoundError:
@@ -114,7 +114,7 @@ class Cache:
         self._evict(path)
 
     def _evict(self, used: Path) -> None:
-        """Remove the files that were used longest ago until an eighth is free, all but one that is about to be opened."""
+        """Remove the least recently used files until an eighth is free, except one that is about to be opened."""
         kept: list[tuple[float, int, Path]] = []
         total = 0
         forgotten_s = time.time() - FORGOTTEN_S
@@ -142,7 +142,7 @@ _making = threading.Lock()
 
 
 def cache_of(place: "ObjectPath") -> Cache:
-    """The cache that a place's files are read through, one a process."""
+    """The process's cache for a place's bucket."""
     return _cache_at(place.bucket.address)
 
 
@@ -155,7 +155,7 @@ def _cache_at(address: Address) -> Cache:
 
 @contextmanager
 def cache_apart(usual: Address) -> Iterator[Address]:
-    """A bucket's address with a cache of its own, which ends with the block."""
+    """A bucket's address with a separate cache, which is removed with the block."""
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=_cache_at(usual).folder) as folder:
         address = replace(usual, cache=Path(folder))
         try:
@@ -166,5 +166,5 @@ def cache_apart(usual: Address) -> Iterator[Address]:
 
 
 def default_folder() -> Path:
-    """``freshet`` in the user's folder of caches."""
+    """``freshet`` in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshet"

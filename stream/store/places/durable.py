@@ -1,4 +1,4 @@
-"""A file system's folders and files, made so that they outlive the power."""
+"""Folders and files of a file system, made so that they survive a power failure."""
 
 import errno
 import os
@@ -9,10 +9,7 @@ _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 def make_folders(folder: Path) -> list[Path]:
-    """Create a folder and its missing parents; if one of them can't be, none of them stays.
-
-    Returns:
-        The folders made, outermost first. Their parents have to be synced before anything in them is durable.
+    """See ``Place.make``.
 
     Raises:
         OSError: The disk refuses.
@@ -34,23 +31,19 @@ def make_folders(folder: Path) -> list[Path]:
 
 
 def remove_empty(folders: list[Path]) -> None:
-    """Remove folders that were made for nothing, innermost last in the list; those that hold something stay."""
+    """Remove folders that turned out unneeded, given outermost first; those with content stay."""
     for folder in reversed(folders):
         with suppress(OSError):
             folder.rmdir()
 
 
 def settle(folder: Path) -> None:
-    """Make durable what a folder holds and that it is there, up to the file system's root.
-
-    For a writer that goes on where another may have been killed between making a folder or a name and syncing it: what
-    is built on it must not outlive it.
-    """
+    """See ``Place.settle``: up to the file system's root."""
     for step in (folder.absolute(), *folder.absolute().parents):
         try:
             sync_folder(step)
         except PermissionError:
-            return  # a folder that is none of ours was not made by us either
+            return  # a folder of another user was not made by a writer of ours either
         if step.is_mount():
             return
 
@@ -80,7 +73,7 @@ def name_once(temporary: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        # A file system without hard links: the folder's lock keeps others from the gap between the two.
+        # A file system without hard links: the folder's lock keeps others out between the two steps.
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
         temporary.rename(path)

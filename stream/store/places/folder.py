@@ -17,7 +17,7 @@ from stream.store.places.names import TEMPORARY
 
 
 class FolderPath(PosixPath):
-    """See ``Place`` for what is not ``pathlib``'s."""
+    """See ``Place`` for the methods beside ``pathlib``'s."""
 
     remote: ClassVar[bool] = False
     lock_shuts_out: ClassVar[bool] = True
@@ -40,7 +40,7 @@ class FolderPath(PosixPath):
         return durable.make_folders(self)
 
     def settle(self) -> None:
-        """See ``Place.settle``: up to the file system's root."""
+        """See ``Place.settle``."""
         durable.settle(self)
 
     def sync(self) -> None:
@@ -58,9 +58,9 @@ class FolderPath(PosixPath):
         """See ``Place.put_record``.
 
         1. the content under a temporary name, fsync;
-        2. hard link to the final name, which fails if that exists; with ``replace`` a rename over it, so that every
-           reader finds the old one or the new one, whole;
-        3. fsync of the folder, and the temporary name goes; where that is refused, it is left to the next sweep.
+        2. a hard link to the final name, which fails if that exists; with ``replace`` a rename over it, so that every
+           reader finds either record whole;
+        3. fsync of the folder, and removal of the temporary name; if that fails, the next sweep removes it.
         """
         made = durable.make_folders(self.parent)
         temporary = self.with_name(self.name + TEMPORARY)
@@ -76,9 +76,7 @@ class FolderPath(PosixPath):
                 sync_folder(folder)
             crash_point("record.named")
         finally:
-            with suppress(
-                OSError
-            ):  # a second name of the record, or half of one: how this ended stays the same
+            with suppress(OSError):  # a left-over temporary file does not change the outcome
                 temporary.unlink(missing_ok=True)
 
     def move(self, to: "FolderPath") -> None:
@@ -90,7 +88,7 @@ class FolderPath(PosixPath):
         return FolderStaging(self)
 
     def lock(self, writer_id: str, name: str, doing: str) -> FolderLock:
-        """See ``Place.lock``: the kernel's."""
+        """See ``Place.lock``: a lock of the kernel."""
         return FolderLock(self, writer_id, name, doing=doing)
 
     def here(self, size: int, checksum: str) -> Path:
@@ -114,7 +112,7 @@ class FolderPath(PosixPath):
         return nullcontext(self)
 
     def names(self) -> list[str]:
-        """See ``Place.names``. A lane of long life has a hundred thousand."""
+        """See ``Place.names``. A long-lived lane has a hundred thousand."""
         try:
             return os.listdir(self)  # noqa: PTH208  one Path per entry takes ten times as long
         except (FileNotFoundError, NotADirectoryError):
@@ -125,7 +123,7 @@ class FolderPath(PosixPath):
         return [self / name for name in chosen(self.names())]
 
     def outdated(self, paths: "Iterable[FolderPath]") -> "Iterator[FolderPath]":
-        """See ``Place.outdated``: all, for the folder's lock keeps others out."""
+        """See ``Place.outdated``: all, because the folder's lock keeps other writers out."""
         yield from paths
 
     def length(self) -> int:
@@ -148,7 +146,7 @@ class FolderPath(PosixPath):
                     try:
                         shutil.rmtree(path)
                     except FileNotFoundError:
-                        continue  # swept by two at once: a writer that starts, and compaction
+                        continue  # removed by two processes at once: a starting writer, and compaction
             else:
                 path.unlink(missing_ok=True)
         return freed

@@ -1,4 +1,4 @@
-"""One writer a folder: a lock that dies with its process, so that a stale one never needs a human."""
+"""One writer per folder: a lock that ends with its process, so nobody has to remove a stale one."""
 
 import fcntl
 import os
@@ -8,13 +8,13 @@ from stream.store.errors import LaneBusyError
 
 
 class FolderLock:
-    """Exclusive right to write into one folder, held until ``release`` or the end of the process.
+    """Exclusive right to write into one folder, until ``release`` or the end of the process.
 
-    The lock is the kernel's (flock on a file of the folder); the file's text only says who holds it.
+    The lock is the kernel's (flock on a file of the folder); the file's text only names the holder.
     """
 
     why_both = "locks don't work on this file system. Put the store on a local disk, or run one stream job"
-    """What to say where another writer was there all the same."""
+    """See ``Lock.why_both``."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class FolderLock:
         Args:
             folder: An existing folder, such as a log's or a lane's.
             writer_id: Who takes it.
-            name: The lock's file: there is one for commits, and one for compaction.
-            otherwise: What can be done instead of stopping the other writer, for the message.
-            doing: What the holder does to the folder, for the message.
+            name: The lock's file: commits and compaction have one each.
+            otherwise: The alternative to stopping the other writer, for the message.
+            doing: The holder's work on the folder, for the message.
 
         Raises:
             LaneBusyError: Another writer holds it; the message names both.
@@ -52,15 +52,15 @@ class FolderLock:
             raise
         if not _is_at(self._descriptor, path):
             self._let_go()
-            raise LaneBusyError(f"{folder} was removed by another process this moment. Try again")
+            raise LaneBusyError(f"{folder} was removed by another process just now. Try again")
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, writer_id.encode() + b"\n", 0)
 
     def require(self) -> None:
-        """Check that the lock is still held: a kernel takes none away."""
+        """See ``Lock.require``: the kernel takes no lock away."""
 
     def release(self) -> None:
-        """Give the lock back, and with it the word of who holds it; doing so twice is harmless."""
+        """Give the lock back and erase the holder's name; doing so twice is harmless."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
             self._let_go()

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class FolderStaging(Staging):
-    """Written under temporary names.
+    """Files written under temporary names.
 
-    The steps of ``finish``: 1. fsync of every file; 2. rename to the final names; 3. fsync of every folder that changed.
+    The steps of ``finish``: 1. fsync of every file; 2. rename to the final names; 3. fsync of every changed folder.
     """
 
     def __init__(self, root: "FolderPath") -> None:
@@ -59,7 +59,7 @@ class FolderStaging(Staging):
         crash_point("files.named")
 
     def discard(self) -> None:
-        """Remove what was written, whatever step it had reached, and the folders made for it: the next try syncs its own."""
+        """Remove all files of any step, and the folders made for them; the next try syncs its own."""
         for path in self._staged:
             path.with_name(path.name + TEMPORARY).unlink(missing_ok=True)
             path.unlink(missing_ok=True)

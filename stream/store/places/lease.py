@@ -1,10 +1,10 @@
-"""A lease: the lock of a folder in a bucket, which no kernel takes from a process that has died.
+"""A lease: the lock of a folder in a bucket, which no kernel takes from a dead process.
 
-Its holder puts the lease object anew, by If-Match, three times in ``lease_s``, which the object names. Whoever wants it
-watches the object, by its own clock alone: one that stays the same for the longer ``lease_s`` of the two has lost its
-holder, and is replaced by If-Match. So no two clocks are ever compared. A holder that was
-paused for longer may still believe that it has the lease; what keeps it from harm is that every record is put under a
-name that must be free, and every data file under one that nobody else uses.
+Its holder puts the lease object again, by If-Match, three times in ``lease_s``, a duration that the object names. A writer
+that wants the lease watches the object by its own clock alone. If the object stays the same for the longer ``lease_s`` of the
+two, its holder is gone, and the writer replaces it by If-Match. So no two clocks are ever compared. A holder that was paused
+for longer may still believe that it has the lease. It does no harm, because every record is put under a name that must be
+free, and every data file under a name that no other writer uses.
 """
 
 import json
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
     from stream.store.places.object_path import ObjectPath
 
 CLOSE_S = 5.0
-"""How long a release waits for a renewal that nobody answers."""
+"""Longest wait of a release for a renewal without an answer."""
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 BEATS = 3
-"""Renewals in the time after which a silent holder loses its lease."""
+"""Renewals within the time after which a silent holder loses its lease."""
 
 
 class Lease:
-    """Exclusive right to write into one folder of a bucket, until ``release``, or until the process falls silent.
+    """Exclusive right to write into one folder of a bucket, until ``release`` or until the process falls silent.
 
     Attributes:
-        lost: Why the lease is no longer this process's; None: it is.
+        lost: Why this process has lost the lease; None: it holds it.
     """
 
     why_both = "one of them was silent for longer than its lease. Run one stream job"
-    """What to say where another writer was there all the same."""
+    """See ``Lock.why_both``."""
 
     def __init__(self, folder: "ObjectPath", writer_id: str, name: str, doing: str) -> None:
-        """Take the lease; where a holder has fallen silent, that takes its ``lease_s`` seconds or this writer's.
+        """Take the lease; after a silent holder, this takes the longer ``lease_s`` of the two.
 
         Args:
-            folder: Of a log or lane.
+            folder: Folder of a log or lane.
             writer_id: Who takes it.
             name: The lease's file.
-            doing: What its holder does to the folder, for sentences.
+            doing: The holder's work on the folder, for sentences.
 
         Raises:
             LaneBusyError: Another writer holds it; the message names both.
-            ObjectStoreError: The bucket refuses, or nobody answers.
+            ObjectStoreError: The bucket refuses or does not answer.
         """
         self.lost: str | None = None
         self._folder, self._writer_id, self._doing = folder, writer_id, doing
@@ -63,19 +63,19 @@ class Lease:
         self._renewing = threading.Lock()
         self._etag = self._taken()
         self._require_conditions()
-        self._held_s = _now_s()
+        self._held_s = now_s()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"lease {folder}", daemon=True)
         self._thread.start()
 
     def require(self) -> None:
-        """Check that the lease is still held, as far as this process can know without asking.
+        """Check that the lease is still held, as far as this process knows without a request.
 
         Raises:
             LaneBusyError: Another writer has taken it, or may have.
         """
-        if self.lost is None and _now_s() - self._held_s > self._lease_s:
-            self._renew()  # paused, or cut off: what others did meanwhile is known when this returns
+        if self.lost is None and now_s() - self._held_s > self._lease_s:
+            self._renew()  # after a pause or a cut connection, this finds out what others did meanwhile
         if self.lost is not None:
             raise LaneBusyError(self.lost)
 
@@ -83,33 +83,37 @@ class Lease:
         """Give the lease back, so that the next writer need not wait; doing so twice is harmless."""
         if self._ended.is_set():
             return
-        self._ended.set()
-        self._thread.join(CLOSE_S)
+        self.fall_silent()
         if self.lost is None and not self._thread.is_alive():
             try:
                 self._bucket.replace(self._key, b"{}\n", self._etag)
             except (StaleError, ObjectStoreError):
-                return  # another's by now; or nobody answers, and the next one waits until it has run out
+                return  # another writer has it by now; or no answer, and the next writer waits until it runs out
+
+    def fall_silent(self) -> None:
+        """Stop renewing without giving the lease back."""
+        self._ended.set()
+        self._thread.join(CLOSE_S)
 
     def _beat(self) -> None:
         while not self._ended.wait(self._lease_s / BEATS):
             try:
                 self._renew()
             except ObjectStoreError:
-                continue  # tried again at the next beat; ``require`` tells how long it has been
+                continue  # the next beat tries again; ``require`` checks how long it has been
             if self.lost is not None:
                 return
 
     def _renew(self) -> None:
         with self._renewing:
-            before_s = _now_s()
+            before_s = now_s()
             try:
                 self._etag = self._bucket.replace(self._key, self._content(), self._etag)
                 self._held_s = before_s
             except StaleError:
                 self.lost = (
                     f"{self._folder} is being {self._doing} by {self._holder() or 'another writer'} now: {self._writer_id} was "
-                    f"silent for longer than its lease of {self._lease_s:g} seconds; stop one of the two"
+                    f"silent for longer than its lease of {self._lease_s:g} seconds. Stop one of the two"
                 )
 
     def _taken(self) -> str:
@@ -119,14 +123,14 @@ class Lease:
             return self._bucket.put_new(self._key, content)
         except FileExistsError:
             pass
-        since_s, seen = _now_s(), ""
+        since_s, seen = now_s(), ""
         while True:
             try:
                 raw, found = self._bucket.read(self._key)
-            except FileNotFoundError:  # removed with its lane this moment
+            except FileNotFoundError:  # removed with its lane just now
                 return self._taken()
             holder = _read(raw)
-            silent_s = _now_s() - since_s if seen == found.etag else 0.0
+            silent_s = now_s() - since_s if seen == found.etag else 0.0
             if not holder or _is_gone(holder) or silent_s >= max(self._lease_s, _lease_s(holder)):
                 try:
                     return self._bucket.replace(self._key, content, found.etag)
@@ -138,7 +142,7 @@ class Lease:
             time.sleep(min(1.0, self._lease_s / 10))
 
     def _require_conditions(self) -> None:
-        """See that the service keeps the conditions of a put: some take the put and never look at them."""
+        """Check that the service honours conditional puts: some accept the put and ignore the condition."""
         for name in ("If-None-Match", "If-Match"):
             try:
                 if name == "If-None-Match":
@@ -177,14 +181,14 @@ class Lease:
         return json.dumps(said, sort_keys=True).encode() + b"\n"
 
 
-def _now_s() -> float:
-    """Seconds of a clock that goes on while the machine is suspended, where the system has one: a lease runs out meanwhile."""
+def now_s() -> float:
+    """Seconds of a clock that also counts while the machine is suspended, if the system has one: leases run out meanwhile."""
     return time.clock_gettime(_CLOCK)
 
 
 @cache
 def _boot() -> str:
-    """Which running machine, and which of its views of processes; a word of its own where that can't be told."""
+    """Identifies the running machine and its process namespace; random if the system does not say."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -193,13 +197,13 @@ def _boot() -> str:
 
 
 def _is_here(holder: dict[str, object]) -> bool:
-    """Whether the holder is a process of this machine that is alive."""
+    """Whether the holder is a live process of this machine."""
     pid = holder.get("pid")
     return holder.get("boot") == _boot() and isinstance(pid, int) and _started(pid) == holder.get("started")
 
 
 def _is_gone(holder: dict[str, object]) -> bool:
-    """Whether the holder was a process of this machine that has ended: nobody need wait for its lease to run out."""
+    """Whether the holder was a process of this machine that has ended, so that its lease need not run out."""
     pid = holder.get("pid")
     if holder.get("boot") != _boot() or not isinstance(pid, int) or _is_here(holder):
         return False
@@ -207,13 +211,13 @@ def _is_gone(holder: dict[str, object]) -> bool:
 
 
 def _lease_s(holder: dict[str, object]) -> float:
-    """How long the holder's lease lasts without a beat, seconds; 0 where it doesn't say: earlier releases did not."""
-    told = holder.get("lease_s")
-    return float(told) if isinstance(told, int | float) and math.isfinite(told) else 0.0
+    """How long the holder's lease lasts without a beat, seconds; 0 if it doesn't say, as in earlier releases."""
+    said = holder.get("lease_s")
+    return float(said) if isinstance(said, int | float) and math.isfinite(said) else 0.0
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process of this machine lives, also where /proc doesn't show those of other users."""
+    """Whether a process of this machine lives, even if /proc hides the processes of other users."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -232,13 +236,9 @@ def _read(raw: bytes) -> dict[str, object]:
 
 
 def _started(pid: int) -> str | None:
-    """When a process of this machine began, in the kernel's ticks; None: there is none."""
+    """Start of a process of this machine, in the kernel's ticks; None: there is no such process."""
     try:
-        return (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[19]
-        )
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+    return stat.rpartition(")")[2].split()[19]

@@ -13,18 +13,18 @@ TEMPORARY = ".tmp"
 """Suffix of files that are being written; no record ever names one."""
 
 _TOKEN = re.compile(r"_[0-9a-f]{12}(?=[./]|$)")
-"""What a data file's name has in a bucket beside the plain one, so that no two writers ever use the same."""
+"""The part of a data file's name in a bucket beside the plain one; no two writers ever use the same."""
 
 
 def with_token(relative: str, token: str) -> str:
-    """A data file's path with a token of its commit: ``tail/3_<token>.arrow``, ``snapshots/7_<token>/events.arrow``."""
+    """A data file's path with its commit's token: ``tail/3_<token>.arrow``, ``snapshots/7_<token>/events.arrow``."""
     folder, step, *rest = relative.split("/")
     name, dot, suffix = (step, "", "") if rest else step.rpartition(".")
     return "/".join([folder, f"{name}_{token}{dot}{suffix}", *rest])
 
 
 def token_of(relative: str) -> str:
-    """The token in a data file's path; empty where it has none."""
+    """The token in a data file's path; empty if it has none."""
     found = _TOKEN.search(relative) if "_" in relative else None
     return found[0][1:] if found else ""
 
@@ -44,7 +44,7 @@ def inside(root: P, relative: str) -> P:
 
     Args:
         root: Folder of a log or lane.
-        relative: Path as records hold it: steps of letters, digits, ``.``, ``_``, ``-`` between slashes.
+        relative: Path as in records: steps of letters, digits, ``.``, ``_``, ``-`` between slashes.
 
     Raises:
         CorruptError: It is absolute, has an empty, hidden or ``..`` step, or leads out by a symbolic link.
@@ -52,7 +52,7 @@ def inside(root: P, relative: str) -> P:
     steps = relative.split("/")
     if not all(_STEP.fullmatch(step) for step in steps):
         raise CorruptError(
-            f"the path {relative!r} in a record of {root} isn't a plain path inside the store; "
-            "the record is damaged or not from Freshet"
+            f"the path {relative!r} in a record of {root} isn't a plain path inside the store. The record is damaged or not "
+            "from Freshet. Restore it from a copy"
         )
     return root.entry(steps)

@@ -1,6 +1,6 @@
-"""A place in a bucket that reads like a ``pathlib.Path``: what the store asks of a file or folder, and no more.
+"""A place in a bucket with the interface of a ``pathlib.Path``, as far as the store needs it.
 
-A folder is what keys have in common up to a slash: it is there while something lies in it, and nothing has to make it.
+A folder is a common prefix of keys up to a slash: it exists while it holds a file, and is never made.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,12 +17,12 @@ from stream.store.places.cache import cache_apart, cache_of
 from stream.store.places.lease import Lease
 
 REMOVED_AT_ONCE = 1000
-"""Objects that one request removes."""
+"""Objects removed by one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """What ``os.stat_result`` says of a file, as far as a bucket knows it."""
+    """The part of ``os.stat_result`` that a bucket knows."""
 
     st_size: int
     st_mtime: float
@@ -34,8 +34,8 @@ class ObjectPath:
 
     Attributes:
         bucket: The bucket.
-        key: Steps between slashes, without one at either end.
-        listed: What a listing said of it, if it came from one.
+        key: Steps between slashes, without a leading or trailing one.
+        listed: The object as listed, if the path came from a listing.
     """
 
     bucket: Bucket = field(compare=False)
@@ -85,38 +85,26 @@ class ObjectPath:
         return True
 
     def is_dir(self) -> bool:
-        """Whether something lies in it."""
+        """Whether it holds a file."""
         if self.listed is not None:
             return False
         return next(iter(self.bucket.below(self._prefix())), None) is not None
 
-    def is_file(self) -> bool:
-        """Whether there is a file, without a look where a listing has told."""
-        return self.listed is not None or self.exists()
-
     def is_symlink(self) -> bool:
-        """Never: a bucket has none."""
+        """Never: a bucket has no links."""
         return False
 
     def stat(self) -> ObjectStat:
-        """Length and time of a file, as listed or as of now.
-
-        Raises:
-            FileNotFoundError: There is none.
-        """
+        """Length and time of a file, as listed or as of now; raises FileNotFoundError."""
         found = self.listed or self.bucket.stat(self.key)
         return ObjectStat(found.bytes, found.modified_s)
 
     def read_bytes(self) -> bytes:
-        """The whole file.
-
-        Raises:
-            FileNotFoundError: There is none.
-        """
+        """See ``Place.read_bytes``."""
         return self.bucket.read(self.key)[0]
 
     def iterdir(self) -> Iterator["ObjectPath"]:
-        """Folders and files right in it; none where there is nothing."""
+        """Folders and files directly in it; empty if it does not exist."""
         folders, files = self.bucket.folder(self._prefix())
         for prefix in folders:
             yield ObjectPath(self.bucket, prefix.rstrip("/"))
@@ -124,7 +112,7 @@ class ObjectPath:
             yield ObjectPath(self.bucket, found.key, found)
 
     def glob(self, pattern: str) -> Iterator["ObjectPath"]:
-        """What matches a pattern of one step, or of one step and a fixed name after it."""
+        """See ``Place.glob``."""
         first, _, rest = pattern.partition("/")
         for path in self.iterdir():
             if fnmatchcase(path.name, first):
@@ -134,69 +122,51 @@ class ObjectPath:
                     yield path / rest
 
     def rglob(self, pattern: str) -> Iterator["ObjectPath"]:
-        """All files in it and below whose names match."""
+        """See ``Place.rglob``: files only."""
         for found in self.bucket.below(self._prefix()):
             path = ObjectPath(self.bucket, found.key, found)
             if fnmatchcase(path.name, pattern):
                 yield path
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file.
-
-        Raises:
-            FileNotFoundError: There is none, and it isn't ``missing_ok``.
-        """
+        """See ``Place.unlink``; raises FileNotFoundError if it is missing, except with ``missing_ok``."""
         if not missing_ok:
             self.bucket.stat(self.key)
         self.bucket.remove([self.key])
 
-    def put_new(self, content: bytes) -> None:
-        """Make the file with this content; raises FileExistsError where there is another one."""
-        self.bucket.put_new(self.key, content)
-
     def put(self, content: bytes) -> None:
-        """Make the file, or give it this content: the last to do so wins."""
+        """See ``Place.put``."""
         self.bucket.put(self.key, content)
-
-    def change(self, content: bytes) -> None:
-        """Give a file that is there this content, unless somebody does so at the same time.
-
-        Raises:
-            FileNotFoundError: There is none.
-            StaleError: Somebody did.
-        """
-        _, found = self.bucket.read(self.key)
-        self.bucket.replace(self.key, content, found.etag)
 
     def absolute(self) -> Self:
         """Itself: a bucket has no working folder."""
         return self
 
     def entry(self, steps: Sequence[str]) -> "ObjectPath":
-        """See ``Place.entry``: keys lead nowhere else."""
+        """See ``Place.entry``: a key has no links."""
         return self / "/".join(steps)
 
     def make(self) -> list[Path]:
-        """See ``Place.make``: nothing has to be made."""
+        """See ``Place.make``: nothing is made."""
         return []
 
     def settle(self) -> None:
-        """See ``Place.settle``: what was put is durable."""
+        """See ``Place.settle``: every put is durable."""
 
     def sync(self) -> None:
-        """See ``Place.sync``: what was put is durable."""
+        """See ``Place.sync``: every put is durable."""
 
     def put_record(self, content: bytes, *, replace: bool) -> None:
-        """See ``Place.put_record``: one conditional put.
-
-        Where its answer is lost it is repeated, and the record that it finds is taken for its own if it is the same.
-        """
+        """See ``Place.put_record``: one conditional put, repeated if its answer is lost."""
         crash_point("record.written")
-        self.change(content) if replace and self.exists() else self.put_new(content)
+        if replace and self.exists():
+            self.bucket.replace(self.key, content, self.bucket.stat(self.key).etag)
+        else:
+            self.bucket.put_new(self.key, content)
         crash_point("record.named")
 
     def move(self, to: "ObjectPath") -> None:
-        """See ``Place.move``: it cannot."""
+        """See ``Place.move``: impossible."""
         raise NotImplementedError(f"{self} cannot be moved to {to}")
 
     def stage(self, token: str | None = None) -> BucketStaging:
@@ -212,10 +182,7 @@ class ObjectPath:
         return cache_of(self).fetched(self, size, checksum)
 
     def worth_another_try(self, checksum: str, tried: Path) -> bool:
-        """See ``Place.worth_another_try``.
-
-        Where the copy was evicted by another process this moment, or is damaged, what lies in the bucket decides.
-        """
+        """See ``Place.worth_another_try``: if another process evicted the copy just now, or the copy was damaged."""
         return cache_of(self).forget(self, checksum) or not tried.exists()
 
     def ahead_bytes(self) -> int:
@@ -228,7 +195,7 @@ class ObjectPath:
 
     @contextmanager
     def apart(self) -> "Iterator[ObjectPath]":
-        """See ``Place.apart``: through a cache that ends with the block."""
+        """See ``Place.apart``: through a cache that is removed with the block."""
         with cache_apart(self.bucket.address) as address:
             yield ObjectPath(Bucket(address), self.key)
 
@@ -237,15 +204,15 @@ class ObjectPath:
         return [path.name for path in self.iterdir()]
 
     def entries(self, chosen: Callable[[list[str]], Iterable[str]]) -> "list[ObjectPath]":
-        """See ``Place.entries``: with what the listing says of each."""
+        """See ``Place.entries``: with sizes and times from the listing."""
         listed = {path.name: path for path in self.iterdir()}
         return [listed[name] for name in chosen(list(listed))]
 
     def outdated(self, paths: "Iterable[ObjectPath]") -> "Iterator[ObjectPath]":
-        """See ``Place.outdated``: files that were put before this record, by the service's clock.
+        """See ``Place.outdated``: files put before this record, by the service's clock.
 
-        Whoever put them without naming them until then was shut out when the record took its name. What is younger may
-        be of a writer that has taken over.
+        A writer that put them without naming them was shut out when the record took its name. Younger files may belong
+        to a writer that has taken over.
         """
         before_s = self.stat().st_mtime
         for path in paths:
@@ -253,7 +220,7 @@ class ObjectPath:
             yield from (file for file in files if file.stat().st_mtime < before_s)
 
     def length(self) -> int:
-        """See ``Place.length``: of objects that were listed."""
+        """See ``Place.length``: of listed objects."""
         return sum(one.listed.bytes for one in ([self] if self.listed else self.rglob("*")) if one.listed)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Which place a path or an address names."""
+"""The place that a path or an address names."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +14,10 @@ __all__ = ["Place", "place_of"]
 
 
 def place_of(store: str | Path | Place) -> Place:
-    """The place of a store that is named by a path or by an address such as ``s3://bucket/prefix``.
+    """The place of a store given by a path or by an address such as ``s3://bucket/prefix``.
 
     Raises:
-        ConfigMissingError: It begins like an address and is none.
+        ConfigMissingError: The text begins like an address but is malformed.
     """
     if isinstance(store, Path):
         return store if isinstance(store, FolderPath) else FolderPath(store)
@@ -34,5 +34,5 @@ def place_of(store: str | Path | Place) -> Place:
 
 @lru_cache(maxsize=64)
 def _bucket(address: Address) -> Bucket:
-    """One bucket a process for all that use it: its connections are kept."""
+    """The process's one bucket for an address, so that connections are reused."""
     return Bucket(address)

@@ -1,4 +1,4 @@
-"""A place is a folder or file of a store, wherever it lies, and knows what it promises."""
+"""The interface of a place: a folder or file of a store, on a file system or in a bucket."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Status(Protocol):
-    """What a place tells of a file: ``os.stat_result`` has more."""
+    """Length and time of a file: a part of ``os.stat_result``."""
 
     @property
     def st_size(self) -> int:
@@ -18,14 +18,14 @@ class Status(Protocol):
 
     @property
     def st_mtime(self) -> float:
-        """When it was written, seconds since the epoch."""
+        """Time of the last write, seconds since the epoch."""
 
 
 class Lock(Protocol):
     """Exclusive right to write into one folder, until it is released or its process ends."""
 
     why_both: str
-    """What to say where another writer was there all the same."""
+    """How a second writer may have come to write all the same, and the remedy; ends a sentence."""
 
     def require(self) -> None:
         """Check that it is still held.
@@ -39,20 +39,20 @@ class Lock(Protocol):
 
 
 class Place(Protocol):
-    """A file or folder of a store: reads as a ``pathlib.Path`` does, and says how it is written, locked and watched.
+    """A file or folder of a store: the interface of ``pathlib.Path``, and how to write, lock and watch it.
 
-    There are two: ``FolderPath`` on a file system and ``ObjectPath`` in a bucket. Nothing above ``stream.store.places``
-    asks which one it has; it asks for what a place promises.
+    ``FolderPath`` is on a file system, ``ObjectPath`` in a bucket. Code above ``stream.store.places`` never asks which one
+    it has, only for these promises.
     """
 
     remote: ClassVar[bool]
-    """Whether a look costs a round trip: several are better made at a time, and nothing tells of changes."""
+    """Whether every look costs a round trip, so that looks are better batched, and no event reports changes."""
     lock_shuts_out: ClassVar[bool]
-    """Whether the lock alone keeps a former writer out. Else only the next record does, which takes the name of its own."""
+    """Whether the lock alone keeps a former writer out. If not, only the next record does, by taking the writer's next name."""
     can_move: ClassVar[bool]
-    """Whether a folder can get another name at once."""
+    """Whether a folder can be renamed in one step."""
     errors_are_certain: ClassVar[bool]
-    """Whether a write that failed, and whose file is not there, will not appear later."""
+    """Whether a file that is missing after a failed write will never appear."""
 
     @property
     def name(self) -> str:
@@ -71,16 +71,13 @@ class Place(Protocol):
     def __hash__(self) -> int: ...
 
     def with_name(self, name: str) -> Self:
-        """Its neighbour of another name."""
+        """A sibling of this name."""
 
     def exists(self) -> bool:
-        """Whether there is a file (or, on a file system, a folder)."""
+        """Whether the file (or, on a file system, the folder) exists."""
 
     def is_dir(self) -> bool:
         """Whether it is a folder."""
-
-    def is_file(self) -> bool:
-        """Whether it is a file."""
 
     def is_symlink(self) -> bool:
         """Whether it is a symbolic link."""
@@ -92,22 +89,22 @@ class Place(Protocol):
         """The whole file; raises FileNotFoundError."""
 
     def iterdir(self) -> Iterator[Self]:
-        """Folders and files right in it."""
+        """Folders and files directly in it."""
 
     def glob(self, pattern: str) -> Iterator[Self]:
-        """What matches a pattern of one step, or of one step and a fixed name after it."""
+        """Matches of a pattern of one step, or of one step and a fixed name after it."""
 
     def rglob(self, pattern: str) -> Iterator[Self]:
-        """Everything below it whose name matches."""
+        """Everything below it with a matching name."""
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the file."""
 
     def absolute(self) -> Self:
-        """The same, from the root of what it lies in."""
+        """The same place as an absolute path."""
 
     def entry(self, steps: Sequence[str]) -> Self:
-        """A file by checked steps; raises CorruptError where it leads out of the folder."""
+        """A file by checked steps; raises CorruptError if it leads out of the folder."""
 
     def make(self) -> list[Path]:
         """Make the folder and its missing parents; if one cannot be made, none of them stays.
@@ -117,33 +114,33 @@ class Place(Protocol):
         """
 
     def settle(self) -> None:
-        """Make durable what the folder holds and that it is there.
+        """Make the folder and its content durable.
 
-        For a writer that follows one that may have been killed between making a folder or a name and syncing it: what is
-        built on it must not outlive it.
+        For a writer after one that may have been killed between making a folder or a name and syncing it: new content
+        must not outlive its folder.
         """
 
     def sync(self) -> None:
         """Force the folder's entries (new names, renames) to the disk."""
 
     def put(self, content: bytes) -> None:
-        """Make the file, or give it this content, whole; the last to do so wins. It may be lost with the power."""
+        """Write the whole file, in place of any other. A power failure may undo it."""
 
     def put_record(self, content: bytes, *, replace: bool) -> None:
-        """Make a durable file of a name that is free, or with ``replace`` take the place of the one there.
+        """Write a durable file under a free name, or with ``replace`` in place of the existing one.
 
         Raises:
             FileExistsError: The name is taken.
         """
 
     def move(self, to: Self) -> None:
-        """Give a folder another name, where ``can_move``."""
+        """Rename a folder, if ``can_move``."""
 
     def stage(self, token: str | None = None) -> "Staging":
-        """The data files of one commit, in this folder.
+        """Begin the data files of one commit in this folder.
 
         Args:
-            token: Where names are never used again, part of them; None: a new one; empty: none.
+            token: Where file names are used only once, a part of them; None: a new one; empty: none.
         """
 
     def lock(self, writer_id: str, name: str, doing: str) -> Lock:
@@ -152,51 +149,50 @@ class Place(Protocol):
         Args:
             writer_id: Who takes it.
             name: The lock's file.
-            doing: What its holder does to the folder, for sentences.
+            doing: The holder's work on the folder, for sentences.
 
         Raises:
             LaneBusyError: Another writer holds it; the message names both.
         """
 
     def here(self, size: int, checksum: str) -> Path:
-        """A file of this machine with its content, fetched if need be.
+        """A file of this machine with its content, fetched if necessary.
 
         Args:
             size: Its length, as its record says.
             checksum: Its xxh64, as its record says.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: It does not exist.
         """
 
     def worth_another_try(self, checksum: str, tried: Path) -> bool:
-        """Whether what ``here`` gave turned out damaged but may be right the next time."""
+        """Whether a second ``here`` may succeed after the first gave a damaged file."""
 
     def ahead_bytes(self) -> int:
-        """Bytes of files that may be brought here before they are needed; 0: all are here."""
+        """Bytes of files that may be fetched before they are needed; 0: all are on this machine."""
 
     def disk(self) -> Path:
-        """The folder of this machine whose disk its files fill."""
+        """The folder of this machine on whose disk its files are."""
 
     def apart(self) -> AbstractContextManager[Self]:
-        """The same place, read without what was fetched or written before."""
+        """The same place, read without earlier fetched or written copies."""
 
     def names(self) -> list[str]:
-        """Names of the folder's entries, in no order; none where there is no folder."""
+        """Names of the folder's entries, unordered; empty if there is no folder."""
 
     def entries(self, chosen: Callable[[list[str]], Iterable[str]]) -> list[Self]:
-        """The folder's entries whose names are chosen among all."""
+        """The entries whose names ``chosen`` picks from all names."""
 
     def outdated(self, paths: Iterable[Any]) -> Iterator[Any]:
-        """Of entries that no record names, those that may be swept, where this is the newest record looked at before."""
+        """Those entries that may be swept, if no record names them and this is the newest record read before listing them."""
 
     def length(self) -> int:
-        """Bytes of a file, or of all files in a folder, as far as that is known without asking for each."""
+        """Bytes of a file, or of all files in a folder, as far as known without a request for each."""
 
     @classmethod
     def remove(cls, paths: Sequence[Any]) -> int:
-        """Remove files, and folders with all that is in them; what another process removes meanwhile is fine.
+        """Remove files, and folders with their content; returns the bytes, as ``length`` knows them.
 
-        Returns:
-            Bytes of what was removed, as ``length`` knows them.
+        Files that another process removes at the same time are fine.
         """

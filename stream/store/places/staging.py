@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
@@ -14,16 +13,16 @@ SYNC_THREADS = 8
 
 _PLAIN = pa.ipc.IpcWriteOptions()
 COMPRESSED = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
-"""Level 1 takes a third of the time of level 3, and on sorted ids and changed features gives nearly the same."""
+"""Level 1 takes a third of the time of level 3 and compresses sorted ids and changed features nearly as well."""
 
 Write = Callable[[Any], None]
-"""Writes a file's content to the ``pyarrow.NativeFile`` it is given."""
+"""Writes a file's content to the given ``pyarrow.NativeFile``."""
 
 
 class Staging(ABC):
-    """The data files of one commit: written where nobody looks, then made durable and named together.
+    """The data files of one commit: written out of readers' sight, then made durable and named together.
 
-    Use it as a context manager: an exception inside removes what was written.
+    A context manager: an exception inside removes the files.
     """
 
     @abstractmethod
@@ -35,7 +34,7 @@ class Staging(ABC):
             write: Called once with an open ``pyarrow.NativeFile``.
 
         Returns:
-            The reference that a record needs: path, length and checksum.
+            The reference for a record: path, length and checksum.
 
         Raises:
             OSError: The disk refuses (full, read-only).
@@ -47,7 +46,7 @@ class Staging(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove what was written, as far as no other writer could need it."""
+        """Remove the files, as far as no other writer could need them."""
 
     def add_table(
         self, relative: str, table: pa.Table | list[pa.RecordBatch], *, compressed: bool = False
@@ -57,7 +56,7 @@ class Staging(ABC):
         Args:
             relative: Path under the root.
             table: What to write.
-            compressed: Buffers in zstd: for files that are read once, not mapped for long.
+            compressed: Compress buffers by zstd: for files that are read once, not mapped for long.
         """
         schema = table.schema if isinstance(table, pa.Table) else table[0].schema
         options = COMPRESSED if compressed else _PLAIN
@@ -72,8 +71,6 @@ class Staging(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None:
             self.discard()

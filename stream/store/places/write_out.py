@@ -1,25 +1,24 @@
-"""Writing a file: checksummed as it goes, and on its way to the disk before it is whole."""
+"""Write a file that is checksummed on the way and sent to the disk before it is complete."""
 
 import ctypes
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 import xxhash
 
 _PIECE = 1 << 24
-"""Bytes after which the disk begins with what was written: while the next ones are copied and checksummed, and fsync then
-waits for the last of them only."""
+"""After this many bytes the disk starts writing while the next ones are copied and checksummed, so fsync waits only for the
+last piece."""
 
 _BUFFER = 1 << 16
 _SYNC_FILE_RANGE_WRITE = 2
 
 
 class WriteOut:
-    """A new file that counts and checksums what is written to it; a context manager.
+    """A new file that counts and checksums its bytes; a context manager.
 
     Attributes:
         bytes: Length so far.
@@ -37,7 +36,7 @@ class WriteOut:
         self._sent = 0
 
     def write(self, content: Any) -> int:
-        """Append bytes: anything with a buffer.
+        """Append any object with a buffer.
 
         Raises:
             OSError: The disk refuses.
@@ -50,12 +49,13 @@ class WriteOut:
             self.bytes += len(piece)
             if self.bytes - self._sent >= _PIECE:
                 self._file.flush()
-                _begin_write_out(self._file.fileno())
+                if _WRITE_OUT is not None:
+                    _WRITE_OUT(self._file.fileno())
                 self._sent = self.bytes
         return len(view)
 
     def native(self) -> pa.PythonFile:
-        """The file as Arrow's writers take it."""
+        """The file for Arrow's writers."""
         return pa.PythonFile(self, "w")
 
     def tell(self) -> int:
@@ -63,12 +63,12 @@ class WriteOut:
         return self.bytes
 
     def flush(self) -> None:
-        """Hand to the system what is buffered."""
+        """Hand buffered bytes to the system."""
         self._file.flush()
 
     @property
     def checksum(self) -> str:
-        """xxh64, hex, of what was written."""
+        """xxh64, hex, of the bytes so far."""
         return self._digest.hexdigest()
 
     @property
@@ -83,27 +83,20 @@ class WriteOut:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def _linux_write_out() -> Callable[[int], object] | None:
-    """sync_file_range(2) where the system has it, as one that only begins."""
+    """A call of sync_file_range(2) that only starts the write, if the system has it."""
     if sys.platform != "linux":
         return None
     call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if call is None:
         return None
     call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    # What it answers doesn't matter: only fsync says what is durable, and it reports what went wrong meanwhile.
+    # Its result doesn't matter: fsync alone makes the file durable, and reports errors of the meantime.
     return lambda descriptor: call(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
 
 _WRITE_OUT = _linux_write_out()
-
-
-def _begin_write_out(descriptor: int) -> None:
-    if _WRITE_OUT is not None:
-        _WRITE_OUT(descriptor)

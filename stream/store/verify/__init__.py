@@ -1,1 +1,1 @@
-"""A store checked against its records and itself: log, lanes, and every snapshot rebuilt."""
+"""Verification of a store against its records and itself: log, lanes, and every snapshot rebuilt."""

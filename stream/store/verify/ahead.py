@@ -1,4 +1,4 @@
-"""Files of a bucket fetched ahead of the look at them, some at a time: one by one, each would wait for the service's answer."""
+"""Fetch a bucket's files ahead of their check, several at a time, instead of waiting for each."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,31 +17,31 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 MOST_AHEAD = 64
-"""So many items are fetched or wait to be looked at."""
+"""Most items that are fetched or waiting to be checked."""
 
 MOST_AHEAD_BYTES = 256 << 20
-"""Nor more than so many bytes, unless one item has more; at most a quarter of what the cache takes."""
+"""Most bytes of them, unless one item has more; at most a quarter of the cache."""
 
 
 def records_ahead(root: Place, paths: Iterable[Place], kind: type[R]) -> Iterator[Callable[[], R]]:
-    """For each path in order what reads its record, or raises as ``read_record`` does; in a bucket it was read before."""
+    """For each path in order, a function that reads its record, raising as ``read_record`` does; fetched ahead in a bucket."""
     return _ahead(root, paths, lambda path: read_record(path, kind), lambda _: 0)
 
 
 def files_ahead(root: Place, items: Iterable[T], files: Callable[[T], list[FileRef]]) -> Iterator[T]:
-    """The items in order; in a bucket, those files that an item names lie in the cache by then, if they can be fetched.
+    """The items in order; in a bucket, the files that an item names are in the cache by then, if they can be fetched.
 
-    What is wrong with a file is told by who opens it.
+    A problem with a file is reported when it is opened.
 
     Args:
         root: The log's or lane's folder.
         items: Such as snapshots.
-        files: Files that an item names.
+        files: Gives the files that an item names.
     """
 
     def fetch(named: tuple[T, list[FileRef]]) -> T:
         for reference in named[1]:
-            with suppress(StoreError, OSError):  # told by who opens it
+            with suppress(StoreError, OSError):  # reported when the file is opened
                 inside(root, reference.path).here(reference.bytes, reference.checksum)
         return named[0]
 
@@ -53,7 +53,7 @@ def files_ahead(root: Place, items: Iterable[T], files: Callable[[T], list[FileR
 def _ahead(
     root: Place, items: Iterable[T], work: Callable[[T], V], size: Callable[[T], int]
 ) -> Iterator[Callable[[], V]]:
-    """For each item in order what gives the outcome of work on it, done ahead on threads for a bucket's."""
+    """For each item in order, a function that returns the result of work on it, done ahead on threads for a bucket."""
     most = min(MOST_AHEAD_BYTES, root.ahead_bytes())
     if most == 0:
         for item in items:
@@ -74,6 +74,6 @@ def _ahead(
         while waiting:
             yield waiting.popleft()[0].result
     finally:
-        # Nobody is waited for: a generator that was abandoned is closed by the garbage collector, on any thread, perhaps on
-        # one of these that is just starting and holds what the others wait for.
+        # Don't wait: the garbage collector closes an abandoned generator on any thread, perhaps on one of these that is just
+        # starting and holds what the others wait for.
         pool.shutdown(wait=False, cancel_futures=True)

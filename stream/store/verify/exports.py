@@ -1,6 +1,6 @@
-"""What trainers exported, checked: every record, every file it names, no number missing."""
+"""Check a trainer's exports: every record, every file it names, no number missing."""
 
-from schemas.exports import ExportCommit
+from schemas.exports import ExportCommit, ExportKind
 from stream.store.errors import RetainedError, StoreError
 from stream.store.exports.layout import commit_name
 from stream.store.exports.reader import ExportReader
@@ -9,12 +9,7 @@ from stream.store.verify.check import Check
 
 
 def verify_exports(store: Place, name: str) -> Check:
-    """Check the exports under one name; may run beside a trainer.
-
-    Args:
-        store: The store.
-        name: Of the exports.
-    """
+    """Check the exports under one name; may run beside a trainer."""
     check = Check()
     try:
         reader = ExportReader(store, name)
@@ -22,23 +17,23 @@ def verify_exports(store: Place, name: str) -> Check:
             try:
                 _verify(reader, reader.commits[number], check)
             except RetainedError:
-                continue  # removed this moment
+                continue  # removed just now
             except StoreError as error:
-                check.tell(str(error))
+                check.report(str(error))
     except StoreError as error:
-        check.tell(str(error))
+        check.report(str(error))
     return check
 
 
 def _verify(reader: ExportReader, commit: ExportCommit, check: Check) -> None:
     check.read(reader.root / commit_name(commit.number))
-    for kind, rows in (("embeddings", commit.num_embeddings), ("scores", commit.num_scores)):
-        reference = commit.embeddings if kind == "embeddings" else commit.scores
-        if reference is None:
+    kinds: tuple[ExportKind, ...] = ("embeddings", "scores")
+    for kind, rows in zip(kinds, (commit.num_embeddings, commit.num_scores), strict=True):
+        if (reference := commit.file(kind)) is None:
             continue
-        table = reader.table(commit, "embeddings" if kind == "embeddings" else "scores")
+        table = reader.table(commit, kind)
         check.read(reader.root / reference.path)
         if table is not None and len(table) != rows:
-            check.tell(
+            check.report(
                 f"{reader.root / reference.path} has {len(table)} rows, export {commit.number} says {rows}"
             )

@@ -1,6 +1,6 @@
-"""A lane checked against itself and against the log: every byte that a record names, and what must hold.
+"""Check a lane against itself and the log: every byte that a record names, and the invariants.
 
-Every snapshot is rebuilt from the additive files, part by part, beside the live graph that the log leads to.
+Every snapshot is rebuilt from the additive files, part by part, and compared with the live graph of the log.
 """
 
 from collections.abc import Iterator
@@ -17,71 +17,67 @@ from stream.store.files.arrow_bounds import require_whole
 from stream.store.files.data import open_table
 from stream.store.files.records import read_record
 from stream.store.lane.index import read_lane_index
-from stream.store.lane.layout import (
-    HEADER,
-    data_name,
-    index_name,
-    is_going,
-    lane_folder,
-    manifest_name,
-    state_name,
-)
+from stream.store.lane.layout import HEADER, data_name, is_going, lane_folder, manifest_name, state_name
 from stream.store.lane.reader import check_successor, manifest_taus
 from stream.store.lane.sweep import KEPT_STATES
 from stream.store.log.base import groups
-from stream.store.log.index import current_indexes
+from stream.store.log.layout import index_name
 from stream.store.log.reader import LogReader
 from stream.store.places.names import plain
 from stream.store.places.place import Place
 from stream.store.verify.ahead import files_ahead, records_ahead
-from stream.store.verify.check import Check, Doubt
-from stream.store.verify.index import is_gone, is_replaced
+from stream.store.verify.check import Check, Compaction
+from stream.store.verify.index import readable_indexes
 from stream.store.verify.rebuild import StoredLane
 
 FILES = ("assignment", "edges", "segments", "event_parts", "base")
-"""Keys of a manifest that name files, its state's apart."""
+"""Keys of a manifest that name files, except its state."""
 
 
-def verify_lane(store: str | Place, lane: str, doubt: Doubt | None = None, *, against_log: bool) -> Check:
+def verify_lane(
+    store: str | Place, lane: str, doubt: Compaction | None = None, *, against_log: bool
+) -> Check:
     """Check a lane: header, manifests and their chain, files, and every snapshot against the log.
 
-    Reads every file; may run beside a writer: what that commits meanwhile isn't looked at.
+    Reads every file; may run beside a writer, whose later commits aren't checked.
 
     Args:
         store: Folder of the store.
         lane: The lane's name.
-        doubt: Asked before a problem is noted; None: what is found is noted.
-        against_log: False where the log is damaged: the lane is checked alone.
+        doubt: See ``Check``.
+        against_log: False if the log is damaged: the lane is checked alone.
 
     Returns:
-        All problems; damage in one file doesn't hide damage in others, but snapshots are rebuilt only if all files
-        are what their records say.
+        All problems. Damage in one file doesn't hide damage in others, but snapshots are rebuilt only if all files match
+        their records.
 
     Raises:
-        DoubtError: A problem may come from what goes on beside: the look has to begin again.
+        DoubtError: See ``Check.report``.
     """
     root = lane_folder(store, lane)
     check = Check.begun(root, doubt)
     taus = sorted(manifest_taus(root))
     if is_going(root) or (not (root / HEADER).exists() and not taus):
-        return check  # a lane that is removed, or was never begun
+        return check  # a lane that is being removed, or was never begun
     check.read(root / HEADER)
     try:
         header = read_record(root / HEADER, LaneHeader)
-        log = LogReader(store) if against_log else None  # after the listing: it has all that the lane has
+        log = (
+            LogReader(store) if against_log else None
+        )  # after the listing, so that it has all of the lane's snapshots
     except StoreError as error:
-        check.tell(str(error))
+        check.report(str(error))
         return check
     if header.lane != lane:
-        check.tell(f"{root / HEADER} is the header of lane {header.lane}, its folder is {lane}")
+        check.report(f"{root / HEADER} is the header of lane {header.lane}, its folder is {lane}")
     follows = (header.graph, header.interval_us)
     # Until its first snapshot a header binds nothing: the log's may have been changed since.
     if log is not None and taus and (log.header.graph, log.header.interval_us) != follows:
-        check.tell(f"{root / HEADER} follows another log than the one of {store}")
+        check.report(f"{root / HEADER} follows another log than the one of {store}")
         log = None
     index = _index(root, header, check)
     if index is not None:
-        taus = [tau for tau in taus if tau >= index.oldest]  # a drop that was cut short leaves older ones
+        taus = [tau for tau in taus if tau >= index.oldest]  # an interrupted drop leaves older ones
     manifests = _manifests(root, header, taus, log, check, index)
     for manifest in files_ahead(root, manifests, _named):
         _files(root, manifest, check)
@@ -93,7 +89,7 @@ def verify_lane(store: str | Place, lane: str, doubt: Doubt | None = None, *, ag
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """What the newest index says: the oldest kept snapshot, its number, and its full state where there is one."""
+    """The newest index: the oldest kept snapshot, its number, and its full state if there is one."""
 
     oldest: int
     first: int
@@ -101,18 +97,9 @@ class _Index:
 
 
 def _index(root: Place, header: LaneHeader, check: Check) -> _Index | None:
-    """Check all indexes and their files; what the newest readable one says."""
-    newest, latest = None, -1
-    for number in current_indexes(root):
-        check.read(root / index_name(number))
-        try:
-            index, rows = read_lane_index(root, header, number)
-        except StoreError as error:
-            replaced = newest is not None and is_replaced(root, number, latest) and is_gone(error)
-            if (root / index_name(number)).exists() and not replaced:  # else a newer one has taken its place
-                check.tell(str(error))
-            continue
-        latest = max(latest, number)
+    """Check all indexes and their files; returns the newest readable one."""
+    newest = None
+    for number, (index, rows) in readable_indexes(root, check, partial(read_lane_index, root, header)):
         check.read(root / index.manifests.path)
         if newest is not None:
             continue
@@ -128,9 +115,9 @@ def _index(root: Place, header: LaneHeader, check: Check) -> _Index | None:
             except ConfigMissingError:
                 found = "no such record"
             except StoreError:
-                continue  # told where manifests are read
+                continue  # reported with the manifests
             if found != checksum:
-                check.tell(
+                check.report(
                     f"{root / index_name(number)} says that {root / manifest_name(tau)} has the checksum {checksum}, "
                     f"found {found}"
                 )
@@ -145,13 +132,13 @@ def _manifests(
     check: Check,
     indexed: _Index | None,
 ) -> list[LaneManifest]:
-    """All readable manifests in order; what is wrong with them and between them is noted."""
+    """All readable manifests in order; problems with them and between them are reported."""
     found: list[LaneManifest] = []
     first = indexed.first if indexed is not None else 0
     if indexed is None and taus and log is not None:
         first = log.snapshots.first  # a lane that was begun after the log had dropped snapshots
     elif indexed is None and taus:
-        first = _first_sequence(root, taus[0])  # of a log that is damaged: told there
+        first = _first_sequence(root, taus[0])  # of a damaged log, which is reported there
     stored = records_ahead(root, [root / manifest_name(tau) for tau in taus], LaneManifest)
     for index, (tau, read) in enumerate(zip(taus, stored, strict=True), first):
         path = root / manifest_name(tau)
@@ -159,12 +146,14 @@ def _manifests(
         try:
             manifest = read()
         except ConfigMissingError:
-            check.tell(f"{path} is missing, though it was listed")
+            check.report(f"{path} is missing, though it was listed")
             continue
         except (CorruptError, FormatVersionError) as error:
-            check.tell(str(error))
+            check.report(str(error))
             continue
-        after_damage = len(found) < index - first  # the one before couldn't be read: told already
+        after_damage = (
+            len(found) < index - first
+        )  # the previous one couldn't be read, which is reported already
         expected = manifest.log_events_checksum
         if log is not None:
             sealed = [s for s in log.snapshots[index : index + 1] if s.tau == tau]
@@ -172,12 +161,12 @@ def _manifests(
                 expected = sealed[0].events.checksum
                 for name in ("num_nodes", "num_events"):
                     if getattr(manifest, name) != getattr(sealed[0], name):
-                        check.tell(
+                        check.report(
                             f"{path} says {name} is {getattr(manifest, name)}, the log has {getattr(sealed[0], name)}"
                         )
             elif not after_damage:
                 there = f"snapshot {log.snapshots[index].tau}" if index < len(log.snapshots) else "nothing"
-                check.tell(f"{path} is manifest {index} of its lane, but the log has {there} there")
+                check.report(f"{path} is manifest {index} of its lane, but the log has {there} there")
         try:
             before = found[-1:]
             if indexed is not None and index == first and manifest.sequence == first:
@@ -185,7 +174,7 @@ def _manifests(
             check_successor(path, manifest, header, before, index, expected)
         except CorruptError as error:
             if not after_damage or manifest.lane_checksum != header.checksum:
-                check.tell(str(error))
+                check.report(str(error))
         found.append(manifest)
     return found
 
@@ -194,7 +183,7 @@ def _first_sequence(root: Place, tau: int) -> int:
     try:
         return read_record(root / manifest_name(tau), LaneManifest).sequence
     except StoreError:
-        return 0  # told where manifests are read
+        return 0  # reported with the manifests
 
 
 def _named(manifest: LaneManifest) -> list[FileRef]:
@@ -208,18 +197,18 @@ def _files(root: Place, manifest: LaneManifest, check: Check) -> None:
         if reference is None:
             continue
         if plain(reference.path) != data_name(manifest.tau, name):
-            check.tell(f"{root / manifest_name(manifest.tau)} names {reference.path} as its {name}")
+            check.report(f"{root / manifest_name(manifest.tau)} names {reference.path} as its {name}")
         _file(root, reference, check)
 
 
 def _states(root: Place, manifests: list[LaneManifest], check: Check) -> None:
-    """The newest states; gone if a writer has committed since and swept them."""
+    """Check the newest states; they are gone if a writer has committed since and swept them."""
     kept = [manifest for manifest in manifests if manifest.state is not None][-KEPT_STATES:]
     found = Check()
     for manifest in kept:
         assert manifest.state is not None
         if plain(manifest.state.path) != state_name(manifest.tau):
-            found.tell(f"{root / manifest_name(manifest.tau)} names {manifest.state.path} as its state")
+            found.report(f"{root / manifest_name(manifest.tau)} names {manifest.state.path} as its state")
         _file(root, manifest.state, found)
     newest = manifests[-1].tau if manifests else None
     if max(manifest_taus(root), default=None) == newest:
@@ -233,9 +222,9 @@ def _file(root: Place, reference: FileRef, check: Check) -> None:
         for k in range(reader.num_record_batches):
             require_whole(reader.get_batch(k))
     except CorruptError as error:
-        check.tell(str(error))
+        check.report(str(error))
     except (pa.ArrowException, OSError) as error:
-        check.tell(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")
+        check.report(f"{root / reference.path} is damaged inside: {' '.join(str(error).split())}")
 
 
 def _rebuild(
@@ -246,7 +235,7 @@ def _rebuild(
     check: Check,
     index: _Index | None,
 ) -> None:
-    """Rebuild every snapshot until one is wrong: all after it would be as well."""
+    """Rebuild every snapshot up to the first wrong one, because all after it would be wrong as well."""
     graph = LiveGraph(
         node_features=header.node_features, segments=header.segments, edge_life=header.edge_life
     )
@@ -258,30 +247,28 @@ def _rebuild(
         for snapshot in log.snapshots[: manifests[0].sequence if manifests else 0]:
             graph.apply(snapshot.tau, log.events(snapshot.tau))
     except StoreError as error:
-        check.tell(str(error))
+        check.report(str(error))
         return
     for manifest in files_ahead(root, files_ahead(log.root, manifests, partial(_events, log)), _named):
         begun = index.base if index is not None and manifest.sequence == index.first else None
         try:
             delta = graph.apply(manifest.tau, log.events(manifest.tau))
-            problems = [
-                *(
-                    stored.begin(manifest, begun, delta, graph)
-                    if begun
-                    else stored.advance(manifest, delta, graph)
-                ),
-                *_wrong_counts(manifest, delta, graph),
-            ]
+            rebuilt = (
+                stored.begin(manifest, begun, delta, graph)
+                if begun
+                else stored.advance(manifest, delta, graph)
+            )
+            problems = [*rebuilt, *_wrong_counts(manifest, delta, graph)]
         except StoreError as error:
             problems = [str(error)]
         if problems:
             where = root / manifest_name(manifest.tau)
-            check.tell(*(f"{where}, snapshot {manifest.tau}: {problem}" for problem in problems))
+            check.report(*(f"{where}, snapshot {manifest.tau}: {problem}" for problem in problems))
             return
 
 
 def _events(log: LogReader, manifest: LaneManifest) -> list[FileRef]:
-    """The log's file of a lane's snapshot; none where it is told that there is none."""
+    """The log's file of a lane's snapshot; empty if it is missing, which is reported elsewhere."""
     try:
         return [log.snapshot(manifest.tau).events]
     except StoreError:

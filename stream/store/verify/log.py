@@ -1,7 +1,7 @@
-"""The whole log checked against itself: every byte that a record names, and what must hold between them.
+"""Check the whole log against itself: every byte that a record names, and the invariants between them.
 
-That no offset was taken in twice is checked as far as ``verify.offsets`` can. Not checkable is the order within one time
-(topic partition, offset), because sealed events don't carry theirs.
+``verify.offsets`` checks, as far as possible, that no offset was taken in twice. The order within one time (topic partition,
+offset) can't be checked, because sealed events don't carry offsets.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ from schemas.store import CommitRecord, FileRef, History, LogHeader, LogIndex, S
 from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.dictionary import new_dictionary
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
-from stream.store.files.data import read_record, read_table
+from stream.store.files.data import read_table
+from stream.store.files.records import read_record
 from stream.store.lane.layout import lane_names
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import rows_read
@@ -24,27 +25,27 @@ from stream.store.log.tail import tail_schema
 from stream.store.places.names import token_of
 from stream.store.places.place import Place
 from stream.store.verify.ahead import files_ahead, records_ahead
-from stream.store.verify.check import Check, Doubt
+from stream.store.verify.check import Check, Compaction
 from stream.store.verify.index import Indexed, verify_indexes
 from stream.store.verify.offsets import TailOffsets, positions_of, rejected_again, taken_again
 from stream.store.verify.rows import wrong_rows
 
 
-def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
+def verify_log(store: str | Place, doubt: Compaction | None = None) -> Check:
     """Check a store's log: records and their chain, files, order, dense ids, times, counts and totals.
 
-    It reads every file once and may run beside a writer: what that commits meanwhile isn't looked at.
+    Reads every file once; may run beside a writer, whose later commits aren't checked.
 
     Args:
         store: Folder of the store.
-        doubt: Asked before a problem is noted; None: what is found is noted.
+        doubt: See ``Check``.
 
     Returns:
-        All problems; damage in one file doesn't hide damage in others.
+        All problems. Damage in one file doesn't hide damage in others.
 
     Raises:
         ConfigMissingError: There is no store: neither a log's folder nor a lane's.
-        DoubtError: A problem may come from what goes on beside: the look has to begin again.
+        DoubtError: See ``Check.report``.
     """
     root = log_folder(store)
     check = Check.begun(root, doubt)
@@ -52,13 +53,13 @@ def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
     try:
         header = read_record(root / HEADER, LogHeader)
     except (CorruptError, FormatVersionError) as error:
-        check.tell(str(error))
+        check.report(str(error))
         return check
     except ConfigMissingError:
         if not root.is_dir() and not lane_names(store):
             raise
-        check.tell(
-            f"{root / HEADER} is missing, the rest of the log can't be read without it. Restore it from a copy"
+        check.report(
+            f"{root / HEADER} is missing, and without it the rest of the log can't be read. Restore it from a copy"
         )
         return check
     indexed = verify_indexes(root, header, check)
@@ -92,7 +93,7 @@ def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
 def _steps(
     records: list[CommitRecord], begin: int, indexed: Indexed | None
 ) -> Iterator[tuple[CommitRecord, SealedSnapshot | None]]:
-    """Each commit with each snapshot that it seals, those apart that an index covers; and with None for its rejects."""
+    """Each commit with each snapshot that it seals, without those that an index covers; and with None for its rejects."""
     for record in records:
         for sealed in record.sealed if record.n >= begin and (indexed is None or record.n > begin) else ():
             yield record, sealed
@@ -110,10 +111,10 @@ def _files(step: tuple[CommitRecord, SealedSnapshot | None]) -> list[FileRef]:
 def _records(
     root: Place, header: LogHeader, begin: int, indexed: Indexed | None, check: Check
 ) -> list[CommitRecord]:
-    """All readable commits from one on, in order; what is wrong with them and between them is noted."""
+    """All readable commits from number ``begin`` on, in order; problems with them and between them are reported."""
     records: list[CommitRecord] = []
     chain = CommitChain(root, header, indexed=False)
-    # A listing beside a writer may lack one in between.
+    # A listing beside a writer may miss one in between.
     paths = [root / commit_name(n) for n in range(begin, max(numbers(root), default=-1) + 1)]
     for n, read in enumerate(records_ahead(root, paths, CommitRecord), begin):
         path = root / commit_name(n)
@@ -125,30 +126,30 @@ def _records(
             else:
                 chain.add(record)
         except ConfigMissingError:
-            continue  # the one after it tells
+            continue  # reported by the next one
         except StoreError as error:
-            check.tell(str(error))
+            check.report(str(error))
             chain = _resumed(root, header, records)
         check.read(path)
     return records
 
 
 def _resumed(root: Place, header: LogHeader, records: list[CommitRecord]) -> CommitChain:
-    """A chain that goes on after the last record that could be read, so that one damage is told once."""
+    """A chain that continues after the last readable record, so that one damage is reported once."""
     chain = CommitChain(root, header, indexed=False)
     chain.last = records[-1] if records else None
     return chain
 
 
 def _follows(root: Place, before: CommitRecord, after: CommitRecord, check: Check) -> None:
-    """What of a commit doesn't follow from an earlier one, the nearest that is kept."""
-    check.tell(*_backwards(root, before, after))
+    """Check that a commit follows from the nearest kept one before it."""
+    check.report(*_backwards(root, before, after))
     if before.n + 1 == after.n:
-        check.tell(*taken_again(root / commit_name(after.n), before, after))
+        check.report(*taken_again(root / commit_name(after.n), before, after))
 
 
 def _backwards(root: Place, before: CommitRecord, after: CommitRecord) -> Iterator[str]:
-    """What must only grow from commit to commit, and doesn't."""
+    """Problems with values that must only grow from commit to commit."""
     path = root / commit_name(after.n)
     reached, now = positions_of(before), positions_of(after)
     for (topic, partition), offset in reached.items():
@@ -168,7 +169,7 @@ def _backwards(root: Place, before: CommitRecord, after: CommitRecord) -> Iterat
 
 
 class _Snapshots:
-    """Sealed snapshots in order, with the id dictionary that they must lead to."""
+    """Checks sealed snapshots in order, with the id dictionary that results from them."""
 
     def __init__(self, root: Place, header: LogHeader, indexed: Indexed | None, check: Check) -> None:
         self._root = root
@@ -188,32 +189,32 @@ class _Snapshots:
         if ids is None or not self._ids_known:
             return
         if not self._dictionary.ids(0).equals(ids):
-            self._check.tell(f"{self._root / INDEX} has other external ids than the snapshots it covers")
+            self._check.report(f"{self._root / INDEX} has other external ids than the snapshots it covers")
 
     def check(self, sealed: SealedSnapshot, n: int, through: int | None) -> None:
-        """Check a snapshot that commit n, or an index up to it, names."""
+        """Check a snapshot of commit n, or of an index up to it."""
         where = f"snapshot {sealed.tau} (commit {n})"
-        tell = self._check.tell
+        report = self._check.report
         if self._before is not None and sealed.tau <= self._before:
-            tell(f"{where} was sealed after snapshot {self._before}")
+            report(f"{where} was sealed after snapshot {self._before}")
         if through is None or sealed.tau > through:
-            tell(f"{where} is sealed, but its commit closes only up to {through}")
+            report(f"{where} is sealed, but its commit closes only up to {through}")
         self._before = sealed.tau
         names = (sealed.events.path, sealed.nodes.path)
         token = token_of(sealed.events.path)
         if names != (events_name(sealed.tau, token), nodes_name(sealed.tau, token)):
-            tell(f"{where} names files of another snapshot: {', '.join(names)}")
+            report(f"{where} names files of another snapshot: {', '.join(names)}")
         ids = self._header.ids
         events = _table(self._root, sealed.events, log_event_schema(ids), self._check)
         nodes = _table(self._root, sealed.nodes, node_schema(ids), self._check)
         if events is None or nodes is None:
-            self._ids_known = (
-                False  # ids of this snapshot are unknown, so dense ids can't be checked from here on
-            )
+            self._ids_known = False  # without this snapshot's ids, later dense ids can't be checked
             return
-        tell(*(f"{self._root / sealed.events.path}: {p}" for p in self._wrong_events(sealed, events)))
+        report(*(f"{self._root / sealed.events.path}: {p}" for p in self._wrong_events(sealed, events)))
         if self._ids_known:
-            tell(*(f"{self._root / sealed.nodes.path}: {p}" for p in self._wrong_ids(sealed, events, nodes)))
+            report(
+                *(f"{self._root / sealed.nodes.path}: {p}" for p in self._wrong_ids(sealed, events, nodes))
+            )
 
     def _wrong_events(self, sealed: SealedSnapshot, events: pa.Table) -> Iterator[str]:
         t, op = events["t"].to_numpy(), events["op"].to_numpy()
@@ -254,18 +255,18 @@ def _history(root: Place, records: list[CommitRecord], check: Check) -> None:
     path = root / HISTORY
     if not path.exists():
         if any((p.topic, p.partition) == HISTORY_KEY for record in records[-1:] for p in record.positions):
-            check.tell(f"{path} is missing, though commits have rows of it. Restore it from a copy")
+            check.report(f"{path} is missing, though commits have rows of it. Restore it from a copy")
         return
     check.read(path)
     try:
         history = read_record(path, History)
     except StoreError as error:
-        check.tell(str(error))
+        check.report(str(error))
         return
     for record in records[-1:]:
         read = rows_read({(p.topic, p.partition): p for p in record.positions})
         if read > history.rows:
-            check.tell(f"{path} has {history.rows} rows, commit {record.n} has read {read}")
+            check.report(f"{path} has {history.rows} rows, commit {record.n} has read {read}")
 
 
 def _rejects(root: Place, record: CommitRecord, before: CommitRecord | None, check: Check) -> None:
@@ -276,15 +277,15 @@ def _rejects(root: Place, record: CommitRecord, before: CommitRecord | None, che
     path, reached = root / record.rejects.path, positions_of(record)
     for source in table.group_by(["topic", "partition"]).aggregate([("offset", "max")]).to_pylist():
         if source["offset_max"] >= reached.get((source["topic"], source["partition"]), -1):
-            check.tell(
+            check.report(
                 f"{path} has offset {source['offset_max']} of {source['topic']}[{source['partition']}], which commit "
                 f"{record.n} hasn't reached"
             )
-    check.tell(*rejected_again(path, table, positions_of(before)))
+    check.report(*rejected_again(path, table, positions_of(before)))
 
 
 def _rejecting_before(root: Place, index: LogIndex, check: Check) -> list[CommitRecord]:
-    """Commits that an index stands for and that stay for the sake of their rejects."""
+    """Commits folded into an index that stay for their rejects."""
     records = []
     for n in index.with_rejects:
         if n >= index.n:
@@ -293,7 +294,7 @@ def _rejecting_before(root: Place, index: LogIndex, check: Check) -> list[Commit
         try:
             record = read_record(root / commit_name(n), CommitRecord)
         except StoreError as error:
-            check.tell(str(error))
+            check.report(str(error))
             continue
         if record.rejects is not None:
             records.append(record)
@@ -301,13 +302,13 @@ def _rejecting_before(root: Place, index: LogIndex, check: Check) -> list[Commit
 
 
 def _tail(root: Place, header: LogHeader, last: CommitRecord, check: Check) -> None:
-    """The open tail of the newest commit; gone if a writer has committed since and swept it."""
+    """Check the open tail of the newest commit; it is gone if a writer has committed since and swept it."""
     through = last.sealed_through
     count, problems, offsets = 0, Check(), TailOffsets()
     for file in last.tail:
         table = _table(root, file, tail_schema(header.ids), problems)
         if table is not None:
-            problems.tell(*offsets.follow(root / file.path, table))
+            problems.report(*offsets.follow(root / file.path, table))
             tau = table["tau"].to_numpy()
             count += len(tau) if through is None else int(np.count_nonzero(tau > through))
     if (root / commit_name(last.n + 1)).exists():
@@ -315,14 +316,13 @@ def _tail(root: Place, header: LogHeader, last: CommitRecord, check: Check) -> N
     check.add(problems)
     if not problems.problems and count != last.tail_events:
         path = root / commit_name(last.n)
-        check.tell(f"{path} says {last.tail_events} events are open, its tail files hold {count}")
+        check.report(f"{path} says {last.tail_events} events are open, its tail files hold {count}")
 
 
 def _table(root: Place, reference: FileRef, schema: pa.Schema, check: Check) -> pa.Table | None:
     check.read(root / reference.path)
     try:
-        table = read_table(root, reference, schema=schema)
+        return read_table(root, reference, schema=schema)
     except CorruptError as error:
-        check.tell(str(error))
+        check.report(str(error))
         return None
-    return table

@@ -1,6 +1,6 @@
-"""Messages that a log has taken in twice, as far as what it still holds can tell.
+"""Find messages that a log has taken in twice, as far as the records still show it.
 
-Sealed events carry no offsets. Commits, rejects and the open tail do, and a commit's counts say how much it took in.
+Sealed events carry no offsets. Commits, rejects and the open tail do, and a commit's counts say how many it took in.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,12 @@ REMEDY = "the log has them twice. Read the topics into a new store"
 
 
 def positions_of(record: CommitRecord | None) -> dict[Key, int]:
-    """The next offset of each topic partition after a commit; none before the first."""
+    """The next offset of each topic partition after a commit; empty before the first."""
     return {} if record is None else {(p.topic, p.partition): p.next for p in record.positions}
 
 
 def taken_again(path: Place, before: CommitRecord, after: CommitRecord) -> Iterator[str]:
-    """What a commit took in although no topic partition went on from the commit right before it.
+    """Problems of a commit that took events in without advancing any topic partition.
 
     Args:
         path: The later commit's.
@@ -30,7 +30,7 @@ def taken_again(path: Place, before: CommitRecord, after: CommitRecord) -> Itera
         after: Commit n.
     """
     if not after.positions or positions_of(before) != positions_of(after):
-        return  # how many events a message has is not known: here any number may be right
+        return  # the number of events per message is unknown, so any count may be right
     sealed = sum(snapshot.num_events for snapshot in after.sealed)
     taken = {
         "accepted": sealed + after.tail_events - before.tail_events,
@@ -39,20 +39,20 @@ def taken_again(path: Place, before: CommitRecord, after: CommitRecord) -> Itera
         "duplicates": after.duplicates - before.duplicates,
         "in the history": after.in_history - before.in_history,
     }
-    told = ", ".join(f"{what} {count:,}" for what, count in taken.items() if count > 0)
-    if told:
-        yield f"{path} took events in ({told}), though its offsets are those of commit {before.n}: {REMEDY}"
+    found = ", ".join(f"{what} {count:,}" for what, count in taken.items() if count > 0)
+    if found:
+        yield f"{path} took events in ({found}), though its offsets are those of commit {before.n}: {REMEDY}"
     if taken["accepted"] < 0:
         yield f"{path} has {-taken['accepted']} events fewer than commit {before.n}. Read the topics into a new store"
 
 
 def rejected_again(path: Place, rejects: pa.Table, reached: Mapping[Key, int]) -> Iterator[str]:
-    """Refused messages of offsets that an earlier commit had reached.
+    """Problems of refused messages whose offsets an earlier commit had reached.
 
     Args:
         path: The file of the rejects.
         rejects: ``REJECT_SCHEMA``.
-        reached: ``positions_of`` an earlier commit, the nearest that is kept.
+        reached: ``positions_of`` the nearest kept earlier commit.
     """
     for source in rejects.group_by(["topic", "partition"]).aggregate([("offset", "min")]).to_pylist():
         key, first = (source["topic"], source["partition"]), source["offset_min"]
@@ -64,13 +64,13 @@ def rejected_again(path: Place, rejects: pa.Table, reached: Mapping[Key, int]) -
 
 
 class TailOffsets:
-    """The offsets of an open tail's files, in order: no commit has one of a commit before it, none goes back."""
+    """The offsets of an open tail's files, in order: each commit must continue after its predecessor."""
 
     def __init__(self) -> None:
         self._reached: dict[Key, int] = {}
 
     def follow(self, path: Place, tail: pa.Table) -> Iterator[str]:
-        """What of the next file's offsets doesn't follow the files before it.
+        """Problems of the next file's offsets after those of earlier files.
 
         Args:
             path: The file's.

@@ -1,4 +1,4 @@
-"""A lane rebuilt from its additive files part by part, and what of it contradicts the log."""
+"""Rebuild a lane from its additive files part by part, and compare it with the log."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from stream.store.window.held import HeldParts
 
 
 class StoredLane:
-    """What every part of a lane holds, rebuilt from the files alone, beside the live graph of the log."""
+    """The content of a lane's parts, rebuilt from the files alone, for comparison with the live graph of the log."""
 
     def __init__(self, root: Place, header: LaneHeader) -> None:
         self._root = root
@@ -24,7 +24,7 @@ class StoredLane:
         self._held = HeldParts(root, header)
 
     def advance(self, manifest: LaneManifest, delta: SnapshotDelta, graph: LiveGraph) -> Iterator[str]:
-        """Apply a snapshot's files and say what differs from the live graph; a base must say the same."""
+        """Apply a snapshot's files and yield differences from the live graph; a base must agree too."""
         affected = np.union1d(self._held.advance(manifest), delta.feature_nodes)
         yield from self._wrong_nodes(manifest, delta)
         yield from self._wrong_pairs(manifest, graph)
@@ -35,7 +35,7 @@ class StoredLane:
     def begin(
         self, manifest: LaneManifest, base: FileRef, delta: SnapshotDelta, graph: LiveGraph
     ) -> Iterator[str]:
-        """Start anew with all that a base holds and say what differs from the live graph."""
+        """Start from a base and yield differences from the live graph."""
         self._held.begin(manifest, base)
         everything = np.arange(manifest.num_nodes, dtype=np.int64)
         wrong = [
@@ -51,9 +51,9 @@ class StoredLane:
             yield f"{len(homeless)} live nodes have no home, such as node {homeless[0]}"
         _, part = self._held.placement.all()
         counts = np.bincount(part, minlength=self._header.parts).tolist()
-        told = [summary.nodes for summary in manifest.parts]
-        if counts != told:
-            yield f"its parts have {counts} nodes, the manifest says {told}"
+        recorded = [summary.nodes for summary in manifest.parts]
+        if counts != recorded:
+            yield f"its parts have {counts} nodes, the manifest says {recorded}"
 
     def _wrong_pairs(
         self, manifest: LaneManifest, graph: LiveGraph, *, check_events: bool = True
@@ -84,9 +84,9 @@ class StoredLane:
         elif manifest.event_parts is not None and check_events:
             yield from self._wrong_event_parts(manifest, graph, keys, part)
         counts = np.bincount(part, minlength=len(self._held.pairs)).tolist()
-        told = [summary.edges for summary in (*manifest.parts, manifest.discarded) if summary is not None]
-        if counts != told:
-            yield f"its parts have {counts} pairs, the manifest says {told}"
+        recorded = [summary.edges for summary in (*manifest.parts, manifest.discarded) if summary is not None]
+        if counts != recorded:
+            yield f"its parts have {counts} pairs, the manifest says {recorded}"
 
     def _wrong_event_parts(
         self, manifest: LaneManifest, graph: LiveGraph, keys: Int64, part: Int32

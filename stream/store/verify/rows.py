@@ -1,4 +1,4 @@
-"""Rows of a sealed snapshot that no decoder lets through: what readers rely on without looking."""
+"""Check rows of a sealed snapshot for values that no decoder lets through, because readers don't check them."""
 
 from collections.abc import Iterator
 
@@ -12,14 +12,14 @@ from schemas.store import LogHeader
 
 
 def wrong_rows(events: pa.Table, header: LogHeader) -> Iterator[str]:
-    """What is wrong with single rows: kinds, ends, weights, widths of features.
+    """Problems of single rows: kinds, ends, weights, widths of features.
 
     Args:
         events: ``log_event_schema``, in order.
         header: The log's.
 
     Yields:
-        A sentence each, with the first such row.
+        One sentence per problem, with its first row.
     """
     op = events["op"].to_numpy()
     without_dst = events["dst"].is_null().to_numpy()

@@ -1,11 +1,11 @@
-"""Node features over a window, additively: the newest vectors, and what every change replaced.
+"""Node features over a window, additively: the newest vectors, and the values that every change replaced.
 
-One table holds the vectors as the newest snapshot sees them; the segments that a snapshot changes in a row are first
-saved to a pool, one run a row and snapshot, runs of whole numbers below 256 as bytes. The first read at an older
-snapshot after a change brings the runs of each row together, in O(rows + runs), whatever snapshots are read; a read
-takes each segment from the row's first run after its snapshot that has it, else from the table: a gather, never a copy
-of the table. A node that comes takes a slot, its row of the table, and one that leaves gives it back once the window
-has moved past: neither costs a version, only a note of which slot was whose.
+One table holds the vectors at the newest snapshot. Segments that a snapshot changes in a row are first saved to a pool, one
+run per row and snapshot; runs of whole numbers below 256 are saved as bytes. The first read at an older snapshot after a change
+groups the runs by row, in O(rows + runs), for all snapshots. A read takes each segment from the row's first run after its
+snapshot that has it, or else from the table: a gather, never a copy of the table. A new node takes a slot, which is its row of
+the table, and a leaving node gives it back once the window has moved past: this costs no version, only a note of the slot's
+owner.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ from stream.store.window.version_reads import read
 class FeatureVersions:
     """Vectors of F values in S segments for any snapshot of a window, by dense node id.
 
-    A node that was never written, or was written zeros only, takes no room and reads as zeros.
+    A node that was never written, or only with zeros, takes no memory and reads as zeros.
     """
 
     def __init__(self, features: int, segments: int) -> None:
@@ -44,15 +44,13 @@ class FeatureVersions:
         self._slots = Slots()
         self._table: Float32 = np.empty((0, features), np.float32)
         self._held: Int32 = np.empty(0, np.int32)  # runs of each row
-        # The pool: run r stands at place r − _first; runs are numbered for ever, so that marks stay as they are.
+        # The pool: run r is at place r − _first; runs keep their numbers, so that marks stay valid.
         self._first = 0
         self._marks: list[tuple[int, int]] = []  # (sequence, number of its first run)
         self._runs: Int32 = np.empty((0, run_columns(segments)), np.int32)
         self._values: Float32 = np.empty((0, self.width), np.float32)
         self._small: UInt8 = np.empty((0, self.width), np.uint8)
-        self._by_row: tuple[Int32, Int32] | None = (
-            None  # what ``sort_by_row`` made of the runs as they are now
-        )
+        self._by_row: tuple[Int32, Int32] | None = None  # ``sort_by_row`` of the current runs
 
     def holds(self, node: Int64) -> Bool:
         """Which of ``node`` may have values other than zero, bool of its shape."""
@@ -69,10 +67,10 @@ class FeatureVersions:
             segment: int32 (n,), ascending for each node, distinct.
             values: float32 (n, W).
             num_nodes: Dense ids in use.
-            undo: Keep what is replaced, so that earlier snapshots can be read.
+            undo: Keep the replaced values, so that earlier snapshots can be read.
 
         Raises:
-            ValueError: What this snapshot replaced is kept already.
+            ValueError: Values that this snapshot replaced are kept already.
         """
         if undo and self._marks and self._marks[-1][0] >= sequence:
             raise ValueError(f"snapshot {sequence} can't be written after {self._marks[-1][0]}")
@@ -84,7 +82,7 @@ class FeatureVersions:
         fresh = self._slots.take(sequence, np.unique(node[without][values[without].any(axis=1)]), undo=undo)
         self._make_room(fresh)
         slots = self._slots.of(node)
-        has_slot = slots >= 0  # without one: zeros over zeros
+        has_slot = slots >= 0  # the others are zeros over zeros
         if not has_slot.all():
             slots, segment, values = slots[has_slot], segment[has_slot], values[has_slot]
         self._held[fresh] = BEGUN
@@ -100,7 +98,7 @@ class FeatureVersions:
             self._by_row = None
 
     def clear(self, sequence: int, node: Int64, *, undo: bool) -> None:
-        """Have nodes read as zeros from snapshot ``sequence`` on.
+        """Make nodes read as zeros from snapshot ``sequence`` on.
 
         Args:
             sequence: Not below any earlier one.
@@ -114,7 +112,7 @@ class FeatureVersions:
 
         Args:
             ids: int64 (n,), any order, repeats allowed, each ≥ 0; ids not yet in use read as zeros.
-            sequence: Not older than what was forgotten.
+            sequence: Not before the last ``forget``.
 
         Returns:
             float32 (n, F), a fresh contiguous array.
@@ -129,7 +127,7 @@ class FeatureVersions:
         return out
 
     def forget(self, sequence: int) -> None:
-        """Drop what changes of snapshots up to ``sequence`` replaced: nothing before it is read again."""
+        """Drop the values that snapshots up to ``sequence`` replaced: nothing before it is read again."""
         self._slots.forget(sequence)
         dropped = self._through(sequence)
         del self._marks[: bisect_right(self._marks, sequence, key=_sequence)]
@@ -148,7 +146,7 @@ class FeatureVersions:
         start -= np.where(small, small_rows, large_rows).astype(np.int32)
         self._values = joined(self._values[large_rows:], self._values[:0])
         self._small = joined(self._small[small_rows:], self._small[:0])
-        # A slot whose vector is zero now and has no version left is as good as none.
+        # A slot with a zero vector and no version is not needed.
         idle = rows[(self._held[rows] == 0) & ~self._table[rows].any(axis=1)]
         self._slots.free_idle(idle)
 
@@ -162,11 +160,11 @@ class FeatureVersions:
 
     @property
     def spared_bytes(self) -> int:
-        """Bytes by which what was replaced would be larger, were whole numbers below 256 held as float32."""
+        """Bytes saved by holding replaced whole numbers below 256 as bytes instead of float32."""
         return 3 * self._small.nbytes
 
     def _through(self, sequence: int) -> int:
-        """Runs that are kept of snapshots up to ``sequence``: the place of the first one after it."""
+        """Number of kept runs of snapshots up to ``sequence``, which is the place of the next one."""
         later = bisect_right(self._marks, sequence, key=_sequence)
         return self._marks[later][1] - self._first if later < len(self._marks) else len(self._runs)
 
@@ -177,7 +175,7 @@ class FeatureVersions:
         return self._by_row
 
     def _make_room(self, fresh: Int32) -> None:
-        """Rows of zeros without a version for slots that were just taken."""
+        """Provide rows of zeros without a version for newly taken slots."""
         used = self._slots.used
         if used > len(self._held):
             room = used if len(self._held) == 0 else used + used // 16 + 64

@@ -1,11 +1,11 @@
-"""What every part of a lane holds at a snapshot, rebuilt from the lane's files alone."""
+"""The content of a lane's parts at a snapshot, rebuilt from the lane's files alone."""
 
 import numpy as np
 
 from schemas.store import FileRef, LaneHeader, LaneManifest
 from stream.arrays.kinds import Int64
 from stream.partition.interface import Why
-from stream.store.lane.diff import PairChanges, Stored, full_rows, segment_changes, segment_width
+from stream.store.lane.diff import PairRows, Stored, full_rows, segment_changes, segment_width
 from stream.store.lane.placement import Placement
 from stream.store.lane.reader import selection
 from stream.store.lane.state import edge_batch_count
@@ -20,17 +20,12 @@ class HeldParts:
 
     Attributes:
         placement: Homes and sets of parts.
-        pairs: By part; in edge lanes one more of the discarded pairs.
+        pairs: By part; in edge lanes also of the discarded pairs.
         features: By part.
     """
 
     def __init__(self, root: Place, header: LaneHeader) -> None:
-        """Nothing yet.
-
-        Args:
-            root: The lane's folder.
-            header: The lane's.
-        """
+        """Start empty, for the lane with this folder and header."""
         self._root = root
         self._header = header
         self._parts = list(range(header.parts))
@@ -46,31 +41,27 @@ class HeldParts:
         """Apply the changes of the next snapshot.
 
         Returns:
-            The nodes whose placements or features they change, int64 ascending.
+            The nodes with changed placements or features, int64 ascending.
 
         Raises:
-            CorruptError: A file isn't what the manifest says.
+            CorruptError: A file doesn't match the manifest.
         """
         wanted = selection(self._header, manifest, self._parts, discarded=True)
         files = (manifest.assignment, manifest.edges, manifest.segments)
         return self._apply(manifest, read_changes(self._root, files, wanted))
 
     def begin(self, manifest: LaneManifest, base: FileRef) -> None:
-        """Start anew from the full state at a snapshot.
+        """Start from the full state at a snapshot.
 
         Raises:
-            CorruptError: The file isn't what its record says.
+            CorruptError: The file doesn't match its record.
         """
         self._clear()
         wanted = selection(self._header, manifest, self._parts, discarded=True)
         self._apply(manifest, read_base(self._root, base, wanted))
 
     def whole(self, sequence: int) -> Stored:
-        """All of it as a change from nothing: the content of a base.
-
-        Args:
-            sequence: Of the last snapshot applied.
-        """
+        """The full content at the last snapshot applied, ``sequence``, as a change from nothing: a base."""
         node, part = self.placement.all()
         held = [pairs.at(sequence) for pairs in self.pairs]
         keys = np.concatenate([keys for keys, _ in held])
@@ -86,14 +77,14 @@ class HeldParts:
             node,
             part,
             np.where(home, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8),
-            PairChanges(
+            PairRows(
                 offsets, np.ones(len(keys), np.int8), keys, np.concatenate([weight for _, weight in held])
             ),
             segment_changes(rows, self._header.parts, width),
         )
 
     def _apply(self, manifest: LaneManifest, changes: LaneChanges) -> Int64:
-        """Take the files in; returns the nodes whose placements or features they change."""
+        """Apply files; returns the nodes with changed placements or features."""
         transition = self.placement.apply(changes.node, changes.part, changes.why, manifest.num_nodes)
         start = 0
         for pairs, rows in zip(self.pairs, changes.pair_rows.tolist(), strict=True):

@@ -1,6 +1,6 @@
-"""Arrays that begin where a line of the processor's cache does, so that their rows don't lie across one line more than they must.
+"""Arrays that are aligned to cache lines, so that their rows touch no more lines than necessary.
 
-A library's large arrays begin 16 bytes after a page: 32 values then touch three lines, and a copy of them half again the memory.
+NumPy's large arrays begin 16 bytes after a page. There 32 values touch three lines, and copying them costs half again the memory.
 """
 
 from typing import TypeVar
@@ -14,7 +14,7 @@ Scalar = TypeVar("Scalar", np.float32, np.uint8)
 
 
 def on_lines(rows: int, width: int, kind: type[Scalar]) -> NDArray[Scalar]:
-    """An array of shape (rows, width) that begins at a line; what is in it is not set."""
+    """An uninitialised array of shape (rows, width) that begins at a cache line."""
     size = rows * width * np.dtype(kind).itemsize
     room = np.empty(size + LINE_BYTES, np.uint8)
     start = -room.ctypes.data % LINE_BYTES
@@ -22,7 +22,7 @@ def on_lines(rows: int, width: int, kind: type[Scalar]) -> NDArray[Scalar]:
 
 
 def joined(first: NDArray[Scalar], second: NDArray[Scalar]) -> NDArray[Scalar]:
-    """The rows of one array and of another of its width and kind, copied to an array that begins at a line."""
+    """The rows of two arrays of the same width and kind, copied to an array that begins at a cache line."""
     both = on_lines(len(first) + len(second), first.shape[1], first.dtype.type)
     both[: len(first)] = first
     both[len(first) :] = second

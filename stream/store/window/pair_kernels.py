@@ -1,7 +1,7 @@
-"""Compiled loops over the rows of a window's pairs: sorted runs of keys, of which some rows have gone.
+"""Compiled loops over the rows of a window's pairs: sorted runs of keys, some of whose rows are gone.
 
-``gone`` is a bit a row: bit ``row % 8`` of byte ``row // 8``. Keys to look for are ascending, so each search goes on from where
-the one before ended, by steps that double.
+``gone`` has a bit per row: bit ``row % 8`` of byte ``row // 8``. Search keys are ascending, so each search continues from the
+end of the previous one, in doubling steps.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def oldest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # compiled
-    """Set ``rows[i]``, where it is −1, to the first row of ``keys[i]`` in the run that has not gone; a row is taken once."""
+    """Set ``rows[i]``, if it is −1, to the first row of ``keys[i]`` in the run that isn't gone; each row is taken once."""
     at = 0
     for i in range(len(keys)):
         if rows[i] >= 0:
@@ -25,7 +25,7 @@ def oldest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # com
 
 @njit(cache=True, nogil=True)
 def newest(run, start, gone, keys, rows):  # type: ignore[no-untyped-def]  # compiled
-    """Set ``rows[i]``, where it is −1, to the last row of ``keys[i]`` in the run, unless it has gone."""
+    """Set ``rows[i]``, if it is −1, to the last row of ``keys[i]`` in the run, unless it is gone."""
     at = 0
     for i in range(len(keys)):
         if rows[i] >= 0:
@@ -47,7 +47,7 @@ def mark(bits, rows):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, nogil=True)
 def join(keys, gone, weight, come, come_row, left, place):  # type: ignore[no-untyped-def]  # compiled
-    """Merge the rows of a table that have not gone (a bool each) with pairs that came; of one key the table's are first.
+    """Merge a table's remaining rows (``gone`` is bool) with new pairs; rows of the table precede new ones of the same key.
 
     Returns the ``left`` keys and the weights of their rows, and sets ``place`` of each row, unless it is empty.
     """

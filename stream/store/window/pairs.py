@@ -1,9 +1,9 @@
 """The directed pairs that some parts store, for every snapshot of a window, additively.
 
-One sorted table holds the oldest snapshot of the window (or one before it), every later snapshot only its
-changes (DistDy, section 3.2). A pair that comes is held by its key. A row number tells which pair goes or has a new weight:
-rows are those of the table, then those of each change. Changes that have left the window are folded into the table when they
-have grown to a share of it, so that advancing costs O(changes), amortised. Weights that are all the same are held once.
+One sorted table holds the oldest snapshot of the window (or an earlier one), and every later snapshot only its changes (DistDy,
+section 3.2). New pairs are held by key; pairs that leave or change their weight by row number: rows of the table, then those
+of each change. Changes that have left the window are folded into the table when they have grown to a share of it, so that
+advancing costs O(changes), amortised. Equal weights are held once.
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ _FOLD_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What one snapshot changed.
+    """The changes of one snapshot.
 
     Attributes:
-        sequence: Of the snapshot.
-        start: The row of the first pair that comes; rows that go or have a new weight are below it.
-        gone: Rows that go.
-        come: Keys that come, ascending.
-        come_weight: Theirs, ``_held``.
-        altered: Rows that have a new weight.
-        weight: Theirs, ``_held``.
-        count: Changes that it was told.
+        sequence: The snapshot's.
+        start: The row of the first new pair; leaving and altered rows are below it.
+        gone: Rows that leave.
+        come: New keys, ascending.
+        come_weight: Their weights, as ``_held``.
+        altered: Rows with a new weight.
+        weight: Their weights, as ``_held``.
+        count: Number of changes given.
     """
 
     sequence: int
@@ -55,21 +55,23 @@ class PairWindow:
     """Pairs by key (``stream.snapshots.pairs.pair_keys``) with weights, readable at any snapshot of a window."""
 
     def __init__(self) -> None:
-        # A pair that several parts of the view store has as many rows. The oldest goes first, the newest has the weight.
+        # A pair stored by several parts of the view has as many rows. The oldest leaves first, the newest has the weight.
         self._keys: Int64 = np.empty(0, np.int64)
         self._weight: Float32 = np.empty(0, np.float32)
         self._changes: list[_Change] = []
-        self._gone: UInt8 = np.empty(0, np.uint8)  # as of the newest snapshot, a bit a row (``pair_kernels``)
+        self._gone: UInt8 = np.empty(
+            0, np.uint8
+        )  # at the newest snapshot, one bit per row (``pair_kernels``)
 
     def append(self, sequence: int, op: Int8, keys: Int64, weight: Float32, *, whole: bool = False) -> None:
-        """Take in the changes of the next snapshot.
+        """Apply the changes of the next snapshot.
 
         Args:
             sequence: Above all before it.
-            op: int8 (m,), 1: one more part stores the pair, −1: one less, 0: a new weight.
+            op: int8 (m,), 1: another part stores the pair, −1: one less, 0: a new weight.
             keys: int64 (m,), in any order.
             weight: float32 (m,), of op ≥ 0.
-            whole: The pairs are all there are after the snapshot; what changed is found here, in O(pairs).
+            whole: The pairs are a list of all after the snapshot; the changes are computed here, in O(pairs).
         """
         if whole:
             op, keys, weight = _difference(*self._joined(self._changes)[:2], keys, weight)
@@ -92,7 +94,7 @@ class PairWindow:
         change.gone.mark_bits(self._gone)
 
     def fold(self, sequence: int, *, always: bool = False) -> None:
-        """Let go of snapshots before ``sequence``, now or when it is worth it."""
+        """Drop snapshots before ``sequence``, now or when it is worth it."""
         past = [change for change in self._changes if change.sequence <= sequence]
         if always or sum(change.count for change in past) * _FOLD_SHARE > len(self._keys):
             later = self._changes[len(past) :]
@@ -114,14 +116,6 @@ class PairWindow:
         np.not_equal(keys[1:], keys[:-1], out=last[:-1])
         return (keys, weight) if last.all() else (keys[last], weight[last])
 
-    def changed(self, sequence: int) -> Int64:
-        """Keys of the pairs that snapshot ``sequence`` changed, int64, ascending, not distinct."""
-        for change in self._changes:
-            if change.sequence == sequence:
-                rows = np.concatenate([change.gone.rows(), change.altered.rows()])
-                return np.sort(np.concatenate([self._keys_of(rows), change.come]))
-        return np.empty(0, np.int64)
-
     @property
     def memory_bytes(self) -> int:
         """Bytes held."""
@@ -130,34 +124,27 @@ class PairWindow:
 
     @property
     def weighted(self) -> bool:
-        """Whether pairs have different weights, so that each is held with its own."""
+        """Whether pairs have different weights, so that each has its own."""
         held = [self._weight, *(w for change in self._changes for w in (change.come_weight, change.weight))]
         return any(len(weight) > 1 for weight in held)
 
     def _end(self, changes: list[_Change]) -> int:
-        """Rows of the table and of some changes, the oldest ones."""
+        """Number of rows of the table and of the given oldest changes."""
         return changes[-1].start + len(changes[-1].come) if changes else len(self._keys)
 
     def _runs(self) -> list[tuple[int, Int64]]:
-        """Where the rows of the table and of each change begin, and their keys."""
+        """Row of the first key of the table and of each change, and their keys."""
         return [(0, self._keys), *((change.start, change.come) for change in self._changes)]
 
     def _rows_of(self, search: Search, keys: Int64, runs: list[tuple[int, Int64]]) -> Int64:
-        """A row of each key, ascending, that ``search`` finds in the first run that has one; −1: none has."""
+        """For each key, ascending, the row that ``search`` finds in the first run that has one; −1: none has."""
         rows = np.full(len(keys), -1, np.int64)
         for start, run in runs:
             search(run, start, self._gone, keys, rows)
         return rows
 
-    def _keys_of(self, rows: Int64) -> Int64:
-        keys = np.empty(len(rows), np.int64)
-        for start, run in self._runs():
-            here = (rows >= start) & (rows < start + len(run))
-            keys[here] = run[rows[here] - start]
-        return keys
-
     def _joined(self, changes: list[_Change], *, places: bool = False) -> tuple[Int64, Float32, Int64]:
-        """The rows that are left after some changes, the oldest ones, by key; of one key the oldest first.
+        """The remaining rows after the given oldest changes, by key; of one key the oldest first.
 
         Returns:
             Keys and weights, and with ``places`` the position of each former row among them.
@@ -182,7 +169,7 @@ class PairWindow:
 
 
 def _moved(changes: list[_Change], place: Int64, table: int) -> list[_Change]:
-    """Changes with the row numbers that they have when rows before them are a table."""
+    """Changes with renumbered rows, after the rows before them became a table."""
     moved, less = [], len(place) - table
     for change in changes:
         start = change.start - less
@@ -206,14 +193,14 @@ def _places(rows: Int64, place: Int64, less: int) -> Int64:
 def _difference(
     before: Int64, weight_before: Float32, keys: Int64, weight: Float32
 ) -> tuple[Int8, Int64, Float32]:
-    """Rows (op, key, weight) that lead from some pairs to a list; both have a pair once a copy, the first ascending."""
+    """Rows (op, key, weight) that turn pairs into a list; both repeat a pair per copy, and the former is ascending."""
     after, first, number = np.unique(keys, return_index=True, return_counts=True)
     both = np.union1d(before, after)
     was, now = np.zeros(len(both), np.int64), np.zeros(len(both), np.int64)
     old, new = np.zeros(len(both), np.float32), np.zeros(len(both), np.float32)
     at = np.searchsorted(both, before)
     was += np.bincount(at, minlength=len(both))
-    old[at] = weight_before  # of copies the newest one's, which is the last
+    old[at] = weight_before  # the newest copy's, which is the last
     at = np.searchsorted(both, after)
     now[at], new[at] = number, weight[first]
     more = now - was
@@ -229,11 +216,11 @@ def _bytes_of_bits(rows: int) -> int:
 
 
 def _held(weight: Float32) -> Float32:
-    """Weights as they are held: one where all are the same."""
+    """Weights as held: a single one if all are equal."""
     bits = weight.view(np.int32)
     return weight[:1].copy() if len(weight) > 1 and (bits == bits[0]).all() else weight
 
 
 def _of_each(held: Float32, count: int) -> Float32:
-    """The weights of so many pairs, from what is held of them."""
+    """The weights of ``count`` pairs, from those held."""
     return held if len(held) == count else np.full(count, held[0], np.float32)

@@ -1,4 +1,4 @@
-"""Some rows of a table, in the fewest bytes: a number of four bytes each, or a bit for every row there is."""
+"""A set of rows of a table in the fewest bytes: four bytes per row, or a bit for every row of the table."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class RowSet:
     """Distinct rows below a limit.
 
     Attributes:
-        limit: Rows that the table had.
+        limit: Number of rows of the table.
         numbers: uint32, the rows, ascending; None: they are in ``bits``.
         bits: uint8, bit ``row % 8`` of byte ``row // 8`` is set.
     """
@@ -37,18 +37,17 @@ class RowSet:
 
     def rows(self) -> Int64:
         """The rows, int64 ascending."""
-        if self.numbers is not None:
-            return self.numbers.astype(np.int64)
-        return np.flatnonzero(np.unpackbits(self.bits, count=self.limit, bitorder="little"))
+        return np.flatnonzero(self._flags()) if self.numbers is None else self.numbers.astype(np.int64)
 
     def mark(self, flags: Bool) -> None:
         """Set the flags of the rows, bool (≥ limit,)."""
         if self.numbers is not None:
             flags[self.numbers] = True
         else:
-            flags[: self.limit] |= np.unpackbits(self.bits, count=self.limit, bitorder="little").view(
-                np.bool_
-            )
+            flags[: self.limit] |= self._flags()
+
+    def _flags(self) -> Bool:
+        return np.unpackbits(self.bits, count=self.limit, bitorder="little").view(np.bool_)
 
     def mark_bits(self, bits: UInt8) -> None:
         """Set the bits of the rows, uint8 (≥ limit / 8,)."""

@@ -1,4 +1,4 @@
-"""Which row of a table is whose, for any snapshot of a window."""
+"""The owner of each row of a table, for any snapshot of a window."""
 
 import numpy as np
 from numba import njit
@@ -9,21 +9,21 @@ from stream.store.window.version_kernels import sort_by_row
 
 NONE = -1
 _CHANGED, _FORMER = 1, 2
-"""Columns of a note of a node: the snapshot that changed its slot, and the slot that it had before."""
+"""Columns of a note of a node: the snapshot that changed its slot, and the former slot."""
 _NOTHING = (np.empty(0, np.int32), np.empty((0, 3), np.int32))
 
 
 class Slots:
-    """Slots of dense node ids: taken when a node comes, given back when it leaves, free once the window is past that."""
+    """Slots of dense node ids: taken by new nodes, given back by leaving ones, free once the window has moved past."""
 
     def __init__(self) -> None:
         self.used = 0
         self._of: Int32 = np.empty(0, np.int32)
-        self._node: Int32 = np.empty(0, np.int32)  # of every slot ever used; NONE: nobody's as of now
+        self._node: Int32 = np.empty(0, np.int32)  # by slot ever used; NONE: no node at present
         self._free: Int32 = np.empty(0, np.int32)
-        # What each snapshot changed: nodes ascending, and the slots that they had before.
+        # The changes of each snapshot: nodes ascending, and their former slots.
         self._undone: list[tuple[int, Int32, Int32]] = []
-        self._by_node: tuple[Int32, Int32] | None = None  # the same as ``sort_by_row`` has it
+        self._by_node: tuple[Int32, Int32] | None = None  # the same as ``sort_by_row`` returns it
 
     def grow(self, num_nodes: int) -> None:
         """Make room for ids below ``num_nodes``."""
@@ -40,9 +40,9 @@ class Slots:
         return slots
 
     def at(self, node: Int64, sequence: int) -> Int32:
-        """Slots as of snapshot ``sequence``, int32 of the shape of ``node``; O(nodes and their changes since).
+        """Slots at snapshot ``sequence``, int32 of the shape of ``node``; O(nodes and their changes since).
 
-        The first call for an older snapshot after a change sorts what is noted, in O(dense ids + changes of the window).
+        The first call for an older snapshot after a change sorts the notes, in O(dense ids + changes of the window).
         """
         slots = np.empty(len(node), np.int32)
         later = bool(self._undone) and self._undone[-1][0] > sequence
@@ -67,7 +67,7 @@ class Slots:
         return slots
 
     def give_back(self, sequence: int, nodes: Int64, *, undo: bool) -> None:
-        """Take their slots from ``nodes`` (ascending, each with one); they are free once ``sequence`` is forgotten."""
+        """Take the slots of ``nodes`` (ascending, each with one); they are free once ``sequence`` is forgotten."""
         slots = self._of[nodes]
         self._of[nodes] = NONE
         self._node[slots] = NONE
@@ -77,14 +77,14 @@ class Slots:
             self._free = np.concatenate([self._free, slots])
 
     def free_idle(self, slots: Int32) -> None:
-        """Free slots whose vectors are zeros in every snapshot of the window; those that nobody has are left alone."""
+        """Free slots with zero vectors in every snapshot of the window; slots without a node are left alone."""
         slots = slots[self._node[slots] >= 0]
         self._of[self._node[slots]] = NONE
         self._node[slots] = NONE
         self._free = np.concatenate([self._free, slots])
 
     def forget(self, sequence: int) -> None:
-        """Nothing before snapshot ``sequence`` is read again."""
+        """Give up reading before snapshot ``sequence``."""
         while self._undone and self._undone[0][0] <= sequence:
             _, _, former = self._undone.pop(0)
             self._free = np.concatenate([self._free, former[former >= 0]])
@@ -113,7 +113,7 @@ class Slots:
         self._by_node = None
         if self._undone and self._undone[-1][0] == sequence:
             _, before_nodes, before = self._undone.pop()
-            # A node that both left and came in one snapshot had what it had before the first of the two.
+            # A node that both left and came in one snapshot had the slot from before the first of the two.
             nodes = np.concatenate([before_nodes, nodes])
             nodes, first = np.unique(nodes, return_index=True)
             former = np.concatenate([before, former])[first]
@@ -122,9 +122,9 @@ class Slots:
 
 @njit(cache=True, nogil=True)
 def look_up(node, sequence, of, begin, noted, slots):  # type: ignore[no-untyped-def]  # compiled
-    """Set the slots of nodes: what the first change after a snapshot replaced, else what they have now.
+    """Set the slots of nodes: the slot that the first change after a snapshot replaced, or else the present one.
 
-    Node v has the notes [begin[v], begin[v + 1]), oldest first; no ``begin``: there are none.
+    Node v has the notes [begin[v], begin[v + 1]), oldest first; an empty ``begin`` means no notes.
     """
     for i in range(len(node)):
         ahead = min(i + AHEAD, len(node) - 1)

@@ -1,8 +1,8 @@
-"""Kernels of ``FeatureVersions`` that keep what a snapshot replaces in a row: a run of segments.
+"""Kernels of ``FeatureVersions`` that save the values a snapshot replaces in a row: a run of segments.
 
-A run is some int32: the row of the table that it belongs to, its first row among the saved values, and a bit for each segment
-that it has, whose values follow each other there. Runs of at least half the segments that are whole numbers from 0 to 255
-(binary features, counts) are saved as bytes, in a table of their own: ``SMALL`` marks their rows.
+A run is several int32: its row of the table, its first row among the saved values, and a bit per segment; the values of its
+segments follow each other there. Runs of at least half the segments whose values are whole numbers from 0 to 255 (binary
+features, counts) are saved as bytes, in a separate table: ``SMALL`` marks their rows.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ NUMBER = ROW
 SMALL = 1 << 30
 
 BEGUN = -1
-"""Runs of a row that this very write has taken: before it the node was zeros, which needs no version."""
+"""Number of runs of a row taken by the current write: its node was zeros before, which needs no version."""
 
 WORD = 32
 """Segments in a word of bits."""
@@ -21,13 +21,13 @@ _LARGEST_SMALL = 255
 
 
 def run_columns(segments: int) -> int:
-    """Columns of a run of up to so many segments."""
+    """Columns of a run, for a number of segments."""
     return MASK + -(-segments // WORD)
 
 
 @njit(cache=True, nogil=True)
 def write(slots, segment, values, bounds, table, held, undo):  # type: ignore[no-untyped-def]  # compiled
-    """Set segments of rows (ascending by node); returns the runs of what that replaced, and its values."""
+    """Set segments of rows (ascending by node); returns the runs of replaced segments, and their values."""
     columns = MASK + (len(bounds) - 1 + WORD - 1) // WORD
     runs = np.zeros((len(slots) if undo else 0, columns), np.int32)
     replaced = np.zeros((len(slots) if undo else 0, values.shape[1]), np.float32)
@@ -36,7 +36,7 @@ def write(slots, segment, values, bounds, table, held, undo):  # type: ignore[no
     for i in range(len(slots)):
         row, start = slots[i], bounds[segment[i]]
         width = bounds[segment[i] + 1] - start
-        if not undo or held[row] == BEGUN:  # before it had its row the node was zeros
+        if not undo or held[row] == BEGUN:  # the node was zeros before it had its row
             for j in range(width):
                 table[row, start + j] = values[i, j]
             continue
@@ -61,13 +61,13 @@ def write(slots, segment, values, bounds, table, held, undo):  # type: ignore[no
 
 @njit(cache=True, nogil=True)
 def pack(runs, replaced, segments, rows, small_rows):  # type: ignore[no-untyped-def]  # compiled
-    """Save the values of new runs after so many rows of either table; returns the new rows of both."""
+    """Save the values of new runs after the existing rows of either table; returns the new rows of both."""
     small = np.ones(len(runs), np.bool_)
     width, small_count = replaced.shape[1], 0
     for r in range(len(runs)):
         low = runs[r, START]
         high = runs[r + 1, START] if r + 1 < len(runs) else len(replaced)
-        small[r] = 2 * (high - low) >= segments  # short ones are read slower than they are worth
+        small[r] = 2 * (high - low) >= segments  # short runs as bytes would slow reads down
         for e in range(low, high if small[r] else low):
             for j in range(width):
                 value = replaced[e, j]
@@ -100,7 +100,7 @@ def pack(runs, replaced, segments, rows, small_rows):  # type: ignore[no-untyped
 
 @njit(cache=True, nogil=True)
 def sort_by_row(runs, rows):  # type: ignore[no-untyped-def]  # compiled
-    """Bring the runs of each of so many rows together, oldest first, with their numbers in the place of their rows'.
+    """Group the runs by row, oldest first; their numbers replace the rows.
 
     Returns where each row's runs begin, and where the last one's end, int32 (rows + 1,); and the runs.
     """
@@ -116,7 +116,7 @@ def sort_by_row(runs, rows):  # type: ignore[no-untyped-def]  # compiled
         by_row[at, NUMBER] = number
         for column in range(START, runs.shape[1]):
             by_row[at, column] = runs[number, column]
-    for row in range(rows, 0, -1):  # each begins where the one before it has ended
+    for row in range(rows, 0, -1):  # each begins where its predecessor has ended
         begin[row] = begin[row - 1]
     begin[0] = 0
     return begin, by_row

@@ -1,60 +1,76 @@
-"""Kernel of ``FeatureVersions`` that gathers rows as an earlier snapshot saw them."""
+"""Kernel of ``FeatureVersions`` that gathers rows at an earlier snapshot."""
+
+from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from stream.kernels.bits import count_bits, lowest_bit
 from stream.snapshots.prefetch import prefetch
-from stream.store.window.move import move
 from stream.store.window.version_kernels import MASK, NUMBER, SMALL, START, WORD
 
 _BLOCK = 64
-"""Rows that are read together, so that their misses of the cache overlap."""
+"""Rows read together, so that their cache misses overlap."""
 _LINE, _SMALL_LINE = 16, 64
-"""Values in a line of the cache, and values that are saved as bytes."""
+"""Values per cache line, as float32 and as bytes."""
 _LINES_AHEAD = 4
-"""Lines of a row's runs that are fetched at once; who has more runs than that waits for the others."""
+"""Lines of a row's runs that are prefetched; further runs are waited for."""
 
 _MANY = 4
-"""Neighbours among a run's new segments, in the mean, from which on they are copied together: each length that varies costs a
+"""From this mean number of adjacent segments on, new segments of a run are copied together; a varying length costs a
 mispredicted branch."""
 
 TO, AT, LENGTH = 0, 1, 2
-"""Columns of a copy: its place in what is returned, in its source, and how many values; all of a segment where it isn't said."""
+"""Columns of a copy: its place in the result and in the source, and the number of values (a whole segment if absent)."""
+
+
+@intrinsic
+def _move(_typing: Any, target: Any, at: Any, source: Any, start: Any, count: Any) -> Any:
+    """Compiled ``target[at : at + count] = source[start : start + count]``.
+
+    1-d contiguous arrays of one type, without bounds checks. A copy of slices would make two arrays first, and a loop checks
+    every index for being negative, which prevents vector moves.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        to, at_index, given, start_index, length = arguments
+        pointers = [
+            builder.gep(context.make_array(kind)(context, builder, array).data, [index])
+            for kind, array, index in ((target, to, at_index), (source, given, start_index))
+        ]
+        size = context.get_abi_sizeof(context.get_data_type(target.dtype))
+        cgutils.raw_memcpy(builder, *pointers, builder.sext(length, ir.IntType(64)), size)
+        return context.get_dummy_value()
+
+    return types.void(target, at, source, start, count), generate
 
 
 @njit(cache=True, nogil=True)
-def read(  # type: ignore[no-untyped-def]  # compiled
-    slots, since, begin, runs, bounds, table, values, small, out
-):
+def read(slots, since, begin, runs, bounds, table, values, small, out):  # type: ignore[no-untyped-def]  # compiled
     """Gather rows: each segment from the row's first run that has it and is numbered ``since`` or later, else from the table.
 
-    Block by block, in four steps, so that no miss of the cache waits for another: where each row's runs are, the runs, which
-    values to copy, and the copies. A row below 0 reads as zeros. In the loops over rows no function but intrinsics takes arrays:
-    each such call counts references, which costs more than the copy.
+    Works block by block in four steps, so that cache misses overlap: where each row's runs are, the runs, which values to copy,
+    and the copies. A row below 0 reads as zeros. In the loops over rows only intrinsics take arrays, because any other call
+    counts references, which costs more than the copy.
     """
     segments, features, width, columns = len(bounds) - 1, out.shape[1], values.shape[1], runs.shape[1]
     rows, versions, records, target = table.reshape(-1), values.reshape(-1), runs.reshape(-1), out.reshape(-1)
     bytes_ = small.reshape(-1)
     words = columns - MASK
     one = np.uint64(1)
-    even = (
-        segments * width == features
-    )  # all segments are of one width, and neighbours in a run without a gap
-    apart = (
-        width >= _LINE
-    )  # else what is taken from the table shares its lines with what is not: whole rows cost no more
+    # Whether all segments have one width, and are adjacent in a run without a gap.
+    even = segments * width == features
+    # Narrower segments share their cache lines with others, so copying whole rows of the table costs no more.
+    apart = width >= _LINE
     low, high = np.zeros(_BLOCK, np.int64), np.zeros(_BLOCK, np.int64)
     known = np.empty(words, np.uint64)
-    table_rows, table_segments = np.empty((_BLOCK, 3), np.int64), np.empty((_BLOCK * segments, 3), np.int64)
-    value_ranges, value_segments = (
-        np.empty((_BLOCK * segments, 3), np.int64),
-        np.empty((_BLOCK * segments, 2), np.int64),
-    )
-    small_ranges, small_segments = (
-        np.empty((_BLOCK * segments, 3), np.int64),
-        np.empty((_BLOCK * segments, 2), np.int64),
-    )
+    most = _BLOCK * segments
+    table_rows, table_segments = np.empty((_BLOCK, 3), np.int64), np.empty((most, 3), np.int64)
+    value_ranges, value_segments = np.empty((most, 3), np.int64), np.empty((most, 2), np.int64)
+    small_ranges, small_segments = np.empty((most, 3), np.int64), np.empty((most, 2), np.int64)
     for first in range(0, len(slots), _BLOCK):
         count = min(_BLOCK, len(slots) - first)
         if since < len(runs):
@@ -101,10 +117,8 @@ def read(  # type: ignore[no-untyped-def]  # compiled
                     together = not even or count_bits(new) >= _MANY * count_bits(new & ~(new << one))
                     while new != 0:
                         bit = lowest_bit(new)
-                        segment, place = (
-                            word * WORD + bit,
-                            entry + count_bits(mask & ((one << np.uint64(bit)) - one)),
-                        )
+                        segment = word * WORD + bit
+                        place = entry + count_bits(mask & ((one << np.uint64(bit)) - one))
                         if together:
                             many = lowest_bit(~(new >> np.uint64(bit))) if even else 1
                             new &= ~(((one << np.uint64(many)) - one) << np.uint64(bit))
@@ -166,7 +180,7 @@ def read(  # type: ignore[no-untyped-def]  # compiled
         _copy_segments(value_segments[:n_values], versions, width, target)
         _widen_segments(small_segments[:n_bytes], bytes_, width, target)
         for k in range(n_small):
-            # unsigned: what is indexed by a number that may be negative is not moved in vectors
+            # Unsigned, because indexing by a number that may be negative prevents vector moves.
             to_value, at_byte = np.uint64(small_ranges[k, TO]), np.uint64(small_ranges[k, AT])
             for j in range(np.uint64(small_ranges[k, LENGTH])):
                 target[to_value + j] = bytes_[at_byte + j]
@@ -175,21 +189,21 @@ def read(  # type: ignore[no-untyped-def]  # compiled
 @njit(cache=True, nogil=True)
 def _copy_ranges(copies, source, target):  # type: ignore[no-untyped-def]  # compiled
     for k in range(len(copies)):
-        move(target, copies[k, TO], source, copies[k, AT], copies[k, LENGTH])
+        _move(target, copies[k, TO], source, copies[k, AT], copies[k, LENGTH])
 
 
 @njit(cache=True, nogil=True)
 def _copy_segments(copies, source, width, target):  # type: ignore[no-untyped-def]  # compiled
-    """All of one width; one that is known is copied without a call."""
+    """Copy segments of one width; a constant width is copied without a call."""
     if width == 4:
         for k in range(len(copies)):
-            move(target, copies[k, TO], source, copies[k, AT], 4)
+            _move(target, copies[k, TO], source, copies[k, AT], 4)
     elif width == 32:
         for k in range(len(copies)):
-            move(target, copies[k, TO], source, copies[k, AT], 32)
+            _move(target, copies[k, TO], source, copies[k, AT], 32)
     else:
         for k in range(len(copies)):
-            move(target, copies[k, TO], source, copies[k, AT], width)
+            _move(target, copies[k, TO], source, copies[k, AT], width)
 
 
 @njit(cache=True, nogil=True)

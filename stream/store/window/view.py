@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from schemas.store import LaneManifest
 from stream.arrays.kinds import Bool, Float32, Int32, Int64
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import Csr
-from stream.snapshots.pairs import pair_keys, split_keys
+from stream.snapshots.pairs import split_keys
 from stream.store.errors import RetainedError
 from stream.store.lane.placement import Placement, Transition
 from stream.store.lane.reader import LaneReader
@@ -21,28 +20,15 @@ from stream.store.window.pairs import PairWindow
 
 
 @dataclass(frozen=True, slots=True)
-class PairDelta:
-    """Undirected pairs that a snapshot took away and added, against the snapshot before.
-
-    All arrays are int64 dense ids, src < dst, sorted by (src, dst); self-loops are left out, as in ``Csr``.
-    """
-
-    removed_src: Int64
-    removed_dst: Int64
-    added_src: Int64
-    added_dst: Int64
-
-
-@dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """Bytes that a window holds: feature versions, pairs, and homes of all nodes.
+    """Bytes that a window holds.
 
     Attributes:
-        features: Of feature versions.
-        pairs: Of pairs.
-        placement: Of homes.
-        spared: Bytes more that features would take, were all values float32.
-        weighted: Whether pairs are held with a weight each.
+        features: Feature versions.
+        pairs: Pairs.
+        placement: Homes of all nodes.
+        spared: Additional bytes if all feature values were float32.
+        weighted: Whether pairs have a weight each.
     """
 
     features: int
@@ -54,28 +40,25 @@ class HeldBytes:
 
 @dataclass(slots=True)
 class _Snapshot:
-    """One snapshot of the window: its manifest, what its homes replaced, and what was built on demand."""
+    """One snapshot of the window: its manifest, the homes that it replaced, and views built on demand."""
 
     manifest: LaneManifest
     rehomed: Int64
     former_home: Int32
     csr: Csr | None = None
-    nodes: Int64 | None = None
     events: EventColumns | None = None
 
 
 class WindowView:
     """The last w snapshots of a lane, or of some of its parts.
 
-    Held additively, as DistDy's section 3.2 has it: features and homes as of the newest snapshot with what each
-    snapshot replaced, pairs as of the oldest with what each snapshot changed. An adjacency is built when it is first
-    asked for and kept while its snapshot is in the window.
-
-    An edge lane's discarded pairs are seen by a view of all parts only.
+    Held additively as in DistDy's section 3.2: features and homes at the newest snapshot with the values that each snapshot
+    replaced, pairs at the oldest with each snapshot's changes. An adjacency is built at its first use and kept while its
+    snapshot is in the window. Only a view of all parts has an edge lane's discarded pairs.
     """
 
     def __init__(self, lane: LaneReader, window: int, parts: Sequence[int] | None = None) -> None:
-        """A view that is empty until the first ``advance``.
+        """Begin an empty view, before the first ``advance``.
 
         Args:
             lane: The lane to view.
@@ -101,23 +84,23 @@ class WindowView:
         self._reset()
 
     def advance(self, manifest: LaneManifest) -> None:
-        """Move the window on so that ``manifest`` is its newest snapshot.
+        """Advance the window so that ``manifest`` is its newest snapshot.
 
-        The first may be anywhere in the lane: the window before it is read from the newest base and the
-        differences since. So is a later one that leaves a gap; else the cost is that of the changes.
+        The first may be anywhere in the lane: the window before it is read from the newest base and the differences since. A
+        later one that leaves a gap is read the same way; otherwise the cost is that of the changes.
 
         Args:
             manifest: One of ``lane.manifests``, after the newest snapshot of the window.
 
         Raises:
             ValueError: It isn't after the newest snapshot.
-            CorruptError: A file isn't what its manifest says; the message names it. The view stays usable only
-                if the call is repeated with success.
+            CorruptError: A file doesn't match its manifest; the message names it. The view is usable again only once the
+                call was repeated with success.
         """
         newest = self._snapshots[-1].manifest.sequence if self._snapshots else None
         if newest is not None and manifest.sequence <= newest:
             raise ValueError(
-                f"the window is at snapshot {self.taus[-1]} (number {newest}), it can't go back to {manifest.tau}"
+                f"the window is at snapshot {self.taus[-1]} (number {newest}), so it can't go back to {manifest.tau}"
             )
         if newest is None or manifest.sequence != newest + 1:
             self._rebuild(manifest.sequence)
@@ -134,53 +117,29 @@ class WindowView:
         """Dense ids in use after the newest snapshot."""
         return self._snapshots[-1].manifest.num_nodes if self._snapshots else 0
 
-    def nodes(self, tau: int) -> Int64:
-        """Live nodes of snapshot τ in these parts.
-
-        Vertex lanes: owned by one of them. Edge lanes: end of a pair that one of them stores.
-
-        Returns:
-            int64 (n,), ascending; kept with the snapshot, not to be changed.
-        """
-        snapshot = self._built(tau)
-        assert snapshot.nodes is not None
-        return snapshot.nodes
-
     def csr(self, tau: int) -> Csr:
-        """Undirected adjacency of the pairs that these parts store at τ, as ``SnapshotDelta.graph`` has it.
+        """Undirected adjacency of the pairs that these parts store at τ, in the form of ``SnapshotDelta.graph``.
 
         Returns:
             Rows for all dense ids in use at τ; built at the first call and kept with the snapshot.
         """
-        snapshot = self._built(tau)
-        assert snapshot.csr is not None
+        snapshot = self._snapshots[self._index(tau)]
+        if snapshot.csr is None:
+            num_nodes, (keys, weight) = (
+                snapshot.manifest.num_nodes,
+                self._pairs.at(snapshot.manifest.sequence),
+            )
+            snapshot.csr = Csr(*build_adjacency(num_nodes, keys, weight))
         return snapshot.csr
 
     def pairs(self, tau: int) -> tuple[Int64, Int64, Float32]:
         """Directed pairs that these parts store at τ, self-loops included.
 
         Returns:
-            int64 src and dst (E,), sorted by (src, dst), and float32 weights (E,); the caller's own.
+            int64 src and dst (E,), sorted by (src, dst), and float32 weights (E,); new arrays.
         """
         keys, weight = self._pairs.at(self._snapshots[self._index(tau)].manifest.sequence)
         return *split_keys(keys), weight.copy()
-
-    def delta(self, tau: int) -> PairDelta:
-        """What τ changed in ``csr`` against the snapshot before; all of it is added at the window's oldest."""
-        index = self._index(tau)
-        after = self.csr(tau)
-        if index == 0:
-            rows = np.repeat(np.arange(after.num_nodes, dtype=np.int64), np.diff(after.indptr))
-            upper = rows < after.indices
-            none = np.empty(0, np.int64)
-            return PairDelta(none, none, rows[upper], after.indices[upper].astype(np.int64))
-        before = self.csr(self.taus[index - 1])
-        src, dst = split_keys(self._pairs.changed(self._snapshots[index].manifest.sequence))
-        low, high = split_keys(np.unique(pair_keys(np.minimum(src, dst), np.maximum(src, dst))))
-        was = _contains(before.indptr, before.indices, low, high)
-        now = _contains(after.indptr, after.indices, low, high)
-        removed, added = was & ~now, now & ~was
-        return PairDelta(low[removed], high[removed], low[added], high[added])
 
     def features(self, ids: Int64, tau: int) -> Float32:
         """Feature vectors at snapshot τ.
@@ -190,8 +149,8 @@ class WindowView:
             tau: A snapshot of the window.
 
         Returns:
-            float32 (n, F), contiguous, the caller's own; zeros for nodes that these parts don't store at τ and
-            for nodes without features.
+            float32 (n, F), contiguous, a new array; zeros for nodes that these parts don't store at τ and for nodes without
+            features.
         """
         ids = np.ascontiguousarray(ids, np.int64)
         if len(ids) and ids.min() < 0:
@@ -202,7 +161,7 @@ class WindowView:
         """Home of every dense id at τ, over all parts of the lane.
 
         Returns:
-            int32 (num_nodes at τ,), −1 for nodes without one; the caller's own.
+            int32 (num_nodes at τ,), −1 for nodes without one; a new array.
         """
         index = self._index(tau)
         home = self._placement.home.copy()
@@ -211,11 +170,11 @@ class WindowView:
         return home[: self._snapshots[index].manifest.num_nodes]
 
     def shared(self) -> Bool:
-        """Nodes that the newest snapshot has in more than one part, bool (num_nodes,); vertex lanes have none."""
+        """Nodes in more than one part at the newest snapshot, bool (num_nodes,); vertex lanes have none."""
         return self._placement.shared()[: self.num_nodes]
 
     def events(self, tau: int) -> EventColumns:
-        """Edge events of snapshot τ in log order, whatever the parts; views of the mapped log where possible."""
+        """Edge events of snapshot τ in log order, of all parts; views of the mapped log where possible."""
         snapshot = self._snapshots[self._index(tau)]
         if snapshot.events is None:
             header = self.lane.header
@@ -233,15 +192,15 @@ class WindowView:
         total = self._features.memory_bytes + self._pairs.memory_bytes + self._placement.memory_bytes
         for snapshot in self._snapshots:
             total += snapshot.rehomed.nbytes + snapshot.former_home.nbytes
-            if snapshot.csr is not None and snapshot.nodes is not None:
+            if snapshot.csr is not None:
                 csr = snapshot.csr
-                total += csr.indptr.nbytes + csr.indices.nbytes + csr.weights.nbytes + snapshot.nodes.nbytes
+                total += csr.indptr.nbytes + csr.indices.nbytes + csr.weights.nbytes
             if snapshot.events is not None:
                 total += snapshot.events.memory_bytes
         return total
 
     def held_bytes(self) -> HeldBytes:
-        """Bytes held of the window's snapshots, index structures included; what was built on demand is left out."""
+        """Bytes held for the window's snapshots, index structures included, without views built on demand."""
         rehomed = sum(s.rehomed.nbytes + s.former_home.nbytes for s in self._snapshots)
         return HeldBytes(
             features=self._features.memory_bytes,
@@ -259,7 +218,7 @@ class WindowView:
         self._placement = Placement(header.kind, header.parts)
 
     def _rebuild(self, sequence: int) -> None:
-        """Begin anew with number ``sequence`` as the newest, and as many before it as are kept."""
+        """Begin again with number ``sequence`` as the newest, and with its predecessors that are kept."""
         while True:
             first = self.lane.manifests.first
             try:
@@ -315,14 +274,14 @@ class WindowView:
         rows = changes.segment_node * segments + changes.segment
         rows, first = np.unique(rows, return_index=True)  # parts that share a node store equal values
         values = changes.values[first]
-        # A node that left all of these parts is zeros; one that enters a part brings its vector from zeros on.
+        # A node that left all of these parts is zeros; a node that enters a part brings its vector, starting from zeros.
         left = np.unique(transition.left_node[self._selected[transition.left_part]])
         self._features.clear(
             manifest.sequence, left[~self._placement.in_any(self._selected, left)], undo=undo
         )
         entered = np.unique(transition.entered_node[self._selected[transition.entered_part]])
-        anew = entered[self._features.holds(entered)]
-        cleared = np.setdiff1d((anew[:, None] * segments + np.arange(segments)).ravel(), rows)
+        again = entered[self._features.holds(entered)]
+        cleared = np.setdiff1d((again[:, None] * segments + np.arange(segments)).ravel(), rows)
         if len(cleared):
             rows = np.concatenate([rows, cleared])
             values = np.concatenate([values, np.zeros((len(cleared), values.shape[1]), np.float32)])
@@ -339,30 +298,3 @@ class WindowView:
             held = f"it holds {taus}" if taus else "it is empty until the first advance"
             raise RetainedError(f"snapshot {tau} is not in the window of {self.window}: {held}")
         return taus.index(tau)
-
-    def _built(self, tau: int) -> _Snapshot:
-        snapshot = self._snapshots[self._index(tau)]
-        if snapshot.csr is None:
-            manifest = snapshot.manifest
-            keys, weight = self._pairs.at(manifest.sequence)
-            snapshot.csr = Csr(*build_adjacency(manifest.num_nodes, keys, weight))
-            live = np.zeros(manifest.num_nodes, np.bool_)
-            for ends in split_keys(keys):
-                live[ends] = True
-            if self.lane.header.kind == "vertex" and not self._all:
-                owner = self.owner(tau)
-                live &= (owner >= 0) & self._selected[owner]
-            snapshot.nodes = np.flatnonzero(live)
-        return snapshot
-
-
-@njit(cache=True, nogil=True)
-def _contains(indptr, indices, low, high):  # type: ignore[no-untyped-def]  # compiled
-    found = np.zeros(len(low), np.bool_)
-    for i in range(len(low)):
-        if low[i] == high[i] or high[i] >= len(indptr) - 1:
-            continue
-        row = indices[indptr[low[i]] : indptr[low[i] + 1]]
-        at = np.searchsorted(row, high[i])
-        found[i] = at < len(row) and row[at] == high[i]
-    return found

@@ -1,1 +1,1 @@
-"""Event-based models: one memory architecture, of which every model is a preset."""
+"""Event models: one memory architecture, of which every model is a preset."""

@@ -1,4 +1,4 @@
-"""One mail a node of the many that a group of events brings: the message aggregator (TGN equation 3)."""
+"""The message aggregator: one mail per node from the mails of a group of events (TGN equation 3)."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,9 @@ Aggregate = Callable[[Tensor, Int64, int], Tensor]
 
 
 def latest(node: Int64, count: int) -> Int64:
-    """Which mail is each node's latest, int64 (count,); see ``last``."""
+    """The place of each node's latest mail, int64 (count,); see ``last``."""
     newest = np.empty(count, np.int64)
-    newest[node] = np.arange(len(node))  # of repeated places the last value stays
+    newest[node] = np.arange(len(node))  # the last value of a repeated place stays
     return newest
 
 
@@ -23,14 +23,14 @@ def last(mails: Tensor, node: Int64, count: int) -> Tensor:
 
     Args:
         mails: (m, width) in order of time.
-        node: int64 (m,), which node each is for, 0 … count − 1; every one occurs.
+        node: int64 (m,), the node of each, 0 … count − 1; every one occurs.
         count: Nodes.
 
     Returns:
         (count, width).
     """
     if len(mails) == count and (node[1:] > node[:-1]).all():
-        return mails  # one each, in order
+        return mails  # one per node, in order
     return mails[to_device(latest(node, count), mails.device)]
 
 

@@ -1,4 +1,4 @@
-"""From two embeddings, and what was seen of the pair, to the logit of an event."""
+"""The head of event models: from two embeddings, and the pair's history, to the logit of an event."""
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +11,15 @@ from trainer.nn.rows import rows
 
 
 class EventDecoder(nn.Module):
-    """A perceptron over [z(u) ‖ z(v)], as TGN's; with the pair's history a deeper one over that and z(u) ∘ z(v), too.
+    """A perceptron over [z(u) ‖ z(v)], as TGN's; with the pair's history a deeper one over that and z(u) ∘ z(v).
 
     Args:
         width: Of embeddings.
-        history: Whether encounters are looked at.
+        history: Whether it sees encounters.
         walks: Width of the walk features; 0 without.
 
     Attributes:
-        products: Type that its first product is made in while training; None: that of embeddings.
+        products: Type of its first product while training; None: that of embeddings.
     """
 
     products: torch.dtype | None = None
@@ -42,7 +42,7 @@ class EventDecoder(nn.Module):
     ) -> Tensor:
         """Logits (q,); see ``MemoryModel.score``.
 
-        A node is in many queries: what the first layer makes of it as either end is computed once, and added up.
+        A node is in many queries, so the first layer's product with it as either end is computed once.
         """
         first, width = self.perceptron[0], z.shape[1]
         assert isinstance(first, nn.Linear)

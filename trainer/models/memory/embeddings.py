@@ -1,4 +1,4 @@
-"""Embeddings of nodes at a time, from states: the embedding module (TGN section 3.1)."""
+"""The embedding module: embeddings of nodes at a time, from states (TGN section 3.1)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,8 +19,8 @@ class Hop:
 
     Attributes:
         own: int64 (R,), each row's node.
-        place: int64 (R, K), each interaction's other end; any where there is none.
-        age_s: (R, K), seconds from each interaction to the row's time; 0 where there is none.
+        place: int64 (R, K), each interaction's other end; anything if it does not exist.
+        age_s: (R, K), seconds from each interaction to the row's time; 0 if it does not exist.
         edge: (R, K, edges).
         there: bool (R, K), which interactions exist.
         gap_s: (R,), seconds since the node's latest event, 0 without one.
@@ -101,7 +101,7 @@ class AttentionEmbedding(nn.Module):
 
         Args:
             states: (n, width), of the distinct nodes below the last hop.
-            hops: From the rows that are asked for down to the states; each one's nodes are the next one's rows.
+            hops: From the wanted rows down to the states; the nodes of each are the rows of the next.
 
         Returns:
             (R, width).

@@ -1,4 +1,4 @@
-"""What an event tells each of its ends: the message function (TGN equations 1 and 2, SPEED section II-C)."""
+"""The message function: the message of an event to each of its ends (TGN equations 1 and 2, SPEED section II-C)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,11 +15,10 @@ SOURCES: tuple[Source, ...] = ("memory", "neighbourhood", "embedding")
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """What the latest events of n nodes left for them; from it alone follows a node's state.
+    """The mails of n nodes from their latest events. A node's state follows from its mail alone.
 
     Attributes:
-        row: (n, 2 d + edges): the node itself just before the events, the other end just before the events, and what
-            the events carried.
+        row: (n, 2 d + edges): the node itself and the other end just before the events, and the events' inputs.
         gap_s: (n,), seconds from the node's former events to these, 0 if these are its first.
     """
 
@@ -45,8 +44,8 @@ def pooled(states: Tensor, place: Tensor, there: Tensor) -> Tensor:
 class Message(nn.Module):
     """[own ‖ other ‖ e ‖ φ(Δt)], or the same without ``own``; concatenation, as TGN's identity message.
 
-    It stays in two parts: the mail's row, which has no gradient, and φ(Δt), which may have one. So the updater's
-    backward pass is spared the gradient of the larger part.
+    It stays in two parts, the mail's row, which has no gradient, and φ(Δt), which may have one. So the updater's
+    backward pass does not compute the gradient of the larger part.
 
     Args:
         memory: d.
@@ -64,5 +63,5 @@ class Message(nn.Module):
         self.width = (2 if own else 1) * memory + edges + time.width
 
     def forward(self, mail: Mail) -> tuple[Tensor, Tensor]:
-        """The mail's row (n, 2 d + edges), whatever of it is part of the message, and φ (n, T)."""
+        """The mail's whole row (n, 2 d + edges), even if only a part belongs to the message, and φ (n, T)."""
         return mail.row, self.time(mail.gap_s)

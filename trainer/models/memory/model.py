@@ -19,40 +19,40 @@ from trainer.nn.temporal_attention import MERGES, Merge, TemporalAttention
 from trainer.nn.time_encoding import TIME_ENCODERS
 
 EVENT_INPUTS = 4
-"""Edge inputs beside the event's features: weight, label, whether it has one, and which end the node was."""
+"""Edge inputs beside the event's features: weight, label, whether it has a label, and which end the node was."""
 
 MOMENTS = ("event", "batch")
 
 LARGEST = {"memory": 4096, "time_width": 4096, "neighbours": 1000, "layers": 4, "heads": 64}
-"""What a step's tables can hold: they grow with the product of these, ``neighbours`` to the power of ``layers``."""
+"""Limits of a step's tables, which grow with the product of these, ``neighbours`` to the power of ``layers``."""
 
 EmbeddingName = Literal["identity", "projection", "attention"]
 
 
 class MemoryModel(Model):
-    """A node's state is what its latest events left; an embedding is made of states when it is asked for.
+    """A node's state follows from its latest events; embeddings are made of states on demand.
 
     A state before any event is zero. s(u) after a group of events = UPD(MSG(mail), state before), where the mail is
-    the aggregate of what the group's events left for u. States are never stored: the mail has all they follow from.
+    the aggregate of the group's mails to u. States are never stored, because they follow from the mail.
 
     Args:
         shape: Gives the width of edge features and the seed.
         memory: Width d of states and embeddings.
-        time_width: Numbers a time span becomes.
+        time_width: Numbers per time span.
         time: ``cosine`` (learned) or ``log`` (fixed bumps on a logarithmic scale).
-        message: What a mail is made of: ``memory``, states of both ends; ``neighbourhood``, the node's state and the
-            other end's neighbourhood; ``embedding``, embeddings of both.
+        message: Content of a mail: ``memory``, states of both ends; ``neighbourhood``, the node's state and the other
+            end's neighbourhood; ``embedding``, embeddings of both.
         own: Whether the message has the node's own vector beside the updater's.
         aggregator: ``last`` or ``mean``.
         updater: ``gru`` or ``rnn``.
         embedding: ``identity``, ``projection`` or ``attention``.
-        neighbours: K, interactions sampled a node.
+        neighbours: K, interactions sampled per node.
         how: ``recent`` or ``uniform``.
         layers: Of attention.
         heads: Of attention.
         dropout: Of attention weights.
-        merge: What attention and the node's own vector go through, ``mlp`` or ``linear``.
-        moment: When a node is embedded: at the time of each ``event`` it is asked about, or once a ``batch``, at its
+        merge: Module over attention and the node's own vector, ``mlp`` or ``linear``.
+        moment: When a node is embedded: at the time of each ``event`` that asks for it, or once per ``batch``, at its
             first time: a third of the work at 200 events, and less in larger batches.
         roles: Whether an edge input says which end of the event a node was.
         history: Whether the decoder sees encounters of the pair.
@@ -98,44 +98,34 @@ class MemoryModel(Model):
         ):
             if value not in known:
                 raise ValueError(f"{key} must be one of {', '.join(known)}, found {value!r}")
-        for key, number in (
-            ("memory", memory),
-            ("time_width", time_width),
-            ("neighbours", neighbours),
-            ("layers", layers),
-            ("heads", heads),
-        ):
-            if not 1 <= number <= LARGEST[key]:
-                raise ValueError(f"{key} must be in 1 … {LARGEST[key]}, found {number}")
+        numbers = (memory, time_width, neighbours, layers, heads)
+        for (key, largest), number in zip(LARGEST.items(), numbers, strict=True):
+            if not 1 <= number <= largest:
+                raise ValueError(f"{key} must be in 1 … {largest}, found {number}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, found {dropout}")
-        self.width = memory
-        self.edge_features = shape.edge_features
-        self.edges = shape.edge_features + EVENT_INPUTS
+        self.width, self.seed = memory, shape.seed
+        self.edge_features, self.edges = shape.edge_features, shape.edge_features + EVENT_INPUTS
         self.neighbours = neighbours
         self.how: How = how
-        self.roles = roles
         self.once_a_batch = moment == "batch"
-        self.seed = shape.seed
-        self.source = message
-        self.walks = walks
+        self.roles, self.walks, self.source = roles, walks, message
         self.aggregate = AGGREGATORS[aggregator]
         encoder = TIME_ENCODERS[time](time_width)
         self.message = Message(memory, self.edges, encoder, own=own)
         self.updater = UPDATERS[updater](self.message.width, memory, own=own)
-        attention = None
+        self.attention: AttentionEmbedding | None = None
         if embedding == "attention" or message == "embedding":
-            attention = AttentionEmbedding(
+            self.attention = AttentionEmbedding(
                 memory, self.edges, encoder, layers=layers, heads=heads, dropout=dropout, merge=merge
             )
-        self.attention = attention
         self.embedding: nn.Module | None = None
         if embedding != "attention":
             self.embedding = Identity() if embedding == "identity" else TimeProjection(memory)
         self.decoder = EventDecoder(memory, history=history, walks=walk_width() if walks else 0)
 
     def multiply_in(self, dtype: torch.dtype) -> None:
-        """Make products with weights in a smaller type while training; weights and states stay what they are."""
+        """Compute products with weights in a smaller type while training; weights and states keep theirs."""
         for module in self.modules():
             if isinstance(module, Gated | Plain | TemporalAttention | EventDecoder):
                 module.products = dtype
@@ -147,16 +137,16 @@ class MemoryModel(Model):
 
     @property
     def mail_layers(self) -> int:
-        """Hops of interactions that a mail is made of."""
+        """Hops of interactions in a mail."""
         if self.source == "embedding" and self.attention is not None:
             return self.attention.layers
         return 1 if self.source == "neighbourhood" else 0
 
     def mails(self, node: Int64, count: int) -> Int64:
-        """Which of a group's mails ``aggregate`` looks at; the others need not be made.
+        """Places of the mails of a group that ``aggregate`` reads; the others need not be made.
 
         Args:
-            node: int64 (m,), which node each is for, 0 … count − 1; every one occurs.
+            node: int64 (m,), the node of each, 0 … count − 1; every one occurs.
             count: Nodes.
         """
         return latest(node, count) if self.aggregate is last else np.arange(len(node))
@@ -174,7 +164,7 @@ class MemoryModel(Model):
         return embedded
 
     def tell(self, states: Tensor, hops: list[Hop]) -> Tensor:
-        """What each end of an event tells the other (R, d), for mails that are made of more than states."""
+        """Vectors (R, d) that each end of an event sends to the other, for mails with more than states."""
         if self.source == "neighbourhood":
             return pooled(states, hops[0].place, hops[0].there)
         assert self.attention is not None
@@ -188,8 +178,8 @@ class MemoryModel(Model):
 
         Args:
             z: (n, d), embeddings.
-            at_src: int64 (q,), where that of u is.
-            at_dst: int64 (q,), where that of v is.
+            at_src: int64 (q,), places of the u.
+            at_dst: int64 (q,), places of the v.
             encounters: float32 (q, len(Encounter)).
             walks: (q, walk_width()), or None for a model without them.
         """

@@ -24,8 +24,8 @@ class Preset(MemoryModel):
     """A memory model of which some parameters are fixed, and others have defaults that a configuration may change.
 
     Attributes:
-        fixed: What makes it the model of its name.
-        open: Its own parameters with their defaults; its signature is made of them.
+        fixed: The parameters that define the model.
+        open: Its own parameters with their defaults, which make its signature.
     """
 
     fixed: ClassVar[dict[str, Any]]
@@ -35,7 +35,7 @@ class Preset(MemoryModel):
         super().__init__(shape, **{**self.fixed, **self.open, **params})
 
     def __init_subclass__(cls) -> None:
-        """Show the own parameters where callers look for them."""
+        """Publish the own parameters in the signature."""
         own = [
             Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=type(value))
             for name, value in cls.open.items()
@@ -45,7 +45,7 @@ class Preset(MemoryModel):
 
 @MODELS.register
 class Jodie(Preset):
-    """JODIE (Kumar et al. 2019): a recurrent cell a node, embeddings projected in time."""
+    """JODIE (Kumar et al. 2019): a recurrent cell per node, embeddings projected in time."""
 
     name: ClassVar[str] = "jodie"
     fixed: ClassVar[dict[str, Any]] = {
@@ -69,21 +69,18 @@ class DyRep(Preset):
 
 @MODELS.register
 class Tgn(Preset):
-    """TGN (Rossi et al. 2020): a gated cell a node, embeddings by attention over recent neighbours."""
+    """TGN (Rossi et al. 2020): a gated cell per node, embeddings by attention over recent neighbours."""
 
     name: ClassVar[str] = "tgn"
     fixed: ClassVar[dict[str, Any]] = {
-        "message": "memory",
-        "own": True,
-        "updater": "gru",
-        "embedding": "attention",
-    }
+        "message": "memory", "own": True, "updater": "gru", "embedding": "attention",
+    }  # fmt: skip
     open: ClassVar[dict[str, Any]] = {**COMMON, **SAMPLED, **ATTENTION}
 
 
 @MODELS.register
 class Tige(Preset):
-    """TIGE (Zhang et al. 2023): two memories, states just before events are the embeddings and make the messages."""
+    """TIGE (Zhang et al. 2023): two memories; embeddings just before events make the messages."""
 
     name: ClassVar[str] = "tige"
     fixed: ClassVar[dict[str, Any]] = {**Tgn.fixed, "message": "embedding"}

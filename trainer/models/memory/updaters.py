@@ -1,8 +1,8 @@
 """The memory updater: a node's next state from its mail (TGN equation 4).
 
-The mail's row [own ‖ other ‖ e] has the state itself in front, and most weights of a cell meet it twice: as the state
-and, with ``own``, as part of the message. So W_i · message + W_h · state is one product with the row, with the weights
-of both added up, a sixth of the work less.
+The mail's row [own ‖ other ‖ e] begins with the state itself, and most weights of a cell meet it twice: as the state
+and, with ``own``, as part of the message. So W_i · message + W_h · state is one product of the row with the sum of both
+weights, a sixth of the work less.
 """
 
 import torch
@@ -21,7 +21,7 @@ class Gated(nn.GRUCell):
         own: Whether the state is part of the message.
 
     Attributes:
-        products: Type that matrix products are made in while training; None: that of the states.
+        products: Type of matrix products while training; None: that of the states.
     """
 
     products: torch.dtype | None = None
@@ -62,7 +62,7 @@ class Plain(nn.RNNCell):
 
 
 def _weights(cell: Plain, width: int) -> tuple[Tensor, Tensor]:
-    """W_i as it meets the mail's row of ``width``, and as it meets φ."""
+    """The parts of W_i for the mail's row of ``width`` and for φ."""
     message = width if cell.own else width - cell.hidden_size
     by_row = cell.weight_ih[:, :message]
     return by_row if cell.own else pad(by_row, (cell.hidden_size, 0)), cell.weight_ih[:, message:]

@@ -1,4 +1,4 @@
-"""States that were computed already, kept while neither weights nor mails change them."""
+"""Computed states, kept while neither weights nor mails change."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from stream.arrays.kinds import Int64
 from trainer.device import to_device
 
-NONE = -1
+NONE, ASKED = -1, -2
 
 
 class KnownStates:
-    """Each node's state, computed when it is first asked for and again after new mail.
+    """Each node's state, computed on first use and again after new mail.
 
-    Predictions of a snapshot are made batch after batch with the same weights, and most of what a batch asks about was
-    asked about by the batch before.
+    Predictions of a snapshot are made batch after batch with the same weights, and most nodes of a batch were in the batch
+    before.
 
     Args:
         none: (0, d), of the type and where states are.
@@ -26,19 +26,22 @@ class KnownStates:
         self._states = none
         self._used = 0
 
-    def of(self, nodes: Int64, compute: Callable[[Int64], Tensor]) -> Tensor:
+    def of(self, nodes: Int64, soon: Int64, compute: Callable[[Int64], Tensor]) -> Tensor:
         """States (n, d) of nodes.
 
         Args:
             nodes: int64 (n,), distinct.
-            compute: Makes those (m, d) of some of them.
+            soon: int64 (m,), distinct nodes of the next question; if any state has to be computed, theirs are computed with it.
+            compute: Makes the states (k, d) of distinct nodes.
         """
-        highest = int(nodes.max(initial=-1))
+        highest = max(int(nodes.max(initial=-1)), int(soon.max(initial=-1)))
         if highest >= len(self._slot):
             more = max(highest + 1, len(self._slot) * 5 // 4) - len(self._slot)
             self._slot = np.concatenate([self._slot, np.full(more, NONE)])
         unknown = nodes[self._slot[nodes] == NONE]
         if len(unknown):
+            self._slot[unknown] = ASKED
+            unknown = np.concatenate([unknown, soon[self._slot[soon] == NONE]])
             self._take(unknown, compute(unknown))
         return self._states.index_select(0, to_device(self._slot[nodes], self._states.device))
 

@@ -1,4 +1,4 @@
-"""The base of strategies for event models: memories that go along the events, and how they answer."""
+"""The base of strategies for event models: memories along the events, and their answers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from trainer.data.examples import Queries
 from trainer.learning.step import Learner
 from trainer.models.interface import Kind
 from trainer.models.memory.model import MemoryModel
-from trainer.ranks import CONTROL, Ranks
+from trainer.ranks import Ranks
 from trainer.strategies.events.looked_up import Question
 from trainer.strategies.events.memories import Memories
 from trainer.strategies.events.memory_cursor import answered, looked, on_host
@@ -22,8 +22,8 @@ from trainer.strategies.interface import Setting
 from trainer.tasks.interface import Asks
 
 ANSWERED_AT_ONCE = 2048
-"""Rows after which questions of several moments are answered together. What they are answered from is looked up
-moment by moment; the arithmetic has no order, and takes less time in few large steps than in many small ones."""
+"""Rows after which questions of several moments are answered together. Their inputs are looked up moment by moment; the
+arithmetic has no order, and takes less time in few large steps than in many small ones."""
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -50,7 +50,7 @@ class EventOptions:
 
 
 class RememberingStrategy:
-    """A strategy that has memories; a subclass makes them, and says how they learn.
+    """A strategy with memories; a subclass makes them, and says how they learn.
 
     Args:
         setting: See ``Strategy``.
@@ -83,8 +83,10 @@ class RememberingStrategy:
         order = np.argsort(every.before_us, kind="stable")
         every = every.select(order)
         found, waiting, rows = list[Tensor](), list[Question](), 0
-        with stream.unchanged():
-            for here, before_us in _by_moment(every, stream, model, self._ranks):
+        moments = _moments(every, self._ranks)
+        until_us = moments[-1][1] if moments else 0
+        with stream.unchanged(until_us), stream.ready(_nodes(moments, every.src, every.dst)):
+            for here, before_us in _by_moment(moments, stream, model):
                 waiting.append(looked(stream, every, here, before_us))
                 rows += len(waiting[-1])
                 if rows >= ANSWERED_AT_ONCE:
@@ -101,10 +103,12 @@ class RememberingStrategy:
         """See ``Strategy.embed_sources``."""
         stream = self._memories.restarted(model)
         found = [stream.mailbox.own.new_empty(0, model.width)]
-        for here, before_us in _by_moment(queries, stream, model, self._ranks):
-            asked = queries.part(here)
-            times = np.full(len(asked), before_us) if model.once_a_batch else asked.time_us
-            found.append(stream.embed_all(asked.src, times, before_us))
+        moments = _moments(queries, self._ranks)
+        with stream.ready(_nodes(moments, queries.src)):
+            for here, before_us in _by_moment(moments, stream, model):
+                asked = queries.part(here)
+                times = np.full(len(asked), before_us) if model.once_a_batch else asked.time_us
+                found.append(stream.embed_all(asked.src, times, before_us))
         return torch.cat(found)
 
     @torch.no_grad()
@@ -132,27 +136,33 @@ class RememberingStrategy:
         """See ``Strategy.close``."""
 
 
-def _by_moment(
-    queries: Queries, stream: MemoryStream, model: MemoryModel, ranks: Ranks
-) -> Iterator[tuple[slice, int]]:
-    """Deliver the events before each moment that any rank asks about, and then yield the questions there.
+def _moments(queries: Queries, ranks: Ranks) -> list[tuple[slice, int]]:
+    """This rank's queries at each moment that any rank asks about, and the moment; a collective.
 
     Args:
         queries: Ordered by their moments.
-        stream: Delivers.
-        model: Its model.
-        ranks: All ranks.
-
-    Yields:
-        A few rows and the moment: as many on every rank, empty ones included.
+        ranks: All ranks. The groups of delivered events depend on the moments of all ranks in between.
     """
     moments = ranks.union(np.unique(queries.before_us))
-    begins = np.searchsorted(queries.before_us, moments)
     ends = np.searchsorted(queries.before_us, moments + 1)
-    most = ranks.largest(ends - begins, CONTROL)
-    for begin, end, longest, before_us in np.stack([begins, ends, most, moments], axis=1).tolist():
+    begins = np.searchsorted(queries.before_us, moments)
+    every = zip(begins.tolist(), ends.tolist(), moments.tolist(), strict=True)
+    return [(slice(begin, end), before_us) for begin, end, before_us in every]
+
+
+def _nodes(moments: list[tuple[slice, int]], *ends: Int64) -> Iterator[tuple[int, Int64]]:
+    """Each moment, and its asked nodes."""
+    for here, before_us in moments:
+        yield before_us, np.concatenate([nodes[here] for nodes in ends])
+
+
+def _by_moment(
+    moments: list[tuple[slice, int]], stream: MemoryStream, model: MemoryModel
+) -> Iterator[tuple[slice, int]]:
+    """Deliver the events before each moment, and then yield the questions there, a few rows at a time."""
+    for here, before_us in moments:
         stream.deliver_before(before_us)
         if model.training:  # to walk all modules takes as long as some of them
             model.eval()
-        for first in range(begin, begin + longest, ROWS_AT_ONCE):
-            yield slice(min(first, end), min(first + ROWS_AT_ONCE, end)), before_us
+        for first in range(here.start, here.stop, ROWS_AT_ONCE):
+            yield slice(first, min(first + ROWS_AT_ONCE, here.stop)), before_us

@@ -1,5 +1,8 @@
 """A memory stream whose rows are spread over ranks: exact together, or alone on a sub-graph."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,18 +14,22 @@ from trainer.data.temporal_sampler import Layer
 from trainer.device import to_device
 from trainer.models.memory.model import MemoryModel
 from trainer.ranks import Ranks
-from trainer.strategies.events.mailbox import Mailbox, Rows
+from trainer.strategies.events.mailbox import NEVER, Mailbox, Rows
 from trainer.strategies.events.memory_stream import ROWS_AT_ONCE, MemoryStream
 from trainer.strategies.events.part_groups import PartGroups
 from trainer.strategies.request import Request
+
+BORROWED_AT_ONCE = 65_536
+"""Events before a snapshot that are delivered from rows borrowed at once: bounds memory."""
 
 
 class ShardedStream(MemoryStream):
     """A ``MemoryStream`` of which every rank has the rows of its nodes.
 
-    *Together*, the way it begins, all ranks deliver the same groups: each makes the mails of its own nodes, from
-    states that the owners compute and send. What is embedded is what one rank would embed. Every method is a
-    collective then.
+    *Together*, the way it begins, all ranks deliver all events, each by itself: the rows that it lacks are lent by
+    their owners before, in one exchange, and given back after. So what is embedded is what one rank would embed, and
+    no rank waits for another between the first event and the last. ``ready`` and, outside it, ``deliver_before`` and
+    ``embed_all`` are collectives then.
 
     *Alone*, from ``part`` to ``join``, a rank delivers some events only, of whose nodes it has all rows, and looks at
     neighbours only that it has. Nothing is sent.
@@ -32,7 +39,7 @@ class ShardedStream(MemoryStream):
         feed: The events, all of them on every rank.
         ranks: All ranks.
         group: As of a ``MemoryStream``.
-        groups: Who owns which node; may change between calls.
+        groups: Owners of nodes; may change between calls.
     """
 
     def __init__(
@@ -43,6 +50,7 @@ class ShardedStream(MemoryStream):
         self._groups = groups
         self._near: Bool | None = None  # alone: nodes that are here
         self._numbers: Int64 = np.empty(0, np.int64)
+        self._lent = ranks.size == 1  # together: whether all that it lacks is here
         self.delivered = 0
         """Alone: how many of its events are delivered."""
 
@@ -65,11 +73,44 @@ class ShardedStream(MemoryStream):
     def join(self, before_us: int) -> None:
         """Go on together, all ranks having delivered their events before a time."""
         self._near = None
-        self.position += int(np.searchsorted(self._feed.time_us[self.position :], before_us))
+        self.position += self._ahead(before_us)
 
     def ends(self, numbers: Int64) -> Int64:
         """Distinct ends of events, ascending."""
         return np.unique(np.concatenate([self._feed.src[numbers], self._feed.dst[numbers]]).astype(np.int64))
+
+    @contextmanager
+    def ready(self, asked: Iterable[tuple[int, Int64]]) -> Iterator[None]:
+        """See ``MemoryStream.ready``; together a collective, for which all ranks name the same moments."""
+        if self._lent or self._near is not None:
+            yield
+            return
+        self.mailbox.reserve(self._feed.graph.num_nodes)
+        moments = list(asked)
+        if moments:
+            ahead = (self._ahead(moments[0][0]) - BORROWED_AT_ONCE) // self._group * self._group
+            self._deliver_until(self.position + ahead, self._group)  # long ago is caught up with first
+        position, needed = self.position, list[Int64]()
+        for before_us, nodes in moments:
+            end = position + self._ahead(before_us, position)
+            needed += self._to_deliver(position, end, self._group)
+            needed.append(self._below(nodes, before_us, self.model.layers, end))
+            position = end
+        with self._having(needed):
+            yield
+
+    @torch.no_grad()
+    def embed_all(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
+        """See ``MemoryStream.embed_all``; outside ``ready`` a collective, of as many parts on every rank."""
+        if self._lent or self._near is not None:
+            return super().embed_all(nodes, time_us, before_us)
+        (most,) = self._ranks.maximum([len(nodes)])
+        parts = []
+        for begin in range(0, max(most, 1), ROWS_AT_ONCE):
+            here = slice(begin, begin + ROWS_AT_ONCE)
+            with self.ready([(before_us, nodes[here])]):
+                parts.append(self.embed(nodes[here], time_us[here], before_us))
+        return torch.cat(parts)
 
     def deliver_before(self, before_us: int, group: int | None = None) -> None:
         """See ``MemoryStream.deliver_before``; alone, of its events only."""
@@ -83,96 +124,58 @@ class ShardedStream(MemoryStream):
             self._deliver(self._numbers[self.delivered : last])
             self.delivered = last
 
-    @torch.no_grad()
-    def embed_all(self, nodes: Int64, time_us: Int64, before_us: int) -> Tensor:
-        """See ``MemoryStream.embed_all``; as many parts on every rank."""
-        (most,) = self._ranks.maximum([len(nodes)])
-        parts = [
-            self.embed(nodes[here], time_us[here], before_us)
-            for begin in range(0, max(most, 1), ROWS_AT_ONCE)
-            for here in [slice(begin, begin + ROWS_AT_ONCE)]
-        ]
-        return torch.cat(parts)
-
-    def walk_features(self, src: Int64, dst: Int64, time_us: Int64) -> Tensor | None:
-        """See ``MemoryStream.walk_features``."""
-        walks = self.mailbox.walks
-        if walks is None or self._near is not None or self._ranks.size == 1:
-            return super().walk_features(src, dst, time_us)
-        nodes, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
-        request = Request(nodes, self._groups.owners(nodes), self._ranks)
-        rows = self.mailbox.rows_of(request.asked)
-        fetched = walks.unpacked(request.answer_array(walks.packed(rows), "walks"))
-        at_src, at_dst = np.split(place, 2)
-        born = self._feed.born
-        features = fetched.features(born(src), born(dst), time_us, (at_src, at_dst))
-        return to_device(features, self._device).to(self.mailbox.own.dtype)
-
-    @torch.no_grad()
-    def _deliver(self, numbers: Int64) -> None:
-        if self._near is not None or self._ranks.size == 1:
-            super()._deliver(numbers)
+    def _deliver_until(self, end: int, group: int) -> None:
+        if self._lent:
+            super()._deliver_until(end, group)
             return
-        feed = self._feed
-        src, dst = (column[numbers].astype(np.int64) for column in (feed.src, feed.dst))
-        ends = np.stack([src, dst], axis=1).ravel()
-        times: Int64 = np.repeat(feed.time_us[numbers], 2)
-        nodes, (place,) = self._sampler.distinct(ends)
-        mine = self._groups.owners(nodes) == self._groups.rank
-        mine_of_ends = mine[place]
-        if self.model.source != "embedding":
-            states = self._everyones(MemoryStream._states(self, nodes[mine]), mine)
-            own = told = states[to_device(place, self._device)]
-        if self.model.source != "memory":
-            telling = self._tell(ends[mine_of_ends], times[mine_of_ends], int(times[0]))
-            told = self._everyones(telling, mine_of_ends)
-            own = told if self.model.source == "embedding" else own
-        kept = np.flatnonzero(mine_of_ends)
-        events = 2 * np.repeat(numbers, 2) + np.tile([0, 1], len(numbers))
-        mails = self._mails(own, kept, told, kept ^ 1, events[kept])
-        place_of_mine = (np.cumsum(mine) - 1)[place[kept]]
-        newest = np.empty(len(nodes), np.int64)
-        newest[place] = times
-        aggregated = self.model.aggregate(mails, place_of_mine, int(mine.sum()))
-        self.mailbox.put(nodes[mine], aggregated, newest[mine])
-        if self._known is not None:
-            self._known.drop(nodes[mine])
-        self.mailbox.see(nodes[~mine], newest[~mine])
-        if self.mailbox.walks is not None:
-            self._walk(src, dst, feed.time_us[numbers], nodes[mine], mine, (place[0::2], place[1::2]))
+        while self.position < end:
+            last = min(self.position + max(BORROWED_AT_ONCE // group, 1) * group, end)
+            with self._having(self._to_deliver(self.position, last, group)):
+                super()._deliver_until(last, group)
 
-    def _walk(
-        self,
-        src: Int64,
-        dst: Int64,
-        time_us: Int64,
-        nodes: Int64,
-        mine: Bool,
-        places: tuple[Int64, Int64],
-    ) -> None:
-        """Take the group's walks in one event after the other, on a copy of all its nodes' sketches."""
-        walks = self.mailbox.walks
-        assert walks is not None
-        rows = self.mailbox.rows_of(nodes)
-        here = np.full(len(mine), -1, np.int64)
-        here[mine] = rows
-        everyones = walks.unpacked(self._ranks.sum_array(walks.packed(here), "walks"))
-        everyones.add(self._feed.born(src), self._feed.born(dst), time_us, places)
-        walks.sketch[rows], walks.time_us[rows] = everyones.sketch[mine], everyones.time_us[mine]
+    def _to_deliver(self, first: int, end: int, group: int) -> list[Int64]:
+        """Nodes whose rows it takes to deliver some events in groups."""
+        found = [self.ends(np.arange(first, end))]
+        for place in range(first, end if self.model.mail_layers else first, group):
+            ends = self.ends(np.arange(place, min(place + group, end)))
+            before_us = int(self._feed.time_us[place])
+            found.append(self._below(ends, before_us, self.model.mail_layers, place))
+        return found
 
-    def _everyones(self, rows: Tensor, here: Bool) -> Tensor:
-        """A table (n, d) of which every rank has the rows that are ``here``, bool (n,), each row on one rank."""
-        table = rows.new_zeros(len(here), self.model.width)
-        table[to_device(np.flatnonzero(here), table.device)] = rows
-        return self._ranks.sum_rows(table, "memory")
+    @contextmanager
+    def _having(self, nodes: list[Int64]) -> Iterator[None]:
+        """Within it this rank has the rows of nodes, whoever owns them; a collective."""
+        every = np.unique(np.concatenate([*nodes, np.empty(0, np.int64)]))
+        every = every[every < len(self.mailbox.event_us)]
+        foreign = every[self._groups.owners(every) != self._ranks.rank]
+        self._borrow(foreign[self.mailbox.event_us[foreign] != NEVER])
+        self._lent = True
+        try:
+            yield
+        finally:
+            self._lent = False
+            self.mailbox.release(foreign)
 
-    def _states(self, nodes: Int64) -> Tensor:
-        if self._near is not None or self._ranks.size == 1:
-            return super()._states(nodes)
+    def _below(self, nodes: Int64, before_us: int, layers: int, place: int) -> Int64:
+        """The nodes whose states embeddings are made of."""
+        if not layers:
+            return nodes
+        distinct, _ = self.distinct(nodes)
+        self._sampler.layers(distinct, before_us, layers, (self.batch << 40) + place)
+        return self._sampler.below
+
+    @torch.no_grad()
+    def _borrow(self, nodes: Int64) -> None:
+        """Have the rows of some distinct nodes of other ranks, and lend them what they ask for."""
+        mailbox, walks = self.mailbox, self.mailbox.walks
         request = Request(nodes, self._groups.owners(nodes), self._ranks)
-        distinct, place = np.unique(request.asked, return_inverse=True)
-        rows = super()._states(distinct)[to_device(place, self._device)]
-        return request.answer(rows, "memory")
+        rows = mailbox.rows_of(request.asked)
+        mail = request.answer(mailbox.mail.index_select(0, to_device(rows, self._device)), "memory")
+        sketch = sketch_us = None
+        if walks is not None:
+            lent = walks.unpacked(request.answer_array(walks.packed(rows), "walks"))
+            sketch, sketch_us = lent.sketch, lent.time_us
+        mailbox.lend(Rows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us))
 
     def _there(self, layer: Layer) -> Bool:
         there = super()._there(layer)
@@ -192,6 +195,8 @@ def carry(mailbox: Mailbox, before: Int32, after: Int32, ranks: Ranks) -> None:
         return
     known = min(len(before), len(mailbox.event_us))
     moved = np.flatnonzero((before[:known] != after[:known]) & (mailbox.event_us[:known] >= 0))
+    if not len(moved):  # as all ranks see
+        return
     going = moved[before[moved] == ranks.rank]
     going = going[np.argsort(after[going], kind="stable")]
     coming = moved[after[moved] == ranks.rank]

@@ -1,0 +1,48 @@
+"""Options that several commands have."""
+
+from typing import Annotated, Any
+
+import typer
+
+from stream.service.failure import Failure
+
+Params = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        metavar="NAME=VALUE",
+        help="A parameter of the algorithm, such as reward=paper. May be repeated.",
+    ),
+]
+
+AsOfMoment = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="MOMENT",
+        help="Of a store: only what was sealed by this snapshot (18262), time (2024-05-01T12:00, UTC) or second "
+        "(@1714564800).",
+    ),
+]
+
+
+def parameters(pairs: list[str] | None) -> dict[str, Any]:
+    """The values of ``--param``, which are YAML.
+
+    Raises:
+        Failure: One is no pair, or its value is not YAML.
+    """
+    import yaml
+
+    params: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, sign, value = pair.partition("=")
+        if not sign or not name:
+            raise Failure(f"--param takes name=value, found {pair!r}")
+        try:
+            params[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise Failure(
+                f"--param {name} takes a YAML value, such as 3, text or [1, 2], found {value!r}"
+            ) from error
+    return params
