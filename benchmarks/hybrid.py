@@ -36,7 +36,7 @@ from trainer.strategies.snapshots.reservoir import Recipe
 from trainer.strategies.snapshots.saved_bytes import SavedBytes
 from trainer.strategies.snapshots.whole_layout import WholeLayout
 
-DATA = Path("../shared/data")
+DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
 HORIZON, WINDOW, BATCHES = 16, 4, 200
 WEEK_US = 7 * 86_400_000_000
 MOST_HOPS = 6

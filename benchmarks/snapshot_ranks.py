@@ -35,7 +35,7 @@ from stream.store.lane.reader import LaneReader
 from trainer.ranks import Ranks
 from trainer.session.session import Session
 
-DATA = Path("../shared/data")
+DATA = Path("../shared/data")  # a folder of real graphs: docs/performance.md
 DAY_US = 86_400_000_000
 SETS = {"sx, weekly": ("sx_mathoverflow", 7 * DAY_US), "collegemsg, daily": ("collegemsg", DAY_US)}
 EDGE_LIFE = 10

@@ -182,7 +182,7 @@ class Ranks:
         """Replace every gradient by its sum over ranks, in one all-reduce, beside which ranks tell who has which.
 
         A gradient that some ranks miss counts as zero there; one that all miss stays missing, as on one rank. The sums
-        are views of one buffer, which the next call for the same parameters writes anew.
+        are views of one buffer, which the next call for the same parameters overwrites.
         """
         if self.size == 1:
             return
@@ -198,7 +198,7 @@ class Ranks:
     def sum_in_order(
         self, blocks: Mapping[int, Sequence[Tensor]], like: Sequence[Tensor], purpose: str
     ) -> list[Tensor]:
-        """Sum numbered contributions in the order of their numbers: bit-equal for any number of ranks, whoever has them.
+        """Sum numbered contributions in the order of their numbers, bit-equal for any number of ranks.
 
         Every rank adds up a share of the elements: it gets that share of all contributions, adds them one after the
         other, and sends the sums to all. With c contributions here, C in all, of n elements, a rank of P sends about

@@ -1,4 +1,4 @@
-"""The trainer daemon: follow a lane, predict each new snapshot, learn it, remember it, go on."""
+"""The trainer daemon: follow a lane, predict each new snapshot, then learn and remember it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

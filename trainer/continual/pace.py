@@ -40,7 +40,7 @@ class Turn:
 
 
 class Pace:
-    """Decides by the events so far alone, so that all ranks and a run that goes on after an interruption decide alike.
+    """Decides by the events so far alone, so that all ranks and a resumed run decide alike.
 
     An event model takes a snapshot's events in one after the other in any pass, so a second pass costs what the first
     does. Weights that are young need it; later one pass at a higher rate has the same AP (docs/performance.md).

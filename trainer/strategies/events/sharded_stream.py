@@ -144,7 +144,7 @@ class ShardedStream(MemoryStream):
 
     @contextmanager
     def _having(self, nodes: list[Int64]) -> Iterator[None]:
-        """Within it this rank has the rows of nodes, whoever owns them; a collective."""
+        """Within it this rank has the rows of nodes, whichever rank owns them; a collective."""
         every = np.unique(np.concatenate([*nodes, np.empty(0, np.int64)]))
         every = every[every < len(self.mailbox.event_us)]
         foreign = every[self._groups.owners(every) != self._ranks.rank]
