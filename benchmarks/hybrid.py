@@ -89,6 +89,9 @@ def followed(
     session = Session(config, reader, ranks)
     book = LessonBook(session.task, session.strategy.needs.lessons)
     first = max(0, len(reader.manifests) // 2 - HORIZON - 1)
+    if task == "node-regression":  # a degree counts pairs of all snapshots that an edge lives for
+        for manifest in list(reader.manifests)[:first]:
+            session.task.remember(manifest.tau, reader.log.events(manifest.tau), manifest.num_nodes)
     for manifest in list(reader.manifests)[first : first + HORIZON + 1]:
         session.advance(manifest)
         newest = session.task.lesson(session.view, session.strategy)
