@@ -45,7 +45,12 @@ def predicted(store: Path, ranks: Ranks, name: str, **model_params: object) -> l
     mailbox = rank.strategy._memories.trained.stream.mailbox
     assert rank.strategy.owned(60)[mailbox.places.held()].all(), "what was lent is given back"
     if predictions is not None:
-        found += [predictions.positive, predictions.negative, predictions.historical_negative, predictions.ranks]
+        found += [
+            predictions.positive,
+            predictions.negative,
+            predictions.historical_negative,
+            predictions.ranks,
+        ]
     return found
 
 

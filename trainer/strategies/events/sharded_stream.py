@@ -175,9 +175,7 @@ class ShardedStream(MemoryStream):
         if walks is not None:
             lent = walks.unpacked(request.answer_array(walks.packed(rows), "walks"))
             sketch, sketch_us = lent.sketch, lent.time_us
-        mailbox.lend(
-            Rows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us)
-        )
+        mailbox.lend(Rows(nodes, mail, mailbox.event_us[nodes], mailbox.former_us[nodes], sketch, sketch_us))
 
     def _there(self, layer: Layer) -> Bool:
         there = super()._there(layer)
