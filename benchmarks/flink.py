@@ -41,7 +41,7 @@ from stream.kafka.reader import PartitionReader
 from stream.metrics import StreamMetrics
 from stream.microbatch import MicroBatch
 from stream.stages import DecodeFn
-from stream.store.files.data import read_record
+from stream.store.files.records import read_record
 from stream.store.log.commits import numbers
 from stream.store.log.layout import commit_name, log_folder
 

@@ -27,8 +27,8 @@ from schemas.config import Lane
 from schemas.events import event_schema, log_event_schema
 from schemas.store import LaneHeader
 from stream.arrays.kinds import Int64
+from stream.kernels.node_sets import distinct
 from stream.partition.interface import algorithms
-from stream.snapshots.distinct import distinct
 from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.from_file import build_store
 from stream.store.lane.diff import WholePairs, pair_changes

@@ -20,9 +20,9 @@ from vertex_quality import cpu_s
 
 from schemas.events import log_event_schema
 from stream.arrays.kinds import Int64
+from stream.kernels.node_sets import distinct
 from stream.partition.interface import OnlinePartitioner, create
 from stream.snapshots.delta import SnapshotDelta
-from stream.snapshots.distinct import distinct
 from stream.snapshots.graph import LiveGraph
 
 PARTS = 4

@@ -13,21 +13,9 @@ from schemas.section import Section
 from schemas.store_address import Store
 
 __all__ = [
-    "Features",
-    "Kafka",
-    "Lane",
-    "Metrics",
-    "Name",
-    "Publication",
-    "Retention",
-    "Runner",
-    "SchemaRegistry",
-    "Service",
-    "Snapshots",
-    "StreamConfig",
-    "Topic",
-    "TopicName",
-]
+    "Features", "Kafka", "Lane", "Metrics", "Name", "Publication", "Retention", "Runner", "SchemaRegistry", "Service",
+    "Snapshots", "StreamConfig", "Topic", "TopicName",
+]  # fmt: skip
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 """A graph's or lane's name: it becomes a folder, so no separators and no leading dot."""
@@ -80,25 +68,27 @@ class Snapshots(Section):
         0.0, ge=0, le=_MOST_S, description="Out-of-orderness allowed within a topic partition, seconds."
     )
     late: Literal["next-snapshot", "dead-letter"] = Field(
-        "next-snapshot", description="What becomes of events of a sealed snapshot."
+        "next-snapshot", description="Where events of a sealed snapshot go."
     )
     idle_timeout_s: float = Field(
-        30.0, gt=0, description="A partition with nothing unread for this long doesn't hold the watermark."
+        30.0, gt=0, description="A partition with nothing unread for this long no longer holds the watermark."
     )
     idle_seal_s: float | None = Field(
-        None, gt=0, description="Seal the open snapshot after all are idle this long; null: never."
+        None,
+        gt=0,
+        description="Seal the open snapshot once all partitions are idle for this long; null: never.",
     )
     commit_every_s: float = Field(
-        10.0, gt=0, description="Open events are durable after this many seconds at most."
+        10.0, gt=0, description="Longest time before open events are durable, seconds."
     )
     max_pending_bytes: int = Field(
         256 << 20,
         ge=1,
-        description="Events read but not committed at most, bytes, and as many again while a commit is made; beyond them "
+        description="Most bytes of events that are read but not committed, and as many again during a commit. Beyond them "
         "reading waits for the disk.",
     )
     max_open_bytes: int = Field(
-        4 << 30, ge=1, description="Events of open snapshots at most, bytes; beyond them the stream ends."
+        4 << 30, ge=1, description="Most bytes of events in open snapshots; beyond them the stream ends."
     )
 
 
@@ -146,8 +136,8 @@ class Lane(Section):
     base_every: int = Field(
         64,
         ge=1,
-        description="Snapshots between bases, which have all that parts hold; one waits for events on a quarter of the "
-        "live pairs. May be changed at any time.",
+        description="Snapshots between bases, which have the whole content of all parts. A base also waits for events on a "
+        "quarter of the live pairs. May be changed at any time.",
     )
     params: dict[str, Any] = Field(
         default_factory=dict, description="Parameters of the algorithm, such as {hubs: 0.05}."
@@ -157,13 +147,15 @@ class Lane(Section):
 class Retention(Section):
     """Snapshots that the store keeps: a snapshot stays while either rule keeps it; without a rule all stay."""
 
-    snapshots: int | None = Field(None, ge=1, description="The newest so many; null: by time only.")
+    snapshots: int | None = Field(
+        None, ge=1, description="Number of newest snapshots to keep; null: by time only."
+    )
     time_s: float | None = Field(
         None,
         gt=0,
         le=_MOST_S,
-        description="Those that end within so many seconds of event time before the newest one's end; null: by count "
-        "only. Older ones go an eighth of what is kept at a time; what they led to stays.",
+        description="Keep those that end within so many seconds of event time before the newest one's end; null: by count "
+        "only. Older ones are dropped an eighth of the kept span at a time; their effects stay.",
     )
 
 
@@ -173,13 +165,13 @@ class Publication(Section):
     exports: Name = Field(
         description="Folder under exports/ in the store: the trainer's exports.name, else its lane."
     )
-    kind: Literal["embeddings", "scores"] = Field("embeddings", description="Which of their files.")
-    topic: TopicName = Field(description="Where to; made where it is missing.")
+    kind: Literal["embeddings", "scores"] = Field("embeddings", description="Kind of the exported files.")
+    topic: TopicName = Field(description="Target topic; made if it is missing.")
     format: Literal["json", "arrow"] = Field(
         "json",
-        description="json: a message a row, the key is the node's or event's id; arrow: up to 4,096 rows a message.",
+        description="json: one message per row, keyed by the node's or event's id; arrow: up to 4,096 rows per message.",
     )
-    partitions: int = Field(1, ge=1, description="Of a topic that is missing.")
+    partitions: int = Field(1, ge=1, description="Partitions of a topic that is made.")
 
 
 class Runner(Section):
@@ -194,18 +186,21 @@ class Runner(Section):
     environment: str = Field(
         "loopback",
         pattern=r"^(loopback|external:[^/\s]+:\d+)$",
-        description="Who runs the stages: loopback (this process) or external:host:port (worker pools).",
+        description="Runs the stages: loopback (this process) or external:host:port (worker pools).",
     )
     parallelism: int = Field(
-        1, ge=1, le=4096, description="Tasks that read and validate; more than topic partitions buy nothing."
+        1,
+        ge=1,
+        le=4096,
+        description="Tasks that read and validate; more than the topic partitions bring nothing.",
     )
     workers: int = Field(
-        1, ge=1, le=1024, description="Worker processes a task manager; with loopback all are this process."
+        1, ge=1, le=1024, description="Worker processes per task manager; with loopback all are this process."
     )
     restarts: int = Field(
-        100, ge=0, description="How often Flink starts the job again after a failure before it gives up."
+        100, ge=0, description="Failures after which Flink starts the job again before it gives up."
     )
-    restart_delay_s: float = Field(3.0, ge=0, description="Pause before it does, seconds.")
+    restart_delay_s: float = Field(3.0, ge=0, description="Pause before each new start, seconds.")
 
     @model_validator(mode="after")
     def _has_a_server(self) -> Self:
@@ -237,7 +232,7 @@ class StreamConfig(Service):
         description="Allowed event times [min, max] in seconds; max null: the present plus time_skew_s; default: 1990 to that.",
     )
     time_skew_s: float = Field(
-        300.0, ge=0, description="How far clocks may differ, producers' and this host's, seconds."
+        300.0, ge=0, description="Largest difference between producers' clocks and this host's, seconds."
     )
     ids: IdKind = Field("int", description="Kind of node ids: int or string.")
     features: Features = Field(default_factory=Features)
@@ -245,17 +240,17 @@ class StreamConfig(Service):
         None,
         gt=0,
         le=_MOST_S,
-        description="An event with the event_id of one accepted within so many seconds of event time is dropped and "
-        "counted; null: event_id drops nothing.",
+        description="An event is dropped and counted if one with its event_id was accepted within so many seconds of event "
+        "time; null: none is dropped.",
     )
     dedup_max_ids: int = Field(
         20_000_000,
         ge=1,
-        description="Event ids remembered at most, at most 144 bytes each; further ones are not, and counted.",
+        description="Most event ids remembered, up to 144 bytes each; further ids are only counted.",
     )
     lanes: list[Lane] = Field(default_factory=list, description="Partitioners that follow the log.")
     publish: list[Publication] = Field(
-        default_factory=list, description="Exports of trainers that go into topics of the same brokers."
+        default_factory=list, description="Exports of trainers to publish in topics of the same brokers."
     )
     retention: Retention = Field(default_factory=Retention)
     metrics: Metrics = Field(default_factory=Metrics)
@@ -269,7 +264,7 @@ class StreamConfig(Service):
         for topic in self.kafka.topics:
             if topic.id_prefix and self.ids != "string":
                 raise ValueError(
-                    f"kafka.topics: id_prefix of topic {topic.name} makes ids text: set ids to string, found int"
+                    f"kafka.topics: id_prefix of topic {topic.name} makes ids text, but ids is int. Set ids: string"
                 )
             if (misfit := self.features.misfit(topic)) is not None:
                 raise ValueError(misfit)
@@ -281,7 +276,7 @@ class StreamConfig(Service):
         for wanted in topics:
             if wanted in taken or topics.count(wanted) > 1:
                 raise ValueError(
-                    f"publish: topic {wanted} is used twice; each publication has a topic of its own, neither one that is "
+                    f"publish: topic {wanted} is used twice. Give each publication a topic of its own, neither one that is "
                     "read nor that of the dead letters"
                 )
         low_high = self.time_bounds

@@ -27,7 +27,9 @@ def path_keys(path: str) -> PathKeys:
         if character == "\\":
             escaped = next(characters, "")
             if escaped not in ("\\", ".") or not escaped:
-                raise ValueError(rf"path {path!r}: a backslash stands only before a dot or a backslash")
+                raise ValueError(
+                    rf"path {path!r} has a backslash before something other than a dot or a backslash"
+                )
             key += escaped
         elif character == ".":
             keys.append(key)
@@ -38,7 +40,7 @@ def path_keys(path: str) -> PathKeys:
     if not all(keys):
         raise ValueError(f"path {path!r} has an empty key; expected keys joined by dots, such as card.id")
     if len(keys) > MAX_PATH_KEYS:
-        raise ValueError(f"path {path!r} has {len(keys)} keys, at most {MAX_PATH_KEYS} are taken")
+        raise ValueError(f"path {path!r} has {len(keys)} keys, but at most {MAX_PATH_KEYS} are allowed")
     return tuple(keys)
 
 
@@ -57,10 +59,11 @@ class Fields(Section):
     dst: Path | None = Field(None, description="Destination id of an edge event.")
     node: Path | None = Field(None, description="Id of a node event.")
     t: Path = Field(description="Event time.")
-    op: Path | None = Field(None, description="What the event does; topic key ops says the words.")
+    op: Path | None = Field(None, description="Operation of the event; topic key ops has its words.")
     weight: Path | None = Field(None, description="Edge weight.")
     features: Path | Annotated[list[Path], Field(min_length=1, max_length=MAX_FEATURE_PATHS)] | None = Field(
-        None, description="An array of numbers, or a list of paths to a number each: all of them or none."
+        None,
+        description="An array of numbers, or a list of paths to one number each, all or none of which are given.",
     )
     label: Path | None = Field(None, description="Label.")
     event_id: Path | None = Field(None, description="The producer's id of the event.")
@@ -78,22 +81,22 @@ class Fields(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.src is None) != (self.dst is None):
-            raise ValueError("src and dst belong together: name both or, for node events, node")
+            raise ValueError("src and dst belong together. Name both or, for node events, node")
         if self.src is None and self.node is None:
             raise ValueError("name src and dst (edge events), node (node events), or all three")
         if self.node is not None and self.node in (self.src, self.dst):
             raise ValueError(
-                f"node and an end of an edge are both at {self.node}: a message is one or the other"
+                f"node and an end of an edge are both at {self.node}. Give each a path of its own"
             )
         if (self.offset is None) != (self.values is None):
-            raise ValueError("offset and values belong together: name both or neither")
+            raise ValueError("offset and values belong together. Name both or neither")
         if self.values is not None and self.node is None:
-            raise ValueError("offset and values are of node events: name node as well")
+            raise ValueError("offset and values are of node events. Name node as well")
         listed = self.features if isinstance(self.features, list) else []
         if len(set(listed)) < len(listed):
             raise ValueError(f"features names a path twice: {listed}")
         if self.values is not None and self.values == self.features:
-            raise ValueError(f"features and values are both at {self.values}: a message has one or the other")
+            raise ValueError(f"features and values are both at {self.values}. Give each a path of its own")
         holders = {keys: name for name, _, keys in self.paths()}
         for name, _, keys in self.paths():
             for above in (keys[:size] for size in range(1, len(keys))):

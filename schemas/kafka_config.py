@@ -25,8 +25,8 @@ class Topic(Section):
     )
     fields: Fields | None = Field(
         None,
-        description="Paths to the fields of messages that are written otherwise, such as "
-        "{src: card.id, dst: merchant.id, t: created_at}; null: src, dst, t … as freshet-stream schema says.",
+        description="Paths to the fields of messages in another form, such as "
+        "{src: card.id, dst: merchant.id, t: created_at}; null: src, dst, t … as in freshet-stream schema.",
     )
     ops: dict[str, OpName] | None = Field(
         None,
@@ -42,7 +42,9 @@ class Topic(Section):
     @model_validator(mode="after")
     def _mapped(self) -> Self:
         if self.fields is not None and self.ops is not None and self.fields.op is None:
-            raise ValueError(f"topic {self.name}: ops are the words of op, but fields names no op")
+            raise ValueError(
+                f"topic {self.name}: ops has the words of op, but fields names no op. Name op in fields"
+            )
         return self
 
 
@@ -53,18 +55,18 @@ class SchemaRegistry(Section):
         pattern=r"^https?://[^\s?#]+$",
         description="Its address, such as http://registry:8081, with a path if it has one.",
     )
-    username: str | None = Field(None, description="Of a login (HTTP Basic); null: none.")
+    username: str | None = Field(None, description="Of a login (HTTP Basic); null: no login.")
     password: SecretStr | None = Field(
         None,
         description="With username; better from a file or FRESHET_STREAM_KAFKA__SCHEMA_REGISTRY__PASSWORD.",
     )
     password_file: str | None = Field(
-        None, description="File with the password, as secrets are mounted; read at every request."
+        None, description="File with the password, such as a mounted secret; read at every request."
     )
     ssl_cafile: str | None = Field(
         None, description="Certificates of the authorities that sign the registry's, PEM; null: the system's."
     )
-    timeout_s: float = Field(10.0, gt=0, le=300, description="How long an answer is waited for, seconds.")
+    timeout_s: float = Field(10.0, gt=0, le=300, description="Longest wait for an answer, seconds.")
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:
@@ -100,53 +102,53 @@ class Kafka(Section):
         None, description="With SASL; better from a file or FRESHET_STREAM_KAFKA__SASL_PASSWORD."
     )
     sasl_password_file: str | None = Field(
-        None, description="File with the password, as secrets are mounted; read at every connection."
+        None, description="File with the password, such as a mounted secret; read at every connection."
     )
     ssl_cafile: str | None = Field(
         None, description="Certificates of the authorities that sign brokers', PEM; null: the system's."
     )
     ssl_certfile: str | None = Field(
-        None, description="Certificate to show to brokers, PEM, its chain after it; null: none."
+        None, description="Client certificate, PEM, followed by its chain; null: none."
     )
-    ssl_keyfile: str | None = Field(
-        None, description="Key of ssl_certfile, PEM; null: it is in that file too."
-    )
+    ssl_keyfile: str | None = Field(None, description="Key of ssl_certfile, PEM; null: it is in that file.")
     ssl_password: SecretStr | None = Field(
         None, description="Password of an encrypted key; better from a file or the environment."
     )
     ssl_password_file: str | None = Field(None, description="File with the password of the key.")
     schema_registry: SchemaRegistry | None = Field(None, description="For topics whose messages are Avro.")
     api_version: tuple[int, ...] | None = Field(
-        None, description="Protocol version to assume, as [2, 1]; null: ask the broker."
+        None, description="Protocol version to assume, such as [2, 1]; null: ask the broker."
     )
     max_poll_records: int = Field(
-        20_000, ge=1, description="Messages of a topic partition handed on at a time, at most."
+        20_000, ge=1, description="Most messages of a topic partition passed on at a time."
     )
     max_partition_fetch_bytes: int = Field(
-        8 << 20, ge=1 << 10, description="Bytes a fetch and partition at most."
+        8 << 20, ge=1 << 10, description="Most bytes per fetch and partition."
     )
     max_message_bytes: int = Field(
         16 << 20,
         ge=1,
-        description="A longer message is refused, bytes; as much text of Arrow dictionaries is written out at a time.",
+        description="Longest message, bytes; longer ones are refused. Also the most text of Arrow dictionaries at a time.",
     )
     max_batch_bytes: int = Field(
         128 << 20,
         ge=1,
-        description="A producer's batch of messages that is longer, decompressed, ends the stream, bytes.",
+        description="Longest batch of a producer, decompressed, bytes; a longer one ends the stream.",
     )
     max_message_rows: int = Field(
-        1 << 20, ge=1, description="An Arrow message with more rows, over all its batches, is refused."
+        1 << 20,
+        ge=1,
+        description="Most rows of an Arrow message over all its batches; a message with more is refused.",
     )
     on_gap: Literal["fail", "skip"] = Field(
-        "fail", description="When retention deleted unread offsets: stop, or skip and count."
+        "fail", description="If retention deleted unread offsets: stop, or skip and count them."
     )
     start: Literal["earliest", "latest"] = Field(
         "earliest",
-        description="Where a topic that the log doesn't know begins; partitions added to one that it knows: earliest.",
+        description="Where a topic that is new to the log begins; partitions added to a known topic begin at earliest.",
     )
     metadata_refresh_s: float = Field(
-        5.0, gt=0, le=3600, description="How often topics are looked at for new partitions, seconds."
+        5.0, gt=0, le=3600, description="Seconds between checks for new partitions."
     )
 
     @field_validator("topics")
@@ -199,14 +201,14 @@ class Kafka(Section):
                 "Set it to SSL or SASL_SSL"
             )
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
-            raise ValueError("ssl_keyfile is given without ssl_certfile")
+            raise ValueError("ssl_keyfile is given without ssl_certfile. Give both")
         return self
 
     @model_validator(mode="after")
     def _letters_go_elsewhere(self) -> Self:
         if self.dead_letters in {topic.name for topic in self.topics}:
             raise ValueError(
-                f"dead_letters must be a topic that is not read, or refused messages come back for ever: "
-                f"found {self.dead_letters!r} among topics"
+                f"dead_letters is {self.dead_letters!r}, which is among topics: refused messages would come back for ever. "
+                "Choose a topic that is not read"
             )
         return self

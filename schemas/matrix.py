@@ -17,7 +17,7 @@ class MatrixData(Section):
         None, description="The file's names of an event's columns, as src=user,dst=item,t=ts; null: the same."
     )
     negatives: str | None = Field(
-        None, description="Judge by the negatives of this file; it is made where it is missing."
+        None, description="Judge by the negatives of this file, which is made if it is missing."
     )
     config: dict[str, Any] = Field(
         default_factory=dict, description="Trainer keys for it, such as interval_s."
@@ -57,7 +57,7 @@ class Matrix(Service):
     split: str = Field("0.7,0.15,0.15", description="Shares of training, validation and test by time.")
     config: dict[str, Any] = Field(
         default_factory=dict,
-        description="Trainer keys of all cells; those of data, model and lane go before them.",
+        description="Trainer keys of all cells; those of data, model and lane override them.",
     )
 
     @field_validator("models")

@@ -13,4 +13,4 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _empty(cls, content: Any) -> Any:
-        return {} if content is None else content  # what YAML makes of a section whose keys are all comments
+        return {} if content is None else content  # YAML's value of a section whose keys are all comments

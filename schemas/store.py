@@ -130,7 +130,7 @@ class HistoryEnd(BaseModel):
     partition: Count
     start: Int64 | None = Field(description="Offset to read first; null: the first that Kafka retains.")
     end: Count = Field(
-        description="Messages before this offset may be in the history, too: those after aren't."
+        description="Messages before this offset may be in the history, too; later ones are not."
     )
 
 
@@ -143,14 +143,12 @@ class History(Record):
     )
     rows: Count = Field(description="Of all files together.")
     after: Count = Field(description="Rows that lie at or after until_us and are left to Kafka.")
-    disorder_us: Count = Field(
-        description="How far a row's time lies before that of an earlier row, at most."
-    )
+    disorder_us: Count = Field(description="How far a row's time lies at most before that of an earlier row.")
     ends: list[HistoryEnd] = Field(description="One a topic partition that there was when the log began.")
     events: int | None = Field(None, description="Its events in the log, once it is read.")
     refused: int | None = Field(None, description="Its rows that were refused, once it is read.")
     columns: dict[str, str] = Field(
-        default_factory=dict, description="What the files call an event's columns, where it isn't the same."
+        default_factory=dict, description="Names of an event's columns in the files, if they differ."
     )
 
 
@@ -197,18 +195,18 @@ class Dropped(BaseModel):
 
 
 class LogIndex(Record):
-    """``log/index/<number>.json``: what commits 0 to n say together, so that nobody has to read them one by one."""
+    """``log/index/<number>.json``: the content of commits 0 to n together, so that they need not be read one by one."""
 
     number: int = Field(ge=0, description="Counts the indexes of a log; the newest two are kept.")
     n: int = Field(ge=0)
-    commit: str = Field(description="Checksum of commit n: the chain goes on after it.")
+    commit: str = Field(description="Checksum of commit n, after which the chain continues.")
     first: int = Field(ge=0, description="Number of the oldest sealed snapshot kept; the very first had 0.")
     end: int = Field(ge=1, description="Sealed snapshots up to commit n, dropped ones included.")
     dropped: Dropped = Field(default_factory=Dropped, description="Totals of the snapshots before the first.")
-    snapshots: FileRef = Field(description="The kept snapshots, a row each.")
+    snapshots: FileRef = Field(description="The kept snapshots, one row each.")
     ids: list[FileRef] = Field(description="External ids of all dense ones in use after n, in order.")
     base: FileRef | None = Field(
-        None, description="The live graph before the first kept snapshot, as events; null: there is none."
+        None, description="The live graph before the first kept snapshot, as events; null if it is empty."
     )
     with_rejects: list[int] = Field(
         default_factory=list, description="Commits up to n whose rejects are kept."
@@ -216,15 +214,15 @@ class LogIndex(Record):
 
 
 class LaneIndex(Record):
-    """``lanes/<lane>/index/<number>.json``: the manifests up to a snapshot, so that they are read on demand."""
+    """``lanes/<lane>/index/<number>.json``: the manifests up to a snapshot, so that they need not be read one by one."""
 
     number: int = Field(ge=0, description="Counts the indexes of a lane; the newest two are kept.")
     lane_checksum: str = Field(description="Checksum of lane.json.")
     sequence: int = Field(ge=0, description="The last manifest it covers.")
     first: int = Field(ge=0, description="Sequence of the oldest snapshot kept.")
-    manifests: FileRef = Field(description="The manifests from the first on, a row each.")
+    manifests: FileRef = Field(description="The manifests from the first on, one row each.")
     base: FileRef | None = Field(
-        None, description="All that the parts hold at the first kept snapshot, where older ones were dropped."
+        None, description="The content of all parts at the first kept snapshot, if older ones were dropped."
     )
 
 
@@ -266,7 +264,7 @@ class PartSummary(BaseModel):
     bytes: Count = Field(
         description="Payload bytes that this snapshot added to the part, index columns included."
     )
-    full_bytes: Count = Field(description="Payload bytes of the part, were it stored whole.")
+    full_bytes: Count = Field(description="Payload bytes of the part if it were stored whole.")
 
 
 _MADE: dict[str, Any] = {name: (float | None, None if shown.new else ...) for name, shown in FIGURES.items()}
@@ -274,11 +272,11 @@ _Figures = create_model("_Figures", **_MADE)
 
 
 class QualityRecord(_Figures):
-    """Partition quality after a snapshot: the figures of ``schemas.quality``, null where one has no meaning."""
+    """Partition quality after a snapshot: the figures of ``schemas.quality``, null if one has no meaning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seconds: float = Field(description="What the partitioner took for this snapshot.")
+    seconds: float = Field(description="Seconds of the partitioner for this snapshot.")
 
     if TYPE_CHECKING:
 
@@ -324,7 +322,7 @@ class LaneManifest(Record):
     )
     base: FileRef | None = None
     state: FileRef | None = None
-    parts: list[PartSummary] = Field(description="One a part.")
+    parts: list[PartSummary] = Field(description="One per part.")
     discarded: PartSummary | None = Field(None, description="Edge lanes: the pairs that no part holds.")
     quality: QualityRecord
     wall_time_us: Int64

@@ -53,7 +53,7 @@ def is_address(store: object) -> bool:
 
 
 def parse_address(text: str) -> Address:
-    """Read ``s3://bucket/prefix``, optionally with ``?`` and ``region``, ``endpoint``, ``cache``, ``cache_gib``, ``retry_s``, ``lease_s``.
+    """Read ``s3://bucket/prefix``, maybe with ``?`` and values of ``_WORDS`` and ``_NUMBERS``.
 
     Raises:
         ValueError: It is no address; the sentence says why, without what might be credentials.
@@ -61,14 +61,14 @@ def parse_address(text: str) -> Address:
     parts = urlsplit(text)
     if "@" in parts.netloc:
         raise ValueError(
-            "a store's address has no credentials in it: leave out what stands before @, and give them by AWS_ACCESS_KEY_ID "
+            "a store's address must not have credentials. Leave out everything before @, and give them by AWS_ACCESS_KEY_ID "
             "and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role"
         )
     if parts.scheme != "s3" or not parts.netloc:
-        raise ValueError(f"{text.partition('?')[0]!r} is no address of a store such as s3://bucket/prefix")
+        raise ValueError(f"{text.partition('?')[0]!r} is no address of a store, such as s3://bucket/prefix")
     if not _BUCKET.fullmatch(parts.netloc):
         raise ValueError(
-            f"{parts.netloc!r} is no name of a bucket: letters, digits, dots, dashes and underscores"
+            f"{parts.netloc!r} is no name of a bucket, which has letters, digits, dots, dashes and underscores"
         )
     steps = [step for step in unquote(parts.path).split("/") if step]
     if any(step in {".", ".."} for step in steps):
@@ -83,7 +83,7 @@ def parse_address(text: str) -> Address:
         else:
             known = ", ".join((*_WORDS, *_NUMBERS))
             raise ValueError(
-                f"an address of a store has no key {key!r} of this kind; it may have {known}, and credentials come from "
+                f"an address of a store has no key {key!r} with such a value. Its keys are {known}. Credentials come from "
                 "the environment, a profile or the machine's role"
             )
     if "endpoint" in words:
@@ -119,7 +119,9 @@ def _number(key: str, value: str) -> float:
     except ValueError:
         number = float("nan")
     if not _NUMBERS[key] <= number < float("inf"):
-        raise ValueError(f"{key} of a store's address is a number from {_NUMBERS[key]:g} on, found {value!r}")
+        raise ValueError(
+            f"{key} of a store's address must be a number of at least {_NUMBERS[key]:g}, found {value!r}"
+        )
     return number
 
 

@@ -11,15 +11,13 @@ from schemas.store_address import Store
 
 
 class Replay(Section):
-    """Old events learned again beside the new ones, by the strategy sequential."""
+    """Replay of old events beside the new ones, under the strategy sequential."""
 
-    ratio: float = Field(
-        0.0, ge=0, le=10, description="Old events for each new one that is learned; 0: none."
-    )
-    batches: int = Field(64, ge=1, description="Old batches kept, about 2 KiB an event.")
+    ratio: float = Field(0.0, ge=0, le=10, description="Old events learned per new one; 0: none.")
+    batches: int = Field(64, ge=1, description="Old batches kept, about 2 KiB per event.")
     sample: Literal["reservoir", "time"] = Field(
         "reservoir",
-        description="Which: each of the past equally likely, or each stretch of its time equally.",
+        description="Choice of old batches: each of the past equally likely, or each stretch of time equally.",
     )
 
 
@@ -29,28 +27,28 @@ class Optimisation(Section):
     epochs: int | None = Field(
         None,
         ge=1,
-        description="Passes over a new snapshot's events; evaluate: passes over the training split. null: 2; event models "
-        "under run: at twice the rate unless learning_rate names one, and 1 once 10,000 events are learned.",
+        description="Passes over a new snapshot's events; evaluate: passes over the training split. null: 2. For event models "
+        "under run, null: 2, then 1 after 10,000 learned events, at twice the rate unless learning_rate is set.",
     )
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         256,
-        description="Events a step; vertex: of every rank; pac: of all, or as its batch says; whole: at least so many. auto, "
-        "event models under run: 256 up to 3,000 events a second, twice as many for each time that arrive twice as fast, "
-        "1,024 at most; evaluate: 256.",
+        description="Events per step. vertex: per rank; pac: of all ranks, or as its option batch says; whole: at least so "
+        "many. auto, for event models under run: 256 up to 3,000 events per second, doubled each time the rate doubles, up to "
+        "1,024; evaluate: 256.",
     )
     learning_rate: float | None = Field(
         None,
         gt=0,
-        description="Of Adam; null: 0.001, under whole, group and hybrid, whose steps are few and large, 0.005.",
+        description="Of Adam. null: 0.001; under whole, group and hybrid, whose steps are few and large, 0.005.",
     )
     rate: Literal["constant", "decay", "on-drift"] = Field(
         "constant",
-        description="Learning rate after the warm-up: constant; falling with the root of the steps; the same, and again "
-        "from the warm-up on when the model predicts worse (key drift).",
+        description="Learning rate after the warm-up. decay: falling with the root of the steps; on-drift: the same, and "
+        "again from the warm-up when the model predicts worse (key drift).",
     )
-    warm_up_steps: int = Field(0, ge=0, description="Steps over which the rate rises from 0.")
+    warm_up_steps: int = Field(0, ge=0, description="Steps in which the rate rises from 0.")
     decay_steps: int = Field(
-        10_000, ge=1, description="Under decay and on-drift the rate is half after three times as many steps."
+        10_000, ge=1, description="decay and on-drift: the rate is halved after three times this many steps."
     )
     weight_decay: float = Field(0.0, ge=0, description="Of Adam.")
     replay: Replay = Field(default_factory=Replay)
@@ -58,17 +56,17 @@ class Optimisation(Section):
     max_nonfinite: int = Field(
         3,
         ge=1,
-        description="Snapshots in a row without a finite step after which training ends with an error.",
+        description="Training ends with an error after this many snapshots in a row without a finite step.",
     )
 
     @property
     def batch(self) -> int:
-        """``batch_size``, or what auto begins with."""
+        """``batch_size``, or the first size under auto."""
         return 256 if self.batch_size == "auto" else self.batch_size
 
     @property
     def passes(self) -> int:
-        """``epochs``, or what null stands for."""
+        """``epochs``, or its value for null."""
         return 2 if self.epochs is None else self.epochs
 
 
@@ -78,18 +76,18 @@ class Classifier(Section):
     epochs: int = Field(
         30, ge=1, description="Passes over the labelled training events; `run`: over those of a snapshot."
     )
-    batch_size: int = Field(200, ge=1, description="Labelled events a step.")
+    batch_size: int = Field(200, ge=1, description="Labelled events per step.")
     learning_rate: float = Field(3e-4, gt=0, description="Of Adam.")
 
 
 class Target(Section):
-    """Task node-regression: the number that is asked for of each node, after the next snapshot."""
+    """Task node-regression: the number to predict for each node, after the next snapshot."""
 
     next: Literal["in_degree", "feature"] = Field(
         "in_degree",
         description="in_degree: log(1 + live pairs that lead to the node); feature: one of its features.",
     )
-    of: int | None = Field(None, ge=0, description="With feature: which, counted from 0.")
+    of: int | None = Field(None, ge=0, description="With feature: its number, from 0.")
 
     @model_validator(mode="after")
     def _names_a_feature(self) -> Self:
@@ -101,16 +99,15 @@ class Target(Section):
 
 
 class Smoothing(Section):
-    """The past that a snapshot shows beside its own interval's events; without smoothing it is the live graph."""
+    """The past in a snapshot, beside the events of its own interval; without smoothing it is the live graph."""
 
     kind: Literal["none", "edge-life", "m-product"] = Field(
         "none",
-        description="edge-life: the sum of the raw events of the last intervals, so that a pair has its number of events "
-        "(or the sum of their weights) as its value; m-product: the mean of the last raw snapshots and of their nodes' "
-        "inputs.",
+        description="edge-life: the sum of the raw events of the last intervals, so that the value of a pair is its number of "
+        "events (or the sum of their weights); m-product: the mean of the last raw snapshots and of their nodes' inputs.",
     )
     length: int = Field(
-        1, ge=1, description="edge-life: intervals; m-product: snapshots, or all there were so far."
+        1, ge=1, description="edge-life: intervals; m-product: snapshots, or fewer at the beginning."
     )
 
     @model_validator(mode="after")
@@ -121,92 +118,90 @@ class Smoothing(Section):
 
 
 class Lag(Section):
-    """What happens when the stream runs ahead of training."""
+    """The limit of lag, when the stream runs ahead of training."""
 
-    max_snapshots: int = Field(8, ge=1, description="Behind by more than this is lag.")
+    max_snapshots: int = Field(8, ge=1, description="Largest number of waiting snapshots without lag.")
 
 
 class Hold(Section):
-    """When exports are held back: what was touched meanwhile is exported with the next one that is let out."""
+    """When exports are held back. Nodes touched meanwhile are exported with the next released snapshot."""
 
     below_recency: bool = Field(
         False,
-        description="While the model's AP on the newest snapshot is below that of Recency; node-regression: its MSE above "
-        "that of age-aware persistence.",
+        description="Hold back while the model's AP on the newest snapshot is below that of Recency; node-regression: its MSE "
+        "above that of age-aware persistence.",
     )
     ap_drop: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="While the AP is lower (node-regression: the MSE higher) by more than this than its mean over the "
-        "last snapshots let out, such as 0.05; null: never.",
+        description="Hold back while the AP is lower (node-regression: the MSE higher) than its mean over the last released "
+        "snapshots by more than this, such as 0.05; null: never.",
     )
     over: int = Field(
         10,
         ge=1,
-        description="How many snapshots let out that mean is over, each weighted by its events; until there were so many, "
-        "nothing is a drop.",
+        description="Released snapshots in that mean, each weighted by its events. With fewer there is no drop.",
     )
 
 
 class Exports(Section):
-    """What each snapshot leaves under exports/ in the store, for others to read or for freshet-stream to publish."""
+    """Exports of each snapshot under exports/ in the store, for other programs or for publishing by freshet-stream."""
 
-    embeddings: bool = Field(False, description="Embeddings of the nodes that it touched.")
-    scores: bool = Field(False, description="The predictions of its events, made before they were learned.")
+    embeddings: bool = Field(False, description="Embeddings of the nodes that the snapshot touched.")
+    scores: bool = Field(False, description="Predictions of its events, made before they were learned.")
     name: Name | None = Field(None, description="Folder under exports/; null: the lane's name.")
     keep: int | None = Field(
         None,
         ge=1,
-        description="Newest exports kept, and those that a topic is still to get; null: all.",
+        description="Newest exports kept, beside those not yet published to a topic; null: all.",
     )
     hold: Hold = Field(default_factory=Hold)
 
 
 class Scoring(Section):
-    """What of a new snapshot is predicted for the sake of figures alone; the model predicts every event anyway."""
+    """The part of a new snapshot that is predicted for figures alone; the model predicts every event anyway."""
 
     sample: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         200,
-        description="Events of a snapshot, drawn evenly over its length, that random weights predict and that historical "
-        "negatives are drawn for; a twentieth of them are ranked among candidates. all: every event, 200 ranked; so is "
-        "evaluate.",
+        description="Events of a snapshot, drawn evenly over its length, for the figures of random weights and of historical "
+        "negatives. A twentieth of them are ranked among candidates. all: every event, 200 ranked, as in evaluate.",
     )
 
 
 class Drift(Section):
-    """When the model's predictions are seen to have become worse: over a sliding window, against the one before."""
+    """When the model's predictions count as worse than before: a sliding window against the reference before it."""
 
-    window_events: int = Field(2_000, ge=1, description="Predicted events of the window, whole snapshots.")
-    reference_events: int = Field(10_000, ge=1, description="Predicted events before the window.")
+    window_events: int = Field(2_000, ge=1, description="Predicted events in the window, whole snapshots.")
+    reference_events: int = Field(10_000, ge=1, description="Predicted events in the reference.")
     threshold: float = Field(
         0.05,
         gt=0,
         lt=1,
-        description="A drop of the mean AP (node-regression: a rise of the MSE) by more is a drift.",
+        description="A drop of the mean AP (node-regression: a rise of the MSE) by more than this is a drift.",
     )
 
 
 class Budget(Section):
-    """What event models remember of a stream at most; what was unseen for longest is forgotten, and counted."""
+    """Limits of the memory of event models. Nodes and events unseen for longest are forgotten, and counted."""
 
     nodes: int | None = Field(
         None,
         ge=1,
-        description="Nodes with a state; those of the newest snapshot stay in any case. null: all that ever came.",
+        description="Nodes with a state; those of the newest snapshot always stay. null: all nodes.",
     )
     events: int | None = Field(
         None,
         ge=1,
-        description="Events that neighbours are sampled from, and with them pairs; null: all that ever came.",
+        description="Events from which neighbours are sampled, and with them pairs; null: all events.",
     )
 
 
 class RankEndpoints(Metrics):
-    """Where each rank serves its metrics and health endpoints."""
+    """Metrics and health endpoints of each rank."""
 
     port: int = Field(
-        9109, ge=0, le=65535, description="Port of rank 0, rank r takes port + r; 0: any free ones."
+        9109, ge=0, le=65535, description="Port of rank 0; rank r takes port + r. 0: any free ports."
     )
 
 
@@ -223,29 +218,29 @@ class TrainerConfig(Service):
     )
 
     store: Store | None = Field(
-        None, description="Folder of the store, or its address: s3://bucket/prefix; evaluate needs none."
+        None, description="Folder of the store, or its address s3://bucket/prefix. evaluate needs none."
     )
     lane: Name = Field(
         "distdy", description="Lane to train on; evaluate: the algorithm that partitions the file."
     )
-    parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one a rank.")
+    parts: int | None = Field(None, ge=1, description="evaluate: parts of the partition; null: one per rank.")
     lane_params: dict[str, Any] = Field(
         default_factory=dict, description="evaluate: the partitioner's own parameters, such as {hubs: 0.05}."
     )
     model: str = Field(
         "sage-linear",
-        description="A model: freshet-trainer models lists them; event models, such as tgn-history, need sequential or pac.",
+        description="The model. freshet-trainer models lists them. Event models, such as tgn-history, need sequential or pac.",
     )
     model_params: dict[str, Any] = Field(
         default_factory=dict, description="The model's own parameters, such as {hidden: 64}."
     )
     task: str = Field(
         "link-prediction",
-        description="What is learned and judged: link-prediction; node-classification, of events with labels 0 and 1; "
+        description="The learned and judged task: link-prediction; node-classification, of events with labels 0 and 1; "
         "node-regression, with a snapshot model.",
     )
     target: Target | None = Field(
-        None, description="Task node-regression: what is asked for; null: the in-degree."
+        None, description="Task node-regression: the predicted number; null: the in-degree."
     )
     classifier: Classifier = Field(default_factory=Classifier)
     strategy: str = Field(
@@ -257,53 +252,52 @@ class TrainerConfig(Service):
     )
     history_moment: Literal["batch", "event"] = Field(
         "batch",
-        description="What predictions, and the floors beside them, know of when and how often nodes and pairs met: what "
-        "was before the batch of 200 events, or all that was strictly before the event itself. Memory and neighbours are "
-        "as of the batch either way.",
+        description="Past encounters that predictions and floors know: those before the batch of 200 events, or all that "
+        "are strictly before the event itself. Memory and neighbours are always as of the batch.",
     )
     window: int = Field(
         4,
         ge=1,
         le=1000,
-        description="w: snapshots a snapshot model looks back; event models remember by themselves.",
+        description="w: snapshots that a snapshot model looks back; event models have a memory of their own.",
     )
     horizon: int | None = Field(
         None,
         ge=1,
-        description="H: snapshots that a strategy which holds whole snapshots (whole) passes over, at least the window; "
-        "null: the window; group: four windows.",
+        description="H: snapshots of a pass, at least the window, for strategies that hold whole snapshots, such as whole. "
+        "null: the window; under group: four windows.",
     )
     smoothing: Smoothing = Field(default_factory=Smoothing)
     checkpoint: str = Field("./checkpoints", description="Folder of checkpoints.")
     checkpoint_every: int | None = Field(
         None,
         ge=1,
-        description="Snapshots between checkpoints; null: one as soon as all of them take a twentieth of the time at most.",
+        description="Snapshots between checkpoints; null: as many checkpoints as take a twentieth of the time at most.",
     )
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints kept.")
     optimisation: Optimisation = Field(default_factory=Optimisation)
     lag: Lag = Field(default_factory=Lag)
     overload: Literal["train-all", "skip-to-latest", "subsample"] = Field(
         "train-all",
-        description="When snapshots arrive faster than they are learned: learn all, later and later; beyond the lag go to "
-        "the latest; or learn a sample of batches, fewer the further behind, so that nothing falls behind for ever. What "
-        "is not learned reaches graph and memory all the same.",
+        description="When snapshots arrive faster than they are learned: learn all, with growing lag; skip to the latest "
+        "beyond the lag; or learn a sample of batches, smaller with growing lag, which bounds the lag. Events that are not "
+        "learned still reach graph and memory.",
     )
     scoring: Scoring = Field(default_factory=Scoring)
     drift: Drift = Field(default_factory=Drift)
     budget: Budget = Field(default_factory=Budget)
     edge_life: int | None = Field(
-        None, ge=1, description="evaluate: intervals an edge lives; null: until deleted."
+        None, ge=1, description="evaluate: life of an edge in intervals; null: until it is deleted."
     )
     interval_s: float | None = Field(
         None,
         gt=0,
-        description="evaluate: snapshot length; null: a hundredth of the file's span, stray times left out.",
+        description="evaluate: snapshot length; null: a hundredth of the file's span without stray times.",
     )
     exports: Exports = Field(default_factory=Exports)
     seed: int = Field(0, ge=0, le=10**18, description="Seed of weights, sampling and negatives.")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="auto: CUDA where each rank has a device of its own, else the CPU."
+        "auto", description="auto: CUDA if each rank has a device of its own, else the CPU."
     )
     metrics: RankEndpoints = Field(default_factory=RankEndpoints)
 

@@ -14,7 +14,7 @@ from schemas.events import MAX_ID_BYTES
 NodeId = Annotated[
     int | str,
     Field(
-        description=f"Node id: an int64, or a string of at most {MAX_ID_BYTES} UTF-8 bytes; one kind a graph."
+        description=f"Node id: an int64, or a string of at most {MAX_ID_BYTES} UTF-8 bytes; one kind per graph."
     ),
 ]
 Time = Annotated[
@@ -34,9 +34,7 @@ class EdgeEvent(_WireModel):
     src: NodeId
     dst: NodeId
     t: Time
-    op: Literal["insert", "delete"] = Field(
-        "insert", description="insert also refreshes an edge that is there."
-    )
+    op: Literal["insert", "delete"] = Field("insert", description="insert also refreshes an existing edge.")
     weight: float = Field(1.0, description="Edge weight, finite; the latest insert wins.")
     features: Values | None = Field(None, description="Edge features, as wide as the graph's features.edge.")
     label: int | None = Field(None, description="A label of this event, int32.")

@@ -9,6 +9,7 @@ from typing import Protocol, Self, TypeVar
 
 import structlog
 
+from schemas.errors import one_line
 from stream.service.heartbeat import beat
 
 RETRY_S = 5.0
@@ -132,8 +133,8 @@ class Background:
             try:
                 self._task()
                 self.error = None
-            except Exception as error:  # noqa: BLE001  whatever fails here, the log goes on
-                self.error = " ".join(str(error).split()) or type(error).__name__
+            except Exception as error:  # noqa: BLE001  no failure here ends the job
+                self.error = one_line(error)
                 _log.error("failed, trying again", task=self._name, error=self.error, retry_s=self._retry_s)
             with self._changed:
                 self._tried = asked

@@ -29,12 +29,12 @@ def keep_kernels() -> None:
         if chosen and Path(chosen).is_dir():
             shutil.copytree(chosen, staged, dirs_exist_ok=True)
             for folder in (staged, *(path for path in staged.rglob("*") if path.is_dir())):
-                folder.chmod(0o700)  # they come with the permissions that they had
+                folder.chmod(0o700)  # copied with their permissions
         try:
             own = staged.rename(own)
         except OSError:  # another process was faster
             shutil.rmtree(staged)
-    if own.lstat().st_uid != os.getuid():  # kernels are code: none that somebody else has put there
+    if own.lstat().st_uid != os.getuid():  # kernels are code: use none of another user
         own = Path(tempfile.mkdtemp(prefix=f"{own.name}-"))
     os.environ[FOLDER] = str(own)
 

@@ -135,7 +135,7 @@ class StreamMetrics:
             for op in Op:
                 self._events.labels(self._graph, topic.name, op.name.lower())
 
-    # What the sink tells (SinkObserver).
+    # Called by the sink (SinkObserver).
 
     def accepted(self, topic: str, op: Op, count: int) -> None:
         """Events of one kind are in the log."""
@@ -220,7 +220,7 @@ class StreamMetrics:
             self._duplicates.labels(self._graph).inc(new)
             self.totals.duplicates += new
 
-    # What the job tells.
+    # Called by the job.
 
     def opened_log(self, last: CommitRecord | None, stored_bytes: int) -> None:
         """The log was opened: gauges and differences of totals begin there."""

@@ -7,6 +7,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from schemas.errors import one_line
+
 _log = logging.getLogger(__name__)
 
 
@@ -39,15 +41,15 @@ def plugins(group: str, builtin: frozenset[str], check: Callable[[Any], object])
         where = f"entry point {entry.name} ({group}) of {_distribution(entry)}"
         if entry.name in owner:
             _log.warning(
-                "%s is left out: its name is that of %s. Rename it.", where, owner[entry.name]
+                "%s is ignored: its name is that of %s. Rename it.", where, owner[entry.name]
             )  # the first keeps the name
             continue
         try:
             found = entry.load()
             check(found)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a module of others may raise anything
-            told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            broken[entry.name] = f"{where} cannot be loaded: {told}. Mend or remove that distribution"
+        except (Exception, SystemExit) as error:  # noqa: BLE001  it may raise anything
+            told = f"{type(error).__name__}: {one_line(error)}"
+            broken[entry.name] = f"{where} cannot be loaded: {told}. Repair or remove that distribution"
             _log.warning("%s", broken[entry.name])
         else:
             loaded[entry.name] = found

@@ -19,9 +19,7 @@ def main() -> None:
     """
     if sys.argv[1:2] == ["run"]:
         signal.signal(signal.SIGTERM, lambda *_: _end_unread())
-    heeded = (
-        signal.getsignal(signal.SIGINT) == signal.default_int_handler
-    )  # else a shell's background has it ignored
+    heeded = signal.getsignal(signal.SIGINT) == signal.default_int_handler  # ignored in a shell's background
     if heeded:
         signal.signal(signal.SIGINT, lambda *_: _interrupted())
     from stream.cli import LOGGING, app

@@ -98,7 +98,9 @@ class ClusterJob:
     def _submit(self, whole: ExitStack) -> None:
         """One submission, from the log's last commit until it must end or topics have new partitions."""
         plan = Plan.of(self._config, [])
-        announce(self._config.store, plan.id)  # ends what another submission still reads, which frees the log
+        announce(
+            self._config.store, plan.id
+        )  # ends the sources of another submission, which releases the log
         try:
             with ExitStack() as stack:
                 reader, known_ids = self._opened(stack)
@@ -109,7 +111,9 @@ class ClusterJob:
                 watch.reading(self._starts_by_key)
                 if watch.lost is not None:
                     return
-                plan = replace(plan, starts=tuple(self._starts), topic_ids=tuple(watch.ids.items()))
+                plan = replace(
+                    plan, starts=tuple(self._starts_by_key.values()), topic_ids=tuple(watch.ids.items())
+                )
                 stack.enter_context(holding(plan.id, self._config))
                 self._follow(Submission(self._config.runner, plan), plan, reader, watch)
         finally:
@@ -129,7 +133,7 @@ class ClusterJob:
             known, topic_ids = SnapshotSink(writer, config).next_offset, writer.topic_ids
             reader = PartitionReader(config.kafka, known, lambda topic, offsets: None)
             stack.callback(reader.close)
-            # Where the log goes on, not where retention lets reading begin: workers count what is skipped.
+            # The log's next offset, not the first retained one: workers count skipped offsets.
             self._starts_by_key = {}
             for start in reader.starts:
                 key = (start.topic, start.partition)
@@ -138,10 +142,6 @@ class ClusterJob:
         for lane in config.lanes:
             LaneWriter(config.store, lane).close()
         return reader, topic_ids
-
-    @property
-    def _starts(self) -> list[Start]:
-        return list(self._starts_by_key.values())
 
     def _follow(self, submission: Submission, plan: Plan, reader: PartitionReader, watch: TopicWatch) -> None:
         """Watch log and topics until the submission has ended."""
@@ -169,7 +169,9 @@ class ClusterJob:
             _log.warning("the pipeline didn't end by itself and was cancelled", waited_s=DRAIN_S)
         if not told:
             if submission.error is None:
-                raise Failure("the pipeline ended by itself: another submission reads for this store now")
+                raise Failure(
+                    "the pipeline ended by itself, because another submission reads for this store now"
+                )
             raise Failure(
                 f"Flink gave the job up: {submission.error}. The log is whole. Start again to resume"
             )
@@ -188,5 +190,5 @@ class ClusterJob:
     def _seal(self) -> None:
         """The end of ``run --until-idle``, by a local job: nothing is left to read."""
         with open_log(self._config):
-            pass  # the workers have given it back
+            pass  # wait until the workers have released it
         StreamJob(self._config, StreamMetrics(self._config), until_idle_s=0.0).run()

@@ -58,10 +58,10 @@ class Plan:
         try:
             return StreamConfig(**json.loads(self.settings))
         except ValidationError as error:
-            told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise Failure(
-                f"a worker on {socket.gethostname()} has no whole configuration ({told}). Secrets don't travel with the "
-                "job. Give them to the worker's environment, as FRESHET_STREAM_KAFKA__SASL_PASSWORD"
+                f"a worker on {socket.gethostname()} has no complete configuration ({problems}). Secrets don't travel with the "
+                "job. Give them to the worker's environment, such as FRESHET_STREAM_KAFKA__SASL_PASSWORD"
             ) from None
 
 

@@ -57,9 +57,7 @@ class ReadPartition(StageFn):
         with worker.readers.lent(element, claimed) as reader:
             while worker.current:
                 batch = reader.take()
-                reader.claimed = claimed = max(
-                    claimed, batch.end_offset
-                )  # what is read again is claimed already
+                reader.claimed = claimed = max(claimed, batch.end_offset)  # may be claimed and read again
                 if not tracker.try_claim(claimed):
                     return
                 yield batch

@@ -32,7 +32,7 @@ class Submission:
         build(pipeline, plan)
         try:
             self._result = pipeline.run()
-        except Exception as error:  # gRPC's, and whatever the server answers
+        except Exception as error:  # gRPC's, and any answer of the server
             told = sentence(str(error)) if str(error) else f"no answer in {SUBMIT_TIMEOUT_S} s"
             raise Failure(
                 f"the job can't be submitted to runner.job_server {runner.job_server}: {told}. "
@@ -61,7 +61,7 @@ class Submission:
     def _follow(self) -> None:
         try:
             self._result.wait_until_finish()
-        except Exception as error:  # noqa: BLE001  told to who asks
+        except Exception as error:  # noqa: BLE001  kept as ``error``
             self.error = sentence(str(error))
 
 

@@ -3,8 +3,8 @@
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from typing import Self
 
 import structlog
 
@@ -58,7 +58,6 @@ class Worker:
         self._lanes: dict[str, LaneThread] = {}
         self._lane_errors: dict[str, str] = {}
         self._endpoint: Endpoint | None = None
-        self._users = 0
 
     @property
     def current(self) -> bool:
@@ -152,7 +151,7 @@ class Worker:
         wanted = self._config.metrics
         for port in range(wanted.port, wanted.port + PORTS) if wanted.port else [0]:
             try:
-                # A lane's thread has no loop that could hang: who hangs among workers is Flink's to find out.
+                # A lane's thread has no loop that could hang. Flink finds hanging workers.
                 here = wanted.model_copy(update={"port": port, "hung_after_s": math.inf})
                 self._endpoint = Endpoint(here, self._metrics.registry, self._readiness)
             except Failure:
@@ -164,20 +163,9 @@ class Worker:
             "Choose another (0: any free one)"
         )
 
-    # How the process has one of them a job.
-
-    def used(self) -> Self:
-        """Count one more user."""
-        self._users += 1
-        return self
-
-    def unused(self) -> bool:
-        """Count one user less; returns whether it was the last."""
-        self._users -= 1
-        return self._users == 0
-
 
 _workers: dict[str, Worker] = {}
+_users: Counter[str] = Counter()
 _lock = threading.Lock()
 
 
@@ -185,19 +173,18 @@ def acquire(plan: Plan) -> Worker:
     """This process's worker of a job, made if there is none; every call needs one ``release``."""
     with _lock:
         if not structlog.is_configured():
-            # Nobody reads the standard output of a worker pool's processes: they would stop when its pipe is full.
+            # The standard output of a worker pool's processes is not read: they would stop once its pipe is full.
             configure_logs(level="INFO")
         if plan.id not in _workers:
             _workers[plan.id] = Worker(plan)
-        return _workers[plan.id].used()
+        _users[plan.id] += 1
+        return _workers[plan.id]
 
 
 def release(plan: Plan) -> None:
     """Give a worker back; it closes with its last user."""
     with _lock:
-        worker = _workers.get(plan.id)
-        last = worker is not None and worker.unused()
-        if last:
-            del _workers[plan.id]
-    if worker is not None and last:
-        worker.close()
+        _users[plan.id] -= 1
+        last = None if _users[plan.id] else _workers.pop(plan.id)
+    if last is not None:
+        last.close()

@@ -14,7 +14,7 @@ from stream.decode.rules import EARLIEST_US, LATEST_US
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
 from stream.service.logs import configure_logs
-from stream.service.output import Columns, Debug, Json, finish, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, print_result
 
 
 def backfill(
@@ -29,16 +29,16 @@ def backfill(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Events before it come from the files, from it on from Kafka; seconds or RFC 3339. "
-            "Needed where the topics have messages already; else all of the files.",
+            help="Events before it come from the files, later ones from Kafka; seconds or RFC 3339. "
+            "Needed if the topics have messages already. Default: all of the files.",
         ),
     ] = None,
     offset: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TOPIC/PARTITION=N",
-            help="Where reading that topic partition begins, whatever the times; may be given again. "
-            "Default: its first retained message, and what the files have is skipped.",
+            help="First offset to read of that topic partition, whatever the times. May be repeated. "
+            "Default: its first retained message, and events of the files are skipped.",
         ),
     ] = None,
     columns: Columns = None,
@@ -47,7 +47,7 @@ def backfill(
 ) -> None:
     """Begin a log with files of past events; run then continues from Kafka without a gap or an overlap.
 
-    Stopped or killed, it resumes where it ended when it is called again.
+    After a stop or a kill, call it again to resume.
 
     Example: freshet-stream backfill 2024.parquet 2025.parquet --config stream.yaml --until 2025-12-01T00:00:00Z
     """
@@ -78,7 +78,7 @@ def backfill(
             "seconds": done.seconds,
             "rows_per_s": done.rows / done.seconds if done.seconds > 0 else 0.0,
         }
-        print_json(result) if json else print_table(f"{config.graph} in {config.store}", result)
+        print_result(f"{config.graph} in {config.store}", result, as_json=json)
 
     finish(body, StoreError, debug=debug)
 
@@ -87,14 +87,18 @@ def _time_us(text: str) -> int:
     if re.fullmatch(r"-?\d+(\.\d*)?", text, re.ASCII):
         t_us = round(float(text) * US_PER_S)
         if not EARLIEST_US <= t_us <= LATEST_US:
-            raise Failure(f"--until {text} is in seconds, and further away than the years 1 to 9999")
+            raise Failure(
+                f"--until {text} is in seconds, and outside the years 1 to 9999. Give an earlier or later time"
+            )
         return t_us
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Failure(f"--until takes seconds or RFC 3339 as 2025-12-01T00:00:00Z, found {text!r}") from None
+        raise Failure(
+            f"--until takes seconds or RFC 3339 such as 2025-12-01T00:00:00Z, found {text!r}"
+        ) from None
     if moment.tzinfo is None:
-        raise Failure(f"--until {text} has no time zone: write {moment.isoformat()}Z for UTC")
+        raise Failure(f"--until {text} has no time zone. Write {moment.isoformat()}Z for UTC")
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * US_PER_S + since.microseconds
 

@@ -12,7 +12,7 @@ from stream.store.errors import StoreError
 def compact(
     store: Store,
     snapshots: Annotated[
-        int | None, typer.Option("--keep-snapshots", min=1, help="Keep the newest so many snapshots.")
+        int | None, typer.Option("--keep-snapshots", min=1, help="Number of newest snapshots to keep.")
     ] = None,
     time_s: Annotated[
         float | None,
@@ -26,15 +26,15 @@ def compact(
     ] = None,
     remove_lane: Annotated[
         list[str] | None,
-        typer.Option("--remove-lane", help="Remove this lane with all its files; repeatable."),
+        typer.Option("--remove-lane", help="Remove this lane with all its files. May be repeated."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be dropped and freed, and change nothing.")
+        bool, typer.Option("--dry-run", help="Report what would be dropped and freed, and change nothing.")
     ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write indexes that open the store at once, drop snapshots that are no longer to be kept, and free their space.
+    """Write indexes that open the store at once, drop snapshots by the rules given, and free their space.
 
     May run beside the stream service and trainers. Without --keep-snapshots and --keep-time no snapshot is dropped.
 
@@ -68,7 +68,7 @@ def compact(
             return
         for name in done.held_by:
             note(
-                f"note: lane {name} still needs older snapshots of the log; they go once it is further on, or without it "
+                f"note: lane {name} still needs older snapshots of the log. They go once the lane has advanced, or is removed "
                 f"(--remove-lane {name})"
             )
         print_table(f"Store {store}{', if it were compacted' if dry_run else ''}", with_units(found))

@@ -30,13 +30,13 @@ EXAMPLE = {
 
 def config(
     file: Annotated[
-        Path | None, typer.Option("--config", help="A file to check; prints it with all defaults filled in.")
+        Path | None, typer.Option("--config", help="A file to check; it is printed with all defaults.")
     ] = None,
     example: Annotated[bool, typer.Option("--example", help="Print a commented example.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print a commented example configuration, or check a file and print what is in force (secrets hidden).
+    """Print a commented example configuration, or check a file and print it with all defaults (secrets hidden).
 
     Example: freshet-stream config --example > stream.yaml
     """

@@ -32,7 +32,7 @@ def partition(
         str,
         typer.Option(
             "--algorithm",
-            help="A partitioner, such as distdy, sep or hash; all: every one, in one table; another name lists them.",
+            help="A partitioner, such as distdy, sep or hash; all: every one, in one table. An unknown name lists them.",
         ),
     ],
     parts: Annotated[int, typer.Option("--parts", help="K, the number of parts.")],
@@ -63,7 +63,7 @@ def partition(
     ] = None,
     mode: Annotated[
         Literal["online", "two-pass"],
-        typer.Option("--mode", help="two-pass: look at the whole file first, where the algorithm can."),
+        typer.Option("--mode", help="two-pass: look at the whole file first, if the algorithm can."),
     ] = "online",
     param: Params = None,
     window: Annotated[int, typer.Option("--window", min=1, help="w, snapshots that trainers look back.")] = 4,

@@ -15,7 +15,7 @@ from stream.store.errors import StoreError
 def plan(
     rate: Annotated[float | None, typer.Option("--rate", min=0, max=1e12, help="Events per second.")] = None,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", min=1, max=2**31 - 1, help="Distinct nodes, all told.")
+        int | None, typer.Option("--nodes", min=1, max=2**31 - 1, help="Distinct nodes in all.")
     ] = None,
     interval: Annotated[
         float | None,
@@ -26,7 +26,7 @@ def plan(
         typer.Option(
             "--store",
             metavar="STORE",
-            help="Measure in this store whatever is not given: rate, nodes, pairs …",
+            help="Store to measure whatever is not given: rate, nodes, pairs …",
         ),
     ] = None,
     features: Annotated[
@@ -51,7 +51,7 @@ def plan(
     ] = None,
     pairs: Annotated[
         int | None,
-        typer.Option("--pairs", min=1, max=2**62, help="Or the number of distinct pairs, all told."),
+        typer.Option("--pairs", min=1, max=2**62, help="Or the number of distinct pairs in all."),
     ] = None,
     window: Annotated[
         int | None,
@@ -63,7 +63,7 @@ def plan(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say what a stream's store takes: disk per day, files per day, memory, and the time to open it.
+    """Estimate a stream's store: disk per day, files per day, memory, and the time to open it.
 
     Example: freshet-stream plan --rate 500 --nodes 1000000 --features 128 --interval 3600 --pairs 20000000
     """
@@ -105,7 +105,7 @@ def plan(
         assumptions = stream.assumptions()
         if store is not None:
             assumptions.insert(
-                0, f"Numbers that are not given are as measured in {store}: {_told(measured)}."
+                0, f"Numbers that are not given were measured in {store}: {_listed(measured)}."
             )
         if json:
             print_json({**figures, "assumptions": assumptions, "stream": asdict(stream)})
@@ -147,5 +147,5 @@ def _measured(store: str) -> tuple[dict[str, Any], datetime]:
     }, begins
 
 
-def _told(measured: dict[str, Any]) -> str:
+def _listed(measured: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value:,.4g}" for name, value in measured.items())

@@ -10,7 +10,7 @@ from stream.commands.progress import counting
 from stream.commands.schema import Format
 from stream.service.config_file import load_config
 from stream.service.failure import Failure
-from stream.service.output import Columns, Debug, Json, finish, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, print_result
 
 
 def replay(
@@ -20,27 +20,28 @@ def replay(
             help="Parquet, CSV or TSV with columns src, dst, t (seconds or RFC 3339) and optionally more."
         ),
     ],
-    topic: Annotated[str, typer.Option(help="Where to; created if it doesn't exist.")],
+    topic: Annotated[str, typer.Option(help="Target topic, made if it doesn't exist.")],
     bootstrap: Annotated[
         str | None, typer.Option(help="host:port of the brokers, comma-separated; or give --config.")
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A stream's configuration, for brokers, certificates and login of its section kafka."
+            help="A stream's configuration, whose section kafka has brokers, certificates and login."
         ),
     ] = None,
     message_format: Format = "json",
-    rate: Annotated[float, typer.Option(min=0, help="Events a second; 0: as fast as it goes.")] = 0.0,
+    rate: Annotated[float, typer.Option(min=0, help="Events per second; 0: as fast as possible.")] = 0.0,
     partitions: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Partitions of a new topic (default 1: file order is topic order); events go by the hash of src.",
+            help="Partitions of a new topic (default 1: file order is topic order). The hash of src chooses one.",
         ),
     ] = None,
     api_version: Annotated[
-        str | None, typer.Option(help="Kafka version to assume, as 2.1 (the demo's broker); default: ask.")
+        str | None,
+        typer.Option(help="Kafka version to assume, such as 2.1 (the demo's broker). Default: ask."),
     ] = None,
     columns: Columns = None,
     json: Json = False,
@@ -70,7 +71,7 @@ def replay(
                 progress=progress,
             )
         result = {"sent": sent.sent, "seconds": sent.seconds, "events_per_s": sent.events_per_s}
-        print_json(result) if json else print_table(f"{file} → {topic}", result)
+        print_result(f"{file} → {topic}", result, as_json=json)
 
     finish(body, debug=debug)
 
@@ -93,13 +94,13 @@ def _require_readable(kafka: Kafka, name: str, message_format: str, file: Path |
             continue
         place = f"topic {name} as {file} reads it"
         if topic.format != message_format:
-            raise Failure(f"{place} has format {topic.format}: say --format {topic.format}")
+            raise Failure(f"{place} has format {topic.format}. Give --format {topic.format}")
         plain = Topic(name=name, format=topic.format)
         plain.time_unit = FORMATS.find(message_format).default_unit
         if topic.model_copy(update={"time_unit": topic.time_unit or plain.time_unit}) != plain:
             raise Failure(
-                f"{place} has fields, ops, id_prefix or a time_unit of its own, and replay sends events in Freshet's "
-                "own form: send to a topic without them"
+                f"{place} has fields, ops, id_prefix or a time_unit of its own, but replay sends events in Freshet's "
+                "own form. Send to a topic without them"
             )
 
 
@@ -109,4 +110,4 @@ def _version(text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split("."))
     except ValueError:
-        raise Failure(f"--api-version takes numbers and dots, as 2.1, found {text!r}") from None
+        raise Failure(f"--api-version takes numbers and dots, such as 2.1, found {text!r}") from None

@@ -49,14 +49,14 @@ def run(
             "--until-idle",
             min=0,
             metavar="SECONDS",
-            help="Once nothing came for so long: seal what is open, bring all lanes up to date and end.",
+            help="Once nothing came for so long, seal open snapshots, bring all lanes up to date and end.",
         ),
     ] = None,
     standby: Annotated[
         bool,
         typer.Option(
             "--standby",
-            help="Where another process writes the store, wait until it is gone and take over, instead of failing.",
+            help="If another process writes the store, wait until it is gone and take over, instead of failing.",
         ),
     ] = False,
     json: Json = False,
@@ -83,8 +83,8 @@ def run(
     def tell(config: StreamConfig, result: dict[str, Any]) -> None:
         if int(result["late"]) * 2 > int(result["events"]):
             note(
-                f"note: {result['late']:,} of {result['events']:,} events were late: their snapshots had been sealed by "
-                "events after them; past events want a topic and a store of their own"
+                f"note: {result['late']:,} of {result['events']:,} events were late: later events had sealed their "
+                "snapshots. Give past events a topic and a store of their own"
             )
         if json:
             print_json(result)
@@ -161,12 +161,12 @@ def require_accepted(result: dict[str, Any]) -> None:
     taken = any(result[key] for key in ("events", "duplicates", "in_history"))
     if taken or not result["refused"] or result["ended"] != "idle":
         return
-    told = "; ".join(
+    reasons = "; ".join(
         f"{reason} {one['count']:,} ({one['example']})" for reason, one in result["refused_by_reason"].items()
     )
     raise Failure(
-        f"everything that was read was refused: {told}. Correct the configuration or the producer. These messages are "
-        "not read again: send them again, or choose a new store"
+        f"everything that was read was refused: {reasons}. Correct the configuration or the producer. These messages are "
+        "not read again. Send them again, or choose a new store"
     )
 
 
@@ -195,7 +195,7 @@ def _on_flink(
     from stream.cluster.job import ClusterJob
 
     if standby:
-        raise Failure("--standby is for runner.name: local; on Flink, Flink starts what died again")
+        raise Failure("--standby needs runner.name: local. Leave it out: Flink restarts what died")
     note(
         f"on Flink through {config.runner.job_server}; metrics are served by the workers (docs/operations.md)"
     )

@@ -7,7 +7,7 @@ import typer
 
 from stream.commands.options import Params, parameters
 from stream.service.failure import Failure
-from stream.service.output import Columns, Debug, Json, finish, note, print_json, print_table
+from stream.service.output import Columns, Debug, Json, finish, note, print_result
 from stream.store.errors import StoreError
 
 
@@ -21,27 +21,25 @@ def savings(
     algorithm: Annotated[str, typer.Option("--algorithm", help="Partitioner of the lane.")] = "distdy",
     parts: Annotated[int, typer.Option("--parts", min=1, max=4096, help="K, the number of parts.")] = 4,
     snapshots: Annotated[
-        int, typer.Option("--snapshots", min=1, help="N: the file's span in so many snapshots.")
+        int, typer.Option("--snapshots", min=1, help="N: snapshots that the file's span is cut into.")
     ] = 10,
     window: Annotated[
         int, typer.Option("--window", min=1, max=1_000_000, help="w, snapshots that are held.")
     ] = 4,
     segments: Annotated[
         int,
-        typer.Option(
-            "--segments", min=1, max=1024, help="S, slices of a feature vector that are stored apart."
-        ),
+        typer.Option("--segments", min=1, max=1024, help="S, slices in which a feature vector is stored."),
     ] = 4,
     features: Annotated[
         int,
         typer.Option(
-            "--features", min=0, max=1_000_000, help="F: binary features to make up where the file has none."
+            "--features", min=0, max=1_000_000, help="F: binary features to generate if the file has none."
         ),
     ] = 0,
     change: Annotated[
         float,
         typer.Option(
-            "--change", min=0, max=1, help="Share of nodes whose made-up features change a snapshot."
+            "--change", min=0, max=1, help="Share of nodes whose generated features change per snapshot."
         ),
     ] = 0.3,
     param: Params = None,
@@ -52,7 +50,7 @@ def savings(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure what a lane of a file takes, in memory and on the disk, beside every snapshot stored whole.
+    """Measure a lane of a file in memory and on disk, against storing every snapshot whole.
 
     Example: freshet-stream savings events.parquet --features 128 --snapshots 10 --window 4 --parts 4 --json
     """
@@ -86,6 +84,6 @@ def savings(
                 seed=seed,
                 progress=progress,
             )
-        print_json(found) if json else print_table(f"Savings on {file}", found)
+        print_result(f"Savings on {file}", found, as_json=json)
 
     finish(body, StoreError, PartitionError, debug=debug)

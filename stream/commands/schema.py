@@ -31,7 +31,7 @@ Format = Annotated[
     typer.Option(
         "--format",
         callback=_known,
-        help="Of messages: json, arrow, avro, debezium, debezium-avro, or one of another package.",
+        help="Format of messages: json, arrow, avro, debezium, debezium-avro, or one of another package.",
     ),
 ]
 
@@ -42,7 +42,7 @@ def schema(
         Literal["int", "string"] | None,
         typer.Option(
             "--ids",
-            help="The graph's kind of ids (config key ids); default: either, or int where it has to be one.",
+            help="The graph's kind of ids (config key ids). Default: either, or int in formats that need one.",
         ),
     ] = None,
     arrow_file: Annotated[
@@ -50,16 +50,16 @@ def schema(
         typer.Option(
             "--arrow",
             metavar="FILE",
-            help="Also write the Arrow schema to a file, as an IPC stream without batches: any Arrow library opens it.",
+            help="Also write the Arrow schema to a file, as an IPC stream that any Arrow library opens.",
         ),
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print the schema of the events that a producer writes, in the form of the format: JSON Schema, Avro, or a list of columns.
+    """Print the schema of a producer's messages in the format's way: JSON Schema, Avro, or a list of columns.
 
     Arrow's types are named as Arrow's own documentation does (int64, utf8 …). A message is one IPC stream with
-    record batches; src, dst and t suffice, other integer widths and timestamps are taken too.
+    record batches; src, dst and t suffice. Other integer widths and timestamps are accepted, too.
 
     Example: freshet-stream schema --format arrow --ids string --arrow events.arrows
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stream.service.failure import Failure
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.service.output import Debug, Json, finish, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,9 +18,7 @@ _DAY_S = 86_400.0
 
 
 def synth(
-    out: Annotated[
-        Path, typer.Option("--out", help="File to write: CSV where it ends in .csv, else Parquet.")
-    ],
+    out: Annotated[Path, typer.Option("--out", help="File to write: CSV if it ends in .csv, else Parquet.")],
     nodes: Annotated[int | None, typer.Option("--nodes", min=2, help="Nodes of a plain stream.")] = None,
     edges: Annotated[int | None, typer.Option("--edges", min=1, help="Inserts of a plain stream.")] = None,
     features: Annotated[
@@ -38,7 +36,7 @@ def synth(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", help="Events a second of event time of a plain stream, instead of --span."),
+        typer.Option("--rate", help="Events per second of event time of a plain stream, instead of --span."),
     ] = None,
     paper: Annotated[
         str | None,
@@ -47,11 +45,13 @@ def synth(
         ),
     ] = None,
     snapshots: Annotated[
-        int | None, typer.Option("--snapshots", min=1, help="With --paper: T, one a 1,000 s.")
+        int | None, typer.Option("--snapshots", min=1, help="With --paper: T, each of 1,000 s.")
     ] = None,
     change: Annotated[
         float | None,
-        typer.Option("--change", min=0, max=1, help="With --paper: share replaced a snapshot. Default: 0.3."),
+        typer.Option(
+            "--change", min=0, max=1, help="With --paper: share replaced per snapshot. Default: 0.3."
+        ),
     ] = None,
     json: Json = False,
     debug: Debug = False,
@@ -92,10 +92,7 @@ def synth(
         from stream.synthetic.event_writer import write_events
 
         result = write_events(out, tables, interval_s=interval_s)
-        if json:
-            print_json(result)
-        else:
-            print_table(f"Wrote {out}", result)
+        print_result(f"Wrote {out}", result, as_json=json)
 
     finish(body, debug=debug)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stream.compiled import compiling
 from stream.service.logs import configure_logs
-from stream.service.output import Debug, Json, finish, print_json, print_table
+from stream.service.output import Debug, Json, finish, print_result
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SPAN_S, SNAPSHOTS, EVENTS, NODES, FEATURES = 40, 4, 2400, 1500, 4
 ROWS_A_BATCH = 64
-"""Enough that tables grow."""
+"""Small enough that tables grow."""
 IDLE_S = 0.3
 TOPIC = "warm"
 MAPPED = {"fields": {"src": "from.id", "dst": "dst", "t": "at"}}
@@ -28,8 +28,8 @@ TOPICS: dict[str, dict[str, Any]] = {"json": {}, "mapped": MAPPED, "arrow": {"fo
 def warm(json: Json = False, debug: Debug = False) -> None:
     """Compile the kernels of all partitioners, formats and kinds of ids and keep them, as a live job would use them.
 
-    A minute or two the first time, seconds when they are kept already. Say it once where the services will run: kernels
-    are for this kind of processor and this version. Docker images have been told.
+    Takes a minute or two the first time, then seconds. Run it once on the services' machine: kernels are for its kind of
+    processor and this version. Docker images have them already.
 
     Example: freshet-stream warm
     """
@@ -40,7 +40,7 @@ def warm(json: Json = False, debug: Debug = False) -> None:
         with compiling() as compiled:
             _sessions()
         result = {"compiled": len(compiled), "seconds": time.monotonic() - began}
-        print_json(result) if json else print_table("kernels of the stream", result)
+        print_result("kernels of the stream", result, as_json=json)
 
     finish(body, debug=debug)
 
@@ -65,7 +65,7 @@ def _sessions() -> None:
             for part in (
                 events.slice(0, half),
                 events.slice(half),
-            ):  # the second job goes on where the first ended
+            ):  # the second job resumes
                 _send(broker.address, topic, _messages(part, config, form))
                 _run(config)
 

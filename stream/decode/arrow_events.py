@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from schemas.errors import one_line
 from schemas.events import MAX_ID_BYTES, IdKind, Reason, event_schema
 from stream.decode.arrow_fields import mapped
 from stream.decode.arrow_frames import NOT_ARROW, inspect_frames
-from stream.decode.columns import canonical
+from stream.decode.columns import NULL_KINDS, canonical, nulls
 from stream.decode.mapping import NATIVE, Mapping
-from stream.decode.null_columns import NULL_KINDS, nulls
 from stream.decode.reading import Limits, Refusal, RefusedError, Rows
 from stream.decode.times import TimeUnit
 
@@ -194,7 +194,7 @@ def _read_run(
 ) -> None:
     try:
         read += _rows(run, ids, unit, mapping)
-    except RefusedError as error:  # a fault of the schema, which they share
+    except RefusedError as error:  # a fault of their schema
         refusals += [Refusal(i, None, error.reason, str(error)) for i, *_ in run]
     except _CORRUPT as error:
         if len(run) == 1:
@@ -210,7 +210,7 @@ def _rows(run: list[Message], ids: IdKind, unit: TimeUnit, mapping: Mapping) -> 
     rows = np.concatenate([np.arange(length) for length in lengths])
     together: list[Rows] = []
     first = 0
-    # More than one batch is left only where a column passes 2 GiB.
+    # More than one batch is left only if a column exceeds 2 GiB.
     for batch in _together([batch for _, batch, _ in run]).to_batches():
         span = slice(first, first + batch.num_rows)
         found = batch if mapping == NATIVE else mapped(batch, mapping)
@@ -232,5 +232,4 @@ def _together(batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 def _corrupt(error: BaseException) -> RefusedError:
-    text = " ".join(str(error).split())[:200]
-    return RefusedError(NOT_ARROW, f"not an Arrow IPC stream: {text}")
+    return RefusedError(NOT_ARROW, f"not an Arrow IPC stream: {one_line(error)[:200]}")

@@ -78,7 +78,7 @@ def _at(batch: pa.RecordBatch, keys: PathKeys) -> pa.Array:
             found = ", ".join(field.name for field in column.type) or "none"
             raise RefusedError(Reason.MISSING_FIELD, f"column {shown} is missing; {above} has {found}")
         column = pc.struct_field(column, inside)
-        if pt.is_dictionary(column.type):  # whose text, written out, would be looked at for columns only
+        if pt.is_dictionary(column.type):  # only text of columns is limited once written out
             raise RefusedError(
                 Reason.WRONG_TYPE,
                 f"column {shown} is {column.type}, expected plain values inside of a struct",
@@ -126,7 +126,7 @@ def _ops(column: pa.Array, *, mapping: Mapping) -> pa.Array:
     if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
         raise RefusedError(
             Reason.WRONG_TYPE,
-            f"column {name} is {column.type}, expected strings (topic key ops says the words)",
+            f"column {name} is {column.type}, expected strings (topic key ops has the words)",
         )
     words, meanings = zip(*mapping.words, strict=True)
     place = pc.index_in(column, pa.array(words, column.type)).fill_null(len(words))

@@ -37,7 +37,7 @@ def _inspect(value: bytes | memoryview, limits: Limits) -> None:
     if value[:6] == b"ARROW1":
         raise RefusedError(
             NOT_ARROW,
-            "an Arrow file, expected an Arrow stream: the message is written by a stream writer",
+            "an Arrow file, expected an Arrow stream. Write messages with a stream writer",
         )
     at = 0
     rows = {_DICTIONARY_BATCH: 0, _RECORD_BATCH: 0}
@@ -50,7 +50,7 @@ def _inspect(value: bytes | memoryview, limits: Limits) -> None:
             if at < len(value):
                 raise RefusedError(
                     NOT_ARROW,
-                    f"{len(value) - at} bytes after the end of its stream: one stream a message",
+                    f"{len(value) - at} bytes after the end of its stream. Write one stream per message",
                 )
             return
         kind, more, body = _check_message(bytes(value[at : at + size]))
@@ -95,7 +95,7 @@ def _check_message(metadata: bytes) -> tuple[int, int, int]:
             raise RefusedError(NOT_ARROW, "not an Arrow IPC stream: a negative number of rows")
         if _field(metadata, table, _COMPRESSION):
             raise RefusedError(
-                NOT_ARROW, "its buffers are compressed: leave compression to the Kafka producer"
+                NOT_ARROW, "its buffers are compressed. Leave compression to the Kafka producer"
             )
     return kind, rows, body
 

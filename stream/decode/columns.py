@@ -4,6 +4,7 @@ A column of a wrong type is a ``RefusedError``; a single wrong value becomes a f
 """
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from schemas.events import MAX_ID_BYTES, US_PER_S, IdKind, Op, Reason
-from stream.decode.null_columns import nulls
 from stream.decode.reading import RefusedError
 from stream.decode.times import OUT_OF_RANGE_US, SCALE_DIGITS, TimeUnit
 from stream.decode.validate import Draft, Faults, draft_schema
@@ -20,6 +20,12 @@ REQUIRED = ("src", "dst", "t")
 _TICKS_PER_S = {"s": 1, "ms": 1_000, "us": US_PER_S, "ns": 1_000_000_000}
 _EXACT_FLOAT = 2.0**53
 """Larger float64 no longer distinguish integers."""
+
+NULL_KINDS = frozenset([pa.int32(), pa.int64(), pa.string(), pa.list_(pa.float32())])
+"""Types of canonical columns that may be all null. A few rows of other types may be gigabytes."""
+
+SHARED_ROWS = 1 << 18
+"""Longer columns of nulls have buffers of their own."""
 
 
 def canonical(
@@ -105,7 +111,7 @@ def decoded(name: str, column: pa.DictionaryArray) -> pa.Array:
     if not (is_text or pt.is_integer(words.type) or pt.is_floating(words.type)):
         raise _wrong(name, column, ["a dictionary of strings or numbers"])
     if is_text and (pc.max(pc.binary_length(words)).as_py() or 0) > MAX_ID_BYTES:
-        # Cut what is refused as too long anyway, or a few bytes of indices would become gigabytes of text.
+        # Cut words that are refused as too long anyway, or a few bytes of indices would become gigabytes of text.
         words = pc.utf8_slice_codeunits(words, 0, MAX_ID_BYTES + 1)
         column = pa.DictionaryArray.from_arrays(column.indices, words)
     return column.dictionary_decode()
@@ -238,6 +244,16 @@ def _scaled(ticks: pa.Array, per_s: int) -> pa.Array:
             np.where(values < -limit, -OUT_OF_RANGE_US, np.clip(values, -limit, limit) * factor),
         )
     return pa.array(micros.astype(np.int64), mask=missing)
+
+
+def nulls(kind: pa.DataType, rows: int) -> pa.Array:
+    """``pyarrow.nulls`` of one of ``NULL_KINDS``, which share a block of buffers: most streams have several."""
+    return _block(kind)[:rows] if rows <= SHARED_ROWS else pa.nulls(rows, kind)
+
+
+@cache
+def _block(kind: pa.DataType) -> pa.Array:
+    return pa.nulls(SHARED_ROWS, kind)
 
 
 def _weights(name: str, column: pa.Array | None, rows: int) -> pa.Array:

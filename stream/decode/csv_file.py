@@ -145,8 +145,8 @@ def _require_readable(path: Path, batch: pa.RecordBatch, schema: pa.Schema, colu
             row = int(np.flatnonzero(text.is_valid().to_numpy(zero_copy_only=False))[0])
             told = _sentence(columns.shown(field.name), field.name, text, row)
             raise Failure(
-                f"{path}, row {row + 1}: {told}, and so it is in all rows looked at "
-                "(rows count from 1, the header left out)"
+                f"{path}, row {row + 1}: {told}, as in all rows looked at (rows count from 1, "
+                "without the header)"
             )
 
 

@@ -158,7 +158,7 @@ def _refused_rows(rows: Rows, places: Int64) -> list[pa.Table]:
     for which, reason, sentences in faults.alike():
         table = refused_alike(places[rows.messages[which]], reason, sentences)
         within = pa.array(rows.rows[which], pa.int32())
-        # Not the message's first bytes again for each of its rows, but the row.
+        # The row, not the message's first bytes again.
         texts = row_texts(rows.draft.batch.take(pa.array(which)))
         columns = [table[0], within, table[2], table[3], texts]
         tables.append(pa.Table.from_arrays(columns, schema=REFUSAL_SCHEMA))
@@ -176,7 +176,7 @@ def _rejects(raw: RawBatch, offsets: Int64, refusals: list[pa.Table]) -> pa.Reco
     if not refusals:
         return pa.RecordBatch.from_pylist([], schema=REJECT_SCHEMA)
     table = pa.concat_tables(refusals)
-    # Null rows, whole messages, have no others beside them.
+    # Null rows stand for whole messages, which have no others.
     table = table.take(
         pc.sort_indices(table, [("message", "ascending"), ("row", "ascending")])
     ).combine_chunks()

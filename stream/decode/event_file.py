@@ -1,6 +1,7 @@
 """Parquet, CSV and TSV files to canonical events, columns by name; a wrong row is named, never skipped."""
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from schemas.errors import one_line
 from schemas.events import US_PER_S, IdKind, Op, event_schema
 from stream.decode.columns import canonical, id_kind
 from stream.decode.csv_file import csv_rows
@@ -66,19 +68,26 @@ def read_events(
             column and row, counted from 1 without the header.
     """
     path = Path(path)
-    try:
+    with readable(path):
         batches, schema = open_rows(path, ids, columns=columns)
         kind = ids or id_kind(schema)
         drafts = _drafts(batches, kind, columns)
         events, widths = _checked(path, drafts, kind, bounds, columns)
+    t = events["t"].to_numpy()
+    return EventFile(path, events, kind, *widths, sorted_by_time=bool(np.all(t[1:] >= t[:-1])))
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a file into a Failure that names it."""
+    try:
+        yield
     except RefusedError as error:
         raise Failure(f"{path}: {error}") from error
     except pa.ArrowException as error:
-        raise Failure(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise Failure(f"{path} cannot be read: {one_line(error)}") from error
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror or ' '.join(str(error).split())}") from error
-    t = events["t"].to_numpy()
-    return EventFile(path, events, kind, *widths, sorted_by_time=bool(np.all(t[1:] >= t[:-1])))
+        raise Failure(f"{path} cannot be read: {error.strerror or one_line(error)}") from error
 
 
 def open_rows(
@@ -168,7 +177,7 @@ def _checked(
         for row in draft.faults.refused_rows()[:1]:
             raise Failure(
                 f"{path}, row {rows + row + 1}: {draft.faults.of(row)[1]} "
-                "(rows count from 1, the header left out)"
+                "(rows count from 1, without the header)"
             )
         accepted.append(draft.events())
         rows += draft.batch.num_rows

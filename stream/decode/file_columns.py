@@ -35,7 +35,7 @@ class FileColumns:
         for pair in text.split(",") if text else []:
             name, sign, column = (part.strip() for part in pair.partition("="))
             if not sign or not column:
-                raise Failure(f"--columns takes pairs as src=user,dst=item,t=ts, found {pair!r}")
+                raise Failure(f"--columns takes pairs such as src=user,dst=item,t=ts, found {pair!r}")
             if name not in KNOWN:
                 raise Failure(
                     f"--columns names {name}, which events don't have. They have {', '.join(KNOWN)}"
@@ -60,7 +60,7 @@ class FileColumns:
                 there = ", ".join(header) or "none"
                 raise RefusedError(
                     Reason.MISSING_FIELD,
-                    f"column {self.names.get(name, name)} is missing; found {there}. Name the columns of the file, as "
+                    f"column {self.names.get(name, name)} is missing; found {there}. Name the columns of the file, such as "
                     "--columns src=user,dst=item,t=ts",
                 )
         read = {column: events[column] for column in header if column in events}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +12,12 @@ from schemas.config import StreamConfig
 from schemas.events import REJECT_SCHEMA, event_schema
 from stream.decode.columns import canonical
 from stream.decode.decoder import RAW_LIMIT_BYTES
-from stream.decode.event_file import open_rows
+from stream.decode.event_file import open_rows, readable
 from stream.decode.file_columns import OWN, FileColumns
-from stream.decode.reading import FileRows, RefusedError
+from stream.decode.reading import FileRows
 from stream.decode.rules import Rules
 from stream.decode.validate import Draft, check
 from stream.microbatch import MicroBatch
-from stream.service.failure import Failure
 
 _LOWEST = np.iinfo(np.int64).min
 
@@ -49,7 +47,7 @@ def survey(path: Path, rules: Rules, columns: FileColumns = OWN) -> Survey:
     """
     rows = disorder = 0
     first = last = None
-    with _failures(path):
+    with readable(path):
         read, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
         for some in read:
             t = _times(some, rules)
@@ -69,7 +67,7 @@ def count_from(path: Path, rules: Rules, until_us: int, columns: FileColumns = O
     Raises:
         Failure: As ``survey``.
     """
-    with _failures(path):
+    with readable(path):
         read, _ = open_rows(path, rules.ids, only=["t"], columns=columns)
         return sum(int(np.count_nonzero(_times(some, rules) >= until_us)) for some in read)
 
@@ -103,7 +101,7 @@ def read_polls(
     Raises:
         Failure: As ``survey``.
     """
-    with _failures(path):
+    with readable(path):
         read, _ = open_rows(path, config.ids, start=start, columns=columns)
         offset = first + start
         for some in read:
@@ -137,7 +135,7 @@ def _poll(
         partition=key[1],
         first_offset=offset,
         end_offset=offset + rows,
-        high_watermark=offset + rows + 1,  # never idle: the file ends when its reader says so
+        high_watermark=offset + rows + 1,  # never idle: its reader ends the file
         events=events,
         rejects=_rejects(draft, texts, refused[kept[refused]], key, offset),
     )
@@ -176,15 +174,3 @@ def _times(rows: FileRows, rules: Rules) -> np.ndarray:
     t = draft.batch["t"]
     values = t.fill_null(_LOWEST).to_numpy(zero_copy_only=False)
     return values[draft.faults.accepted & (values >= rules.min_us) & (values <= rules.max_us)]
-
-
-@contextmanager
-def _failures(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except RefusedError as error:
-        raise Failure(f"{path}: {error}") from error
-    except pa.ArrowException as error:
-        raise Failure(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror or ' '.join(str(error).split())}") from error

@@ -318,8 +318,7 @@ class _Words:
             return NOT_JSON, [f"not JSON: {words} at character {place}" for place, _ in spans]
         if kind == _NOT_OBJECT:
             return NOT_JSON, [
-                f"a JSON {kind_of(self._value(*span))} instead of an object: one event a message"
-                for span in spans
+                f"a JSON {kind_of(self._value(*span))} instead of an object, one per event" for span in spans
             ]
         if kind == _TWICE:
             return NOT_JSON, [f"the key {self.paths[e]} stands twice" for e in whats.tolist()]

@@ -119,7 +119,7 @@ def _scanned(columns: Columns, data: npt.NDArray[np.uint8], ids: IdKind, mapping
     has_features, has_event_id = given_bits(FEATURES | VALUES), given_bits(EVENT_ID)
     features = pa.nulls(len(given), pa.list_(pa.float32()))
     if has_features.any():
-        # A message that isn't known left no values, so the known ones' ends stay running ends.
+        # Unknown messages left no values, so the ends of known ones are running ends.
         ends = np.concatenate(([0], kept(columns.feature_ends))).astype(np.int32)
         flat = pa.array(columns.values[: ends[-1]].copy())
         features = pa.ListArray.from_arrays(ends, flat, mask=pa.array(~has_features))

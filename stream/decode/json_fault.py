@@ -166,7 +166,7 @@ def json_fault(data: UInt8, i: int, end: int) -> tuple[int, int]:
             if past < 0:
                 return _VALUE, i
             i = past
-        # It ended: go on in what is around it, or close that.
+        # It ended: continue in the array or object around it, or close that.
         while True:
             i = skip_space(data, i, end)
             if depth == 0:

@@ -150,7 +150,7 @@ def skip_value(data: UInt8, i: int, end: int) -> int:
             i = skip_word(data, i, end)
         if i < 0:
             return -1
-        # A value ended: go on in the array or object around it, or close it.
+        # A value ended: continue in the array or object around it, or close it.
         while True:
             if depth == 0:
                 return i

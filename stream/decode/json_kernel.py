@@ -124,7 +124,9 @@ def scan(data: UInt8, ends: Int64, plan: Plan, *, text_ids: bool, unit: TimeUnit
         label=np.zeros(n, np.int32),
         event_id=np.zeros(n, np.int64),
         event_id_bytes=np.zeros(n, np.int64),
-        unescaped=np.empty(4 * int(ends[-1] - ends[0]), np.uint8),  # memory is taken where it is written
+        unescaped=np.empty(
+            4 * int(ends[-1] - ends[0]), np.uint8
+        ),  # memory is used only as far as it is written
     )
     scale = RFC3339 if unit == "rfc3339" else SCALE_DIGITS[unit]
     paths = plan.paths
@@ -236,8 +238,8 @@ def _scan(
     unescaped: UInt8,
 ) -> None:
     count = used = 0
-    seen = np.full(len(entries), -1, np.int64)  # the last message in which each key stood
-    guesses = levels[:-1].copy()  # keys mostly come in the order of the message before
+    seen = np.full(len(entries), -1, np.int64)  # the last message with each key
+    guesses = levels[:-1].copy()  # keys mostly have the order of the previous message
     above = np.zeros(len(levels), np.int64)
     for m in range(len(ends) - 1):
         i, end = ends[m], ends[m + 1]
@@ -255,7 +257,7 @@ def _scan(
         while ok and not closed:
             i = skip_space(data, i, end)
             close = plain_string_end(data, i, end) if at(data, i, end) == QUOTE else -1
-            if close < 0:  # {} as well, which has no event in it
+            if close < 0:  # also {}, which has no event
                 ok = False
                 break
             e = find_entry(

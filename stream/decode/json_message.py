@@ -99,13 +99,13 @@ def _edge_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
 def _node_event(fields: _Found, ids: IdKind, unit: TimeUnit) -> JsonRow:
     for other in ("src", "dst"):
         if other in fields:
-            _refuse(Reason.WRONG_TYPE, f"has both node and {other}: an event is of a node or of an edge")
+            _refuse(Reason.WRONG_TYPE, f"has both node and {other}, but an event is of a node or of an edge")
     if _op(fields) != Op.INSERT:
         _refuse(Reason.UNKNOWN_OP, "op is delete, which is known for edges only")
     features, offset = _values(fields, "features"), _integer(fields, "offset", 32)
     values = _values(fields, "values")
     if features is not None and (offset is not None or values is not None):
-        _refuse(Reason.WRONG_TYPE, "has features and offset or values: give the full vector or a piece of it")
+        _refuse(Reason.WRONG_TYPE, "has features and offset or values. Give the full vector or a piece of it")
     if values is not None and offset is None:
         _refuse(Reason.MISSING_FIELD, "values are given without offset")
     return JsonRow(
@@ -160,7 +160,7 @@ def _fields(raw: bytes, mapping: Mapping) -> _Found:
     except json.JSONDecodeError as error:
         _refuse(NOT_JSON, f"not JSON: {error.msg} at character {error.pos}")
     if not isinstance(parsed, tuple):
-        _refuse(NOT_JSON, f"a JSON {kind_of(parsed)} instead of an object: one event a message")
+        _refuse(NOT_JSON, f"a JSON {kind_of(parsed)} instead of an object, one per event")
     values: dict[str, Any] = {}
     parts: dict[int, Any] = {}
     _collect(parsed, mapping.tree, "", values, parts if mapping.feature_parts else None)

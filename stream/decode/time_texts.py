@@ -36,7 +36,7 @@ def _sentence(name: str, text: str) -> str:
         rfc3339_to_us(text)
     except ValueError as error:
         return f"column {name} has {shorten(text)}, which {error}"
-    raise AssertionError(f"the kernel does not read {text!r}, and its reference does")
+    raise AssertionError(f"the kernel does not read {text!r}, but its reference does")
 
 
 @njit(cache=True, nogil=True)

@@ -50,7 +50,7 @@ def rfc3339_to_us(text: str) -> int:
         raise ValueError("is not a time as RFC 3339 writes it, such as 2024-01-01T12:00:00.5Z")
     year, month, day, hour, minute, second, fraction, zone, sign, zone_hour, zone_minute = match.groups()
     if zone is None:
-        raise ValueError("has no zone: end it with Z or an offset such as +02:00")
+        raise ValueError("has no zone. End it with Z or an offset such as +02:00")
     try:
         days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
     except ValueError as error:

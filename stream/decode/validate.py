@@ -103,7 +103,7 @@ def check(draft: Draft, rules: Rules, shown: Callable[[str], str] = str) -> None
     faults.refuse(
         node & has_dst,
         Reason.UNKNOWN_OP,
-        f"{op_name} is 0, a node event, but {dst} is given: it must be null",
+        f"{op_name} is 0, a node event, but {dst} is not null",
     )
     faults.refuse(~node & ~has_dst, Reason.MISSING_FIELD, f"{dst} is missing")
     if rules.ids == "string":

@@ -90,8 +90,8 @@ def backfill(
             history = writer.begin_with(history)
         elif writer.history is None:
             raise Failure(
-                f"store: the log in {config.store} has been read into from Kafka already, and a history can only come "
-                "before that. Choose a new store"
+                f"store: the log in {config.store} has events from Kafka already, and a history must come before them. "
+                "Choose a new store"
             )
         else:
             history, ordered = writer.history, _same(writer.history, files, until_us, offsets, columns)
@@ -104,9 +104,7 @@ def backfill(
             sink.advance()
             progress(batch.end_offset, history.rows)
         sink.seal_before(history.until_us)
-        if set(writer.positions) <= {
-            HISTORY
-        }:  # what is in the log is the history's, and so it is noted for later
+        if set(writer.positions) <= {HISTORY}:  # all of the log is the history: record its counts
             last = writer.last
             history = writer.history_read(
                 events=writer.totals.events + (last.tail_events if last else 0),
@@ -159,7 +157,7 @@ def _plan(
             raise Failure(
                 f"the topics have messages already, and the files end at {show_time(max(times))}. Choose where Kafka takes "
                 f"over. --until {show_time(max(times))} reads that moment from Kafka, which is right if the files may have "
-                "only a part of it. A later time takes the files whole. Or name offsets"
+                "only a part of it. A later time reads all of the files. Or name offsets"
             )
     history = History(
         files=[fingerprint(path, s.rows) for s, path in found],
@@ -181,7 +179,7 @@ def _require_distinct(files: Sequence[Path]) -> None:
         other = first.setdefault((file.bytes, file.checksum), path)
         if other is not path:
             raise Failure(
-                f"{path} has the same content as {other}, and its events would be in the log twice: name it once"
+                f"{path} has the same content as {other}, and its events would be in the log twice. Name it once"
             )
 
 
@@ -209,7 +207,7 @@ def _require_reach(config: StreamConfig, history: History, begun: Container[Key]
         return
     if config.kafka.start == "latest":
         raise Failure(
-            "kafka.start is latest: after a history Kafka has to be read from where the history ends. "
+            "kafka.start is latest, but after a history Kafka must be read from the end of the history. "
             "Set kafka.start: earliest"
         )
     try:
@@ -217,7 +215,7 @@ def _require_reach(config: StreamConfig, history: History, begun: Container[Key]
     except OffsetGapError as error:
         if config.kafka.on_gap == "fail":
             raise
-        _log.warning("going on over a gap", gap=str(error))
+        _log.warning("continuing over a gap", gap=str(error))
 
 
 def _ends(config: StreamConfig, offsets: dict[Key, int]) -> list[HistoryEnd]:
@@ -226,9 +224,13 @@ def _ends(config: StreamConfig, offsets: dict[Key, int]) -> list[HistoryEnd]:
         found = there.get((topic, partition))
         if found is None:
             known = ", ".join(f"{name}/{number}" for name, number in there)
-            raise Failure(f"--offset {topic}/{partition}={offset}: the configuration's topics have {known}")
+            raise Failure(
+                f"--offset {topic}/{partition}={offset} names no topic partition of the configuration. They are {known}"
+            )
         if offset > found.end:
-            raise Failure(f"--offset {topic}/{partition}={offset}: the partition ends at {found.end}")
+            raise Failure(
+                f"--offset {topic}/{partition}={offset} lies after the partition's end at {found.end}. Name an offset up to that"
+            )
     return [
         HistoryEnd(topic=key[0], partition=key[1], start=offsets.get(key), end=offsets.get(key, found.end))
         for key, found in there.items()
@@ -258,24 +260,22 @@ def _same(
             )
         ordered.append(same[0])
     if len(ordered) < len(given):
-        raise Failure(
-            f"the log's history is {names(history.files)} and nothing else. Choose a new store for more"
-        )
+        raise Failure(f"the log's history is {names(history.files)} only. Choose a new store for more files")
     if until_us is not None and until_us != history.until_us:
         raise Failure(
-            f"the log's history ends at {show_time(history.until_us)}, --until is {show_time(until_us)}: leave the option "
+            f"the log's history ends at {show_time(history.until_us)}, but --until is {show_time(until_us)}. Leave the option "
             "out, or choose a new store"
         )
     if dict(columns.names) != history.columns:
-        told = ",".join(f"{name}={column}" for name, column in history.columns.items())
+        given_then = ",".join(f"{name}={column}" for name, column in history.columns.items())
         raise Failure(
-            "--columns is another than when the log's history began: "
-            f"{f'say --columns {told}' if told else 'leave the option out'}, or choose a new store"
+            "--columns differs from when the log's history began. "
+            f"{f'Give --columns {given_then}' if given_then else 'Leave the option out'}, or choose a new store"
         )
     starts = {(end.topic, end.partition): end.start for end in history.ends if end.start is not None}
     if offsets and dict(offsets) != starts:
         raise Failure(
-            "--offset names other offsets than when the log's history began: leave the option out, or choose a new store"
+            "--offset names other offsets than when the log's history began. Leave the option out, or choose a new store"
         )
     return ordered
 

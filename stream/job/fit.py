@@ -10,8 +10,8 @@ from stream.sink.snapshot_sink import log_header
 from stream.store.files.headers import require_agreement
 from stream.store.files.records import read_record
 from stream.store.lane import layout as lane_layout
-from stream.store.lane.header import lane_header
 from stream.store.lane.reader import manifest_taus
+from stream.store.lane.state import lane_header
 from stream.store.log import layout as log_layout
 from stream.store.log.commits import numbers
 from stream.store.log.header import require_header

@@ -1,38 +1,18 @@
 """Lanes at work: each follows the log on a thread of its own and retries after failures."""
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol, Self
+from typing import Self
 
 from schemas.config import Lane
 from schemas.store import LaneManifest
 from stream.background import Background
+from stream.metrics import StreamMetrics
 from stream.service.failure import Failure
-from stream.store.lane.index import LaneTotals
 from stream.store.lane.writer import LaneWriter
 from stream.store.places.place import Place
 
 CLOSE_S = 5.0
 """How long the end of a job waits for the snapshot that a lane is at; a lane that is cut off recovers as after a kill."""
-
-
-class LaneObserver(Protocol):
-    """Notified of lanes."""
-
-    def opened_lane(self, lane: str, last: LaneManifest | None, totals: LaneTotals) -> None:
-        """A lane was opened."""
-        ...
-
-    def lane_committed(self, manifest: LaneManifest) -> None:
-        """A lane has one more snapshot."""
-        ...
-
-    def lane_lag(self, lane: str, snapshots: int) -> None:
-        """Sealed snapshots that a lane lacks."""
-        ...
-
-    def restarted(self, cause: str) -> None:
-        """A lane tries again (cause ``lane``)."""
-        ...
 
 
 class LaneThread:
@@ -43,7 +23,7 @@ class LaneThread:
         lag: Sealed snapshots that it lacked when it last looked.
     """
 
-    def __init__(self, store: str | Place, lane: Lane, observer: LaneObserver) -> None:
+    def __init__(self, store: str | Place, lane: Lane, metrics: StreamMetrics) -> None:
         """Open the lane and start following the log.
 
         Raises:
@@ -52,12 +32,12 @@ class LaneThread:
         """
         self.name = lane.name
         self.lag = 0
-        self._observer = observer
+        self._metrics = metrics
         self._writer = LaneWriter(store, lane, observer=self._committed)
         manifests = self._writer.manifests
-        observer.opened_lane(self.name, manifests[-1] if manifests else None, self._writer.totals)
+        metrics.opened_lane(self.name, manifests[-1] if manifests else None, self._writer.totals)
         self._work = Background(
-            f"lane-{lane.name}", self._catch_up, on_retry=lambda: observer.restarted("lane")
+            f"lane-{lane.name}", self._catch_up, on_retry=lambda: metrics.restarted("lane")
         )
         self._work.start()
 
@@ -95,12 +75,12 @@ class LaneThread:
         self._show(self._writer.lag)
 
     def _committed(self, manifest: LaneManifest) -> None:
-        self._observer.lane_committed(manifest)
+        self._metrics.lane_committed(manifest)
         self._show(max(0, self.lag - 1))
 
     def _show(self, lag: int) -> None:
         self.lag = lag
-        self._observer.lane_lag(self.name, lag)
+        self._metrics.lane_lag(self.name, lag)
 
 
 def failures(lanes: Iterable[LaneThread]) -> list[str]:
@@ -115,7 +95,7 @@ def bring_up_to_date(lanes: Collection[LaneThread], stop: Callable[[], bool]) ->
         Failure: One cannot be brought there.
     """
     for lane in lanes:
-        lane.wake()  # all at once, then wait for each
+        lane.wake()  # all at once
     for lane in lanes:
         lane.bring_up_to_date(stop)
     failed = [f"lane {lane.name} is not up to date: {lane.error}" for lane in lanes if lane.error]

@@ -42,12 +42,12 @@ def held_back(config: StreamConfig, metrics: StreamMetrics) -> str | None:
         else "it had no event yet"
     )
     remedy = (
-        f"See why its {unread:,} unread messages do not come: its leader, say"
+        f"Find out why its {unread:,} unread messages do not arrive, for example from its leader"
         if unread
-        else "It has messages, but they do not move its event time on: look at its producer"
+        else "It has messages, but they do not advance its event time. Check its producer"
     )
     return (
-        f"{place} has held event time back for {_span(held.age_s)}, nothing is sealed: {state}. {remedy}. A partition "
+        f"{place} has held event time back for {_span(held.age_s)}, and nothing is sealed: {state}. {remedy}. A partition "
         f"with nothing unread no longer counts after snapshots.idle_timeout_s ({rules.idle_timeout_s:g} s)"
     )
 

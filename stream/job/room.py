@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import structlog
 
+from schemas.errors import one_line
 from stream.service.failure import Failure
 from stream.service.full_disk import FULL
 from stream.service.heartbeat import beat
@@ -63,14 +64,14 @@ class RoomForCommits:
             return record
 
     def _wait(self, error: OSError) -> None:
-        told = " ".join(str(error).split())
+        text = one_line(error)
         if self.reason is None:
             what = "no room for a commit" if error.errno in FULL else "the store takes no commit"
-            _log.error(f"{what}, waiting for it", store=self._store, error=told)
+            _log.error(f"{what}, waiting for it", store=self._store, error=text)
         self.reason = (
-            f"the disk of {self._store} has no room for a commit: {told}"
+            f"the disk of {self._store} has no room for a commit: {text}"
             if error.errno in FULL
-            else f"the store takes no commit: {told}"
+            else f"the store takes no commit: {text}"
         )
         again_s = time.monotonic() + RETRY_S
         while time.monotonic() < again_s:

@@ -4,6 +4,8 @@ import time
 
 import structlog
 
+from schemas.errors import one_line
+
 _log = structlog.get_logger()
 
 
@@ -44,5 +46,5 @@ class Answers:
             _log.warning(
                 "no broker answers, waiting for them",
                 bootstrap=self._bootstrap,
-                error=" ".join(str(error).split()) or type(error).__name__,
+                error=one_line(error),
             )

@@ -12,6 +12,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from schemas.config import Kafka
+from schemas.errors import one_line
 from schemas.events import US_PER_S
 from stream.kafka.client import client_settings, connected
 
@@ -49,9 +50,9 @@ class BrokerClock:
             quorum = self._client.describe_metadata_quorum()
             took_us = round((time.monotonic() - asked_s) * US_PER_S)
         except (KafkaError, OSError) as error:
-            # No right to ask, or a cluster without a quorum: neither changes. An outage does.
+            # A missing right or quorum lasts, an outage does not.
             self._answers = getattr(error, "retriable", True)
-            _log.debug("brokers don't tell the time", error=" ".join(str(error).split()))
+            _log.debug("brokers don't report the time", error=one_line(error))
             self.close()
             return None
         told_ms = [
@@ -64,7 +65,7 @@ class BrokerClock:
         if newest_ms <= 0:
             self._answers = (
                 not told_ms
-            )  # Kafka 3.3 has voters and no times; no voters, no leader at the moment
+            )  # Kafka 3.3 has voters without times; without voters there is no leader at the moment
             return None
         return Between(newest_ms * _US_PER_MS, (newest_ms + 1) * _US_PER_MS + took_us)
 

@@ -8,6 +8,8 @@ import lz4.frame
 import snappy
 import zstandard
 
+from schemas.errors import one_line
+
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 """Kafka's numbers of the codecs."""
 
@@ -36,7 +38,7 @@ def decompressed(codec: int, data: memoryview, limit: int) -> bytes:
     except KeyError:
         raise DamagedError(f"its codec has number {codec}, which Kafka doesn't have") from None
     except (zlib.error, zstandard.ZstdError, RuntimeError, struct.error, snappy.UncompressError) as error:
-        raise DamagedError(f"it can't be decompressed ({' '.join(str(error).split())})") from error
+        raise DamagedError(f"it can't be decompressed ({one_line(error)})") from error
 
 
 def _gzip(data: memoryview, limit: int) -> bytes:

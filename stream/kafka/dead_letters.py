@@ -4,36 +4,21 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
-from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from schemas.config import Kafka
 from stream.background import Background
-from stream.kafka.client import WRITING, client_settings, connected, kafka_failures
-from stream.kafka.greeting import greet
-from stream.kafka.topics import ensure_topic
+from stream.kafka.topics import producer_to, send_all
 from stream.store.crash import crash_point
-from stream.store.log.outbox import RejectedMessages
+from stream.store.log.writer import LogWriter
 
 FLUSH_S = 30.0
 """How long brokers have to take letters. Others stay in the log's outbox for the next try."""
 
 CLOSE_S = 2.0
-
-
-class Rejects(Protocol):
-    """The outbox of refused messages: the log's writer."""
-
-    def unpublished_rejects(self) -> Iterator[RejectedMessages]:
-        """Refused messages not known to be published, commit by commit."""
-        ...
-
-    def mark_published(self, through: int) -> None:
-        """Record that those of a commit and before are published."""
-        ...
 
 
 class DeadLetters:
@@ -45,20 +30,16 @@ class DeadLetters:
 
     Args:
         kafka: Broker and topic; ``dead_letters`` must be set.
-        rejects: The outbox.
+        log: Has the outbox.
 
     Raises:
         Failure: No broker answers, or the topic can be neither found nor made.
     """
 
-    def __init__(self, kafka: Kafka, rejects: Rejects) -> None:
+    def __init__(self, kafka: Kafka, log: LogWriter) -> None:
         assert kafka.dead_letters is not None
-        self._topic, self._rejects = kafka.dead_letters, rejects
-        greet(kafka, f"writing to topic {self._topic}")
-        settings = client_settings(kafka)
-        ensure_topic(settings, kafka.bootstrap, self._topic, 1)
-        with kafka_failures(kafka.bootstrap, f"writing to topic {self._topic}"):
-            self._producer = connected(KafkaProducer, settings | WRITING)
+        self._topic, self._outbox = kafka.dead_letters, log
+        self._producer = producer_to(kafka, self._topic, 1)
         self._work = Background("dead-letters", self._empty_outbox, on_end=self._leave)
         self._work.start()
 
@@ -79,19 +60,13 @@ class DeadLetters:
             self._producer.close(timeout=CLOSE_S / 2)
 
     def _empty_outbox(self) -> None:
-        for refused in self._rejects.unpublished_rejects():
+        for refused in self._outbox.unpublished_rejects():
             if self._work.stopping:
                 return
-            self._publish(refused.table)
+            send_all(self._producer, self._topic, letters(refused.table), FLUSH_S)
             crash_point("letters.sent")
-            self._rejects.mark_published(refused.commit)
+            self._outbox.mark_published(refused.commit)
             crash_point("letters.marked")
-
-    def _publish(self, refused: pa.Table) -> None:
-        sent = [self._producer.send(self._topic, value, key=key) for key, value in letters(refused)]
-        self._producer.flush(timeout=FLUSH_S)
-        for future in sent:
-            future.get(timeout=FLUSH_S)
 
 
 def letters(refused: pa.Table) -> Iterator[tuple[bytes, bytes]]:

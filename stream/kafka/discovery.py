@@ -10,6 +10,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from schemas.config import Kafka
+from schemas.errors import one_line
 from stream.background import ended
 from stream.kafka.client import NoBrokerError, client_settings, connected
 from stream.service.failure import Failure
@@ -100,10 +101,10 @@ class TopicWatch:
                 return
             if time.monotonic() > until_s:
                 raise NoBrokerError(
-                    f"the brokers at {self._kafka.bootstrap} don't tell the ids of topics {', '.join(unknown)}"
-                    f"{f' ({error})' if error else ''}. Start again when they do."
+                    f"the brokers at {self._kafka.bootstrap} don't report the ids of topics {', '.join(unknown)}"
+                    f"{f' ({error})' if error else ''}. Start again when they do"
                 )
-            self._missing.clear()  # brokers that just started: this look doesn't count
+            self._missing.clear()  # brokers that just started: don't count this look
             self._over.wait(LOOK_AGAIN_S)
 
     def _try(self) -> str | None:
@@ -113,10 +114,9 @@ class TopicWatch:
                 self._client = connected(KafkaAdminClient, client_settings(self._kafka))
             self._look(self._client)
         except (KafkaError, OSError) as error:
-            told = " ".join(str(error).split()) or type(error).__name__
-            _log.debug("topics can't be looked at", error=told)
+            _log.debug("topics can't be checked", error=one_line(error))
             self._leave()
-            return told
+            return one_line(error)
         return None
 
     def _leave(self) -> None:
@@ -131,8 +131,8 @@ class TopicWatch:
             self._missing[name] = self._missing[name] + 1 if code == UNKNOWN_TOPIC_OR_PARTITION else 0
             if self._missing[name] >= LOOKS_WITHOUT_TOPIC:
                 self.lost = self.lost or Failure(
-                    f"topic {name} at {self._kafka.bootstrap} was deleted while it was being read; what was read of it "
-                    "is in the log. Take it out of kafka.topics, or choose a new store and make it again"
+                    f"topic {name} at {self._kafka.bootstrap} was deleted while it was being read. The messages read are "
+                    "in the log. Remove it from kafka.topics, or make it again and choose a new store"
                 )
             if code != NONE:
                 continue
@@ -151,6 +151,6 @@ class TopicWatch:
         self.ids = self.ids | {name: before}
         if before != topic_id:
             self.lost = self.lost or OffsetGapError(
-                f"topic {name} at {self._kafka.bootstrap} was deleted and made again since the log has read it: its "
+                f"topic {name} at {self._kafka.bootstrap} was deleted and made again since the log read it, so its "
                 "offsets begin again. Choose a new store, or a topic of another name"
             )

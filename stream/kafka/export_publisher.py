@@ -12,11 +12,11 @@ import structlog
 from kafka import KafkaProducer
 
 from schemas.config import Kafka, Publication
+from schemas.errors import one_line
 from schemas.exports import ExportCommit
-from stream.kafka.client import IN_ORDER, WRITING, client_settings, connected, kafka_failures
+from stream.kafka.client import IN_ORDER, kafka_failures
 from stream.kafka.export_messages import MESSAGES
-from stream.kafka.greeting import greet
-from stream.kafka.topics import ensure_topic
+from stream.kafka.topics import producer_to, send_all
 from stream.metrics import StreamMetrics
 from stream.service.failure import Failure
 from stream.store.crash import crash_point
@@ -46,6 +46,7 @@ class ExportPublisher:
 
     def __init__(self, store: str, publication: Publication, kafka: Kafka, metrics: StreamMetrics) -> None:
         self.error: str | None = None
+        self.topic = publication.topic
         self._store, self._to, self._kafka, self._metrics = store, publication, kafka, metrics
         self._stopping, self._caught_up = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"publish {publication.topic}", daemon=True)
@@ -70,23 +71,23 @@ class ExportPublisher:
             try:
                 self._publish_all()
             except LaneBusyError:
-                pass  # another process publishes: this one stands by
-            except Exception as error:  # noqa: BLE001  whatever fails here, the stream goes on
-                told = " ".join(str(error).split()) or type(error).__name__
-                if told != self.error:
-                    log.error("publishing failed, trying again", topic=self._to.topic, error=told)
-                self.error = told
+                pass  # another process publishes
+            except Exception as error:  # noqa: BLE001  no failure here ends the stream
+                text = one_line(error)
+                if text != self.error:
+                    log.error("publishing failed, trying again", topic=self._to.topic, error=text)
+                self.error = text
             self._stopping.wait(RETRY_S)
 
     def _publish_all(self) -> None:
         reader = ExportReader(self._store, self._to.exports)
         for folder in (COMMITS, PUBLISHED):
             (reader.root / folder).make()
-        # Before brokers are asked: they may refuse all that follows.
+        # Before brokers are asked, which may refuse.
         self._show_lag(reader, reader.published(self._to.topic, self._to.kind))
         lock = lock_folder(reader.root / PUBLISHED, new_writer_id(), f"{self._to.topic}.{self._to.kind}.lock")
         try:
-            producer = self._producer()
+            producer = producer_to(self._kafka, self._to.topic, self._to.partitions, **IN_ORDER)
             try:
                 with FolderWatch(reader.root / COMMITS) as watch:
                     self._follow(reader, producer, lock.require, watch)
@@ -125,7 +126,7 @@ class ExportPublisher:
                     self._metrics.published(self._to.topic, sent)
                     self.error = None
             except RetainedError:
-                continue  # removed this moment, with others maybe: the reader knows where it can start
+                continue  # just removed, maybe with others: the reader knows the first one left
             self._show_lag(reader, following)
             if following >= len(reader.commits):
                 self._caught_up.set()
@@ -140,22 +141,8 @@ class ExportPublisher:
             return 0
         messages = MESSAGES[self._to.format]
         with kafka_failures(self._kafka.bootstrap, f"writing to topic {self._to.topic}"):
-            sent = [
-                producer.send(self._to.topic, value, key=key)
-                for key, value in messages(self._to.exports, self._to.kind, commit, table)
-            ]
-            producer.flush(timeout=FLUSH_S)
-            for future in sent:
-                future.get(timeout=FLUSH_S)
-        return len(sent)
-
-    def _producer(self) -> KafkaProducer:
-        kafka, doing = self._kafka, f"writing to topic {self._to.topic}"
-        greet(kafka, doing)
-        settings = client_settings(kafka)
-        ensure_topic(settings, kafka.bootstrap, self._to.topic, self._to.partitions)
-        with kafka_failures(kafka.bootstrap, doing):
-            return connected(KafkaProducer, settings | WRITING | IN_ORDER)
+            found = messages(self._to.exports, self._to.kind, commit, table)
+            return send_all(producer, self._to.topic, found, FLUSH_S)
 
 
 class ExportPublishers:
@@ -165,7 +152,6 @@ class ExportPublishers:
         self, store: str, publications: list[Publication], kafka: Kafka, metrics: StreamMetrics
     ) -> None:
         self._publishers = [ExportPublisher(store, one, kafka, metrics) for one in publications]
-        self._topics = [one.topic for one in publications]
 
     def start(self) -> Self:
         """Start all of them."""
@@ -180,8 +166,8 @@ class ExportPublishers:
             Failure: One has not, in time.
         """
         behind = [
-            f"{topic}: {publisher.error or 'not in time'}"
-            for topic, publisher in zip(self._topics, self._publishers, strict=True)
+            f"{publisher.topic}: {publisher.error or 'not in time'}"
+            for publisher in self._publishers
             if not publisher.drain(timeout_s)
         ]
         if behind:

@@ -29,7 +29,7 @@ AGAIN_S = 0.3
 MOST_BYTES = 1 << 20
 """A longer answer to so short a request is not Kafka's."""
 
-_SAYS_NOTHING = "it takes the connection and says nothing"
+_SAYS_NOTHING = "it accepts the connection and does not answer"
 
 _API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 18, 17, 36
 _NONE, _UNSUPPORTED_MECHANISM, _ILLEGAL_STATE = 0, 33, 34
@@ -67,7 +67,7 @@ def greet(kafka: Kafka, doing: str) -> None:
     until_s = time.monotonic() + PATIENCE_S
     answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
     silent = dict.fromkeys(kafka.servers, f"its name does not resolve within {PATIENCE_S:g} s")
-    for server in kafka.servers:  # threads, because nothing else can leave a name that is being resolved
+    for server in kafka.servers:  # only a thread can be left while it resolves a name
         asked = (kafka, server, context, until_s, silent, answers)
         threading.Thread(target=_try, args=asked, name="greeting", daemon=True).start()
     refused: Failure | None = None
@@ -108,7 +108,7 @@ def _try(
                 time.sleep(AGAIN_S)
                 continue
             answers.put(error)
-        except Exception as error:  # noqa: BLE001  raised where it is waited for
+        except Exception as error:  # noqa: BLE001  raised by the waiting thread
             answers.put(error)
         else:
             answers.put(None)
@@ -153,8 +153,8 @@ def _secured(connection: socket.socket, context: ssl.SSLContext, host: str, serv
                 "brokers in kafka.bootstrap as their certificates do"
             ) from None
         raise Failure(
-            f"the certificate of {server} is not trusted ({error.verify_message}); kafka.ssl_cafile must hold the "
-            "authority that signed it"
+            f"the certificate of {server} is not trusted ({error.verify_message}). Give the authority that signed it "
+            "in kafka.ssl_cafile"
         ) from None
     except TimeoutError:
         raise _Silent(_SAYS_NOTHING) from None
@@ -175,7 +175,7 @@ def _answering(kafka: Kafka, server: str) -> Iterator[None]:
             "the certificate of kafka.ssl_certfile" if kafka.ssl_certfile else "clients without a certificate"
         )
         raise Failure(
-            f"{server} refuses {whose}; kafka.ssl_certfile and kafka.ssl_keyfile must hold one that it trusts"
+            f"{server} refuses {whose}. Give one that it trusts in kafka.ssl_certfile and kafka.ssl_keyfile"
         ) from None
     except OSError:
         raise NoBrokerError(
@@ -186,25 +186,25 @@ def _answering(kafka: Kafka, server: str) -> Iterator[None]:
 
 def _sasl(kafka: Kafka, connection: socket.socket, server: str) -> None:
     if kafka.api_version is not None and not kafka.uses_sasl:
-        return  # the demo's broker doesn't know the question
+        return  # the demo's broker doesn't know this request
     mechanism = kafka.sasl_mechanism or "PLAIN"
     answer = _ask(connection, _SASL_HANDSHAKE, _string(mechanism), server, version=1)
     (code,) = struct.unpack_from(">h", answer)
     if not kafka.uses_sasl:
         if code != _ILLEGAL_STATE:
             raise Failure(
-                f"{server} wants a login: set kafka.security_protocol to SASL_{kafka.security_protocol} "
+                f"{server} requires a login. Set kafka.security_protocol to SASL_{kafka.security_protocol} "
                 "and the kafka.sasl_ keys"
             )
         return
     if code == _UNSUPPORTED_MECHANISM:
         raise Failure(
-            f"{server} doesn't take kafka.sasl_mechanism {mechanism}, it takes {', '.join(_strings(answer)) or 'none'}"
+            f"{server} doesn't accept kafka.sasl_mechanism {mechanism}. It accepts {', '.join(_strings(answer)) or 'none'}"
         )
     if code != _NONE:
         plain = kafka.security_protocol.removeprefix("SASL_")
         raise Failure(
-            f"{server} takes no login: set kafka.security_protocol to {plain}, or use the port of its logins"
+            f"{server} accepts no login. Set kafka.security_protocol to {plain}, or use the port for logins"
         )
     _log_in(kafka, connection, mechanism, server)
 
@@ -231,7 +231,7 @@ def _log_in(kafka: Kafka, connection: socket.socket, mechanism: str, server: str
         start = 8 + max(told, 0)
         try:
             login.receive(answer[start : start + size])
-        except Exception:  # noqa: BLE001  whatever the mechanism says about a broker that doesn't know the password
+        except Exception:  # noqa: BLE001  the mechanism's errors about a broker that doesn't know the password
             raise refused from None
 
 
@@ -242,7 +242,7 @@ def _ask(connection: socket.socket, api: int, body: bytes, server: str, *, versi
     head = _exactly(connection, 4)
     if head[0] == _TLS_ALERT and head[1] == _TLS_MAJOR:
         raise Failure(
-            f"{server} speaks TLS: set kafka.security_protocol to SSL, or to SASL_SSL where it wants a login"
+            f"{server} speaks TLS. Set kafka.security_protocol to SSL, or to SASL_SSL if it requires a login"
         )
     (size,) = struct.unpack(">i", head)
     if not 4 <= size <= MOST_BYTES:

@@ -88,7 +88,7 @@ class Present:
             self._ask()
         self._judge()
         if self.reason is not None and not asks:
-            self._ask()  # what was told is a while ago, and the machine may have slept since
+            self._ask()  # the answers are old, and the machine may have slept since
             self._judge()
         return self.reason
 
@@ -99,7 +99,7 @@ class Present:
 
     def _judge(self) -> None:
         local_us, elapsed_s = self._wall_us(), self._elapsed_s()
-        # Witnesses that only said "not before" go on with the time while the clock is waited for.
+        # Witnesses of the past advance with the time while the clock is waited for.
         waited_us = round((elapsed_s - self._since_s) * US_PER_S) if self.reason is not None else 0
         witnesses = [
             (self._stamped_us + waited_us, "a record that a broker gave its time"),
@@ -123,8 +123,8 @@ class Present:
         self.error_s = -behind_us / US_PER_S
         self.reason = (
             f"this host's clock says {show_time(local_us)}, {_span(abs(self.error_s))} "
-            f"{'ahead of' if self.error_s > 0 else 'behind'} {who} ({show_time(self._known_us)}), which is more than "
-            f"time_skew_s ({self._skew_us / US_PER_S:g} s). Nothing is read until the clock is right."
+            f"{'ahead of' if self.error_s > 0 else 'behind'} {who} ({show_time(self._known_us)}), more than "
+            f"time_skew_s ({self._skew_us / US_PER_S:g} s). Nothing is read until the clock is right"
         )
 
 

@@ -13,6 +13,7 @@ import xxhash
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownError
 
+from schemas.errors import one_line
 from stream.decode.encode import EventTooLongError
 from stream.decode.formats.interface import MessageFormat, UnavailableError
 from stream.kafka.client import IN_ORDER, WRITING, connected, kafka_failures
@@ -90,8 +91,8 @@ class Deliveries:
                     break
                 except KafkaError as error:
                     if self._error is not None:
-                        break  # that is why
-                    # The client gives up waiting for a batch that it has split; its parts are on their way.
+                        break  # the cause
+                    # The client stops waiting for a batch that it has split; its parts are on their way.
                     if not isinstance(error, UnknownError) or time.monotonic() >= until_s:
                         raise
                     time.sleep(SPLIT_S)
@@ -100,7 +101,7 @@ class Deliveries:
 
     def close(self) -> None:
         """Leave the brokers; what is still queued is lost."""
-        with suppress(KafkaError):  # what could not be delivered was told, or is the caller's to leave behind
+        with suppress(KafkaError):  # undelivered messages were reported, or the caller gave up
             self._producer.close(timeout=5)
 
     def _failed(self, row: int | None, num_bytes: int, error: BaseException) -> None:
@@ -112,13 +113,12 @@ class Deliveries:
         if isinstance(error, MessageSizeTooLargeError) and self._row is not None:
             raise Failure(
                 f"row {self._row + 1} is {self._bytes:,} bytes as a message, more than topic {self._topic} at "
-                f"{self._bootstrap} takes (rows count from 1, without the header). The replay stopped there, and part of "
+                f"{self._bootstrap} accepts (rows count from 1, without the header). The replay stopped there, and part of "
                 "the file is in the topic. Give the row fewer features or shorter ids, or raise the topic's "
                 "max.message.bytes"
             ) from error
-        told = " ".join(str(error).split()) or type(error).__name__
         raise Failure(
-            f"topic {self._topic} at {self._bootstrap} didn't take a message: {told}. "
+            f"topic {self._topic} at {self._bootstrap} did not accept a message: {one_line(error)}. "
             "The replay stopped there, and part of the file is in the topic"
         ) from error
 
@@ -155,7 +155,7 @@ def replay(
     found = ensure_topic(settings, bootstrap, topic, partitions or 1)
     if partitions is not None and found != partitions:
         raise Failure(
-            f"topic {topic} at {bootstrap} has {found} partitions, --partitions asks for {partitions}. "
+            f"topic {topic} at {bootstrap} has {found} partitions, but --partitions is {partitions}. "
             "Leave the option out or choose another topic"
         )
     deliveries = Deliveries(settings, bootstrap, topic)
@@ -221,7 +221,7 @@ def _by_partition(
 
 def _too_long(error: EventTooLongError, row: int) -> Failure:
     return Failure(
-        f"row {row + 1} is {error.num_bytes:,} bytes as a message of its own, at most {error.limit:,} are sent: "
-        "give it fewer features or a shorter event_id (rows count from 1, the header left out); the replay stopped "
-        "there, part of the file is in the topic"
+        f"row {row + 1} is {error.num_bytes:,} bytes as a message of its own, but at most {error.limit:,} are sent (rows "
+        "count from 1, without the header). The replay stopped there, and part of the file is in the topic. Give the "
+        "row fewer features or a shorter event_id"
     )

@@ -67,7 +67,7 @@ def open_consumer(kafka: Kafka, **more: Any) -> KafkaConsumer:
         reading = {
             "group_id": None,
             "enable_auto_commit": False,
-            "auto_offset_reset": "none",  # a position out of range is a gap to name, not to jump over
+            "auto_offset_reset": "none",  # a position out of range is a gap to report, not to skip
             "isolation_level": "read_committed",
             "max_poll_records": kafka.max_poll_records,
             "max_partition_fetch_bytes": kafka.max_partition_fetch_bytes,
@@ -271,7 +271,7 @@ class PartitionReader:
         if polled:
             self.answers.heard()
             self.last_arrival_s = time.monotonic()
-            # A broker that has less than it may wait for would not be asked for other partitions meanwhile.
+            # A broker that waits for more data can't be asked for other partitions meanwhile.
             if any(self._end[tp] - self._next[tp] >= len(self._waiting[tp].offsets) for tp in polled):
                 fetch_ahead(self._consumer)
 
@@ -313,7 +313,7 @@ class PartitionReader:
         place = f"topic {found.topic} partition {found.partition} at {self._kafka.bootstrap}"
         if wanted > found.end:
             raise OffsetGapError(
-                f"{place} ends at offset {found.end}, but the log has read up to {wanted}: the topic was deleted and made again "
+                f"{place} ends at offset {found.end}, but the log has read up to {wanted}: the topic was deleted and made again, "
                 "or truncated. Choose a new store, or a topic of another name"
             )
         if wanted >= found.log_start:

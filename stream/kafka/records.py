@@ -100,7 +100,7 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
         super().__init__(*arguments, **options)
 
     def _maybe_skip_record(self, record: Any) -> bool:
-        return False  # what lies before the fetched offset is cut off below
+        return False  # messages before the fetched offset are cut off below
 
     def _unpack_records(self, tp: Any, records: Any, *deserializers: Any) -> Iterator[Records]:
         """Runs of messages; the position behind each is set when it is handed out."""
@@ -130,7 +130,7 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
         """The messages of a batch from the fetched offset on: brokers answer with whole batches."""
         try:
             if self.check_crcs and not batch.validate_crc():
-                raise CorruptRecordError("its checksum is another")
+                raise CorruptRecordError("its checksum differs")
             if batch.magic < COLUMNAR_MAGIC:
                 found = _one_by_one(batch, self.check_crcs)
             elif self._is_for_readers(batch):
@@ -174,7 +174,7 @@ class _ColumnarRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # the c
 def _one_by_one(batch: Any, check_crcs: bool) -> Records:
     singles = list(batch)
     if check_crcs and not all(record.validate_crc() for record in singles):
-        raise CorruptRecordError("a message's checksum is another")
+        raise CorruptRecordError("a message's checksum differs")
     offsets = pa.array([record.offset for record in singles], pa.int64())
     values = pa.array([record.value for record in singles], pa.large_binary())
     return Records(offsets, values, singles[-1].offset + 1)
@@ -217,7 +217,7 @@ def parse(data: UInt8, count: int, base_offset: int) -> tuple[pa.Array, pa.Large
     spans = np.empty((count, 2), np.int64)
     size = int(_scan(data, base_offset, offsets, spans)) if count <= len(data) else _TORN
     if size == _TORN:
-        raise CorruptRecordError(f"it doesn't hold the {count} records that its header tells of")
+        raise CorruptRecordError(f"it doesn't hold the {count} records of its header")
     ends = np.empty(count + 1, np.int64)
     values = np.empty(size, np.uint8)
     valid = np.ones(count, np.bool_)

@@ -58,6 +58,6 @@ def require_reach(kafka: Kafka, partitions: Collection[Key], until_us: int) -> N
             raise OffsetGapError(
                 f"topic {tp.topic} partition {tp.partition} at {kafka.bootstrap} begins at offset "
                 f"{begun[tp].log_start} with a message of {show_time(found.timestamp * _US_PER_MS)}, but the history "
-                f"ends at {show_time(until_us)}: retention deleted the messages between them. Take a history that reaches "
-                "further, or set kafka.on_gap: skip to do without them"
+                f"ends at {show_time(until_us)}: retention deleted the messages between them. Give files that reach "
+                "further, or set kafka.on_gap: skip to do without these messages"
             )

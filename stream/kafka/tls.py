@@ -45,7 +45,7 @@ def secret(key: str, value: SecretStr | None, file: str | None) -> str | None:
     _readable(f"{key}_file", file)
     try:
         content = Path(file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:  # whose text quotes what it couldn't read
+    except UnicodeDecodeError:  # its text quotes the content
         content = ""
     if not content:
         raise Failure(f"kafka.{key}_file: {file} is empty or not text, expected the password")
@@ -58,7 +58,7 @@ def _load_own(context: ssl.SSLContext, kafka: Kafka, certificate: str) -> None:
         _readable("ssl_keyfile", kafka.ssl_keyfile)
     password = secret("ssl_password", kafka.ssl_password, kafka.ssl_password_file)
     try:
-        # Never None: OpenSSL would ask at the terminal, and wait there.
+        # Never None, with which OpenSSL would ask at the terminal and wait.
         context.load_cert_chain(certificate, kafka.ssl_keyfile, password or "")
     except (ssl.SSLError, ValueError) as error:
         key = kafka.ssl_keyfile or certificate

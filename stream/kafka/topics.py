@@ -1,6 +1,7 @@
 """Topics and their partitions: which exist, their bounds, and making one."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,9 @@ from kafka.errors import (
     UnsupportedVersionError,
 )
 
-from stream.kafka.client import connected, kafka_failures
+from schemas.config import Kafka
+from stream.kafka.client import WRITING, client_settings, connected, kafka_failures
+from stream.kafka.greeting import greet
 from stream.service.failure import Failure
 
 METADATA_WAIT_S = 5.0
@@ -51,7 +54,7 @@ def topic_partitions(consumer: KafkaConsumer, topics: list[str], bootstrap: str)
             if time.monotonic() > deadline:
                 there = ", ".join(sorted(consumer.topics())[:10]) or "none"
                 raise Failure(
-                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (there: {there}). "
+                    f"kafka.topics: topic {topic} doesn't exist at {bootstrap} (existing: {there}). "
                     "Create it or correct its name"
                 )
             time.sleep(METADATA_LOOK_S)
@@ -89,6 +92,35 @@ def ensure_topic(settings: dict[str, Any], bootstrap: str, topic: str, partition
             return _asked_for(settings, bootstrap, topic)
         finally:
             admin.close()
+
+
+def producer_to(kafka: Kafka, topic: str, partitions: int, **more: Any) -> KafkaProducer:
+    """A producer for a topic, which is made if it is missing; ``more`` are settings of the client.
+
+    Raises:
+        Failure: No broker answers, or the topic can be neither found nor made.
+    """
+    doing = f"writing to topic {topic}"
+    greet(kafka, doing)
+    settings = client_settings(kafka)
+    ensure_topic(settings, kafka.bootstrap, topic, partitions)
+    with kafka_failures(kafka.bootstrap, doing):
+        return connected(KafkaProducer, settings | WRITING | more)
+
+
+def send_all(
+    producer: KafkaProducer, topic: str, messages: Iterable[tuple[bytes, bytes]], timeout_s: float
+) -> int:
+    """Send keys and values, and wait until the brokers have all of them; returns their number.
+
+    Raises:
+        KafkaError: The brokers don't have one in time, or refuse it.
+    """
+    sent = [producer.send(topic, value, key=key) for key, value in messages]
+    producer.flush(timeout=timeout_s)
+    for future in sent:
+        future.get(timeout=timeout_s)
+    return len(sent)
 
 
 def _described(admin: KafkaAdminClient, topic: str) -> int:

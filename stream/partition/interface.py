@@ -110,7 +110,7 @@ def _require_partitioner(factory: Any) -> None:
 
 
 _VERTEX = ("byte_lp", "distdy", "hash", "kl", "ldg", "load_aware", "metis")
-_EDGE = ("hdrf", "powergraph", "sep")
+_EDGE = ("copying", "sep")
 PARTITIONERS: Registry[Factory] = Registry(
     "partitioner",
     "freshet.partitioners",

@@ -35,7 +35,9 @@ def config_command(
             print_json({"example": text}) if as_json else print(text, end="")  # noqa: T201
             return
         if file is None:
-            raise Failure("say --example for a commented example, or --config FILE to check a file")
+            raise Failure(
+                "nothing to print. Give --example for a commented example, or --config FILE to check a file"
+            )
         config = load_config(kind, file)
         check(config)
         in_force = config.model_dump(mode="json")

@@ -75,7 +75,7 @@ class Endpoint:
                 f"metrics cannot be served on {metrics.host}:{metrics.port}: {error.strerror}. "
                 "Choose another metrics.port (0: any free one)"
             ) from error
-        # A busy moment of four threads is no news, and neither is a client that goes away.
+        # Four busy threads are no news, and neither is a client that goes away.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self._server = _Server(
             application,
@@ -107,7 +107,7 @@ class Endpoint:
         trigger.pull_trigger(self._server.end)
         self._thread.join()
         answering.shutdown(timeout=CLOSE_S)
-        if not answering.threads:  # else one of them will still use it
+        if not answering.threads:  # else one of them still uses it
             trigger.close()
 
 

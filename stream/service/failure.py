@@ -4,7 +4,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from schemas.errors import FreshetError
+from schemas.errors import FreshetError, one_line
 from stream.service.json_lines import json_line, lines_are_json
 
 DONE, FAILED = 0, 1
@@ -29,7 +29,7 @@ def run_command(
     except Exception as error:
         if not isinstance(error, (Failure, OSError, *expected)):
             raise
-        complain(_told(error) or type(error).__name__, error if debug else None)
+        complain(_text(error), error if debug else None)
         return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
@@ -46,7 +46,7 @@ def complain(sentence: str, error: Exception | None = None) -> None:
     print(line, file=sys.stderr)  # noqa: T201
 
 
-def _told(error: Exception) -> str:
+def _text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+    return one_line(error)

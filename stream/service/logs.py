@@ -32,7 +32,7 @@ def configure_logs(*, level: str = "INFO", as_json: bool | None = None) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(numeric_level),
-        # Standard error as it is at each line: whoever redirects it for a while leaves no closed stream behind.
+        # Standard error as it is at each line: a redirection leaves no closed stream behind.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )

@@ -26,7 +26,7 @@ Columns = Annotated[
     typer.Option(
         "--columns",
         metavar="NAME=COLUMN,…",
-        help="The file's names of an event's columns, as src=user,dst=item,t=ts; others keep their names.",
+        help="The file's names of an event's columns, such as src=user,dst=item,t=ts; others keep their names.",
     ),
 ]
 
@@ -57,6 +57,11 @@ def print_table(title: str, rows: Mapping[str, Any]) -> None:
     console = Console()
     console.print(Text(title, style="italic"), soft_wrap=True)
     console.print(table)
+
+
+def print_result(title: str, result: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a result as one JSON object or as a table."""
+    print_json(result) if as_json else print_table(title, result)
 
 
 def finish(command: Callable[[], int | None], *expected: type[Exception], debug: bool = False) -> None:

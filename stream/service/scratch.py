@@ -49,7 +49,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
 def sweep(parent: Path) -> None:
     """Remove the scratch folders of this user's processes on this machine that are gone."""
     for folder in parent.glob(f"{PREFIX}*-*"):
-        with suppress(OSError):  # another's, swept by another this moment, or on a disk without locks
+        with suppress(OSError):  # another user's, just swept by another process, or on a disk without locks
             if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
                 _sweep(folder)
 
@@ -67,9 +67,9 @@ def _sweep(folder: Path) -> None:
 def _locked(folder: Path) -> int:
     """A folder's lock, which holds the machine's name: locks of some network file systems apply to one machine only."""
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):  # without locks nobody sweeps it
+    with suppress(OSError):  # without locks it is never swept
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.pwrite(lock, socket.gethostname().encode(), 0)  # before that it is nobody's to sweep
+        os.pwrite(lock, socket.gethostname().encode(), 0)  # it is not swept before that
     return lock
 
 

@@ -1,1 +1,1 @@
-"""Micro-batches in, commits of the log out, beside what is taken in: no Beam, no Kafka."""
+"""Takes micro-batches and commits them to the log, without Beam or Kafka."""

@@ -1,4 +1,4 @@
-"""One piece of work at a time, on a thread of its own or at once: what commits run on."""
+"""Runs one piece of work at a time, on its own thread or at once; commits use it."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,7 +8,7 @@ Result = TypeVar("Result")
 
 
 class OneAtATime(Generic[Result]):
-    """Runs work and hands its result over once, in the caller's own time.
+    """Runs work and hands its result over once, when the caller asks for it.
 
     Args:
         thread: Name of the thread that works beside the caller; None: work is done before ``start`` returns.
@@ -36,13 +36,10 @@ class OneAtATime(Generic[Result]):
             self._future.set_exception(error)
 
     def take(self, *, wait: bool) -> Result | None:
-        """The result, once.
+        """The result, once; raises what the work raised.
 
         Args:
-            wait: Until it is there; else None where it isn't yet.
-
-        Raises:
-            Exception: What the work raised.
+            wait: Wait for it; without, None if it isn't ready.
         """
         future = self._future
         if future is None or not (wait or future.done()):
@@ -53,7 +50,7 @@ class OneAtATime(Generic[Result]):
             self._future = None
 
     def close(self) -> None:
-        """Wait for work under way; its result, or what it raised, is dropped."""
+        """Wait for running work; its result or exception is dropped."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         self._future = None

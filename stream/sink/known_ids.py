@@ -1,4 +1,4 @@
-"""The event ids that a log's newest events have: what duplicates are looked for among when a sink begins."""
+"""The event ids of a log's newest events, for a new sink to find duplicates."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from stream.store.log.writer import LogWriter
 
 
 def known_ids(writer: LogWriter, config: StreamConfig) -> EventIds | None:
-    """The ids within ``dedup_window_s`` of the newest event; None where nothing is dropped by them.
+    """The ids within ``dedup_window_s`` of the newest event; None if the configuration has no such window.
 
     Raises:
-        CorruptError: A file of the log isn't what its commit says.
+        CorruptError: A file of the log doesn't match its commit.
     """
     if config.dedup_window_s is None:
         return None

@@ -1,92 +1,45 @@
-"""What the sink tells whoever counts: one small protocol, so that metrics need no hand in the sink."""
-
-from typing import Protocol
+"""The sink's events for metrics, so that the sink doesn't depend on them."""
 
 from schemas.events import Op
 from schemas.store import CommitRecord
 from stream.snapshots.held_back import OpenEventTime
 
 
-class SinkObserver(Protocol):
-    """Told what commits made durable; counts are never told twice, also when a batch is read again."""
+class SinkObserver:
+    """Receives the effects of durable commits; here it ignores them.
+
+    Nothing is counted twice, even if a batch is read again.
+    """
 
     def accepted(self, topic: str, op: Op, count: int) -> None:
-        """Events of one kind are in the log now."""
-        ...
+        """Events of one kind are in the log."""
 
     def refused(self, topic: str, reason: str, count: int, example: str) -> None:
-        """Messages, or rows of one, are in the rejects now; late events aren't among them. One of them as an example."""
-        ...
+        """Messages, or rows of one, are in the rejects, without late events; with one as an example."""
 
     def late(self, topic: str, policy: str, count: int) -> None:
-        """Late events are in the log or the rejects now, as the policy says."""
-        ...
+        """Late events are in the log or the rejects, according to the policy."""
 
     def in_history(self, topic: str, count: int) -> None:
-        """Events were skipped, because the log has them from its history."""
-        ...
+        """Events were skipped because the log's history has them."""
 
     def tombstones(self, topic: str, count: int) -> None:
         """Null messages were skipped."""
-        ...
 
     def watermark(self, topic: str, partition: int, t_us: int) -> None:
-        """Event time up to which a topic partition is taken to be complete, microseconds."""
-        ...
+        """Event time up to which a topic partition is assumed complete, microseconds."""
 
     def open_event_time(self, now: OpenEventTime) -> None:
-        """Which snapshot is open, and what keeps it from being sealed."""
-        ...
+        """The open snapshot, and the partition that keeps it from being sealed."""
 
     def pending(self, batches: int, open_bytes: int) -> None:
-        """Batches not yet committed, and bytes of all open events, durable ones included."""
-        ...
+        """Batches not yet committed, and bytes of all open events, including durable ones."""
 
     def remembered(self, ids: int, missed: int) -> None:
-        """Event ids that duplicates are looked for among, and how many more were not remembered since told last."""
-        ...
+        """Number of event ids remembered to find duplicates, and of those missed since the last call."""
 
     def commit_phase(self, phase: str, seconds: float) -> None:
-        """How long a phase of a commit took: order, files, record, sweep."""
-        ...
+        """Duration of a phase of a commit: order, files, record, sweep."""
 
     def committed(self, record: CommitRecord) -> None:
-        """A commit is durable; its ``sealed`` says which snapshots it closed."""
-        ...
-
-
-class Unobserved:
-    """Counts nothing."""
-
-    def accepted(self, topic: str, op: Op, count: int) -> None:
-        """Nothing."""
-
-    def refused(self, topic: str, reason: str, count: int, example: str) -> None:
-        """Nothing."""
-
-    def late(self, topic: str, policy: str, count: int) -> None:
-        """Nothing."""
-
-    def in_history(self, topic: str, count: int) -> None:
-        """Nothing."""
-
-    def tombstones(self, topic: str, count: int) -> None:
-        """Nothing."""
-
-    def watermark(self, topic: str, partition: int, t_us: int) -> None:
-        """Nothing."""
-
-    def open_event_time(self, now: OpenEventTime) -> None:
-        """Nothing."""
-
-    def pending(self, batches: int, open_bytes: int) -> None:
-        """Nothing."""
-
-    def remembered(self, ids: int, missed: int) -> None:
-        """Nothing."""
-
-    def commit_phase(self, phase: str, seconds: float) -> None:
-        """Nothing."""
-
-    def committed(self, record: CommitRecord) -> None:
-        """Nothing."""
+        """A commit is durable; its ``sealed`` names the snapshots it closed."""

@@ -1,4 +1,4 @@
-"""Committed events of open snapshots, and the limit of what may be open."""
+"""Committed events of open snapshots, and the limit of open events."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from stream.store.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class OpenEvents:
-    """Committed events of open snapshots, and what is asked of them often."""
+    """Committed events of open snapshots, with figures that are needed often."""
 
     rows: pa.Table
     bytes: int
@@ -20,30 +20,30 @@ class OpenEvents:
 
     @classmethod
     def of(cls, rows: pa.Table) -> "OpenEvents":
-        """Those of the log's open tail."""
+        """Summarise the log's open tail."""
         tau = rows["tau"].to_numpy()
         low, high = (int(tau.min()), int(tau.max())) if len(tau) else (None, None)
         return cls(rows, rows.nbytes, low, high)
 
 
 class OpenLimitError(StoreError):
-    """More events are open than the configuration allows; all that was read is committed."""
+    """More events are open than the configuration allows; everything read is committed."""
 
 
 def require_room(
     open_bytes: int, limit_bytes: int, watermark_us: int | None, interval_us: int, *, of_files: bool = False
 ) -> None:
-    """Refuse to take more in where too much is open: sealing it takes memory in proportion.
+    """Refuse more events if too many are open, because sealing takes memory in proportion.
 
     Args:
         open_bytes: Accepted events of open snapshots, committed or not.
         limit_bytes: ``snapshots.max_open_bytes``.
-        watermark_us: Event time that is complete; None: some topic partition was not heard of yet.
+        watermark_us: Event time that is complete; None: some topic partition is still unknown.
         interval_us: Length of a snapshot.
         of_files: Whether a history is being read, and not Kafka.
 
     Raises:
-        OpenLimitError: It is more than the limit; the sentence says what holds it, and the keys to change.
+        OpenLimitError: It exceeds the limit; the sentence names the cause and the keys to change.
     """
     if open_bytes <= limit_bytes:
         return

@@ -1,4 +1,4 @@
-"""What the sink took in since the last commit."""
+"""The messages taken in since the last commit."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from schemas.events import REJECT_SCHEMA, IdKind, Op, Reason, event_schema
 from schemas.store import Position
+from stream.decode.decoder import RAW_LIMIT_BYTES
+from stream.decode.encode import encode_json
 from stream.snapshots.event_time import Key
 from stream.snapshots.sealing import Run
 from stream.store.log.refusals import example_of
@@ -27,7 +29,7 @@ class Pending:
     rejects: list[pa.Table] = field(default_factory=list)
     positions: dict[Key, Position] = field(default_factory=dict)
     begins: dict[Key, int] = field(default_factory=dict)
-    """Offset from which on each topic partition was taken in."""
+    """First offset taken in per topic partition."""
     accepted: Counter[tuple[str, Op]] = field(default_factory=Counter)
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -37,7 +39,7 @@ class Pending:
     tombstones: Counter[str] = field(default_factory=Counter)
 
     def add_events(self, run: Run) -> None:
-        """Take accepted events in: columns of ``event_schema`` and ``offset``."""
+        """Add accepted events: columns of ``event_schema`` and ``offset``."""
         self.min_tau = run.min_tau if self.min_tau is None else min(run.min_tau, self.min_tau)
         self.max_tau = run.max_tau if self.max_tau is None else max(run.max_tau, self.max_tau)
         self.events.append(run)
@@ -49,7 +51,7 @@ class Pending:
                 self.accepted[topic, op] += int(counts[op + 1])
 
     def add_rejects(self, topic: str, rows: pa.Table) -> None:
-        """Take refused messages in, ``REJECT_SCHEMA``; late ones are counted apart."""
+        """Add refused messages, ``REJECT_SCHEMA``; late ones are counted separately."""
         if rows.num_rows == 0:
             return
         self.rejects.append(rows)
@@ -71,7 +73,7 @@ class Pending:
         return dict(total)
 
     def followed_by(self, later: "Pending") -> "Pending":
-        """Both together: what a failed commit gives back comes before what was taken in since."""
+        """Both together: a failed commit's content precedes later messages."""
         taus = [tau for some in (self, later) for tau in (some.min_tau, some.max_tau) if tau is not None]
         return Pending(
             batches=self.batches + later.batches,
@@ -102,7 +104,7 @@ def rows_from(batch: pa.RecordBatch, start: int) -> pa.Table:
 
 
 def tail_rows(runs: Iterable[Run], through: int | None, ids: IdKind) -> pa.Table:
-    """Events of later snapshots than τ = ``through``, with snapshot and origin: ``tail_schema``."""
+    """Events of snapshots after τ = ``through``, with snapshot and origin: ``tail_schema``."""
     schema = tail_schema(ids)
     tables = [schema.empty_table()]
     for run in (run for run in (run.after(through) for run in runs) if run is not None):
@@ -113,3 +115,36 @@ def tail_rows(runs: Iterable[Run], through: int | None, ids: IdKind) -> pa.Table
         columns += [pa.array(np.full(rows, partition, np.int32)), run.events["offset"], pa.array(run.tau)]
         tables.append(pa.table(columns, schema=schema))
     return pa.concat_tables(tables)
+
+
+def late_rejects(events: pa.Table, topic: str, partition: int, sealed_through: int) -> pa.Table:
+    """Rejects for events whose snapshot is sealed, under the policy ``dead-letter``.
+
+    Args:
+        events: Canonical events with the columns ``offset`` and ``tau`` (the event's own τ); from Arrow messages also ``row``.
+        topic: Their topic.
+        partition: Their partition.
+        sealed_through: Last closed τ.
+
+    Returns:
+        ``REJECT_SCHEMA``, one row per event; ``raw`` is the event as JSON with ``t`` in microseconds, because the message may
+        hold others that were accepted.
+    """
+    rows = events.num_rows
+    sentences = [
+        f"its snapshot {tau} is sealed (all up to {sealed_through} are); raw is the event, t in microseconds"
+        for tau in events["tau"].to_pylist()
+    ]
+    raw = [message[:RAW_LIMIT_BYTES] for message in encode_json(events, time_unit="us")]
+    return pa.table(
+        {
+            "topic": pa.repeat(topic, rows),
+            "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
+            "offset": events["offset"],
+            "row": events["row"] if "row" in events.column_names else pa.nulls(rows, pa.int32()),
+            "reason": pa.repeat(Reason.LATE.value, rows),
+            "sentence": pa.array(sentences, pa.string()),
+            "raw": pa.array(raw, pa.binary()),
+        },
+        schema=REJECT_SCHEMA,
+    )

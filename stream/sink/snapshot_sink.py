@@ -14,21 +14,20 @@ from schemas.store import CommitRecord, LogHeader, Position
 from stream.microbatch import MicroBatch
 from stream.sink.commit_thread import OneAtATime
 from stream.sink.known_ids import known_ids
-from stream.sink.observer import SinkObserver, Unobserved
+from stream.sink.observer import SinkObserver
 from stream.sink.open_events import OpenEvents, require_room
-from stream.sink.pending import Pending, rows_from, tail_rows
+from stream.sink.pending import Pending, late_rejects, rows_from, tail_rows
 from stream.snapshots.border import HISTORY, Border
 from stream.snapshots.event_time import EventClock, Key, closed_by, place
 from stream.snapshots.held_back import HoldingWatch
-from stream.snapshots.late import late_rejects
 from stream.snapshots.sealing import Run, runs_of, split_snapshots
 from stream.store.log.writer import LogWriter
 
 SEAL_BYTES = 96 << 20
 SEAL_EVERY_S = 1.0
-"""While more waits to be read, so much or so long is gathered before a snapshot is sealed: what stays open is written
-with every commit. No keys of the configuration: they change neither what a snapshot holds nor what is durable when, and
-a stream that keeps up never meets them; memory is bounded by ``snapshots.max_pending_bytes``."""
+"""While more waits to be read, this much or long is gathered before a snapshot is sealed, because open events are written with
+every commit. These are not configuration keys: they change neither snapshots nor durability, and a stream that keeps up never
+reaches them; ``snapshots.max_pending_bytes`` limits memory."""
 
 _log = structlog.get_logger()
 
@@ -47,7 +46,7 @@ def log_header(config: StreamConfig) -> LogHeader:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A commit that was made, what is open after it, and when it ended by the sink's clock."""
+    """A commit, the open events after it, and its end by the sink's clock."""
 
     record: CommitRecord
     open: OpenEvents
@@ -55,15 +54,15 @@ class _Done:
 
 
 class SnapshotSink:
-    """Takes micro-batches in, keeps event time, and commits to the log.
+    """Takes micro-batches, tracks event time, and commits to the log.
 
-    Whatever order and size the batches have, and wherever the process dies: what lies before a topic partition's
-    ``next`` is in the log or its rejects exactly once, what lies after has no effect.
+    Regardless of the order and size of the batches, and of where the process dies, everything before a topic partition's ``next``
+    is in the log or its rejects exactly once, and everything after has no effect.
 
-    A commit is due ``commit_every_s`` after the last one if there is something to commit, and as soon as the
-    watermark closes a snapshot that has events, but not before as much time has passed as the last commit took:
-    so commits never take more than half of the time, whatever the disk. With ``beside`` they take none: what is
-    offered meanwhile waits for the next commit, up to ``max_pending_bytes``; then taking in waits for the commit.
+    A commit is due ``commit_every_s`` after the last one if there is something to commit, and as soon as the watermark closes a
+    snapshot with events, but not before as much time has passed as the last commit took. So commits never take more than half of
+    the time, however slow the disk. With ``beside`` they take none: batches offered meanwhile wait for the next commit, up to
+    ``max_pending_bytes``; then taking in waits for the commit.
     """
 
     def __init__(
@@ -81,15 +80,15 @@ class SnapshotSink:
             writer: The open log.
             config: Event-time rules.
             clock: Seconds, for what is due and what is idle.
-            observer: Told what is counted; of a commit's phases on the commit's thread.
-            beside: Commit on a thread of its own; ``close`` ends it.
+            observer: Receives counts; a commit's phases come on the commit's thread.
+            beside: Commit on a separate thread; ``close`` ends it.
         """
         self._writer = writer
         self._commits = OneAtATime[_Done]("commit" if beside else None)
         self._rules = config.snapshots
         self._ids = config.ids
         self._clock = clock
-        self._observer: SinkObserver = observer or Unobserved()
+        self._observer = observer or SinkObserver()
         writer.on_phase = self._observer.commit_phase
         self._event_clock = EventClock(
             out_of_orderness_us=round(self._rules.lateness_s * US_PER_S),
@@ -106,38 +105,38 @@ class SnapshotSink:
         self._before = writer.last
         self._open = OpenEvents.of(writer.open_tail())
         self._failed = False
-        self._closed_through = writer.sealed_through  # by the commit under way, if there is one
+        self._closed_through = writer.sealed_through  # by the running commit, if there is one
 
     def close(self) -> None:
-        """Wait for a commit under way; what waits for the next one is dropped, and read again another time."""
+        """Wait for a running commit; pending batches are dropped, and read again later."""
         self._commits.close()
 
     def assign(self, partitions: Iterable[Key]) -> None:
-        """Say which topic partitions are being read.
+        """Set the topic partitions being read.
 
-        Each holds the watermark until it was heard of, also those that were never read; those of the log that
-        are not among them no longer do. Without this call they are those of the log and those offered.
+        Each holds the watermark until it is heard of, even if it was never read; partitions of the log that are not among them
+        no longer do. By default they are those of the log and those offered.
         """
         self._event_clock.assign(partitions)
 
     def begin(self, key: Key, offset: int) -> None:
-        """Say where a topic partition that the log doesn't know begins: from the next commit on the log knows it."""
+        """Set where a topic partition unknown to the log begins; the next commit records it."""
         if self._position(key) is None:
             self._pending.positions[key] = Position(
                 topic=key[0], partition=key[1], next=offset, max_t_us=self._event_clock.max_t_us(key)
             )
 
     def next_offset(self, key: Key) -> int | None:
-        """First offset of a topic partition that was not taken in; None: unknown to the log and to its history."""
+        """First offset of a topic partition not taken in; None: unknown to the log and to its history."""
         position = self._position(key)
         return self._border.start(key) if position is None else position.next
 
     def offer(self, batch: MicroBatch) -> None:
-        """Take one poll of a topic partition in; what was taken in before is dropped, whole messages at a time.
+        """Take one poll of a topic partition; messages taken before are dropped.
 
         Args:
-            batch: Batches of one topic partition come in order of offset. An empty one tells that there is
-                nothing to read: sources send it for idle polls.
+            batch: Batches of one topic partition come in order of offset. An empty one says that there is nothing to read;
+                sources send it for idle polls.
 
         Raises:
             OpenLimitError: ``snapshots.max_open_bytes`` are open already; they are committed.
@@ -177,18 +176,18 @@ class SnapshotSink:
         self._observe_pending()
 
     def advance(self, *, wait: bool = True) -> CommitRecord | None:
-        """Commit if one is due; call it after offers and when there was nothing to offer.
+        """Commit if a commit is due; call it after offers and when there was nothing to offer.
 
         Args:
-            wait: Until the commit is made. Without it a commit goes on while more is offered, and a later call
-                returns it; but one that failed is always waited for when it is tried again.
+            wait: Wait for the commit. Without it, the commit runs while more is offered, and a later call returns it; but the
+                repetition of a failed commit is always waited for.
 
         Returns:
-            The commit that was made, or None.
+            The commit made, or None.
 
         Raises:
             OSError: The disk refuses; nothing is lost, the next call tries again.
-            StoreError: As ``LogWriter.commit``.
+            StoreError: As for ``LogWriter.commit``.
         """
         if self._commits.busy:
             return self._made(wait=wait or self._pending.bytes >= self._rules.max_pending_bytes)
@@ -207,7 +206,7 @@ class SnapshotSink:
         return self._made(wait=wait)
 
     def seal_all(self) -> CommitRecord | None:
-        """Commit everything and seal all snapshots that have events; None if there is nothing to do."""
+        """Commit everything and seal all snapshots with events; None if there is nothing to do."""
         before = self._made(wait=True)
         closed = self._closed()
         latest = max(
@@ -229,7 +228,7 @@ class SnapshotSink:
         return self._made(wait=True)
 
     def flush(self) -> CommitRecord | None:
-        """Commit what is pending, sealing only what the watermark has closed; None if there is nothing to do."""
+        """Commit pending batches, sealing only snapshots that the watermark has closed; None if there is nothing to do."""
         before = self._made(wait=True)
         if not self._anything():
             return before
@@ -237,7 +236,7 @@ class SnapshotSink:
         return self._made(wait=True)
 
     def _without_history(self, key: Key, events: pa.Table) -> pa.Table:
-        """The events that the log's history doesn't have; the others are counted."""
+        """The events that the log's history lacks; the others are counted."""
         repeated = self._border.in_history(key, events["offset"].to_numpy(), events["t"].to_numpy())
         if repeated is None:
             return events
@@ -269,7 +268,7 @@ class SnapshotSink:
             self._pending.add_events(Run.of((topic, partition), tau, events))
 
     def _begin(self, closed: int | None) -> None:
-        """Start a commit of all that is pending, sealing up to τ = ``closed``."""
+        """Start a commit of everything pending, sealing up to τ = ``closed``."""
         pending, before = self._pending, self._open
         self._committing, self._pending = pending, Pending()
         self._closed_through = closed
@@ -279,7 +278,7 @@ class SnapshotSink:
         self._commits.start(lambda: self._commit(pending, before, closed))
 
     def _commit(self, pending: Pending, before: OpenEvents, closed: int | None) -> _Done:
-        """The commit itself, on its own thread where there is one."""
+        """The commit itself, on the separate thread if there is one."""
         seal: Iterable[tuple[int, pa.Table]] = ()
         names = event_schema(self._ids).names
         min_tau = min((tau for tau in (pending.min_tau, before.min_tau) if tau is not None), default=None)
@@ -298,11 +297,11 @@ class SnapshotSink:
             in_history=pending.in_history.total(),
             sealed_through=closed,
         )
-        pending.events.clear()  # gives the memory back here and not where events are taken in
+        pending.events.clear()  # frees the memory here, not where events are taken in
         return _Done(record, OpenEvents.of(self._writer.open_tail()), self._clock())
 
     def _made(self, *, wait: bool) -> CommitRecord | None:
-        """The commit that was started, once it is made; where nothing of it happened, all of it is pending again."""
+        """The started commit, once it is made; if it failed without effect, its content is pending again."""
         try:
             done = self._commits.take(wait=wait)
         except BaseException as error:
@@ -314,7 +313,7 @@ class SnapshotSink:
                 self._pending = self._committing.followed_by(self._pending)
                 self._committing = Pending()
                 raise
-            # The log has it: given back, it would be committed again.
+            # The log has it, so its content must not be committed again.
             if not isinstance(error, Exception):
                 raise
             _log.warning("a commit is made, but a step after it failed", commit=record.n, error=repr(error))
@@ -353,7 +352,7 @@ class SnapshotSink:
         return self._pending.bytes + self._committing.bytes + self._open.bytes
 
     def _make_room(self, key: Key) -> None:
-        """Seal what can be; what then is still too much is an error."""
+        """Seal as much as possible; raise if too much is still open."""
         self.flush()
         interval_us = self._writer.header.interval_us
         require_room(
@@ -380,7 +379,7 @@ class SnapshotSink:
         )
 
     def _closed(self) -> int | None:
-        """Last τ to close now: what the watermark has passed, and all that is open after a long idle time."""
+        """Last τ to close now: up to the watermark, and everything open after a long idle time."""
         before = [] if self._closed_through is None else [self._closed_through]
         watermark = self._event_clock.watermark_us()
         if watermark is not None:

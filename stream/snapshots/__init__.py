@@ -1,1 +1,1 @@
-"""From events to snapshots: event time, the id dictionary, the current graph and its deltas."""
+"""From events to snapshots: event time, the id dictionary, the live graph and its deltas."""

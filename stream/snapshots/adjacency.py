@@ -1,23 +1,22 @@
-"""The whole undirected adjacency in sorted rows, for who needs it: built from pairs or from rows, or advanced."""
+"""The whole undirected adjacency in sorted rows: built from pairs or from rows, or advanced."""
 
 import numpy as np
 from numba import njit
 
 from stream.arrays.kinds import Bool, Float32, Int32, Int64
-from stream.snapshots.delta import Csr
-from stream.snapshots.distinct import distinct
+from stream.kernels.node_sets import distinct
+from stream.snapshots.delta import Csr, Rows
 from stream.snapshots.pair_index import SEEN, WEIGHT, find
 from stream.snapshots.pairs import KEY_BITS
-from stream.snapshots.rows import Rows
 
 _REBUILD_SHARE = 4
-"""Above one changed pair in so many, building anew is faster than advancing (both give equal arrays)."""
+"""Above one changed pair in this many, building is faster than advancing (both give equal arrays)."""
 
 _RECORD = np.int64(0xFFFFFFFF)
 
 
 def worth_advancing(changed: int, whole: Csr) -> bool:
-    """Whether an adjacency is brought up to date faster than built anew, after so many changed pairs."""
+    """Whether advancing an adjacency is faster than building it, for a number of changed pairs."""
     return changed * 2 * _REBUILD_SHARE <= len(whole.indices)
 
 
@@ -27,13 +26,13 @@ def advance_adjacency(
     """Adjacency some snapshots later.
 
     Args:
-        before: Adjacency before them.
+        before: The earlier adjacency.
         num_nodes: Rows of the new one.
         changed: int64 (c,) keys of the added, refreshed and removed pairs, in any order.
-        table: The live pairs, as ``PairIndex`` keeps them.
-        bits: Likewise.
-        records: Likewise.
-        weights: Likewise.
+        table: Of ``PairIndex``, as are the next three.
+        bits: See there.
+        records: See there.
+        weights: See there.
     """
     entries = distinct(changed, _swap(changed))
     present, combined = _combine(entries, table, bits, records, weights)
@@ -43,9 +42,9 @@ def advance_adjacency(
 
 @njit(cache=True, nogil=True)
 def sorted_rows(rows: Rows, entries: Int32, records: Int32, weights: Float32) -> tuple[Int64, Int32, Float32]:
-    """Adjacency of rows in any order: both directions, weights of directions added.
+    """Sorted adjacency of unsorted rows: both directions, weights of directions added.
 
-    Nodes are gone through in order, and each put at the end of its neighbours' rows.
+    Visits nodes in order and appends each to its neighbours' rows.
 
     Args:
         rows: Of N nodes.
@@ -124,7 +123,7 @@ def _swap(keys: Int64) -> Int64:
 
 @njit(cache=True, nogil=True, inline="always")
 def _both(record: int, records: Int32, weights: Float32) -> np.float32:
-    """Weights of the live directions of a record, added."""
+    """Sum of the weights of a record's live directions."""
     there = weights[record, WEIGHT] if records[record, SEEN] >= 0 else np.float32(0)
     back = weights[record, WEIGHT + 1] if records[record, SEEN + 1] >= 0 else np.float32(0)
     return np.float32(there + back)

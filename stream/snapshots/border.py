@@ -1,4 +1,4 @@
-"""The border between a log's history and Kafka: every event comes from one side, and from one only."""
+"""The border between a log's history and Kafka: every event comes from exactly one side."""
 
 from typing import Final
 
@@ -7,18 +7,17 @@ from stream.arrays.kinds import Bool, Int64
 from stream.snapshots.event_time import Key
 
 HISTORY: Final[Key] = ("file:history", 0)
-"""The topic partition as which the files of a history are in the log; no Kafka topic can have a colon."""
+"""The topic partition of history files in the log; a Kafka topic can't have a colon."""
 
 
 class Border:
-    """Says what of Kafka the history has already.
+    """Decides which events of Kafka the history has already.
 
-    An event of Kafka is in the history if it lies before the history's end in event time, and in a part of its topic
-    partition that was there before the history was read. What was written later came after the files were made: if
-    it lies before the border, it is late and not a repetition.
+    It has those before the history's end in event time, in the part of a topic partition that existed before the history was
+    read. Messages written later came after the files were made: if they lie before the border, they are late, not repeated.
 
     Args:
-        history: Of the log; None: it has none, and nothing is in it.
+        history: The log's; None: it has no history.
     """
 
     def __init__(self, history: History | None) -> None:
@@ -26,7 +25,7 @@ class Border:
         self._ends = {} if history is None else {(e.topic, e.partition): e for e in history.ends}
 
     def start(self, key: Key) -> int | None:
-        """Offset at which reading a topic partition begins; None: no place was named."""
+        """Offset at which reading a topic partition begins; None: it is not given."""
         end = self._ends.get(key)
         return None if end is None else end.start
 
@@ -39,7 +38,7 @@ class Border:
             t: int64 microseconds, shape (E,).
 
         Returns:
-            Mask of shape (E,), or None where none is.
+            Mask of shape (E,), or None if it has none of them.
         """
         end = self._ends.get(key)
         if end is None or len(offset) == 0 or int(offset[0]) >= end.end:

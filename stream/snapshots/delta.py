@@ -1,23 +1,32 @@
-"""What changed between two snapshots: the one argument of every partitioner."""
+"""The changes between two snapshots: the one argument of every partitioner."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.arrays.kinds import Float32, Float64, Int8, Int32, Int64
-from stream.snapshots.rows import Rows
+from stream.arrays.kinds import Float32, Int8, Int32, Int64
 
-__all__ = ["Csr", "Float32", "Float64", "Int8", "Int32", "Int64", "Rows", "SnapshotDelta", "View", "delta_of"]
+
+class Rows(NamedTuple):
+    """Neighbours by node, for kernels: ``indices[start[v]:end[v]]``, without v itself.
+
+    ``start`` and ``end`` are int64 (num_nodes,), ``indices`` int32 of any length, with arbitrary values between rows. Neighbours
+    are unsorted, but their order is the same whenever the same snapshots were applied.
+    """
+
+    start: Int64
+    end: Int64
+    indices: Int32
 
 
 @dataclass(frozen=True, slots=True)
 class Csr:
     """An adjacency in compressed rows over dense node ids.
 
-    ``indptr`` is int64 of shape (num_nodes + 1,), ``indices`` int32 or int64 of shape (entries,), sorted
-    within a row; ``weights`` float32 of shape (entries,).
+    ``indptr`` is int64 of shape (num_nodes + 1,), ``indices`` int32 or int64 of shape (entries,), sorted within a row;
+    ``weights`` float32 of shape (entries,).
     """
 
     indptr: Int64
@@ -31,7 +40,7 @@ class Csr:
 
     @property
     def rows(self) -> Rows:
-        """The same neighbours row by row. Views."""
+        """The same neighbours as ``Rows``. Views."""
         return Rows(self.indptr[:-1], self.indptr[1:], self.indices.astype(np.int32, copy=False))
 
     @classmethod
@@ -45,28 +54,25 @@ class View(Protocol):
 
     def rows(self) -> Rows:
         """The undirected adjacency: each live pair of two nodes in both its rows. O(1)."""
-        ...
 
     def graph(self) -> Csr:
         """The same in sorted rows: both directions of every live pair. O(pairs).
 
-        Self-loops and parallel directions are removed (u→v and v→u give one pair, weights added). Rows of nodes that
-        are not live are empty.
+        Self-loops and parallel directions are removed (u→v and v→u give one pair, weights added). Rows of nodes that are not
+        live are empty.
         """
-        ...
 
     def live(self) -> Int64:
         """Sorted ids of live nodes: ends of a live pair, self-loops included. O(nodes)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDelta:
-    """Snapshot τ as a partitioner sees it: its events, what they changed, and the live graph they lead to.
+    """Snapshot τ for a partitioner: its events, their changes, and the resulting live graph.
 
-    All node ids are dense int64 in [0, num_nodes). Event arrays hold edge events only (no node events), in
-    log order, and all have shape (E,). Everything but ``graph`` and ``live`` costs what changed, not what there
-    is. ``rows``, ``graph`` and ``live`` can be asked for until the live graph moves on; ``kept`` lasts.
+    All node ids are dense int64 in [0, num_nodes). Event arrays hold edge events only (no node events), in log order, all of
+    shape (E,). All but ``graph`` and ``live`` costs O(changes), not O(graph). ``rows``, ``graph`` and ``live`` are available
+    until the next snapshot is applied, and raise RuntimeError then; ``kept`` lasts.
 
     Attributes:
         tau: Interval index of the snapshot.
@@ -76,16 +82,16 @@ class SnapshotDelta:
         dst: int64.
         t: int64, microseconds.
         weight: float32.
-        touched: int64, sorted ids whose neighbourhood or features changed in τ, nodes that left included.
+        touched: int64, sorted ids whose neighbourhood or features changed in τ, including nodes that left.
         feature_nodes: int64, sorted ids whose features changed in τ.
-        changed_segments: int32 of the shape of feature_nodes: how many of the S segments changed.
+        changed_segments: int32 of the shape of feature_nodes: number of changed segments, of S.
         num_live: Live nodes: ends of a live pair, self-loops included.
         num_pairs: Live undirected pairs of two nodes.
-        entered: int64, sorted ids that are live and were not at the snapshot before.
-        left: int64, sorted ids that were and are not.
+        entered: int64, sorted ids that are live and were not at the previous snapshot.
+        left: int64, sorted ids that were live and are not.
         added: int64 (a, 2), the lower id first: undirected pairs of two nodes that are live and were not.
-        removed: int64 (r, 2), likewise: those that were and are not.
-        view: Where ``rows``, ``graph`` and ``live`` come from.
+        removed: int64 (r, 2), the lower id first: those that were live and are not.
+        view: Source of ``rows``, ``graph`` and ``live``.
         segments: S.
         node_features: F, width of a node's feature vector.
     """
@@ -112,39 +118,27 @@ class SnapshotDelta:
 
     @property
     def rows(self) -> Rows:
-        """Neighbours of every node in the live graph, in no order, good until the next snapshot is applied: O(1).
-
-        Raises:
-            RuntimeError: The live graph has moved on.
-        """
+        """Unsorted neighbours of every node in the live graph. O(1)."""
         return self.view.rows()
 
     @property
     def graph(self) -> Csr:
-        """The whole live graph in sorted rows (``View.graph``): O(pairs), for partitioners that need all of it.
-
-        Raises:
-            RuntimeError: The live graph has moved on.
-        """
+        """The whole live graph in sorted rows (see ``View.graph``). O(pairs)."""
         return self.view.graph()
 
     @property
     def live(self) -> Int64:
-        """Sorted ids of all live nodes, int64 (num_live,): O(num_nodes).
-
-        Raises:
-            RuntimeError: The live graph has moved on.
-        """
+        """Sorted ids of all live nodes, int64 (num_live,). O(num_nodes)."""
         return self.view.live()
 
     def kept(self) -> "SnapshotDelta":
-        """The same with a copy of the whole, which stays when the live graph moves on."""
+        """The delta with a copy of the whole graph, which lasts."""
         return replace(self, view=_Given(self.graph, self.live))
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A graph that is there whole."""
+    """A given whole graph."""
 
     whole: Csr
     nodes: Int64
@@ -160,12 +154,12 @@ class _Given:
 
 
 def delta_of(*, graph: Csr, live: Int64, before: SnapshotDelta | None = None, **fields: Any) -> SnapshotDelta:
-    """The delta that leads to a graph which is known whole.
+    """The delta that leads to a given graph.
 
     Args:
         graph: As ``View.graph``.
         live: As ``View.live``.
-        before: Delta of the snapshot before; None: there was nothing.
+        before: The previous delta; None: the graph was empty.
         fields: The attributes of ``SnapshotDelta`` that don't follow from these.
     """
     now, then = _pairs_of(graph), np.empty(0, np.int64) if before is None else _pairs_of(before.graph)

@@ -21,10 +21,9 @@ class IdDictionary(Protocol):
     @property
     def size(self) -> int:
         """Dense ids in use: they are 0 … size − 1."""
-        ...
 
     def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
-        """Dense ids of both columns; ids not seen before get the next ones.
+        """Dense ids of both columns; new ids get the next ones.
 
         Args:
             src: External ids, shape (E,), no nulls.
@@ -33,11 +32,9 @@ class IdDictionary(Protocol):
         Returns:
             Two int64 arrays of shape (E,); −1 where ``dst`` is null.
         """
-        ...
 
     def ids(self, start: int = 0) -> pa.Array | pa.ChunkedArray:
-        """External ids in dense order from ``start`` on; in chunks where they are more than one array holds."""
-        ...
+        """External ids in dense order from ``start`` on; in chunks if one array can't hold them."""
 
     def extend(self, ids: pa.Array | pa.ChunkedArray) -> None:
         """Add distinct new ids in dense order, as read from ``nodes.arrow``.
@@ -45,11 +42,9 @@ class IdDictionary(Protocol):
         Raises:
             ValueError: An id is known already.
         """
-        ...
 
     def truncate(self, size: int) -> None:
-        """Forget the newest ids until ``size`` are left: a commit that failed takes its ids back."""
-        ...
+        """Remove the newest ids until ``size`` are left, after a failed commit."""
 
 
 def new_dictionary(ids: IdKind) -> IdDictionary:
@@ -58,7 +53,7 @@ def new_dictionary(ids: IdKind) -> IdDictionary:
 
 
 class IntDictionary:
-    """int64 ids in an open-addressing hash table with linear probing, at most half full (32 to 64 bytes an id)."""
+    """int64 ids in an open-addressing hash table with linear probing, at most half full (32 to 64 bytes per id)."""
 
     def __init__(self) -> None:
         self._slots = _empty_slots(_FIRST_SLOTS)
@@ -67,7 +62,7 @@ class IntDictionary:
 
     @property
     def size(self) -> int:
-        """Dense ids in use."""
+        """See ``IdDictionary.size``."""
         return self._size
 
     def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
@@ -125,14 +120,14 @@ def _valid(column: pa.ChunkedArray) -> Bool:
 
 
 def _empty_slots(count: int) -> Int64:
-    slots = np.empty((count, 2), np.int64)  # a row: external id, dense id (−1: free); one cache line holds 4
+    slots = np.empty((count, 2), np.int64)  # rows (external id, dense id; −1: free); a cache line holds 4
     slots[:, 1] = -1
     return slots
 
 
 @njit(cache=True, nogil=True)
 def _home(slots: Int64, key: np.int64) -> np.uint64:
-    """Slot at which the search for ``key`` begins."""
+    """First slot of the search for ``key``."""
     mixed = np.uint64(key)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finaliser
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -141,7 +136,7 @@ def _home(slots: Int64, key: np.int64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _find(slots: Int64, key: np.int64) -> np.int64:
-    """Slot of ``key``, or the free slot where it belongs."""
+    """Slot of ``key``, or the free slot for it."""
     mask = np.uint64(len(slots) - 1)
     slot = _home(slots, key)
     while slots[slot, 1] != -1 and slots[slot, 0] != key:
@@ -184,7 +179,7 @@ def _encode(
 
 @njit(cache=True, nogil=True)
 def _insert_new(slots: Int64, ids: Int64, start: int, stop: int) -> int:
-    """Put ids [start, stop) under their dense ids; returns the first that was there already, else stop."""
+    """Insert ids [start, stop) with their dense ids; returns the first one known already, or stop."""
     for dense in range(start, stop):
         slot = _find(slots, ids[dense])
         if slots[slot, 1] != -1:
@@ -195,6 +190,6 @@ def _insert_new(slots: Int64, ids: Int64, start: int, stop: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _remove_newest(slots: Int64, ids: Int64, start: int, stop: int) -> None:
-    """Free the slots of ids [start, stop), newest first: no older id was probed past a newer one."""
+    """Free the slots of ids [start, stop), newest first, because no older id was probed past a newer one."""
     for dense in range(stop - 1, start - 1, -1):
         slots[_find(slots, ids[dense]), 1] = -1

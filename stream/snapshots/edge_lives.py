@@ -1,4 +1,4 @@
-"""When pairs end that nobody deletes: edge lives, counted in intervals after the last occurrence."""
+"""The end of pairs without a delete: edge lives, counted in intervals after the last occurrence."""
 
 from collections import deque
 
@@ -9,13 +9,13 @@ from stream.snapshots.pairs import Change, PairChanges
 
 
 class EdgeLives:
-    """Which pairs each of the last snapshots saw; with no edge life, only how many snapshots there were.
+    """The pairs seen in each of the last snapshots; without an edge life, only the number of snapshots.
 
-    A pair that is seen again stays on the lists of before: whoever takes a list looks up when its pairs were last
-    seen. So every insert is looked at once more, when its life would end, and no pair at any other time.
+    A pair that is seen again stays on its earlier lists, and the caller checks when it was last seen. So every insert is looked
+    at once more when its life would end, and no pair at any other time.
 
     Args:
-        life: Intervals a pair lives after its last occurrence; None: for ever.
+        life: Intervals that a pair lives after its last occurrence; None: for ever.
 
     Attributes:
         number: Of the last snapshot, counted from 1.
@@ -28,19 +28,17 @@ class EdgeLives:
         self._seen: deque[tuple[int, int, Int64]] = deque()  # τ, number and slots, oldest first
 
     def advance(self, tau: int) -> tuple[tuple[Int64, Int32], int]:
-        """Go on to snapshot ``tau``.
+        """Advance to snapshot ``tau``.
 
         Returns:
-            Slots whose pairs may end, with the number of the snapshot that saw them; and the number of this one.
+            Slots whose pairs may end, with the number of the snapshot that saw them; and the number of this snapshot.
         """
         self.number += 1
         self._tau = tau
-        slots, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        ending = self.ending(tau)
         while self.life is not None and self._seen and tau - self._seen[0][0] >= self.life:
-            _, number, seen = self._seen.popleft()
-            slots.append(seen)
-            numbers.append(np.full(len(seen), number, np.int32))
-        return (np.concatenate(slots), np.concatenate(numbers)), self.number
+            self._seen.popleft()
+        return ending, self.number
 
     def ending(self, tau: int) -> tuple[Int64, Int32]:
         """Slots whose pairs may end with snapshot ``tau``, with the number of the snapshot that saw them."""
@@ -54,17 +52,17 @@ class EdgeLives:
         return np.concatenate(slots), np.concatenate(numbers)
 
     def saw(self, changes: PairChanges) -> None:
-        """Take note of the pairs that this snapshot inserted."""
+        """Record the pairs that this snapshot inserted."""
         if self.life is not None:
             self._seen.append((self._tau, self.number, changes.slot[changes.change != Change.REMOVED]))
 
     def state(self) -> dict[str, Int64]:
-        """Snapshots of the lists; the lists follow from when live pairs were seen."""
+        """The snapshots of the lists; the lists follow from when live pairs were last seen."""
         listed = [(tau, number) for tau, number, _ in self._seen]
         return {"lives": np.array(listed, np.int64).reshape(-1, 2), "number": np.array(self.number)}
 
     def restore(self, state: dict[str, Int64], slots: Int64, seen: Int32) -> None:
-        """Continue from a ``state`` with the slots of the live pairs and when each was last seen."""
+        """Continue from a ``state``, with the slots of the live pairs and the snapshot that last saw each."""
         self.number = int(state["number"])
         order = np.argsort(seen, kind="stable")
         for tau, number in state["lives"].tolist():

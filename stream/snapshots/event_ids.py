@@ -1,7 +1,7 @@
-"""Event ids seen lately: an event whose ``event_id`` is that of an accepted one within a window is a duplicate.
+"""Recent event ids: an event with the ``event_id`` of an event accepted within a window is a duplicate.
 
-What is remembered is a pure function of the set of accepted events (semantics.md, "Duplicates"), so it needs no
-store of its own: whoever opens the log reads it from there.
+The memory is a pure function of the set of accepted events (semantics.md, "Duplicates"), so it isn't stored: a process that
+opens the log reads it from there.
 """
 
 import numpy as np
@@ -15,20 +15,20 @@ from stream.snapshots.string_dictionary import is_valid, text_buffers
 _FIRST_SLOTS = 1 << 10
 _FREE = np.iinfo(np.int64).min
 _AGAIN = 16
-"""A full table looks for expired ids again when so small a part of the window has passed."""
+"""A full table is searched for expired ids again after this part of the window."""
 
 
 class EventIds:
     """Accepted event ids of the last ``window_us`` of event time.
 
-    The table has open addressing and is at most half full: 24 bytes a slot and at most 144 an id in the window.
-    Ids are kept as 128 bits of their SipHash: that two of a billion collide has a probability of 10⁻²¹.
+    The table has open addressing and is at most half full: 24 bytes per slot and at most 144 per id in the window. Ids are kept
+    as 128 bits of their SipHash; the probability that two of a billion collide is 10⁻²¹.
 
     Args:
         window_us: How long an id is remembered, event time.
-        most: Ids remembered at most; beyond, new ones aren't, and ``missed`` counts them.
-        newest_us: Largest event time accepted so far. Who reads a log must know it first: in the log's order an
-            event may come after one that it was never compared with.
+        most: Most ids remembered; further ones are counted by ``missed``.
+        newest_us: Largest event time accepted so far. A reader of a log must give it at the start, because in the log's order
+            an event may follow one that it was never compared with.
     """
 
     def __init__(self, window_us: int, most: int, newest_us: int | None = None) -> None:
@@ -37,7 +37,7 @@ class EventIds:
         self._key = new_key()
         self._slots, self._times = _empty(_FIRST_SLOTS)
         self._used = 0
-        # No difference to it leaves int64.
+        # Differences to it stay within int64.
         self._newest_us = _FREE // 4 if newest_us is None else newest_us
         self._looked_us = self._newest_us
         self.missed = 0
@@ -58,7 +58,7 @@ class EventIds:
         Args:
             event_ids: Ids as text, shape (E,); null: never a duplicate.
             t_us: Event times, shape (E,), microseconds.
-            refused: Events that won't be accepted whatever their id: they may be duplicates, but aren't remembered.
+            refused: Events refused regardless of their id: they may be duplicates, but aren't remembered.
 
         Returns:
             Mask of shape (E,).
@@ -103,7 +103,7 @@ class EventIds:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """Leave out what has expired; in a table that is less than half full then."""
+        """Drop expired ids; the new table is less than half full."""
         oldest = self._newest_us - self._window_us
         alive = int(np.count_nonzero(self._times >= oldest))
         slots, times = _empty(max(_FIRST_SLOTS, 1 << int(3 * alive - 1).bit_length() if alive else 0))
@@ -133,7 +133,7 @@ def _add(
     newest_us: int,
     found: Bool,
 ) -> tuple[int, int, int, int]:
-    """Look at rows from ``row`` on, until done or the table is half full; (next row, used, newest, missed)."""
+    """Process rows from ``row`` on, until done or the table is half full; returns (next row, used, newest, missed)."""
     mask = np.uint64(len(slots) - 1)
     half = len(slots) // 2
     missed = 0

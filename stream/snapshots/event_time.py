@@ -1,7 +1,7 @@
-"""Event time: which snapshot an event belongs to, how far time has come, and what is late.
+"""Event time: the snapshot of an event, the progress of time, and lateness.
 
-All of it is plain integers and arrays, persisted in the log's commits; no runner's watermark, timer or pane takes
-part. ``docs/semantics.md`` is the law.
+All of it is plain integers and arrays, persisted in the log's commits, without a runner's watermark, timer or pane.
+``docs/semantics.md`` defines it.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ import numpy as np
 from stream.arrays.kinds import Bool, Int64
 
 BREAK_S: Final = 10.0
-"""Two quiet times of a partition further apart than this are two: in between brokers may have been gone."""
+"""Quiet times of a partition further apart than this are separate, because brokers may have been gone in between."""
 
 Key = tuple[str, int]
 """A topic partition: topic name and partition number."""
@@ -25,11 +25,11 @@ def place(t: Int64, interval_us: int, sealed_through: int | None) -> tuple[Int64
     Args:
         t: int64 microseconds, shape (E,).
         interval_us: Length of a snapshot.
-        sealed_through: Last τ that is closed; None: none is.
+        sealed_through: Last closed τ; None: none is.
 
     Returns:
-        τ as int64 and whether the event is late, both of shape (E,). The τ of a late event is that of the open
-        snapshot, the first one that isn't closed; of any other floor(t / interval).
+        τ as int64 and whether the event is late, both of shape (E,). τ is floor(t / interval); for a late event it is the open
+        snapshot, the first one that isn't closed.
     """
     tau = np.floor_divide(t, interval_us)
     if sealed_through is None:
@@ -39,23 +39,23 @@ def place(t: Int64, interval_us: int, sealed_through: int | None) -> tuple[Int64
 
 
 def closed_by(watermark_us: int, interval_us: int) -> int:
-    """Last τ whose whole interval [τ·i, (τ+1)·i) lies before the watermark: later events have t ≥ watermark."""
+    """Last τ whose whole interval [τ·i, (τ+1)·i) lies before the watermark; later events have t ≥ watermark."""
     return watermark_us // interval_us - 1
 
 
 @dataclass(slots=True)
 class _Partition:
     max_t_us: int | None = None
-    quiet: tuple[float, float] | None = None  # from when to when there was nothing unread; None: not known
+    quiet: tuple[float, float] | None = None  # begin and end of a time with nothing unread; None: unknown
 
 
 class EventClock:
     """The watermark over all topic partitions, and which of them are idle.
 
-    The watermark is the minimum over topic partitions of (largest event time seen − out-of-orderness), and never
-    goes back. A partition holds it until its first event. One is idle and left out once brokers have been saying for
-    ``idle_timeout_s`` that it has nothing unread; when all are, what holds the watermark is only the largest event
-    time that was seen. While brokers don't answer, nothing becomes idle.
+    The watermark is the minimum over topic partitions of (largest event time seen − out-of-orderness), and never decreases. A
+    partition holds it until its first event. A partition is idle, and left out, once brokers have reported nothing unread for
+    ``idle_timeout_s``; if all are idle, the largest event time seen determines the watermark. While brokers don't answer, no
+    partition becomes idle.
     """
 
     def __init__(self, *, out_of_orderness_us: int, idle_timeout_s: float) -> None:
@@ -71,11 +71,11 @@ class EventClock:
         self._watermark_us: int | None = None
 
     def assign(self, keys: Iterable[Key]) -> None:
-        """Set the partitions that are being read: a new one holds the watermark, one that is gone doesn't."""
+        """Set the partitions being read: new ones hold the watermark, removed ones don't."""
         self._partitions = {key: self._partitions.get(key, _Partition()) for key in keys}
 
     def restore(self, key: Key, max_t_us: int | None) -> None:
-        """Take in a partition as the last commit left it; it holds the watermark until it is read again."""
+        """Add a partition from the last commit; it holds the watermark until it is read again."""
         self._partitions[key] = _Partition(max_t_us)
 
     def hear(
@@ -87,14 +87,14 @@ class EventClock:
         quiet: tuple[float, float] | None,
         now_s: float,
     ) -> None:
-        """Take in one poll of a partition.
+        """Add one poll of a partition.
 
         Args:
-            key: Which one.
+            key: The partition.
             max_t_us: Largest event time in the poll; None: it had no event.
-            messages: It had messages, with events or without.
-            quiet: From how many seconds ago to how many seconds ago brokers said that there was nothing unread;
-                None: there is something, or nobody knows.
+            messages: Whether it had messages, with events or without.
+            quiet: Begin and end of the time in which brokers reported nothing unread, in seconds ago; None: something is
+                unread, or it is unknown.
             now_s: The clock.
         """
         partition = self._partitions.setdefault(key, _Partition())
@@ -114,17 +114,17 @@ class EventClock:
         return None if partition is None else partition.max_t_us
 
     def partition_watermark_us(self, key: Key) -> int | None:
-        """Largest event time seen in a partition less the out-of-orderness; None before its first event."""
+        """Largest event time seen in a partition minus the out-of-orderness; None before its first event."""
         latest = self.max_t_us(key)
         return None if latest is None else latest - self._out_of_orderness_us
 
     def watermark_us(self) -> int | None:
-        """Move the watermark on to where it may be now; microseconds, None before it first can be told."""
+        """Advance the watermark as far as possible; microseconds, None while it is unknown."""
         self._watermark_us = self.peek_us()
         return self._watermark_us
 
     def peek_us(self) -> int | None:
-        """The watermark that ``watermark_us`` would return, without moving it: to look at event time must not change it."""
+        """The watermark that ``watermark_us`` would return, without advancing it, because looking must not change it."""
         busy = [p for p in self._partitions.values() if not self._idle(p)]
         times = [p.max_t_us for p in (busy or self._partitions.values())]
         seen = [t for t in times if t is not None]
@@ -134,7 +134,7 @@ class EventClock:
         return now if self._watermark_us is None else max(now, self._watermark_us)
 
     def holder(self) -> tuple[Key, int | None] | None:
-        """The partition that the watermark waits for, and its largest event time; None: all are idle."""
+        """The partition that holds the watermark, and its largest event time; None: all are idle."""
         busy = [
             (p.max_t_us is not None, p.max_t_us or 0, key)
             for key, p in self._partitions.items()
@@ -146,12 +146,12 @@ class EventClock:
         return key, t_us if heard else None
 
     def ahead_us(self) -> int | None:
-        """What the watermark would be if it waited for no partition; None before the first event."""
+        """The watermark if it waited for no partition; None before the first event."""
         times = [p.max_t_us for p in self._partitions.values() if p.max_t_us is not None]
         return max(times) - self._out_of_orderness_us if times else None
 
     def all_idle_s(self) -> float | None:
-        """For how long all partitions are known to have been idle; None while one isn't, or there are none."""
+        """How long all partitions are known to have been idle; None while one isn't, or there are none."""
         quiet = [p.quiet for p in self._partitions.values() if p.quiet is not None and self._idle(p)]
         if not quiet or len(quiet) < len(self._partitions):
             return None

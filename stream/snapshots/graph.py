@@ -1,7 +1,7 @@
-"""The live graph: sealed snapshots in, what each changed out. The rules are those of ``docs/semantics.md``.
+"""The live graph: applies sealed snapshots and returns the changes of each. ``docs/semantics.md`` has the rules.
 
-It is kept across snapshots and changed in place: a snapshot costs what it changes, however large the graph is. What
-asks for the whole (``pairs``, ``state``, ``SnapshotDelta.graph`` and ``live``) pays for the whole.
+It is changed in place: a snapshot costs O(its changes), however large the graph is. Operations on the whole (``pairs``,
+``state``, ``SnapshotDelta.graph`` and ``live``) cost O(graph).
 """
 
 from typing import Any
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from schemas.events import Op
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Bool, Float32, Int8, Int64
+from stream.kernels.node_sets import distinct
 from stream.snapshots.adjacency import advance_adjacency, sorted_rows, worth_advancing
-from stream.snapshots.delta import Csr, SnapshotDelta
-from stream.snapshots.distinct import distinct
+from stream.snapshots.delta import Csr, Rows, SnapshotDelta
 from stream.snapshots.edge_lives import EdgeLives
 from stream.snapshots.graph_state import dump, dump_arrays, load
 from stream.snapshots.node_features import NodeFeatures, SegmentChanges
@@ -31,21 +31,20 @@ from stream.snapshots.pair_index import (
 )
 from stream.snapshots.pairs import PairChanges, PairTable, pair_keys, split_keys
 from stream.snapshots.row_blocks import LiveRows
-from stream.snapshots.rows import Rows
 from stream.snapshots.state_table import pack, unpack
 
 
 class LiveGraph:
     """Directed pairs keyed (src, dst) with the weight of their latest insert, and current node features.
 
-    A second insert refreshes a pair; a delete removes it whatever its number of inserts; a delete of what
-    is not there is counted. Within a snapshot the later row wins. Self-loops are kept.
+    A second insert refreshes a pair; a delete removes it whatever its number of inserts; a delete of a missing pair is counted.
+    Within a snapshot the later row wins. Self-loops are kept.
 
     Args:
         node_features: F, width of node feature vectors; 0: node events change nothing.
-        segments: S slices in which changed node features are told.
-        edge_life: Intervals a pair lives after its last occurrence: with 1 it is live in the snapshot of
-            its last insert only. None: until deleted.
+        segments: S slices in which changed node features are reported.
+        edge_life: Intervals that a pair lives after its last occurrence; with 1, it is live only in the snapshot of its last
+            insert. None: until deleted.
 
     Attributes:
         tau: The last snapshot applied, None before the first.
@@ -53,7 +52,7 @@ class LiveGraph:
         num_edges: Live directed pairs, self-loops included.
         num_live: Live nodes: ends of live pairs.
         num_pairs: Live undirected pairs of two nodes.
-        missing_deletes: Deletes so far of pairs that were not there.
+        missing_deletes: Deletes of missing pairs so far.
     """
 
     def __init__(self, *, node_features: int = 0, segments: int = 1, edge_life: int | None = None) -> None:
@@ -71,8 +70,8 @@ class LiveGraph:
         self._moment = _Moment()
         self._changed = PairChanges.none()
         self._segment_changes = SegmentChanges(np.empty(0, np.int64), np.zeros((0, segments), np.bool_))
-        self._whole: Csr | None = None  # as it was when last asked for
-        self._since: list[Int64] = []  # keys of pairs changed since
+        self._whole: Csr | None = None  # as of its last use
+        self._since: list[Int64] = []  # keys of pairs changed since then
 
     def apply(self, tau: int, events: pa.Table) -> SnapshotDelta:
         """Advance to snapshot ``tau``.
@@ -82,7 +81,7 @@ class LiveGraph:
             events: ``schemas.events.log_event_schema`` rows of the snapshot in log order.
 
         Returns:
-            The delta. Its rows and the whole of it can be asked for until the next ``apply``.
+            The delta; see there how long its rows and graph are available.
 
         Raises:
             ValueError: ``tau`` does not advance, or a feature vector has the wrong width.
@@ -163,47 +162,47 @@ class LiveGraph:
 
     @property
     def num_slots(self) -> int:
-        """Every slot is below."""
+        """Limit of all slots."""
         return 2 * len(self._index.records)
 
     def slots(self, src: Int64, dst: Int64) -> Int64:
-        """Where pairs are kept, int64 (n,); −1 for those that are not live."""
+        """Slots of pairs, int64 (n,); −1 for those that are not live."""
         return slots_of(self._index.table, self._index.bits, self._index.records, src, dst)
 
     @property
     def pair_index(self) -> PairIndex:
-        """The records of the live pairs, for kernels; not to be changed."""
+        """The records of the live pairs, for kernels; read-only."""
         return self._index
 
     @property
     def adjacency(self) -> LiveRows:
-        """The rows with the records of their entries, for kernels; not to be changed."""
+        """The rows with the records of their entries, for kernels; read-only."""
         return self._adjacency
 
     @property
     def snapshot_number(self) -> int:
-        """What ``SEEN`` of a record says of pairs that the last ``apply`` inserted."""
+        """The value of ``SEEN`` in records of pairs that the last ``apply`` inserted."""
         return self._lives.number
 
     @property
     def nbytes(self) -> int:
-        """Bytes that pairs and rows take, room for more included."""
+        """Bytes of pairs and rows, including spare room."""
         return self._index.nbytes + self._adjacency.nbytes + self._degree.nbytes
 
     def changed(self) -> PairChanges:
-        """What the last ``apply`` did to pairs, net against the snapshot before."""
+        """Pair changes of the last ``apply``, net against the previous snapshot."""
         return self._changed
 
     def segment_changes(self) -> SegmentChanges:
-        """Which segments of which nodes the last ``apply`` changed."""
+        """The segments that the last ``apply`` changed, by node."""
         return self._segment_changes
 
     def features(self, ids: Int64) -> Float32:
-        """Current feature vectors, float32 (len(ids), F); zeros where a node has none."""
+        """Current feature vectors, float32 (len(ids), F); zeros for nodes without features."""
         return self._node_features.values[ids]
 
     def whole(self) -> Csr:
-        """The adjacency in sorted rows: both directions of every live pair, weights of directions added."""
+        """See ``View.graph``."""
         index = self._index
         if self._whole is None:
             arrays = self._adjacency.rows(), self._adjacency.records
@@ -219,11 +218,11 @@ class LiveGraph:
         return np.flatnonzero(self._degree.values)
 
     def state_slots(self) -> Int64:
-        """Slots of the live pairs in an order that a ``state`` keeps, whatever their numbers are before and after."""
+        """Slots of the live pairs in an order that a ``state`` preserves, whatever their numbers before and after."""
         return dump(self._index, self._adjacency).slots
 
     def state(self) -> pa.Table:
-        """Everything that the next ``apply`` depends on, the order within rows included."""
+        """The state that the next ``apply`` depends on, including the order within rows."""
         return pack(
             {
                 **dump_arrays(self._index, self._adjacency, seen=self.edge_life is not None),
@@ -236,14 +235,14 @@ class LiveGraph:
         )
 
     def restore(self, table: pa.Table) -> None:
-        """Continue from a ``state()``, in a fresh graph; what the last ``apply`` changed is not part of it.
+        """Continue from a ``state()``, in a fresh graph; the changes of the last ``apply`` are not part of it.
 
         Raises:
-            ValueError: The state is of a release before this shape.
+            ValueError: The state is from an earlier release.
         """
         state = unpack(table)
         if "directions" not in state:
-            raise ValueError("this state of a live graph is of a release before its rows were kept")
+            raise ValueError("this state of a live graph is from a release before its rows were kept")
         slots, seen = load(state, self._index, self._adjacency)
         self._lives.restore(state, slots, seen)
         self._node_features.values = state["node_features"]
@@ -267,22 +266,22 @@ class _Moment:
 
 
 class _View:
-    """A live graph, as long as it is at one snapshot."""
+    """A live graph, while it is at one snapshot; see ``View``."""
 
     def __init__(self, graph: LiveGraph, moment: _Moment) -> None:
         self._graph, self._moment = graph, moment
         self._live: Int64 | None = None
 
     def rows(self) -> Rows:
-        """As ``LiveRows.rows``."""
+        """See ``View.rows``."""
         return self._now().adjacency.rows()
 
     def graph(self) -> Csr:
-        """As ``LiveGraph.whole``."""
+        """See ``View.graph``."""
         return self._now().whole()
 
     def live(self) -> Int64:
-        """As ``LiveGraph.live``."""
+        """See ``View.live``."""
         graph = self._now()
         if self._live is None:
             self._live = graph.live()
@@ -297,12 +296,12 @@ class _View:
 
 
 def _net(node: Int64, turn: Int8) -> tuple[Int64, Int64]:
-    """Nodes that came to life once more often than they ceased to live, and the reverse; ascending."""
+    """Nodes that became live once more often than they ceased to be, and the reverse; ascending."""
     ids, at = np.unique(node, return_inverse=True)
     net = np.bincount(at, turn, len(ids))
     return ids[net > 0], ids[net < 0]
 
 
 def _column(table: pa.Table, name: str) -> NDArray[Any]:
-    """A column as a writable array: kernels compile once, not again for read-only views of Arrow memory."""
+    """A column as a writable array, so that kernels aren't compiled again for read-only views of Arrow memory."""
     return np.array(table[name].to_numpy())

@@ -8,6 +8,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from stream.arrays.kinds import Float32, Int32, Int64, UInt8
+from stream.snapshots.delta import Rows
 from stream.snapshots.pair_index import (
     AT_HIGH,
     AT_LOW,
@@ -22,7 +23,6 @@ from stream.snapshots.pair_index import (
     slot_weights,
 )
 from stream.snapshots.row_blocks import LiveRows
-from stream.snapshots.rows import Rows
 
 _RECORD = np.int64(0xFFFFFFFF)
 
@@ -35,7 +35,7 @@ class Dump:
         length: int32 (num_nodes,), of each row.
         neighbours: int32, row after row.
         loops: int32, nodes with a live self-loop, ascending.
-        directions: uint8, a pair of two nodes each: 1 live from the lower node on, 2 back, 3 both.
+        directions: uint8, one per pair of two nodes: 1 live from the lower node, 2 back, 3 both.
         slots: int64, of the live directed pairs in this order.
     """
 
@@ -62,7 +62,7 @@ def dump(index: PairIndex, adjacency: LiveRows) -> Dump:
 
 
 def dump_arrays(index: PairIndex, adjacency: LiveRows, *, seen: bool) -> dict[str, NDArray[Any]]:
-    """What ``load`` needs, by name; ``seen``: when each pair was last seen, too."""
+    """Input of ``load``, by name; with ``seen``, also the snapshot that last saw each pair."""
     found = dump(index, adjacency)
     arrays: dict[str, NDArray[Any]] = {
         "length": found.length,
@@ -80,8 +80,8 @@ def load(arrays: dict[str, NDArray[Any]], index: PairIndex, adjacency: LiveRows)
     """Fill an empty index and empty rows from ``dump_arrays``.
 
     Returns:
-        Slots of the live directed pairs in the order of the dump, and when each was last seen (0 where the arrays
-        don't say).
+        Slots of the live directed pairs in the order of the dump, and the snapshot that last saw each (0 if the arrays lack
+        it).
     """
     directions, loops, weight = arrays["directions"], arrays["loops"], arrays["weight"]
     index.reserve(len(directions) + len(loops))

@@ -1,4 +1,4 @@
-"""Which topic partition keeps a snapshot from being sealed, and since when."""
+"""The topic partition that keeps a snapshot from being sealed, and for how long."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Held:
     Attributes:
         topic: Its topic.
         partition: Its number.
-        age_s: For how long, seconds.
+        age_s: Duration, seconds.
         behind_s: How far its event time is behind that of the others, seconds; None: it had no event yet.
     """
 
@@ -30,11 +30,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class OpenEventTime:
-    """How far sealing has come.
+    """Progress of sealing.
 
     Attributes:
         until_us: End of the oldest open snapshot, event time in microseconds; None: nothing is open.
-        held: What keeps that snapshot from being sealed; None: nothing does.
+        held: The partition that keeps that snapshot from being sealed; None: there is none.
     """
 
     until_us: int | None
@@ -44,8 +44,8 @@ class OpenEventTime:
 class HoldingWatch:
     """Watches an ``EventClock`` for a partition that holds it back.
 
-    A partition with nothing unread holds event time back, too, until it is idle; that is no fault, so nothing is told
-    before twice ``idle_timeout_s``.
+    A partition with nothing unread holds event time back, too, until it is idle. That is no fault, so nothing is reported before
+    twice ``idle_timeout_s``.
     """
 
     def __init__(self, interval_us: int, idle_timeout_s: float) -> None:
@@ -61,12 +61,12 @@ class HoldingWatch:
         self._since_s = 0.0
 
     def look(self, clock: EventClock, min_tau: int | None, now_s: float) -> OpenEventTime:
-        """What holds the oldest open snapshot open.
+        """The partition that holds the oldest open snapshot open, if any.
 
         Args:
-            clock: Event time as it is now.
+            clock: Current event time.
             min_tau: The oldest open snapshot; None: nothing is open.
-            now_s: The time of day or of a monotonic clock, seconds.
+            now_s: Time of day or of a monotonic clock, seconds.
         """
         if min_tau is None:
             self._holder = None
@@ -77,7 +77,7 @@ class HoldingWatch:
         if closed or holder is None or ahead_us is None or ahead_us < until_us:
             self._holder = None
             return OpenEventTime(until_us, None)
-        if holder != self._holder:  # another one, or it has moved
+        if holder != self._holder:  # another partition, or it has advanced
             self._holder, self._since_s = holder, now_s
         age_s = now_s - self._since_s
         if age_s < self._patience_s:

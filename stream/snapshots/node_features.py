@@ -1,4 +1,4 @@
-"""Current node features, and which segments of them a snapshot changed."""
+"""Current node features, and the segments of them that a snapshot changed."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from numba import njit
 
 from schemas.events import Op
 from stream.arrays.kinds import Bool, Float32, Int64
-from stream.snapshots.distinct import distinct
+from stream.kernels.node_sets import distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ def segment_bounds(width: int, segments: int) -> Int64:
 
 
 class NodeFeatures:
-    """Feature vectors by dense id; a node never described has zeros.
+    """Feature vectors by dense id; a node without features has zeros.
 
     Args:
-        width: F values a vector; 0: features in events are ignored.
-        segments: S slices a vector.
+        width: F values per vector; 0: features in events are ignored.
+        segments: S slices per vector.
     """
 
     def __init__(self, width: int, segments: int) -> None:
@@ -54,16 +54,16 @@ class NodeFeatures:
             self.values = values
 
     def apply(self, events: pa.Table) -> SegmentChanges:
-        """Take over the node events of a snapshot, in order; ``grow`` first.
+        """Apply the node events of a snapshot, in order; ``grow`` first.
 
         Args:
             events: ``log_event_schema``; only rows with op 0 and features count.
 
         Returns:
-            What differs, bit by bit, from before the snapshot.
+            The bitwise differences from before the snapshot.
 
         Raises:
-            ValueError: A vector that does not fit the width.
+            ValueError: A vector does not fit the width.
         """
         nothing = SegmentChanges(np.empty(0, np.int64), np.zeros((0, self.segments), np.bool_))
         if self.width == 0:
@@ -85,7 +85,7 @@ class NodeFeatures:
         return SegmentChanges(nodes[some], changed[some])
 
     def _vectors(self, rows: pa.Table) -> tuple[Int64, Int64, Float32]:
-        """First position, borders in the values, and values of each row's vector."""
+        """Each row's first position, the borders between rows in the values, and the values."""
         lists = rows["features"].combine_chunks()
         offsets = lists.offsets.to_numpy().astype(np.int64)
         values = lists.values.to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""What a snapshot's events and the end of edge lives do to the records of live pairs."""
+"""The effect of a snapshot's events, and of the end of edge lives, on the records of live pairs."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from stream.snapshots.pairs import PairChanges, split_keys
 
 _RECORD = np.int64(0xFFFFFFFF)
 _NAMED = -2
-"""``SEEN`` of a direction that the snapshot has named, as its i-th: −2 − i, while its events are taken in."""
+"""``SEEN`` of the i-th direction named by the snapshot is −2 − i while its events are applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class PairStep:
     """A snapshot's effect on live pairs.
 
     Attributes:
-        changes: On directed pairs.
-        joined: int64, records of the pairs of two nodes that are live now in some direction and were in none,
-            ascending by the lower of its directed pairs that changed.
-        parted: int64, records of those that were and are not.
+        changes: Changes of directed pairs.
+        joined: int64, records of the pairs of two nodes that became live in some direction, ascending by the lower of their
+            changed directed pairs.
+        parted: int64, records of the pairs that ceased to be live in both.
         freed: int32, records out of use; they hold their last pair until they are given back.
-        degrees: Of nodes whose number of directed pairs became 0 or ceased to be: +1 each time one came to life, −1
-            each time it ceased, as parallel arrays (node int64, change int8).
-        missing: Deletes of pairs that were not there.
+        degrees: Nodes whose number of directed pairs left or reached 0: +1 each time a node became live, −1 each time it
+            ceased to be, as parallel arrays (node int64, change int8).
+        missing: Deletes of missing pairs.
     """
 
     changes: PairChanges
@@ -58,7 +58,7 @@ def apply_events(
     expiring: tuple[Int64, Int32],
     number: int,
 ) -> PairStep:
-    """Take in a snapshot.
+    """Apply a snapshot.
 
     Args:
         index: The live pairs.
@@ -66,10 +66,10 @@ def apply_events(
         src: int64 (E,), ids below 2³¹.
         dst: int64 (E,).
         weight: float32 (E,).
-        degree: int32 (num_nodes,), directed pairs at each node, a self-loop counting once; kept up.
-        expiring: Slots whose pairs end unless they are inserted again, and the number of the snapshot that last
-            saw them, (x,) each; one that was seen since then doesn't end.
-        number: Of this snapshot, above all before it.
+        degree: int32 (num_nodes,), directed pairs at each node, a self-loop counting once; updated.
+        expiring: Slots whose pairs end unless they are inserted again, and the number of the snapshot that last saw them,
+            (x,) each; pairs seen since then don't end.
+        number: Number of this snapshot, above all before it.
     """
     index.reserve(int((op > 0).sum()))
     slots, seen, present, inserted, deleted, counts = _take_in(
@@ -105,8 +105,8 @@ def _take_in(
 ) -> tuple[Int64, Int32, Bool, Int64, Int64, Int64]:  # fmt: skip
     """Every directed pair that the snapshot names.
 
-    Its slot, when it was seen before, whether it is live now, and the rows of its last insert and delete, −1 for
-    none; then how many records are free and used, and deletes of what was not there.
+    Returns its slot, the snapshot that saw it before, whether it is live now, and the rows of its last insert and delete, −1 for
+    none; then the numbers of free and used records, and of deletes of missing pairs.
     """
     most = len(op) + len(expiring)
     slots, seen = np.empty(most, np.int64), np.empty(most, np.int32)
@@ -160,22 +160,21 @@ def _settle(
     slots: Int64, seen: Int32, present: Bool, inserted: Int64, deleted: Int64, place: Int64,
     weight: Float32, table: Int64, bits: int, records: Int32, weights: Float32, degree: Int32, number: int,
 ) -> tuple[Int64, Int8, Int64, Float32, Float32, Int64, Int64, Int32, Int64, Int8]:  # fmt: skip
-    """Named pairs in order of their keys: what changed, and their records brought up to date."""
+    """Process named pairs in order of their keys: return the changes, and update their records."""
     n = len(slots)
     kept, change, row = np.empty(n, np.int64), np.empty(n, np.int8), np.empty(n, np.int64)
     new, old = np.zeros(n, np.float32), np.zeros(n, np.float32)
     joined, parted, freed = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
     node, turn = np.empty(2 * n, np.int64), np.empty(2 * n, np.int8)
-    settled = np.zeros(n, np.bool_)  # as one direction of a record that the other has brought up to date
+    settled = np.zeros(n, np.bool_)  # one direction of a record that was updated with the other
     c = j = p = f = d = 0
     for k in range(n):
         record, back = slots[k] >> 1, slots[k] & 1
         known = seen[k] != DEAD
         other = records[record, SEEN + 1 - back]
         if not settled[k] and not known and not present[k] and other <= _NAMED:
-            records[record, SEEN + back] = (
-                DEAD  # came and went: what its record becomes is for the other direction
-            )
+            # It came and went. The other direction decides about the record.
+            records[record, SEEN + back] = DEAD
         elif not settled[k]:
             other_was = other_is = other >= 0
             if other <= _NAMED:

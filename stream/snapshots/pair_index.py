@@ -1,9 +1,9 @@
-"""Where a pair of nodes is kept: a hash table of open addresses, with one record a pair.
+"""Places of node pairs: a hash table with open addressing, and one record per pair.
 
-A record holds both directions of an undirected pair and is one half of a cache line, so that an event costs one
-look into the table and one into its record. A *slot* is one direction of one record: ``2 · record`` from the lower
-node to the higher (and for self-loops), ``2 · record + 1`` back. Slots are numbers for arrays beside the records; they
-stay with their pair while it is live, and say nothing about it.
+A record holds both directions of an undirected pair in half a cache line, so that an event costs one look into the table and one
+into its record. A *slot* is one direction of one record: ``2 · record`` from the lower node to the higher (and for self-loops),
+``2 · record + 1`` back. Slots index arrays beside the records; a slot stays with its pair while it is live, and says nothing
+about it.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ from stream.arrays.kinds import Float32, Int32, Int64
 from stream.snapshots.pairs import KEY_BITS
 
 LOW, HIGH, AT_LOW, AT_HIGH, WEIGHT, SEEN = 0, 1, 2, 3, 4, 6
-"""Columns of a record, int32: the nodes; the place of each in the other's row; weight (a float32) and number of the
-snapshot of the last insert, of either direction."""
+"""Columns of a record, int32: the nodes; the place of each in the other's row; of either direction, weight (a float32) and number
+of the snapshot of the last insert."""
 
 DEAD = -1
 """``SEEN`` of a direction that is not live."""
@@ -32,11 +32,11 @@ class PairIndex:
 
     Attributes:
         records: int32 (capacity, 8).
-        weights: float32 (capacity, 8), the same bytes: columns ``WEIGHT`` and ``WEIGHT + 1`` are meant.
-        table: int64 (2^bits,), hash and record of each entry, −1 where there is none.
-        bits: Its size.
-        used: Records that were ever in use: those above have never been.
-        free: int32, a stack of the records in between that are not in use.
+        weights: float32 (capacity, 8), the same bytes, for the columns ``WEIGHT`` and ``WEIGHT + 1``.
+        table: int64 (2^bits,), hash and record of each entry, −1 for none.
+        bits: Log2 of its size.
+        used: Records ever in use; those above never were.
+        free: int32, a stack of the unused records among these.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class PairIndex:
         return self.used - self.num_free
 
     def reserve(self, more: int) -> None:
-        """Have room for ``more`` pairs, at most half of the table full."""
+        """Make room for ``more`` pairs, with at most half of the table full."""
         fresh = max(more - self.num_free, 0)
         if self.used + fresh > len(self.records):
             records = np.empty((self.used + fresh + len(self.records) // 2, _WORDS), np.int32)
@@ -63,12 +63,12 @@ class PairIndex:
         if 2 * (self.in_use + more) > len(self.table):
             while 2 * (self.in_use + more) > 1 << self.bits:
                 self.bits += 1
-            self.bits += 1  # so that the next one is twice as many pairs away
+            self.bits += 1  # so that the next growth is twice as many pairs away
             self.table = np.full(1 << self.bits, _EMPTY)
             index_records(self.table, self.bits, self.records, self.used)
 
     def give_back(self, freed: Int32) -> None:
-        """Records, taken out of the table, that may be used again."""
+        """Mark records, taken out of the table, as free."""
         if self.num_free + len(freed) > len(self.free):
             stack = np.empty(self.num_free + len(freed) + len(self.free) // 2, np.int32)
             stack[: self.num_free] = self.free[: self.num_free]
@@ -93,7 +93,7 @@ def hashed(low: int, high: int) -> np.int64:
 
 @njit(cache=True, nogil=True)
 def find(table: Int64, bits: int, records: Int32, low: int, high: int) -> np.int64:
-    """Place of a pair in the table, or ~(the place where it would be put)."""
+    """Place of a pair in the table, or ~(the place for it)."""
     mask = (np.int64(1) << bits) - 1
     h = hashed(low, high)
     place = h >> (_HASH_BITS - bits)
@@ -108,13 +108,13 @@ def find(table: Int64, bits: int, records: Int32, low: int, high: int) -> np.int
 
 @njit(cache=True, nogil=True)
 def put(table: Int64, place: int, low: int, high: int, record: int) -> None:
-    """Fill a place that ``find`` gave."""
+    """Fill a place returned by ``find``."""
     table[place] = (hashed(low, high) << 32) | record
 
 
 @njit(cache=True, nogil=True)
 def take_out(table: Int64, bits: int, place: int) -> None:
-    """Empty a place, and move up what stands behind it, so that no search ends too early."""
+    """Empty a place and move up the entries behind it, so that no search ends too early."""
     mask = (np.int64(1) << bits) - 1
     hole, at = np.int64(place), np.int64(place + 1) & mask
     while table[at] != _EMPTY:

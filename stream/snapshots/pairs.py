@@ -1,4 +1,4 @@
-"""Live pairs as columns, and what a snapshot's events make of them."""
+"""Live pairs as columns, and their changes by a snapshot's events."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,11 +9,11 @@ from stream.arrays.kinds import Float32, Int8, Int64
 
 KEY_BITS = 32
 MAX_NODES = 1 << 31
-"""Ids below this fit a pair key; a graph with more nodes does not fit one machine's memory anyway."""
+"""Limit of ids in a pair key; a larger graph would not fit one machine's memory anyway."""
 
 
 class Change(IntEnum):
-    """Net effect of a snapshot on a pair, against the snapshot before."""
+    """Net effect of a snapshot on a pair, against the previous snapshot."""
 
     REMOVED = -1
     REFRESHED = 0
@@ -28,7 +28,7 @@ class PairTable:
         src: int64 dense ids.
         dst: int64 dense ids.
         weight: float32, of the latest insert.
-        slot: int64, where the live graph keeps the pair.
+        slot: int64, the pair's slot in the live graph.
     """
 
     src: Int64
@@ -47,13 +47,13 @@ class PairChanges:
     Attributes:
         src: int64 dense ids.
         dst: int64 dense ids.
-        change: int8, a ``Change``: ADDED is live now and was not at the snapshot before, REMOVED the
-            reverse, REFRESHED live at both and inserted again in between.
-        event_row: int64, row in the delta's event arrays of the latest insert; of the last delete for a
-            removed pair, −1 where it ended by edge life.
-        weight: float32, the new one; for a removed pair its last one.
-        weight_before: float32, at the snapshot before; 0 for an added pair.
-        slot: int64, where the live graph keeps the pair, or kept it: no other pair has it before the next snapshot.
+        change: int8, a ``Change``: ADDED is live now and was not at the previous snapshot, REMOVED the reverse, REFRESHED live
+            at both and inserted again in between.
+        event_row: int64, row of the latest insert in the delta's event arrays; of the last delete for a removed pair, −1 if it
+            ended by edge life.
+        weight: float32, the new one; the last one of a removed pair.
+        weight_before: float32, at the previous snapshot; 0 for an added pair.
+        slot: int64, the pair's slot in the live graph; a removed pair's is not reused before the next snapshot.
     """
 
     src: Int64
@@ -75,7 +75,7 @@ class PairChanges:
 
 
 def pair_keys(src: Int64, dst: Int64) -> Int64:
-    """One int64 a pair, ordered as (src, dst).
+    """One int64 per pair, ordered as (src, dst).
 
     Raises:
         ValueError: A dense id of 2³¹ or more.

@@ -1,4 +1,4 @@
-"""A compiled prefetch: tells the processor which cache line a loop will need some iterations later."""
+"""A compiled prefetch: announces the cache line that a loop will need some iterations later."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 AHEAD = 24
-"""Edges between a prefetch and its use: longer than a cache miss lasts, shorter than a cache keeps the line."""
+"""Edges between a prefetch and its use: longer than a cache miss, shorter than a line stays in the cache."""
 
 
 @intrinsic
@@ -32,4 +32,4 @@ NODES_AHEAD = 4
 """Nodes between a prefetch for their rows' entries and its use."""
 
 ENTRIES = 64
-"""Of a row, at most; a hub's later ones are fetched while its first are worked on."""
+"""Most entries prefetched per row; a hub's later ones are fetched while its first are processed."""

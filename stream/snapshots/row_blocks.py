@@ -1,9 +1,9 @@
-"""The undirected adjacency of the live pairs, kept: rows that grow and shrink in place.
+"""The undirected adjacency of the live pairs, with rows that grow and shrink in place.
 
-Every row is a block of one array, its size a power of two; a full row moves to a block of twice the size, one that is
-a quarter full to one of half, and blocks left behind are used again. A pair is appended to its two rows, and the
-last entry of a row fills the place of one that goes: O(1) a change, amortised, however long the rows are. So
-rows are not sorted; their order is part of the live graph's state.
+Every row is a block of one array, its size a power of two; a full row moves to a block of twice the size, a row that is a quarter
+full to one of half, and free blocks are reused. A pair is appended to its two rows, and the last entry of a row takes the place
+of a removed one: O(1) per change, amortised, however long the rows are. So rows are unsorted; their order is part of the live
+graph's state.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ from numba import njit
 
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Int8, Int32, Int64
+from stream.snapshots.delta import Rows
 from stream.snapshots.pair_index import AT_LOW, HIGH, LOW
-from stream.snapshots.rows import Rows
 
 _SIZES = 40
 _NO_BLOCK = -1
@@ -26,13 +26,13 @@ class LiveRows:
         self._start = Growing(0, np.int64)
         self._end = Growing(0, np.int64)
         self._size = Growing(_NO_BLOCK, np.int8)  # log2 of the block
-        self._free: Int64 = np.full(_SIZES, -1)  # first block not in use of each size
+        self._free: Int64 = np.full(_SIZES, -1)  # first free block of each size
         self._used = np.zeros(1, np.int64)
         self._neighbours: Int32 = np.empty(0, np.int32)
         self._records: Int32 = np.empty(0, np.int32)
 
     def rows(self) -> Rows:
-        """The rows as they are now: views."""
+        """The current rows: views."""
         return Rows(self._start.values, self._end.values, self._neighbours)
 
     @property
@@ -41,12 +41,12 @@ class LiveRows:
         return self._records
 
     def apply(self, records: Int32, parted: Int64, joined: Int64, num_nodes: int) -> None:
-        """Take pairs out of their rows, and put pairs in.
+        """Remove and add pairs.
 
         Args:
-            records: int32 (capacity, 8) of ``PairIndex``; the places in rows are kept up.
-            parted: int64, records of pairs of two nodes that go.
-            joined: int64, records of such pairs that come.
+            records: int32 (capacity, 8) of ``PairIndex``; their places in rows are updated.
+            parted: int64, records of pairs of two nodes to remove.
+            joined: int64, records of such pairs to add.
             num_nodes: Dense ids in use.
         """
         rows = self._start.grow(num_nodes), self._end.grow(num_nodes), self._size.grow(num_nodes)
@@ -56,7 +56,7 @@ class LiveRows:
         )
 
     def restore(self, length: Int32, neighbours: Int32, records: Int32) -> None:
-        """Hold these rows: lengths of all, then entry after entry; only where there are none yet."""
+        """Set the rows of a fresh object: all lengths, then entry after entry."""
         start, end, size = (column.grow(len(length)) for column in (self._start, self._end, self._size))
         room = _lay_out(length, start, end, size)
         self._used[0] = room
@@ -72,7 +72,7 @@ class LiveRows:
 
 @njit(cache=True, nogil=True)
 def _free_block(start: int, size: int, free: Int64, neighbours: Int32, records: Int32) -> None:
-    """Put a block on the list of its size; the next one's place is in its first entry."""
+    """Put a block on the list of its size; its first entry holds the place of the next one."""
     neighbours[start] = np.int32(free[size] & _HALF)
     records[start] = np.int32(free[size] >> 32)
     free[size] = start
@@ -80,7 +80,7 @@ def _free_block(start: int, size: int, free: Int64, neighbours: Int32, records: 
 
 @njit(cache=True, nogil=True)
 def _take_block(size: int, free: Int64, used: Int64, neighbours: Int32, records: Int32) -> np.int64:
-    """A block; the caller has made sure that there is room."""
+    """Take a block; the caller has ensured room."""
     start: np.int64 = free[size]
     if start >= 0:
         free[size] = (np.int64(records[start]) << 32) | (np.int64(neighbours[start]) & _HALF)
@@ -95,7 +95,7 @@ def _move(
     v: int, block: int, wanted: int, start: Int64, end: Int64, size: Int8,
     neighbours: Int32, records: Int32, free: Int64,
 ) -> None:  # fmt: skip
-    """Bring a row to another block."""
+    """Move a row to another block."""
     length = end[v] - start[v]
     for k in range(length):
         neighbours[block + k] = neighbours[start[v] + k]
@@ -125,7 +125,7 @@ def _part(
                 size[v] = _NO_BLOCK
             elif size[v] > 2 and length <= (1 << size[v]) >> 2:
                 half = size[v] - 1
-                # Blocks are never cut in two: then large ones would not come back for the next long row.
+                # Blocks are never split, so that large ones are available again for the next long row.
                 if free[half] >= 0 or used[0] + (np.int64(1) << half) <= len(neighbours):
                     block = _take_block(half, free, used, neighbours, records)
                     _move(v, block, half, start, end, size, neighbours, records, free)
@@ -160,7 +160,7 @@ def _join(
 
 @njit(cache=True, nogil=True)
 def _lay_out(length: Int32, start: Int64, end: Int64, size: Int8) -> np.int64:
-    """A block for each row, one after the other; the room that they take."""
+    """Assign a block to each row, one after the other; returns the room taken."""
     room = np.int64(0)
     for v in range(len(length)):
         if length[v] > 0:

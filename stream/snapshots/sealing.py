@@ -1,4 +1,4 @@
-"""Sealing: from open events in order of arrival to snapshots in the log's order."""
+"""Sealing: turns open events in order of arrival into snapshots in the log's order."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -43,7 +43,7 @@ class Run:
         return replace(self, events=self.events.select(names))
 
     def after(self, through: int | None) -> "Run | None":
-        """The events of later snapshots than τ = ``through``; None: there are none."""
+        """The events of snapshots after τ = ``through``; None: there are none."""
         if through is None or self.min_tau > through:
             return self
         if self.max_tau <= through:
@@ -52,7 +52,7 @@ class Run:
         return Run.of(self.source, self.tau[later], self.events.take(pa.array(later)))
 
     def by_snapshot(self, through: int) -> Iterator[tuple[int, pa.Table]]:
-        """The events up to τ = ``through``, snapshot by snapshot in ascending order, those of each in order of arrival."""
+        """The events up to τ = ``through``, snapshot by snapshot in ascending order, each in order of arrival."""
         if self.min_tau > through:
             return
         if self.min_tau == self.max_tau:
@@ -75,7 +75,7 @@ def runs_of(rows: pa.Table, through: int) -> Iterator[Run]:
     Args:
         rows: Open events in order of arrival, with ``topic``, ``partition`` and ``tau``; chunks may have different
             dictionaries of topics.
-        through: Rows of later snapshots than this are left out.
+        through: Skip rows of later snapshots.
     """
     for batch in rows.to_batches():
         tau = batch["tau"].to_numpy()
@@ -94,15 +94,15 @@ def runs_of(rows: pa.Table, through: int) -> Iterator[Run]:
 def split_snapshots(runs: Iterable[Run], through: int) -> Iterator[tuple[int, pa.Table]]:
     """The snapshots up to τ = ``through``, each with its events in the log's order.
 
-    That is by t, then topic name, partition, offset and row: runs of a topic partition come in order of offset and
-    row, and a stable sort keeps it among equal (t, topic partition).
+    The order is by t, then topic name, partition, offset and row: runs of a topic partition come in order of offset and row, and
+    a stable sort preserves it among equal (t, topic partition).
 
     Args:
-        runs: Open events of the same columns; runs of one topic partition in order of arrival.
+        runs: Open events with the same columns; runs of one topic partition in order of arrival.
         through: Last τ to seal.
 
     Yields:
-        (τ, events) for every τ that has events, ascending; each is put in order when it is asked for.
+        (τ, events) for every τ with events, ascending; each is sorted on demand.
     """
     closing: defaultdict[int, list[pa.Table]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.source):
@@ -117,7 +117,7 @@ def _in_order(events: pa.Table) -> pa.Table:
     if _ascending(t):
         return events
     order = pa.array(np.argsort(t, kind="stable"))
-    # Out of one chunk: 3 times faster. A column without a value is the same in any order.
+    # One chunk is 3 times as fast. A column of nulls is the same in any order.
     return pa.table(
         [
             column if column.null_count == len(column) else _one_chunk(column).take(order)

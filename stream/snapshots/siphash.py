@@ -1,6 +1,6 @@
-"""SipHash-1-3 over UTF-8 bytes, 128 bits wide, with a key of this process: nobody can prepare texts that collide.
+"""SipHash-1-3 over UTF-8 bytes, 128 bits wide, with a key per process, so that colliding texts can't be prepared.
 
-What is hashed lives in this process only, so the key may differ from run to run.
+Hashes are used within the process only, so the key may differ from run to run.
 """
 
 import secrets
@@ -26,7 +26,7 @@ def new_key() -> UInt64:
 
 @intrinsic
 def load_word(_typing: Any, data: Any, at: Any) -> Any:
-    """The eight bytes of a uint8 array from ``at`` on, as a little-endian uint64; the caller knows they are there."""
+    """The eight bytes of a uint8 array from ``at`` on, as a little-endian uint64; the caller checks the bounds."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -72,7 +72,7 @@ def siphash(data: UInt8, start: int, size: int, key: UInt64) -> tuple[np.uint64,
         v0 ^= word
     word = np.uint64(size & 0xFF) << np.uint64(56)
     rest = size & 7
-    if size >= 8 and rest > 0:  # the last eight bytes, without those that were read
+    if size >= 8 and rest > 0:  # the last eight bytes, without those read already
         word |= load_word(data, start + size - 8) >> np.uint64(64 - 8 * rest)
     else:
         for k in range(rest):
@@ -92,7 +92,7 @@ def siphash(data: UInt8, start: int, size: int, key: UInt64) -> tuple[np.uint64,
 
 @njit(cache=True, nogil=True)
 def same_bytes(one: UInt8, i: int, other: UInt8, j: int, size: int) -> bool:
-    """Whether ``size`` bytes from i on equal those of the other array from j on."""
+    """Whether ``size`` bytes of one array from i on equal those of the other from j on."""
     if size < 8:
         same = True
         for k in range(size):

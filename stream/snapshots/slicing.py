@@ -1,4 +1,4 @@
-"""A whole event table into snapshots: the offline counterpart of sealing."""
+"""Cut a whole event table into snapshots: the offline counterpart of sealing."""
 
 from collections.abc import Iterator
 
@@ -18,14 +18,13 @@ def densify(events: pa.Table) -> tuple[pa.Table, pa.Array]:
         events: Canonical events (``schemas.events.event_schema``) in file order.
 
     Returns:
-        The events in order of ``t``, equal times in file order, with ``src_node`` and ``dst_node`` (−1 where
-        ``dst`` is null) appended and a column ``row`` int64 with the row in the input; and the external ids
-        in dense order.
+        The events in order of ``t``, equal times in file order, with additional columns ``src_node`` and ``dst_node`` (−1 where
+        ``dst`` is null), and ``row`` int64, the row in the input; and the external ids in dense order.
     """
     order = np.argsort(events["t"].to_numpy(), kind="stable")
     ordered = events.take(pa.array(order))
     src, dst = ordered["src"].combine_chunks(), ordered["dst"].combine_chunks()
-    # First appearance, src before dst within a row: interleave, then number what is new.
+    # First appearance, src before dst within a row: interleave, then number new ids.
     both = pa.concat_arrays([src, dst]).take(pa.array(np.arange(2 * len(src)).reshape(2, -1).T.reshape(-1)))
     known = both.drop_null()
     ids = pc.unique(known)
@@ -39,16 +38,16 @@ def densify(events: pa.Table) -> tuple[pa.Table, pa.Array]:
 def slice_events(
     events: pa.Table, *, interval_us: int | None = None, num_slices: int | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Cut events into snapshots, oldest first; empty ones are left out.
+    """Cut events into snapshots, oldest first, without empty ones.
 
     Args:
         events: Rows in order of ``t`` (int64 µs).
         interval_us: Snapshot τ holds t in [τ·interval, (τ+1)·interval).
-        num_slices: Or N slices of equal event count that keep equal times together: the cut after i/N of
-            the events moves back to the first event of its time. Neither: one snapshot, τ = 0.
+        num_slices: Or N slices of equal event count that keep equal times together: the cut after i/N of the events moves back
+            to the first event of its time. Neither: one snapshot, τ = 0.
 
     Yields:
-        τ and its rows, in order. With ``num_slices`` τ is the number of the slice, 0 … N − 1.
+        τ and its rows, in order. With ``num_slices``, τ is the number of the slice, 0 … N − 1.
 
     Raises:
         ValueError: Both are given, or one is below 1 or beyond int64.

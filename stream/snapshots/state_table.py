@@ -1,4 +1,4 @@
-"""NumPy arrays of any shape as one Arrow row: how graphs and partitioners hand over their state."""
+"""NumPy arrays of any shape as one Arrow row, for the state of graphs and partitioners."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _SHAPE = b"shape"
 
 
 def pack(arrays: dict[str, NDArray[Any]]) -> pa.Table:
-    """Put arrays into a table of one row, a list column an array.
+    """Put arrays into a table of one row, with a list column per array.
 
     Args:
         arrays: Numeric arrays by name, of any shape; scalars as arrays of shape ().

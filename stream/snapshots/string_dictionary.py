@@ -1,4 +1,4 @@
-"""UTF-8 ids to dense ones in an open-addressing hash table over one arena of bytes."""
+"""UTF-8 ids to dense ones, in an open-addressing hash table over one arena of bytes."""
 
 from collections.abc import Iterator
 
@@ -13,15 +13,14 @@ from stream.snapshots.siphash import new_key, same_bytes, siphash
 _FIRST_SLOTS = 1 << 10
 _FIRST_BYTES = 1 << 14
 _ROWS = 1 << 20
-"""Rows numbered at once: 2 · 256 bytes a row stay far below the 2 GiB of one Arrow string array."""
+"""Rows numbered at a time: 2 · 256 bytes per row stay far below the 2 GiB of an Arrow string array."""
 
 
 class StringDictionary:
     """String ids; see ``dictionary.IdDictionary``.
 
-    Linear probing, at most half full: 32 to 64 bytes an id and its place, and its text once, in an arena that
-    doubles. A slot keeps 64 bits of the text's hash, so that a probe seldom reads another id's text and growing
-    reads none.
+    Linear probing, at most half full: 32 to 64 bytes per id with its place, and its text once, in an arena that doubles. A slot
+    keeps 64 bits of the text's hash, so that a probe seldom reads another id's text, and growing reads none.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,7 @@ class StringDictionary:
 
     @property
     def size(self) -> int:
-        """Dense ids in use."""
+        """See ``IdDictionary.size``."""
         return self._size
 
     def encode(self, src: pa.ChunkedArray, dst: pa.ChunkedArray) -> tuple[Int64, Int64]:
@@ -69,7 +68,7 @@ class StringDictionary:
         self._size = size
 
     def _add(self, texts: pa.Array, *, columns: int) -> Int64:
-        """Dense ids of columns of texts that stand one after the other, numbered row by row."""
+        """Dense ids of concatenated columns of texts, numbered row by row."""
         ends, text, valid = *text_buffers(texts), is_valid(texts)
         dense = np.full(len(texts), -1, np.int64)
         done = 0
@@ -92,7 +91,7 @@ class StringDictionary:
             self._grow()
 
     def _grow(self) -> None:
-        """Double what is full: the table, or the arena."""
+        """Double the table or the arena, whichever is full."""
         capacity = len(self._starts) - 1
         if self._size == capacity:
             starts = np.zeros(2 * capacity + 1, np.int64)
@@ -109,7 +108,7 @@ class StringDictionary:
 
 
 def _pieces(starts: Int64) -> Iterator[tuple[int, int]]:
-    """First row and rows of pieces of texts that are below 2 GiB each; one at least."""
+    """First row and number of rows of pieces below 2 GiB of text each; at least one piece."""
     first, last = 0, len(starts) - 1
     while True:
         end = int(np.searchsorted(starts, starts[first] + 2**31 - 1, side="right")) - 1
@@ -152,9 +151,9 @@ def _densify(
     size: int,
     dense: Int64,
 ) -> tuple[int, int]:
-    """Number texts from the ``done``-th of the order by rows on, until all are or one doesn't fit; (done, size).
+    """Number texts from the ``done``-th in row order on, until all are numbered or one doesn't fit; returns (done, size).
 
-    One loop with everything in it: a call with arrays costs more than a probe.
+    One loop does everything, because a call with arrays costs more than a probe.
     """
     rows = len(dense) // columns
     mask = np.uint64(len(slots) - 1)
@@ -189,7 +188,7 @@ def _densify(
 
 @njit(cache=True, nogil=True)
 def _rehash(old: UInt64, new: UInt64, size: int) -> None:
-    """Put all ids into a larger table, oldest first: no id may be probed past a newer one (``_remove_newest``)."""
+    """Move all ids into a larger table, oldest first, because no id may be probed past a newer one (``_remove_newest``)."""
     mixed = np.empty(size, np.uint64)
     for slot in range(len(old)):
         if old[slot, 1] != 0:
@@ -204,7 +203,7 @@ def _rehash(old: UInt64, new: UInt64, size: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _remove_newest(slots: UInt64, key: UInt64, starts: Int64, arena: UInt8, start: int, stop: int) -> None:
-    """Free the slots of ids [start, stop), newest first: no older id was probed past a newer one."""
+    """Free the slots of ids [start, stop), newest first, because no older id was probed past a newer one."""
     mask = np.uint64(len(slots) - 1)
     for dense in range(stop - 1, start - 1, -1):
         mixed, _ = siphash(arena, starts[dense], starts[dense + 1] - starts[dense], key)

@@ -10,7 +10,6 @@ from stream.arrays.kinds import Bool, Int64
 from stream.decode.rules import show_time
 from stream.snapshots.pairs import pair_keys
 from stream.store.as_of import AsOf
-from stream.store.files.sweep import length
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.lane.layout import lane_names
 from stream.store.lane.reader import LaneReader
@@ -134,7 +133,7 @@ def _describe(lane: LaneReader, end: int, *, whole: bool) -> dict[str, Any]:
         "saving": saving(totals.bytes, totals.full_bytes),
         **{name: getattr(quality, name) if quality else None for name in figures},
         "update_s": totals.seconds,
-        "disk_bytes": length([lane.root]) if whole else totals.disk_bytes,
+        "disk_bytes": lane.root.length() if whole else totals.disk_bytes,
     }
 
 

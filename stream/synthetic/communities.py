@@ -15,7 +15,7 @@ _PAIRS_PER_EDGE = 4.0
 """Possible partners in the community for each interaction of a node: keeps most pairs new."""
 _SMALLEST, _FEWEST = 12, 8
 _MOVES_A_NODE = 0.5
-"""Expected changes of community over the stream."""
+"""Expected changes of community per node over the stream."""
 _TAIL = 1.8
 """Exponent of the Pareto law of activity."""
 _BURSTING, _BURST = 0.03, 8.0
@@ -142,7 +142,8 @@ def _draw(
         community: Of every node.
         weight: float64 [members], running sum of activities in the order of ``members``.
         uniform: float64 [n, 3] in [0, 1).
-        src, dst: Written.
+        src: Written.
+        dst: Written.
     """
     count = len(members)
     # Guide table: a bucket of the running sum to the first member in it, so that a draw looks at about two.

@@ -59,7 +59,9 @@ def interactions(
     if features < 0 or span_s <= 0:
         raise ValueError(f"features must be 0 or more and the span positive, found {features} and {span_s}")
     if features and shape != "community":
-        raise ValueError(f"features tell communities, which shape {shape} does not have")
+        raise ValueError(
+            f"features reveal communities, which shape {shape} does not have. Leave features out"
+        )
     rng = np.random.default_rng(seed)
     t = start_s + _times(edges, span_s, rng)
     if shape == "rmat":

@@ -37,7 +37,8 @@ def _descend(draws: UInt64, levels: int, label: Int64, src: Int64, dst: Int64) -
         draws: uint64 [n, ceil(levels / 4)], random bits.
         levels: Bits of an id.
         label: int64 [nodes], a permutation.
-        src, dst: Written, [n].
+        src: Written, [n].
+        dst: Written, [n].
     """
     a, ab, abc = int(A * 65_536), int((A + B) * 65_536), int((A + B + C) * 65_536)
     for i in range(len(draws)):

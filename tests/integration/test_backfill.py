@@ -164,7 +164,7 @@ def test_named_offsets_are_the_point_whatever_the_times(kafka: str, tmp_path: Pa
         backfill(StreamConfig(**config), [past])
     with pytest.raises(Failure, match=r"kafka.start is latest"):
         backfill(StreamConfig(**config), [past], until_us=DAY_US)
-    with pytest.raises(Failure, match=r"the partition ends at 60"):
+    with pytest.raises(Failure, match=r"lies after the partition's end\. Name one up to 60"):
         backfill(StreamConfig(**config), [past], offsets={(topic, 0): 61})
     with pytest.raises(Failure, match=rf"topics have {topic}/0"):
         backfill(StreamConfig(**config), [past], offsets={(topic, 3): 25})
@@ -247,5 +247,5 @@ def test_only_the_same_files_go_on_and_only_in_a_log_without_kafka(kafka: str, t
     send(kafka, topic, messages(everything[:1]))
     live = configuration(tmp_path / "live", kafka, topic)
     run_job(live)
-    with pytest.raises(Failure, match=r"has been read into from Kafka already"):
+    with pytest.raises(Failure, match=r"has events from Kafka already"):
         backfill(StreamConfig(**live), [two])

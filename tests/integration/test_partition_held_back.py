@@ -72,9 +72,9 @@ def test_a_partition_that_holds_event_time_back_is_named_until_it_is_read_again(
                 lambda: "held event time back" in (t := answer(f"{url}/readyz")) and t, "the sentence"
             )
             assert re.fullmatch(
-                rf"topic {topic} partition 1 has held event time back for \d+ s, nothing is sealed: it had no event yet\. "
-                r"See why its 5 unread messages do not come: its leader, say\. A partition with nothing unread no longer "
-                r"counts after snapshots\.idle_timeout_s \(0\.3 s\)\n",
+                rf"topic {topic} partition 1 has held event time back for \d+ s, and nothing is sealed: it had no event yet\. "
+                r"Find out why its 5 unread messages do not arrive, for example from its leader\. "
+                r"A partition with nothing unread no longer counts after snapshots\.idle_timeout_s \(0\.3 s\)\n",
                 told,
             )
             shown = answer(f"{url}/metrics")

@@ -105,15 +105,15 @@ def test_replay_takes_the_login_from_a_streams_configuration_and_the_password_fr
 REFUSALS = {
     "wrong password, PLAIN": r"refused the login of freshet. Check kafka\.sasl_username and kafka\.sasl_password",
     "wrong password, SCRAM": r"refused the login of freshet. Check kafka\.sasl_username and kafka\.sasl_password",
-    "untrusted authority": r"certificate of \S+ is not trusted .*kafka\.ssl_cafile must hold the authority",
+    "untrusted authority": r"certificate of \S+ is not trusted .*Give the authority that signed it in kafka\.ssl_cafile",
     "expired certificate": r"certificate of \S+ has expired or isn't valid yet. Renew it",
     "certificate of another host": r"certificate of \S+ is for another host .*Name the brokers in kafka\.bootstrap",
-    "no client certificate": r"refuses clients without a certificate; kafka\.ssl_certfile and kafka\.ssl_keyfile",
-    "plain client on a TLS port": r"speaks TLS: set kafka\.security_protocol to SSL",
+    "no client certificate": r"refuses clients without a certificate\. Give one that it trusts in kafka",
+    "plain client on a TLS port": r"speaks TLS\. Set kafka\.security_protocol to SSL",
     "TLS client on a plain port": r"closed the connection when TLS began. Check kafka\.security_protocol",
-    "no login where one is wanted": r"wants a login: set kafka\.security_protocol to SASL_SSL",
-    "a login where none is taken": r"takes no login: set kafka\.security_protocol to SSL",
-    "a mechanism it doesn't take": r"doesn't take kafka\.sasl_mechanism PLAIN, it takes SCRAM-SHA-256",
+    "no login where one is wanted": r"requires a login\. Set kafka\.security_protocol to SASL_SSL",
+    "a login where none is taken": r"accepts no login\. Set kafka\.security_protocol to SSL",
+    "a mechanism it doesn't take": r"doesn't accept kafka\.sasl_mechanism PLAIN\. It accepts SCRAM-SHA-256",
 }
 
 

@@ -238,7 +238,7 @@ def test_replay_names_a_topic_with_other_partitions_and_a_file_that_is_not_there
     (tmp_path / "e.csv").write_text("src,dst,t\n1,2,3\n")
     done = command("replay", tmp_path / "e.csv", "--bootstrap", kafka, "--topic", topic, "--partitions", "3")
     assert done.returncode == 1
-    assert "has 2 partitions, --partitions asks for 3" in error_of(done.stderr)
+    assert "has 2 partitions, but --partitions is 3" in error_of(done.stderr)
     done = command("replay", tmp_path / "none.csv", "--bootstrap", kafka, "--topic", topic)
     assert done.returncode == 1
     assert "none.csv" in error_of(done.stderr)

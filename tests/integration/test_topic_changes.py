@@ -130,7 +130,7 @@ def test_a_topic_made_again_is_not_read_also_where_the_first_look_at_its_id_fail
         return describe(self, topics)
 
     monkeypatch.setattr(KafkaAdminClient, "describe_topics", fails_first)
-    with pytest.raises(OffsetGapError, match="was deleted and made again since the log has read it"):
+    with pytest.raises(OffsetGapError, match="was deleted and made again since the log read it"):
         run_job(content)
     assert len(looks) > 1
     assert read_of(store) == {0: 5}

@@ -226,7 +226,7 @@ def test_ranks_that_cannot_work_end_with_one_sentence(store: Path, tmp_path: Pat
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert out == ""
-    assert error_of(err) == "lane hash has 2 parts for 3 ranks: start at most 2 ranks"
+    assert error_of(err) == "lane hash has 2 parts for 3 ranks. Start at most 2 ranks"
 
 
 def test_evaluate_on_two_ranks_tests_the_events_of_both(tmp_path: Path) -> None:

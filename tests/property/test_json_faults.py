@@ -112,6 +112,6 @@ def test_times_without_a_zone_are_named_without_reading_messages_one_by_one(monk
     _, refusals = json_events.read_json(pa.array(messages, pa.large_binary()), "int", "rfc3339")
     sentences = [sentence for table in refusals for sentence in table["sentence"].to_pylist()]
     assert sorted(sentences) == [
-        "t is '2024-01-01T00:00:00', which has no zone: end it with Z or an offset such as +02:00",
+        "t is '2024-01-01T00:00:00', which has no zone. End it with Z or an offset such as +02:00",
         "t is the number 1700000000, expected an RFC 3339 string (the topic's time_unit)",
     ]

@@ -17,7 +17,8 @@ from stream.job.room import RoomForCommits
 from stream.sink.observer import SinkObserver
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.errors import StoreError
-from stream.store.files.data import read_record, read_table
+from stream.store.files.data import read_table
+from stream.store.files.records import read_record
 from stream.store.log.layout import commit_name
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter

@@ -105,13 +105,13 @@ def copied(store: Place, to: Place) -> Place:
 
 def files_of(store: Place) -> dict[str, Place]:
     """All files of a store but its locks, by their paths in a folder: without the tokens that a bucket's have."""
-    found: list[Place] = [path for path in store.rglob("*") if path.is_file() and path.name not in LOCKS]
+    found: list[Place] = [path for path in store.rglob("*") if not path.is_dir() and path.name not in LOCKS]
     return {plain(str(path).removeprefix(f"{store}/")): path for path in sorted(found, key=str)}
 
 
 def sizes(store: Place) -> dict[str, int]:
     """Lengths of all files of a store, by the names that they have."""
-    found: list[Place] = [path for path in store.rglob("*") if path.is_file()]
+    found: list[Place] = [path for path in store.rglob("*") if not path.is_dir()]
     return {str(path).removeprefix(f"{store}/"): path.stat().st_size for path in found}
 
 
@@ -146,7 +146,7 @@ class Changes:
 
     def remove(self, path: Place) -> None:
         """Remove a file, or a folder with all that is in it."""
-        for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
+        for file in [file for file in path.rglob("*") if not file.is_dir()] if path.is_dir() else [path]:
             self._keep(file)
             file.unlink()
 
@@ -161,7 +161,7 @@ class Changes:
 
     def _keep(self, path: Place) -> None:
         if path not in self._before:
-            self._before[path] = path.read_bytes() if path.is_file() else None
+            self._before[path] = path.read_bytes() if path.exists() and not path.is_dir() else None
 
 
 @pytest.fixture

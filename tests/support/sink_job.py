@@ -9,7 +9,7 @@ from log_events import SECOND, Clock, event, poll, stream_config
 from schemas.events import Op
 from schemas.store import CommitRecord
 from stream.microbatch import Quiet
-from stream.sink.observer import Unobserved
+from stream.sink.observer import SinkObserver
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter
@@ -17,7 +17,7 @@ from stream.store.log.writer import LogWriter
 A, B = ("a", 0), ("a", 1)
 
 
-class Counting(Unobserved):
+class Counting(SinkObserver):
     def __init__(self) -> None:
         self.counts: Counter[tuple[Any, ...]] = Counter()
         self.commits: list[CommitRecord] = []

@@ -159,7 +159,7 @@ def test_damage_of_any_kind_to_any_kind_of_record_is_a_typed_error_that_names_it
         told = str(path.parent if is_gone(path, damage) else path)  # of a chain, the next one is named
         problems = problems_of(store)
         assert any(told in problem for problem in problems), (name, problems)
-        if (store / "log/history.json").is_file():  # a reader doesn't know that there was one, verify does
+        if (store / "log/history.json").exists():  # a reader doesn't know that there was one, verify does
             with pytest.raises(CorruptError, match=re.escape(told.rpartition("/")[2])):
                 read_all(store)
         restored(path, content)

@@ -10,7 +10,6 @@ from placed import Places
 from schemas.store_address import Address
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import compact
-from stream.store.files.sweep import outdated
 from stream.store.log.writer import LogWriter
 from stream.store.places.bucket import Bucket, Found
 from stream.store.places.names import with_token
@@ -33,7 +32,7 @@ def test_what_is_of_the_records_second_or_younger_is_not_outdated() -> None:
     """A bucket knows whole seconds: what is of the same one may have been put after the record."""
     record = listed("commits/7.json", 100.0)
     files = [listed(f"tail/{second}.arrow", float(second)) for second in (98, 99, 100, 101)]
-    assert [path.name for path in outdated(files, record)] == ["98.arrow", "99.arrow"]
+    assert [path.name for path in record.outdated(files)] == ["98.arrow", "99.arrow"]
 
 
 @in_bucket
@@ -41,7 +40,7 @@ def test_a_file_in_a_folder_is_judged_by_its_own_time(places: Places) -> None:
     place = places.new()
     for name in ("snapshots/1/events.arrow", "commits/7.json", "snapshots/1/nodes.arrow"):
         (place / name).put(b"x")  # type: ignore[union-attr]
-    found = outdated([place / "snapshots/1"], place / "commits/7.json")
+    found = (place / "commits/7.json").outdated([place / "snapshots/1"])
     assert [path.name for path in found] == ["events.arrow"]
 
 

@@ -116,8 +116,8 @@ def test_the_tables_of_what_there_is_name_what_the_registries_hold() -> None:
     pages = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
     for registered, page in (
         (algorithms(), "partitioning.md"),
-        (MODELS.all(), "training.md"),
-        (STRATEGIES.all(), "training.md"),
+        (MODELS.all(), "models.md"),
+        (STRATEGIES.all(), "strategies.md"),
         (TASKS.all(), "training.md"),
     ):
         ours = {

@@ -151,7 +151,7 @@ def test_csv_ids_that_are_no_numbers_are_strings(tmp_path):
         ),
         (
             "src,dst,t\na,2,3\nb,2,3\n",
-            "row 1: column src has 'a', expected a number, and so it is in all rows",
+            "row 1: column src has 'a', expected a number, as in all rows",
         ),
         ("src,dst\n1,2\n", "column t is missing"),
         ("src, dst, t\n1,2,3\n", "column dst is missing; found src,  dst,  t"),

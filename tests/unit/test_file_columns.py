@@ -154,7 +154,7 @@ def test_backfill_takes_columns_and_keeps_to_them(
     again = begin("foreign", file, "--columns", "src=item,dst=user,t=ts")
     assert again.exit_code == 1
     assert (
-        "--columns is another than when the log's history began: say --columns dst=item,src=user,t=ts"
+        "--columns differs from when the log's history began. Give --columns dst=item,src=user,t=ts"
         in again.stderr
     )
     assert begin("foreign", file, "--columns", COLUMNS).exit_code == 0
@@ -163,13 +163,13 @@ def test_backfill_takes_columns_and_keeps_to_them(
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ("src=user", "column dst is missing; found item, t, user, ts. Name the columns of the file, as --columns src="),
+        ("src=user", "column dst is missing; found item, t, user, ts. Name the columns of the file, such as --columns src="),
         ("src=users,dst=item,t=ts", "column users is missing; found item, t, user, ts"),
         ("src=user,dst=item,t=ts,weight=w", "column w is missing"),
         ("source=user", "--columns names source, which events don't have. They have op, src, dst, t"),
         ("src=user,src=item", "--columns names src twice"),
         ("src=user,dst=user", "--columns names user twice"),
-        ("src", "--columns takes pairs as src=user,dst=item,t=ts, found 'src'"),
+        ("src", "--columns takes pairs such as src=user,dst=item,t=ts, found 'src'"),
         ("src=user,dst=t,t=ts", "row 1: column dst (t) has '-', expected a number"),
         ("src=user,dst=item,t=t", "row 1: column t (t) has '-', expected a number of seconds or a time as RFC 3339"),
     ],
@@ -196,7 +196,7 @@ def test_a_time_that_is_none_is_told_with_its_row(kind: str, tmp_path: Path) -> 
     times = ["2024-01-01T00:00:00Z", "2024-01-01T00:00:00", "2024-02-30T00:00:00Z"]
     path = tmp_path / f"e.{kind}"
     for wrong, words in (
-        (1, "row 2: column t (ts) has '2024-01-01T00:00:00', which has no zone: end it with Z or an offset"),
+        (1, "row 2: column t (ts) has '2024-01-01T00:00:00', which has no zone. End it with Z or an offset"),
         (2, "row 2: column t (ts) has '2024-02-30T00:00:00Z', which names a day that does not exist"),
     ):
         two = [times[0], times[wrong]]

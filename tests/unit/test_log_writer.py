@@ -19,7 +19,7 @@ from schemas.events import REJECT_SCHEMA, IdKind, event_schema
 from schemas.store import LogHeader, Position
 from stream.store.crash import CRASH_POINTS, arm
 from stream.store.errors import CorruptError, LaneBusyError, MismatchError, StoreError
-from stream.store.files.data import put_record, read_record
+from stream.store.files.records import put_record, read_record
 from stream.store.log import writer as log_writer
 from stream.store.log.canonical import canonical_batches
 from stream.store.log.reader import LogReader

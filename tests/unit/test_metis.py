@@ -14,8 +14,8 @@ from edge_events import edge_events
 
 from stream.partition.interface import PartitionError, create
 from stream.partition.vertex import metis_library
+from stream.partition.vertex.metis import relabel
 from stream.partition.vertex.metis_library import metis
-from stream.partition.vertex.relabel import relabel
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pairs import pair_keys

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from stream.decode import arrow_events
-from stream.decode.null_columns import NULL_KINDS, SHARED_ROWS, nulls
+from stream.decode.columns import NULL_KINDS, SHARED_ROWS, nulls
 
 
 @pytest.mark.parametrize("kind", sorted(NULL_KINDS, key=str), ids=str)

@@ -90,7 +90,7 @@ def test_negatives_of_other_data_or_another_split_are_refused_in_a_sentence(
     ):
         judged(data, negatives=wrong)
     stranger = changed(path, tmp_path / "b", random=pa.array([777] * len(table)))
-    with pytest.raises(Failure, match="column random names 777, which is no node of the data"):
+    with pytest.raises(Failure, match="column random names 777, which is not a node of the data"):
         judged(data, negatives=stranger)
     with pytest.raises(Failure, match="has no column random"):
         judged(data, negatives=changed(path, tmp_path / "c", random=None))
@@ -178,7 +178,9 @@ def test_scores_that_lack_something_are_refused_or_their_figures_absent(
     few = judged(data, negatives=path, scores=file(scores.select(["event", "score", "random_score"])))
     assert "ap" in few
     assert not {"mrr", "historical_ap", "hits_at_10"} & few.keys()
-    with pytest.raises(Failure, match=r"lacks 1 of \d+ test events, the first is event \d+: score every row"):
+    with pytest.raises(
+        Failure, match=r"lacks 1 of \d+ test events, the first is event \d+\. Score every row"
+    ):
         judged(data, negatives=path, scores=file(scores.slice(0, len(scores) - 1)))
     with pytest.raises(Failure, match=r"has event \d+ more than once"):
         judged(data, negatives=path, scores=file(pa.concat_tables([scores, scores.slice(3, 1)])))
@@ -208,13 +210,13 @@ def test_scores_that_lack_something_are_refused_or_their_figures_absent(
         (
             "score",
             lambda table: pa.array([float("nan")] * len(table)),
-            r"score is no number for \d+ test events",
+            r"score is not a number for \d+ test events",
         ),
         ("candidate_scores", lambda table: table["score"], "candidate_scores is double, expected lists"),
         (
             "candidate_scores",
             lambda table: pa.array([[None] * 50] * len(table), pa.list_(pa.float64())),
-            r"candidate_scores is no number for \d+ test events",
+            r"candidate_scores is not a number for \d+ test events",
         ),
     ],
 )
@@ -243,7 +245,7 @@ def with_null(lists: list) -> list:
         (
             "historical_src",
             lambda table: pa.nulls(len(table), pa.int64()),
-            r"event \d+ has half a historical pair, give both ends or neither",
+            r"event \d+ has half a historical pair\. Give both ends or neither",
         ),
         (
             "candidates",

@@ -10,13 +10,14 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from data_files import write_table
 from other_machine import elsewhere
 from s3_server import S3Server
 
 from schemas.store import LogHeader
 from schemas.store_address import Address, parse_address
 from stream.store.errors import ConfigMissingError, CorruptError, LaneBusyError, MissingError
-from stream.store.files.data import open_table, read_table, stage, write_table
+from stream.store.files.data import open_table, read_table
 from stream.store.files.lock import lock_folder
 from stream.store.files.records import put_record, read_record
 from stream.store.files.sweep import remove
@@ -98,7 +99,7 @@ def test_a_record_is_replaced_whole(place: Place) -> None:
 def test_what_is_not_there_is_missing(place: Place) -> None:
     with pytest.raises(ConfigMissingError, match=r"log\.json does not exist"):
         read_record(place / "log.json", LogHeader)
-    with stage(place) as staging:
+    with place_of(place).stage() as staging:
         reference = staging.add_table("tail/0.arrow", TABLE)
         staging.finish()
     (place / reference.path).unlink()
@@ -112,7 +113,7 @@ def test_what_is_not_there_is_missing(place: Place) -> None:
 
 
 def test_staged_files_are_there_once_finished(place: Place) -> None:
-    with stage(place) as staging:
+    with place_of(place).stage() as staging:
         first = staging.add_table("tail/0.arrow", TABLE)
         second = staging.add_table("snapshots/7/events.arrow", TABLE, compressed=True)
         assert not (place / first.path).exists()
@@ -125,7 +126,7 @@ def test_staged_files_are_there_once_finished(place: Place) -> None:
 
 
 def test_a_commit_that_fails_leaves_nothing_that_is_named(place: Place) -> None:
-    with pytest.raises(RuntimeError, match="no"), stage(place) as staging:
+    with pytest.raises(RuntimeError, match="no"), place_of(place).stage() as staging:
         staging.add_table("tail/0.arrow", TABLE)
         raise RuntimeError("no")
     assert names(place.rglob("*.arrow")) == []
@@ -268,7 +269,7 @@ def test_a_lease_that_nobody_renewed_for_long_is_asked_for_before_it_is_relied_o
 
 
 def test_a_file_is_fetched_once_and_anew_when_its_copy_is_damaged(bucket: ObjectPath) -> None:
-    with stage(bucket) as staging:
+    with place_of(bucket).stage() as staging:
         reference = staging.add_table("tail/0.arrow", TABLE)
         staging.finish()
     fetched: list[str] = []
@@ -361,7 +362,7 @@ def test_an_endpoint_of_the_environment_that_is_none_is_told(
 def test_any_prefix_is_a_place(s3: S3Server, prefix: str) -> None:
     place = place_of(s3.store(name=quote(f"any/{secrets.token_hex(4)}{prefix}")))
     put_record(place / "log/commits/0.json", header("g"))
-    with stage(place) as staging:
+    with place_of(place).stage() as staging:
         reference = staging.add_table("tail/0.arrow", TABLE)
         staging.finish()
     assert read_table(place, reference).equals(TABLE)

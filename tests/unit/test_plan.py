@@ -144,7 +144,7 @@ def test_what_is_not_given_is_measured_in_a_store(store):
     assert stream["repeated"] == pytest.approx(1 - live / inserts)
     assert found["live_pairs"] == pytest.approx(live, rel=0.001)
     assert found["reached_on"] == "1970-01-01"
-    assert f"are as measured in {store}" in found["assumptions"][0]
+    assert f"were measured in {store}" in found["assumptions"][0]
     assert call("--store", store, "--rate", 7, "--pairs", 99)["stream"] | {
         "rate": 7,
         "pairs": 99,

@@ -78,7 +78,7 @@ def test_one_with_a_built_ins_name_is_refused_and_the_built_in_stays(
     assert algorithms()["hash"] is Hash
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning == (
-        "entry point hash (freshet.partitioners) of bad-parts 1.2 is left out: its name is that of a built-in one. "
+        "entry point hash (freshet.partitioners) of bad-parts 1.2 is ignored: its name is that of a built-in one. "
         "Rename it."
     )
     assert not hasattr(sys, "stolen"), "it was imported"

@@ -66,7 +66,7 @@ def test_the_brokers_clock_decides(by_s: float) -> None:
     reason = host.present.check(raw(LIVE))
     assert reason is not None and reason == host.present.reason
     assert ("ahead of" if by_s > 0 else "behind") + " the brokers' clock (2027-01-15T08:00:00Z)" in reason
-    assert "time_skew_s (300 s). Nothing is read until the clock is right." in reason
+    assert "time_skew_s (300 s). Nothing is read until the clock is right" in reason
     assert host.present.error_s == pytest.approx(by_s, abs=1)
 
 

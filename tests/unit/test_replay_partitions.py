@@ -54,7 +54,7 @@ def test_a_row_too_long_for_an_arrow_message_is_named_as_in_the_file(
     monkeypatch.setattr(producer, "ROWS_A_CHUNK", 40)
     events = pa.Table.from_pylist(rows, schema=event_schema("int"))
     with pytest.raises(
-        Failure, match=r"^row 73 is 1,20\d,\d+ bytes as a message of its own, at most 900,000"
+        Failure, match=r"^row 73 is 1,20\d,\d+ bytes as a message of its own, but at most 900,000"
     ):
         replay(events, settings={}, bootstrap="b", topic="t", message_format=message_format("arrow"))
     assert (

@@ -20,7 +20,7 @@ from stream.kafka.greeting import NoBrokerError, greet
 CASES = {
     "unresolvable": r"nowhere\.invalid:9092 \((the name nowhere\.invalid|its name) does not resolve",
     "refused": r"127\.0\.0\.1:\d+ \(connection refused\)",
-    "silent": r"127\.0\.0\.1:\d+ \(it takes the connection and says nothing\)",
+    "silent": r"127\.0\.0\.1:\d+ \(it accepts the connection and does not answer\)",
 }
 
 

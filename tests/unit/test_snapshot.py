@@ -302,7 +302,7 @@ def test_a_mesh_that_cannot_be_is_refused(lane: LaneReader) -> None:
         }
         begun(lane, "snapshot", "tmgcn", ranks, torch.float64, 0.01, **more)
 
-    with pytest.raises(Failure, match=r"operators of tmgcn are made of several snapshots. Leave mesh out"):
+    with pytest.raises(Failure, match=r"operators of tmgcn combine several snapshots. Leave mesh out"):
         side_by_side(2, work)
 
 

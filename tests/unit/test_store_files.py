@@ -10,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from data_files import write_file, write_table
 
 from schemas.store import FileRef, LaneHeader, LogHeader
 from stream.store.crash import VARIABLE
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, LaneBusyError
 from stream.store.files import records
-from stream.store.files.data import checksum, open_table, read_table, stage, write_file, write_table
+from stream.store.files.data import checksum, open_table, read_table
 from stream.store.files.records import put_record, read_record
 from stream.store.places.folder_lock import FolderLock
 from stream.store.places.names import inside
@@ -56,7 +57,7 @@ def test_a_commit_that_fails_while_naming_removes_all_of_its_files(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("stream.store.places.folder_staging.sync_folder", full)
-    with pytest.raises(OSError, match="No space"), stage(tmp_path) as staging:
+    with pytest.raises(OSError, match="No space"), place_of(tmp_path).stage() as staging:
         staging.add_table("a.arrow", TABLE)
         staging.add_table("b.arrow", TABLE)
         staging.finish()

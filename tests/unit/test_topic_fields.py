@@ -179,8 +179,8 @@ def test_a_path_is_keys_joined_by_dots(path, keys):
         ({"fields": {"src": "a", "t": "c"}}, ["src and dst belong together"]),
         ({"fields": {"t": "c"}}, ["name src and dst"]),
         ({"fields": {"node": "a", "t": "c", "values": "d"}}, ["offset and values belong together"]),
-        ({"fields": {"src": "a", "dst": "b", "node": "a", "t": "c"}}, ["both at a: a message is one"]),
-        ({"fields": {"src": "a", "dst": "b", "t": "c", "offset": "d", "values": "e"}}, ["name node as well"]),
+        ({"fields": {"src": "a", "dst": "b", "node": "a", "t": "c"}}, ["both at a. Give each a path"]),
+        ({"fields": {"src": "a", "dst": "b", "t": "c", "offset": "d", "values": "e"}}, ["Name node as well"]),
         ({"fields": {"src": "a..b", "dst": "b", "t": "c"}}, ["fields.src", "empty key"]),
         ({"fields": {"src": "a\\b", "dst": "b", "t": "c"}}, ["fields.src", "backslash"]),
         ({"fields": {"src": ".".join("a" * 17), "dst": "b", "t": "c"}}, ["fields.src", "at most 16"]),
@@ -206,7 +206,7 @@ def test_a_wrong_mapping_names_the_key(topic, words):
 
 def test_prefixes_want_ids_that_are_text():
     with pytest.raises(
-        ValidationError, match="id_prefix of topic payments makes ids text: set ids to string"
+        ValidationError, match=r"id_prefix of topic payments makes ids text, but ids is int\. Set ids: string"
     ):
         decode([], {"id_prefix": {"src": "card:"}}, ids="int")
 

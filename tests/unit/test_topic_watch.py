@@ -86,6 +86,6 @@ def test_brokers_that_never_tell_the_id_are_named_and_nothing_is_read(
     monkeypatch.setattr(discovery, "FIRST_LOOK_S", 0.0)
     answers.append(refused)
     with pytest.raises(
-        NoBrokerError, match=r"at b:1 don't tell the ids of topics edges \(.*hung up.*\)\. Start again"
+        NoBrokerError, match=r"at b:1 don't report the ids of topics edges \(.*hung up.*\)\. Start again"
     ):
         TopicWatch(KAFKA).reading([("edges", 0)])

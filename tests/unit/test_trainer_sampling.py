@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from stream.snapshots.delta import Csr
-from stream.snapshots.rows import Rows
+from stream.snapshots.delta import Csr, Rows
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Sampling, prepare
 from trainer.data.history import History, Inserts

@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from data_files import write_table
 from log_events import SECOND, Clock, event, poll, stream_config
 from placed import Changes, Places, anew, files_of, flipped, write
 
@@ -11,7 +12,6 @@ from schemas.events import event_schema
 from schemas.store import CommitRecord
 from stream.sink.snapshot_sink import SnapshotSink, log_header
 from stream.store.errors import ConfigMissingError
-from stream.store.files.data import write_table
 from stream.store.files.records import canonical, checksum_of, put_record, read_record
 from stream.store.log.reader import LogReader
 from stream.store.log.writer import LogWriter

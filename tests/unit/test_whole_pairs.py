@@ -11,7 +11,7 @@ from schemas.events import event_schema
 from schemas.store import FORMAT_VERSION, WHOLE_PAIRS, LaneManifest
 from stream.store.errors import CorruptError, FormatVersionError
 from stream.store.files.records import read_record
-from stream.store.lane.diff import PairChanges, is_smaller_whole
+from stream.store.lane.diff import PairRows, is_smaller_whole
 from stream.store.lane.reader import LaneReader
 from stream.store.window.view import WindowView
 
@@ -85,10 +85,10 @@ def test_a_release_that_knows_changes_only_refuses_it_and_who_says_so_falsely_is
 
 
 def test_what_is_smaller_is_judged_by_rows_and_by_weights_that_differ():
-    def changes(gone: int, come: int, *, alike: bool) -> PairChanges:
+    def changes(gone: int, come: int, *, alike: bool) -> PairRows:
         op = np.repeat(np.array([-1, 1], np.int8), [gone, come])
         weight = np.where(op > 0, 1.0 if alike else np.arange(gone + come), 0).astype(np.float32)
-        return PairChanges(np.array([0, len(op)]), op, np.arange(len(op)), weight)
+        return PairRows(np.array([0, len(op)]), op, np.arange(len(op)), weight)
 
     assert is_smaller_whole(changes(51, 51, alike=True), 100)
     assert not is_smaller_whole(changes(50, 50, alike=True), 100)

@@ -1,1 +1,1 @@
-"""What is known of a stream: views of a lane, the history of encounters, negatives, the temporal graph and samples of it."""
+"""Knowledge of a stream: views of a lane, the history of encounters, negatives, the temporal graph and its samples."""

@@ -1,4 +1,4 @@
-"""Positions drawn without replacement for many rows side by side (Floyd's algorithm): one lane of a register a row."""
+"""Positions drawn without replacement for many rows at once (Floyd's algorithm): one SIMD lane per row."""
 
 import numpy as np
 from numba import njit
@@ -8,22 +8,22 @@ from trainer.data.neighbours import mix64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOWER, _HALF = np.uint64((1 << 32) - 1), np.uint64(32)
 
-# Row by row, each step waits for the one before, and what was just stored number by number is read back in one piece,
-# which stalls. Step by step for all rows nothing waits: comparing and sorting k positions is done for eight rows at once.
+# Row by row, each step would wait for the one before, and numbers stored one by one would be read back in one piece, which
+# stalls. Step by step for all rows nothing waits: k positions are compared and sorted for eight rows at once.
 
 
 @njit(cache=True, nogil=True)
 def draw_positions(nodes, seen, seed, drawn):  # type: ignore[no-untyped-def]  # compiled
     """Fill the first n columns of ``drawn`` int64 (k, ≥ n) with distinct positions below ``seen`` of each of n nodes, descending.
 
-    Where fewer than k are there, all of them are drawn, and below them in the column are negative numbers. Every
-    subset is equally likely; the draw follows from ``seed`` and the node alone.
+    If fewer than k exist, all are drawn, followed by negative numbers in the column. Every subset is equally likely; the
+    draw follows from ``seed`` and the node alone.
 
     Args:
         nodes: int64 (n,).
         seen: int64 (n,).
         seed: uint64.
-        drawn: Contiguous, or eight numbers at once cannot be loaded.
+        drawn: Contiguous, so that eight numbers are loaded at once.
     """
     k, n = len(drawn), len(nodes)
     state, taken = np.empty(n, np.uint64), np.empty(n, np.int64)
@@ -44,7 +44,7 @@ def draw_positions(nodes, seen, seed, drawn):  # type: ignore[no-untyped-def]  #
 
 @njit(cache=True, nogil=True)
 def _draw(seen, left, state, drawn):  # type: ignore[no-untyped-def]  # compiled
-    """One of the positions 0 … seen − left each: the upper 64 bits of word · size, uniform, and no division."""
+    """Draw one of the positions 0 … seen − left each: the upper 64 bits of word · size, without a division."""
     for i in range(len(drawn)):
         state[i] += _GOLDEN
         word = mix64(state[i])
@@ -60,7 +60,7 @@ def _compare(other, drawn, taken):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, nogil=True)
 def _settle(seen, left, taken, drawn):  # type: ignore[no-untyped-def]  # compiled
-    """Each step admits one more position, and takes that one if what it drew is taken."""
+    """Each step admits one more position, and takes that one if its draw is already taken."""
     for i in range(len(drawn)):
         drawn[i] = seen[i] - left if taken[i] else drawn[i]
 

@@ -1,4 +1,4 @@
-"""The events of a stream as event models read them: columns by number, what each carried, and the temporal graph."""
+"""The events of a stream for event models: columns by number, inputs of each event, and the temporal graph."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from stream.store.log.event_columns import EventColumns
 from trainer.data.temporal_graph import TemporalGraph
 
 LARGEST_FEATURE = 1e6
-"""Features are cut off there: larger ones overflow in a model's sums, and would say nothing more."""
+"""Features are clipped here: larger ones overflow in a model's sums without further meaning."""
 
 CARRIED = 3
 """Columns of ``EventFeed.carried`` before the event's features: weight, label, whether there is a label."""
@@ -23,7 +23,7 @@ _AT_ONCE = 1 << 16
 class EventFeed:
     """All insert events so far, numbered from 0 in log order.
 
-    The graph has an event as soon as its snapshot is there; whoever samples it names the time up to which it may look.
+    The graph has an event as soon as its snapshot is taken in. A sample names the time up to which it may look.
 
     Args:
         features: Width of edge features.
@@ -44,7 +44,7 @@ class EventFeed:
         self._time_us: Int64 = np.empty(0, np.int64)
         self._carried: Float32 = np.empty((0, CARRIED + features), np.float32)
         self._births = 0  # nodes that ever came
-        self._born: Int64 | None = None  # by number, how many came before; None: the number
+        self._born: Int64 | None = None  # by number, how many nodes came before; None: equal to the number
         self.graph = TemporalGraph()
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class EventFeed:
         return self._carried[: self._size]
 
     def append(self, events: EventColumns, num_nodes: int) -> None:
-        """Take in a snapshot's inserts; deletes say nothing about who meets whom next."""
+        """Take in a snapshot's inserts; deletes do not predict encounters."""
         inserts = np.flatnonzero(events.op == int(Op.INSERT))
         end = self._size + len(inserts)
         if end > len(self._src):
@@ -95,21 +95,21 @@ class EventFeed:
         self._bear(num_nodes)
 
     def born(self, nodes: Int64) -> Int64:
-        """How many nodes came before each: its number, until nodes were forgotten, and never another node's."""
+        """How many nodes came before each: its number until nodes are forgotten, and unique to the node for ever."""
         if self._born is None:
             return nodes
         last = len(self._born) - 1
         return np.where(nodes <= last, self._born[np.minimum(nodes, last)], self._births + nodes - last - 1)
 
     def forget(self, kept: Int64, first: int) -> Int64:
-        """Forget nodes with all their events, and the oldest events; what is left is numbered anew, in its order.
+        """Forget nodes with all their events, and the oldest events; renumber the rest in its order.
 
         Args:
             kept: int64, ascending numbers of the nodes that stay.
             first: Number of the oldest event that may stay.
 
         Returns:
-            int64 (events before + 1,): how many of the events before each stay, so the new number of one that does.
+            int64 (events before + 1,): how many of the events before each stay, which is the new number of a kept one.
         """
         nodes = self.graph.num_nodes
         if self._born is None:

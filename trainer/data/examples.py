@@ -1,4 +1,4 @@
-"""One snapshot as link prediction: what happened, what did not, and what was known just before."""
+"""One snapshot as link prediction: its events, their negatives, and the knowledge just before."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -37,7 +37,7 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """Pairs whose likelihood is asked for, each just before one event.
+    """Questions for the likelihood of pairs, each just before one event.
 
     Attributes:
         event: int64 (Q,), position of the event among the snapshot's inserts, ascending.
@@ -45,7 +45,7 @@ class Queries:
         dst: int64 (Q,).
         encounters: float32 (Q, len(Encounter)).
         time_us: int64 (Q,), visible time of the event, microseconds.
-        before_us: int64 (Q,), what is strictly earlier may be seen; at most ``time_us``, not decreasing.
+        before_us: int64 (Q,), only strictly earlier events may be seen; at most ``time_us``, not decreasing.
     """
 
     event: Int64
@@ -69,16 +69,16 @@ class Queries:
         return head(src, dst, to_device(self.encounters, src.device))
 
     def select(self, chosen: Bool | Int64) -> "Queries":
-        """Some of the queries, by a mask or by their places."""
+        """Some of the queries, by a mask or by places."""
         return Queries(*(getattr(self, name)[chosen] for name in _COLUMNS))
 
     def part(self, here: slice) -> "Queries":
-        """Consecutive ones, as views."""
+        """Consecutive queries, as views."""
         return Queries(*(getattr(self, name)[here] for name in _COLUMNS))
 
     @classmethod
     def join(cls, parts: "list[Queries]") -> "Queries":
-        """One after the other; their events ascend no longer."""
+        """The parts one after the other; events no longer ascend."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
 
 
@@ -87,11 +87,11 @@ _COLUMNS = tuple(field.name for field in fields(Queries))
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What of a snapshot a rank learns from, where that is not what it predicts.
+    """The part of a snapshot that a rank learns, if it differs from the part that it predicts.
 
     Attributes:
         mine: bool (E,), the insert events.
-        weigh: How often negatives have each of some distinct destinations, relatively; 0: never.
+        weigh: Relative frequency of each of some distinct destinations among negatives; 0: never.
     """
 
     mine: Bool
@@ -106,15 +106,15 @@ class Examples:
         tau: Snapshot.
         inserts: All insert events of the snapshot, of all ranks.
         fresh: bool (E,): an end of the event was never seen before the snapshot (or the training split).
-        every: int64, positions of all events that are asked about, of all ranks.
-        positive: One query an own event.
-        learned: One query an event to learn from: an own one, unless the strategy has it otherwise.
-        training: Negatives to learn from, one each.
-        random: Negatives to be judged by, one an own event.
-        sampled: int64, ascending positions of the events, of all ranks, that costly figures are made of.
-        historical: Negatives of own sampled events, where one could be drawn.
-        candidates: ``num_candidates`` an own event of the ranked sample.
-        num_candidates: Candidates an event.
+        every: int64, positions of all events of the lesson, of all ranks.
+        positive: One query per own event.
+        learned: One query per event to learn: an own event by default.
+        training: Negatives to learn from, one for each learned query.
+        random: Negatives for figures, one per own event.
+        sampled: int64, ascending positions of the events, of all ranks, for costly figures.
+        historical: Negatives of own sampled events, if one could be drawn.
+        candidates: ``num_candidates`` per own event of the ranked sample.
+        num_candidates: Candidates per event.
         excluded: Events that are not predicted, by reason, of all ranks.
     """
 
@@ -132,7 +132,7 @@ class Examples:
     num_candidates: int
     excluded: dict[str, int]
     each: ClassVar[int] = 2
-    """Questions per event that is learned: it, and one that did not happen."""
+    """Questions per learned event: itself and a negative."""
 
     def __len__(self) -> int:
         return len(self.learned)
@@ -149,16 +149,13 @@ class Examples:
 
     def part(self, chosen: Int64) -> tuple[Queries, Float32]:
         """See ``Lesson.part``: events, then their negatives."""
-        positive, negative = (
-            Queries(*(getattr(queries, name)[chosen] for name in _COLUMNS))
-            for queries in (self.learned, self.training)
-        )
+        positive, negative = (queries.select(chosen) for queries in (self.learned, self.training))
         truth = np.zeros(2 * len(chosen), np.float32)
         truth[: len(chosen)] = 1
         return Queries.join([positive, negative]), truth
 
     def of_events(self, chosen: Bool) -> "Examples":
-        """The same with queries of some events only; ``chosen`` is bool (E,)."""
+        """The same examples with queries of some events only; ``chosen`` is bool (E,)."""
         parts: dict[str, Any] = {
             name: queries.select(chosen[queries.event])
             for name in ("positive", "learned", "training", "random", "historical", "candidates")
@@ -170,7 +167,7 @@ class Examples:
         return replace(self, **positions, **parts)
 
     def only_random(self) -> "Examples":
-        """The same without historical negatives and candidates: enough for AP and AUC."""
+        """The same examples without historical negatives and candidates: enough for AP and AUC."""
         none = slice(0, 0)
         return replace(self, historical=self.historical.part(none), candidates=self.candidates.part(none))
 
@@ -181,12 +178,11 @@ class Sampling:
 
     Attributes:
         seed: The run's seed.
-        candidates: Negatives a ranked event has, for MRR and Hits@10.
-        ranked_events: Sampled events that are ranked at most.
-        pool: Destinations that negatives to be judged by are drawn from; None: those seen up to and including the
-            snapshot.
-        training_pool: Likewise of negatives to learn from.
-        events: Events of a snapshot, evenly over it, that costly figures are made of; None: all of them.
+        candidates: Negatives per ranked event, for MRR and Hits@10.
+        ranked_events: Largest number of sampled events that are ranked.
+        pool: Destinations of negatives for figures; None: those seen up to and including the snapshot.
+        training_pool: The same for negatives to learn from.
+        events: Events of a snapshot, evenly over it, for costly figures; None: all of them.
     """
 
     seed: int = 0
@@ -198,7 +194,7 @@ class Sampling:
 
 
 def insert_events(events: EventColumns) -> Inserts:
-    """The insert events of a snapshot; deletes say nothing about who meets whom next."""
+    """The insert events of a snapshot; deletes do not predict encounters."""
     inserts = events.op == int(Op.INSERT)
     return Inserts(events.src[inserts], events.dst[inserts], events.visible_t[inserts], events.late[inserts])
 
@@ -217,28 +213,28 @@ def prepare(
     stored: Negatives | None = None,
     learns_all: bool = False,
 ) -> Examples:
-    """Draw a snapshot's negatives and look everything up, then let ``history`` remember the snapshot.
+    """Draw a snapshot's negatives and look up their encounters, then let ``history`` remember the snapshot.
 
-    Draws are made for all events on every rank, so they do not depend on who owns what.
+    Every rank draws for all events, so the draws do not depend on ownership.
 
     Args:
         tau: Snapshot.
         events: Its edge events.
-        history: All that was before; advanced.
+        history: All events before the snapshot; advanced.
         num_nodes: Dense ids in use after the snapshot.
         known: bool (num_nodes,): nodes that are not new.
-        owned: bool (num_nodes,): sources whose events are this rank's.
+        owned: bool (num_nodes,): sources whose events belong to this rank.
         sampling: How negatives are drawn.
         epoch: Distinguishes the training negatives of repeated passes.
-        share: What this rank learns from; None: its own events.
-        stored: What the events are judged by; None: that is drawn.
-        learns_all: Whether this rank learns from the events of all ranks.
+        share: The part that this rank learns; None: its own events.
+        stored: Negatives for figures; None: they are drawn.
+        learns_all: Whether this rank learns the events of all ranks.
     """
     inserts = insert_events(events)
     src, dst = inserts.src, inserts.dst
     seen = destination_pool(history, inserts)
     judged_pool = seen if sampling.pool is None else sampling.pool
-    # on a stream, nodes that are yet to come would be negatives that teach newness only
+    # on a stream, nodes of the future would be negatives that teach newness only
     training_pool = seen if sampling.training_pool is None else sampling.training_pool
     possible = min(len(training_pool), len(judged_pool)) > 1
     mine = np.nonzero(owned[src])[0] if possible else np.empty(0, np.int64)
@@ -251,7 +247,7 @@ def prepare(
 
     def others(of: Int64, draws: int, purpose: int, pool: Int64, weights: Int64 | None = None) -> Int64:
         if not possible or len(pool) < 2:
-            return np.zeros((len(of), draws), np.int64)  # nobody asks for them
+            return np.zeros((len(of), draws), np.int64)  # never read
         return random_destinations(pool, dst[of], draws, Draw(sampling.seed, tau, purpose), weights)
 
     every = np.arange(len(src), dtype=np.int64)
@@ -261,9 +257,8 @@ def prepare(
         old_src, old_dst, drawable = historical_pairs(
             history, inserts, Draw(sampling.seed, tau, Purpose.HISTORICAL)
         )
-        ranked = sampled[
-            _sample(len(sampled), sampling.ranked_events, Draw(sampling.seed, tau, Purpose.RANKED_EVENTS))
-        ]
+        draw = Draw(sampling.seed, tau, Purpose.RANKED_EVENTS)
+        ranked = sampled[_sample(len(sampled), sampling.ranked_events, draw)]
         stored = Negatives(
             random=others(every, 1, Purpose.RANDOM, judged_pool)[:, 0],
             historical_src=np.where(drawable & np.isin(every, sampled), old_src, NONE),
@@ -305,7 +300,7 @@ def prepare(
 def spread(population: int, size: int | None, draw: Draw) -> Int64:
     """Distinct ascending positions, int64, one from each of ``size`` stretches of a circle.
 
-    Stretches differ by one position at most. The circle is turned by chance, so that every position is equally likely.
+    Stretches differ by one position at most. The circle is turned at random, so that every position is equally likely.
     """
     if size is None or population <= size:
         return np.arange(population, dtype=np.int64)
@@ -336,15 +331,5 @@ def _answer(
     encounters = np.empty_like(answered)
     encounters[order] = answered
     ends = np.cumsum([len(query[0]) for query in asked])
-    return [
-        Queries(
-            event[here],
-            src[here],
-            dst[here],
-            encounters[here],
-            inserts.visible_us[event[here]],
-            before_us[event[here]],
-        )
-        for begin, end in zip([0, *ends[:-1]], ends, strict=True)
-        for here in [slice(begin, end)]
-    ]
+    every = Queries(event, src, dst, encounters, inserts.visible_us[event], before_us[event])
+    return [every.part(slice(begin, end)) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]

@@ -1,4 +1,4 @@
-"""What was seen before an event: the memory behind the floors and behind a model's encounter features."""
+"""Encounters before an event: the memory behind the floors and behind a model's encounter features."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,13 +14,13 @@ from trainer.data.pair_table import SeenPairs, find, pair_key
 NEVER = np.iinfo(np.int64).min
 Moment = Literal["batch", "event"]
 BATCH = 200
-"""Events that are predicted together, as the TGN line of work does (docs/semantics.md, Evaluation)."""
+"""Events predicted together, as in the TGN line of work (docs/semantics.md, Evaluation)."""
 
 
 class Encounter(IntEnum):
-    """Columns of what is known about (u, v) just before time t.
+    """Columns of knowledge about (u, v) just before time t.
 
-    ``*_AGE``: seconds since the last such event, +inf if there was none. ``*_COUNT``: how many there were.
+    ``*_AGE``: seconds since the last such event, +inf without one. ``*_COUNT``: number of such events.
     """
 
     PAIR_AGE = 0
@@ -41,8 +41,8 @@ class Encounter(IntEnum):
 class Inserts:
     """Insert events of one snapshot in log order, all of shape (E,).
 
-    ``visible_us`` is non-decreasing: the log orders by event time, and late events count from the snapshot's
-    start. ``late`` marks those.
+    ``visible_us`` is non-decreasing: the log is ordered by event time, and late events, marked by ``late``, count from
+    the snapshot's start.
     """
 
     src: Int64
@@ -54,7 +54,7 @@ class Inserts:
         return len(self.src)
 
 
-_NO_EVENTS = Inserts(
+NO_EVENTS = Inserts(
     np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
 )
 
@@ -62,25 +62,24 @@ _NO_EVENTS = Inserts(
 class History:
     """Last time and count of every node and directed pair, advanced event by event in log order.
 
-    Every rank holds all of it (24 bytes a node, about 30 a distinct pair): negatives may name any node, and
-    whoever owns the source of an event must know the pair even if another rank owned it yesterday.
+    Every rank holds all of it (24 bytes per node, about 30 per distinct pair): negatives may name any node, and the owner
+    of an event's source must know the pair even if another rank owned the source yesterday.
 
-    An event sees only events of strictly earlier time that stand before its batch of ``BATCH``, or, if the moment is
-    ``event``, all of strictly earlier time; events of equal time never see each other, wherever the batch border falls.
+    An event sees only events of strictly earlier time before its batch of ``BATCH``, or, if the moment is ``event``, all of
+    strictly earlier time. Events of equal time never see each other, even across the border of two batches.
 
     Args:
-        moment: As of which moment queries are answered: of the event's ``batch``, or of the ``event`` itself.
-        across: Whether a batch goes on into the next snapshot, as in offline evaluation, where snapshots mean
-            nothing to the protocol. Otherwise a batch ends with its snapshot: once a snapshot is there, all of the
-            one before it is known.
+        moment: The moment of answers: that of the event's ``batch``, or of the ``event`` itself.
+        across: Whether a batch continues into the next snapshot, as in offline evaluation, whose protocol ignores
+            snapshots. Otherwise a batch ends with its snapshot: then all of the previous snapshot is known.
     """
 
     def __init__(self, moment: Moment = "batch", *, across: bool = False) -> None:
         self._batched = moment == "batch"
         self._across = across
-        self._open = _NO_EVENTS
-        self._in_batch = 0  # how many events the batch that goes on has
-        self._batch_us = 0  # when it began
+        self._open = NO_EVENTS
+        self._in_batch = 0  # events of the open batch
+        self._batch_us = 0  # its beginning
         self.pairs = SeenPairs()
         self.last_out = np.empty(0, np.int64)
         self.last_in = np.empty(0, np.int64)
@@ -94,7 +93,7 @@ class History:
 
         Args:
             events: The snapshot's inserts.
-            num_nodes: Dense ids in use after the snapshot; queries may name higher ones, of which nothing is known.
+            num_nodes: Dense ids in use after the snapshot; queries may name higher ones, which are unknown.
             rows: int64 (Q,), ascending: each query is asked just before event ``rows[q]``.
             src: int64 (Q,), u of each query.
             dst: int64 (Q,), v of each query.
@@ -129,7 +128,7 @@ class History:
         return out
 
     def look(self, src: Int64, dst: Int64, time_us: int) -> Float32:
-        """Answer queries at a time after all that is remembered; nothing changes. Not with ``across``.
+        """Answer queries at a time after all remembered events, without a change. Not with ``across``.
 
         Args:
             src: int64 (Q,), u of each query.
@@ -143,7 +142,7 @@ class History:
         self._grow(max(int(ids.max(initial=-1)) + 1 for ids in (src, dst)))
         out = np.empty((len(src), len(Encounter)), np.float32)
         table, nothing = self.pairs, np.zeros(1, np.int64)
-        _replay(  # just before an event that is not remembered
+        _replay(  # just before an event that will not be remembered
             (table.slots, table.shift, table.keys, table.last_us, table.count, table.size),
             (self.last_out, self.last_in, self.count_out, self.count_in),
             (nothing, nothing, np.array([time_us])),
@@ -154,7 +153,7 @@ class History:
         return out
 
     def visible_before(self, events: Inserts) -> Int64:
-        """The time of each event's batch, whatever the moment: a model's memory is as of strictly before that.
+        """The time of each event's batch, for any moment: a model's memory is as of strictly before that.
 
         Args:
             events: The snapshot's inserts, before they are replayed.
@@ -162,16 +161,16 @@ class History:
         Returns:
             int64 (E,), microseconds, not decreasing.
         """
-        first = np.arange(self._in_batch, self._in_batch + len(events))
+        place = np.arange(self._in_batch, self._in_batch + len(events))
         first = (
-            first - first % BATCH - self._in_batch
-        )  # of its batch, counted from the snapshot's first event
+            place - place % BATCH - self._in_batch
+        )  # of the batch, counted from the snapshot's first event
         known = np.append(events.visible_us, self._batch_us)
         times: Int64 = known[np.maximum(first, -1)]
         return times
 
     def remember(self, events: Inserts, num_nodes: int) -> None:
-        """Take in a snapshot's events without asking anything."""
+        """Take in a snapshot's events without queries."""
         nothing = np.empty(0, np.int64)
         self.replay(events, num_nodes, nothing, nothing, nothing)
 
@@ -182,7 +181,7 @@ class History:
         return latest
 
     def forget(self, kept: Int64, since_us: int) -> int:
-        """Forget nodes with their pairs, and pairs that did not meet since a time; nodes are numbered anew.
+        """Forget nodes with their pairs, and pairs that did not meet since a time; renumber the kept nodes.
 
         Args:
             kept: int64, ascending nodes that stay, in their order.
@@ -205,7 +204,7 @@ class History:
         return size - len(stay)
 
     def state(self) -> dict[str, NDArray[np.signedinteger]]:
-        """Everything, as arrays; ``restore`` of it changes nothing that follows. Not with ``across``."""
+        """The state that ``restore`` continues from, as arrays. Not with ``across``."""
         assert not self._across
         size = self.pairs.size
         return {
@@ -232,7 +231,7 @@ class History:
         return self.pairs.memory_bytes + sum(column.nbytes for column in nodes)
 
     def _begin_batch(self, events: Inserts) -> None:
-        """Note how far the batch that goes on has come after the snapshot."""
+        """Note the size of the open batch after the snapshot."""
         if not self._across or not len(events):
             return
         ended = self._in_batch + len(events)

@@ -1,4 +1,4 @@
-"""What rows look at, gathered in one pass: places, ages and edge inputs of sampled interactions, and times of mails."""
+"""Inputs of rows, gathered in one pass: places, ages and edge inputs of sampled interactions, and times of mails."""
 
 import numpy as np
 from numba import njit
@@ -9,9 +9,9 @@ def gather_edges(event, carried, roles, out):  # type: ignore[no-untyped-def]  #
     """Edge inputs of entries.
 
     Args:
-        event: int64 (m,), as ``TemporalGraph.event`` has it; −1 gives zeros.
-        carried: float32 (events, c), what each event carried.
-        roles: Whether the first input says which end the entry's node was, 1 or −1; otherwise it is 0.
+        event: int64 (m,), as in ``TemporalGraph.entry``; −1 gives zeros.
+        carried: float32 (events, c), inputs of each event.
+        roles: Whether the first input is the role of the entry's node, 1 as source or −1; otherwise it is 0.
         out: float (m, 1 + c), filled.
     """
     for i in range(len(event)):
@@ -33,9 +33,9 @@ def gather_hop(row, time_us, layer, there, out):  # type: ignore[no-untyped-def]
         row: int64 (R,), place of each row's node in the layer.
         time_us: int64 (R,), each row's time.
         layer: ``event``, ``time_us`` and ``place``, int64 (n, K) each, of the layer's nodes.
-        there: bool (n, K), which interactions are looked at.
-        out: Of each row: ``event`` int64 (R, K), −1 where none is looked at; ``place`` int64 (R, K); ``there`` bool
-            (R, K); ``age`` float (R, K), seconds from the interaction to the row's time, 0 where none is looked at.
+        there: bool (n, K), which interactions are used.
+        out: Of each row: ``event`` int64 (R, K), −1 for unused ones; ``place`` int64 (R, K); ``there`` bool (R, K);
+            ``age`` float (R, K), seconds from the interaction to the row's time, 0 for unused ones.
     """
     layer_event, layer_time, layer_place = layer
     event, place, looked, age = out
@@ -51,7 +51,7 @@ def gather_hop(row, time_us, layer, there, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def mails_there(nodes, rows, event_us, former_us, never, there, row, gap):  # type: ignore[no-untyped-def]  # compiled
-    """Which nodes have mail; returns how many.
+    """Find the nodes that have mail; returns how many.
 
     Args:
         nodes: int64 (n,).
@@ -60,8 +60,8 @@ def mails_there(nodes, rows, event_us, former_us, never, there, row, gap):  # ty
         former_us: int64, that of the event before.
         never: See above.
         there: int64 (n,), filled in front: which of the nodes have mail.
-        row: int64 (n,), likewise: their rows.
-        gap: float (n,), likewise: seconds between the two events.
+        row: int64 (n,), filled in front: their rows.
+        gap: float (n,), filled in front: seconds between the two events.
     """
     count = 0
     for i in range(len(nodes)):

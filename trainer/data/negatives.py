@@ -1,4 +1,4 @@
-"""Events that did not happen, drawn from a seed: the same for every rank, every run and every resume."""
+"""Negatives: events that did not happen, drawn from a seed, equal on every rank and in every run and resume."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,19 @@ from stream.arrays.kinds import Bool, Int64
 from trainer.data.history import History, Inserts, first_appearances
 
 NONE = -1
-"""In the place of a node where there is no negative."""
+"""In place of a node: no negative."""
 
 _ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Which stream of random numbers: one a seed, snapshot and purpose, so that no draw depends on another.
+    """A stream of random numbers by seed, snapshot and purpose, so that no draw depends on another.
 
     Attributes:
         seed: The run's seed.
         tau: Snapshot.
-        purpose: A small number a use; training adds its epoch.
+        purpose: A small number per use; training adds its epoch.
     """
 
     seed: int
@@ -34,7 +34,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Negatives:
-    """What the events of one snapshot are judged by; those that are not judged have ``NONE``.
+    """The negatives of one snapshot's events, for figures; ``NONE`` for events without.
 
     Attributes:
         random: int64 (E,), destinations.
@@ -54,8 +54,8 @@ class Negatives:
 def destination_pool(history: History, events: Inserts) -> Int64:
     """Nodes that have been a destination up to and including this snapshot, in order of first appearance.
 
-    The snapshot's own new destinations are in: were they not, a model could tell every event to a new
-    destination from a negative by its newness alone.
+    It includes the snapshot's own new destinations. Otherwise a model could recognise every event to a new destination by
+    its newness alone.
     """
     return first_appearances(np.concatenate([history.destinations, events.dst]))
 
@@ -68,9 +68,9 @@ def random_destinations(
     Args:
         pool: Distinct ids, at least two.
         true: int64 (n,), each in the pool or not.
-        draws: Negatives an event.
+        draws: Negatives per event.
         draw: The stream of random numbers.
-        weights: int64, as the pool, positive: how likely each is, relatively. None, or all 1: uniform.
+        weights: int64, as the pool, positive: relative likelihood of each. None, or all 1: uniform.
 
     Returns:
         int64 (n, draws), from the pool, never the event's own destination.
@@ -89,20 +89,19 @@ def historical_pairs(history: History, events: Inserts, draw: Draw) -> tuple[Int
     """Pairs seen before this snapshot that do not occur in it (Poursafaei et al. 2022, historical negatives).
 
     Returns:
-        src and dst int64 (E,), and which of them could be drawn: bool (E,). Without history none can.
+        src and dst int64 (E,), and whether each could be drawn: bool (E,). Without history none can.
     """
     known = history.pairs.size
     drawable = np.zeros(len(events), np.bool_)
-    position = np.zeros(len(events), np.int64)
-    if known:
-        generator = draw.generator()
-        now = np.unique((events.src << 32) | events.dst)
-        for _ in range(_ATTEMPTS):
-            candidates = generator.integers(0, known, len(events))
-            absent = ~np.isin(history.pairs.keys[candidates], now)
-            position = np.where(~drawable & absent, candidates, position)
-            drawable |= absent
-    else:
+    if not known:
         return events.src, events.dst, drawable
+    position = np.zeros(len(events), np.int64)
+    generator = draw.generator()
+    now = np.unique((events.src << 32) | events.dst)
+    for _ in range(_ATTEMPTS):
+        candidates = generator.integers(0, known, len(events))
+        absent = ~np.isin(history.pairs.keys[candidates], now)
+        position = np.where(~drawable & absent, candidates, position)
+        drawable |= absent
     src, dst = history.pairs.pairs(position)
     return src, dst, drawable

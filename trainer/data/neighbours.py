@@ -4,19 +4,18 @@ import numpy as np
 from numba import njit
 
 from stream.arrays.kinds import Int64
-from stream.snapshots.rows import Rows
+from stream.snapshots.delta import Rows
 
 
 def sample_neighbours(graph: Rows, nodes: Int64, fanout: int | None, seed: int) -> tuple[Int64, Int64]:
     """Draw at most ``fanout`` distinct neighbours of each node, every subset equally likely.
 
-    The draw of a node depends on ``seed`` and the node alone: not on the other nodes asked for, nor on who asks.
-    So any number of ranks sees the same sample.
+    The draw of a node depends on ``seed`` and the node alone, so any number of ranks sees the same sample.
 
     Args:
         graph: Adjacency over dense ids.
         nodes: int64 (n,); a node beyond the graph's rows has no neighbours.
-        fanout: Neighbours a node at most; None takes all.
+        fanout: Most neighbours per node; None takes all.
         seed: Any integer.
 
     Returns:

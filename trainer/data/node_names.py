@@ -1,4 +1,4 @@
-"""Numbers of the nodes that are remembered: as long as none was forgotten, the stream's dense ids themselves."""
+"""Numbers of the remembered nodes: the stream's dense ids, until a node is forgotten."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ _EMPTY = -1
 
 
 class NodeNames:
-    """Which number each remembered node has; what is kept by number grows with those, not with the stream.
+    """The number of each remembered node. Tables by number grow with the remembered nodes, not with the stream.
 
-    Until ``keep`` is first called, numbers are dense ids. From then on remembered nodes stand in a hash table, in the
-    order in which they came; a forgotten node that comes back gets a new number, like a node never seen.
+    Until ``keep`` is first called, numbers are dense ids. From then on remembered nodes are in a hash table, in order of
+    their arrival. A forgotten node that returns gets a new number, like a node never seen.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class NodeNames:
 
     @property
     def are_ids(self) -> bool:
-        """Whether every number is the stream's dense id: nothing was forgotten so far."""
+        """Whether every number is the stream's dense id, because no node was forgotten so far."""
         return self._ids is None
 
     def meet(self, num_ids: int) -> None:
-        """Give a number to every dense id that came since, up to ``num_ids`` exclusively."""
+        """Give a number to every new dense id below ``num_ids``."""
         fresh = np.arange(self._seen, num_ids)
         self._seen = max(self._seen, num_ids)
         if self._ids is None:
@@ -42,7 +42,7 @@ class NodeNames:
             self.numbers(fresh)
 
     def numbers(self, ids: Int64) -> Int64:
-        """Numbers int64 (n,) of dense ids that have come; those that were forgotten get new ones."""
+        """Numbers int64 (n,) of dense ids that have come; forgotten ones get new numbers."""
         if self._ids is None:
             return ids
         self._reserve(len(ids))
@@ -51,7 +51,7 @@ class NodeNames:
         return found
 
     def find(self, ids: Int64) -> Int64:
-        """Numbers int64 (n,) of dense ids; −1 for those that were forgotten."""
+        """Numbers int64 (n,) of dense ids; −1 for forgotten ones."""
         if self._ids is None:
             return ids
         found = np.empty(len(ids), np.int64)
@@ -63,18 +63,14 @@ class NodeNames:
         return numbers if self._ids is None else self._ids[numbers]
 
     def keep(self, kept: Int64) -> None:
-        """Forget all nodes but these; they are numbered anew, in their order.
-
-        Args:
-            kept: int64, ascending numbers.
-        """
+        """Forget all nodes except those with the ascending numbers ``kept``, int64; renumber these in their order."""
         self._ids = kept.copy() if self._ids is None else self._ids[kept]
         self._size = len(kept)
         self._slots = np.empty(0, np.int32)
         self._reserve(0)
 
     def state(self) -> dict[str, Any]:
-        """What ``restore`` continues from."""
+        """The state that ``restore`` continues from."""
         names = {} if self._ids is None else {"ids": self._ids[: self._size]}
         return {"seen": self._seen, **names}
 

@@ -1,4 +1,4 @@
-"""One number per node and snapshot that models may be asked for: its next in-degree, or its next feature."""
+"""One number per node and snapshot as a model's target: the next in-degree, or the next feature."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from stream.snapshots.state_table import pack, unpack
 
 
 class NodeTargets:
-    """The newest value of every node, advanced snapshot by snapshot; the whole live graph, whatever a rank's parts are.
+    """The newest value of every node of the whole live graph, on every rank, advanced snapshot by snapshot.
 
-    ``in_degree``: log(1 + live directed pairs that lead to the node), as DynaHB has it. ``feature``: one node feature.
+    ``in_degree``: log(1 + live directed pairs that lead to the node), as in DynaHB. ``feature``: one node feature.
 
     Args:
-        target: Which.
+        target: The kind of value.
         node_features: F of the lane.
         edge_life: Of the lane.
 
@@ -37,7 +37,7 @@ class NodeTargets:
         """Advance to a snapshot.
 
         Args:
-            tau: Interval index, above all before it.
+            tau: Interval index, larger than all before.
             events: Of the log (``log_event_schema``), node events included.
         """
         delta = self._graph.apply(tau, events)

@@ -1,4 +1,4 @@
-"""Directed pairs by key: an open-addressing hash table whose entries stand in order of first appearance."""
+"""Directed pairs by key: an open-addressing hash table with entries in order of first appearance."""
 
 import numpy as np
 from numba import njit

@@ -12,8 +12,8 @@ MAX_WIDTH = 64
 def signatures(nodes: Int64, width: int, seed: int) -> Float32:
     """Pseudo-random ±1/√width vectors, a pure function of node and seed: the same on every rank.
 
-    Distinct nodes have nearly orthogonal signatures, so a mean of neighbours' signatures remembers who the
-    neighbours are (a random projection of the adjacency, as in Johnson and Lindenstrauss).
+    Distinct nodes have nearly orthogonal signatures, so a mean of neighbours' signatures identifies the neighbours (a
+    random projection of the adjacency, as in Johnson and Lindenstrauss).
 
     Args:
         nodes: int64 (n,) dense ids.

@@ -21,17 +21,17 @@ class TemporalGraph:
     """Interactions of each node, oldest first, in slabs with slack inside one arena.
 
     An event (u, v, t) adds the entry (v, t) to u and (u, t) to v. A full slab moves to one of twice the size and is
-    kept for another node to take, so an append costs the events it brings, whatever the graph's size, and at most
-    four times the entries are held. Times of appended events must not decrease.
+    kept for another node. So the cost of an append depends on its events, not on the graph's size, and at most four
+    times the entries are held. Times of appended events must not decrease.
 
-    What a sample reads lies together: a row is 16 bytes, and so is an entry.
+    A sample reads contiguous data: a row is 16 bytes, and so is an entry.
 
     Attributes:
         row: int64 (nodes, 2), first arena position of each node's slab (−1 without one) and its number of entries.
         room: int8 (nodes,), log₂ of the slab's length.
         entry: int64 (arena, 2), time in microseconds, and ``event`` · 2³¹ + the other end, where ``event`` is
-            2 · number of the event, + 1 where the slab's node was the destination.
-        num_events: Events appended so far; they are numbered from 0.
+            2 · number of the event, + 1 if the slab's node was the destination.
+        num_events: Events appended so far, numbered from 0.
     """
 
     def __init__(self) -> None:
@@ -40,9 +40,8 @@ class TemporalGraph:
         self.entry: Int64 = np.empty((0, 2), np.int64)
         self.num_events = 0
         self._extra: Int32 = np.empty(0, np.int32)  # zero between appends
-        self._free = np.full(
-            CLASSES, -1, np.int64
-        )  # first free slab of each class; its first word names the next
+        # first free slab of each class; its first word names the next
+        self._free = np.full(CLASSES, -1, np.int64)
         self._used = 0
 
     @property
@@ -75,23 +74,23 @@ class TemporalGraph:
         self.num_events += len(src)
 
     def forget(self, kept: Int64, before: Int64) -> None:
-        """Forget nodes and events; what is left is numbered anew, in its order, and lies without gaps.
+        """Forget nodes and events; renumber the rest in its order, and lay it out without gaps.
 
         Args:
             kept: int64, ascending nodes that stay.
-            before: int64 (num_events + 1,), how many of the events before each stay. No event of a node that goes may.
+            before: int64 (num_events + 1,), how many of the events before each stay; none of a forgotten node may.
         """
         place = np.full(len(self.row), -1, np.int64)
         place[kept] = np.arange(len(kept))
         size = _count_left(self.row, self.entry, kept, before)
         row, entry = self.row, self.entry
-        self.__init__()  # type: ignore[misc]  # nothing of before stays
+        self.__init__()  # type: ignore[misc]  # begins empty
         self._used = self._lay_out(size)
         _copy_left((row, entry), (self.row, self.entry), kept, place, before)
         self.num_events = int(before[-1])
 
     def state(self) -> dict[str, Int64]:
-        """Everything, as arrays without slack, from which ``restore`` makes an equal graph."""
+        """The state that ``restore`` continues from, as arrays without slack."""
         size = self.row[:, 1]
         return {
             "size": size.copy(),
@@ -101,7 +100,7 @@ class TemporalGraph:
 
     def restore(self, state: Mapping[str, Int64]) -> None:
         """Become the graph of a ``state()``."""
-        self.__init__()  # type: ignore[misc]  # nothing of before stays
+        self.__init__()  # type: ignore[misc]  # begins empty
         self._used = self._lay_out(np.asarray(state["size"], np.int64))
         self.entry[_places(self.row)] = state["entry"]
         self.num_events = int(state["num_events"][0])
@@ -112,7 +111,7 @@ class TemporalGraph:
         return self.row.nbytes + self.room.nbytes + self._extra.nbytes + self.entry.nbytes
 
     def _lay_out(self, size: Int64) -> int:
-        """Give every node of an empty graph a slab for so many entries; the arena entries taken."""
+        """Give every node of an empty graph a slab for ``size`` entries; returns the arena entries taken."""
         self._reserve_nodes(len(size))
         room = np.maximum(np.ceil(np.log2(np.maximum(size, 1))), _SMALLEST).astype(np.int64)
         lengths = np.where(size > 0, np.left_shift(np.int64(1), room), 0)
@@ -150,7 +149,7 @@ def _places(row: Int64) -> Int64:
 
 @njit(cache=True, nogil=True)
 def _count_left(row, entry, kept, before):  # type: ignore[no-untyped-def]  # compiled
-    """Entries of each kept node whose events stay."""
+    """Number of entries of each kept node whose events stay."""
     size = np.zeros(len(kept), np.int64)
     for i in range(len(kept)):
         first, count = row[kept[i]]
@@ -188,7 +187,7 @@ def _class_of(entries):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, nogil=True)
 def _plan(row, room, extra, src, dst):  # type: ignore[no-untyped-def]  # compiled
-    """Nodes that get entries, in ``extra`` how many, and the arena entries that new slabs may take at most."""
+    """Nodes that get entries, with their number in ``extra``, and the most arena entries that new slabs may take."""
     touched = np.empty(2 * len(src), np.int64)
     count = 0
     for i in range(len(src)):

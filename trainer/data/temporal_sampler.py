@@ -1,4 +1,4 @@
-"""Temporal neighbours: the most recent, or uniform ones, strictly before a time; nodes named once."""
+"""Temporal neighbours strictly before a time, the most recent or uniform ones, over distinct nodes."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,9 +16,9 @@ How = Literal["recent", "uniform"]
 HOWS: tuple[How, ...] = ("recent", "uniform")
 
 BLOCK = 512
-"""Queries that are worked on side by side; what they touch fits the second cache."""
+"""Queries processed together; their data fit into the second-level cache."""
 LINE = 4
-"""Entries a cache line."""
+"""Entries per cache line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Neighbours:
     """At most k interactions of each of R rows, newest first.
 
     Attributes:
-        node: int32 (R, k), the other end; −1 where a row has fewer than k.
-        event: int64 (R, k), as ``TemporalGraph.event``; −1 likewise.
-        time_us: int64 (R, k); 0 likewise.
+        node: int32 (R, k), the other end; −1 if a row has fewer than k.
+        event: int64 (R, k), as in ``TemporalGraph.entry``; then −1.
+        time_us: int64 (R, k); then 0.
         count: int64 (R,), interactions of each row.
     """
 
@@ -46,7 +46,7 @@ class Layer:
         nodes: int64 (n,), distinct.
         sampled: Their neighbours, (n, k).
         own: int64 (n,), place of each node in the layer below.
-        place: int64 (n, k), place of each neighbour in the layer below; 0 where there is none.
+        place: int64 (n, k), place of each neighbour in the layer below; 0 for missing ones.
     """
 
     nodes: Int64
@@ -60,7 +60,7 @@ def sample_before(
 ) -> Neighbours:
     """At most ``k`` interactions of each node strictly before a time.
 
-    ``recent`` takes the last ones, of equal times those appended last. ``uniform`` draws without replacement, every
+    ``recent`` takes the last ones, by order of appends within equal times. ``uniform`` draws without replacement, every
     subset equally likely; the draw depends on ``seed`` and the node alone.
 
     Args:
@@ -68,16 +68,12 @@ def sample_before(
         nodes: int64 (R,), repeats allowed; a node beyond the graph's rows has none.
         before_us: int64 (R,) or one for all, microseconds.
         k: At least 1.
-        how: Which interactions.
-        seed: Any integer; ``recent`` needs none.
+        how: ``recent`` or ``uniform``.
+        seed: Any integer, of ``uniform``.
     """
     shape = (len(nodes), k)
-    found = Neighbours(
-        np.empty(shape, np.int32),
-        np.empty(shape, np.int64),
-        np.empty(shape, np.int64),
-        np.empty(shape[0], np.int64),
-    )
+    event, time_us = np.empty(shape, np.int64), np.empty(shape, np.int64)
+    found = Neighbours(np.empty(shape, np.int32), event, time_us, np.empty(len(nodes), np.int64))
     before = np.broadcast_to(np.asarray(before_us, np.int64), len(nodes))
     _sample(
         (graph.row, graph.entry),
@@ -93,8 +89,8 @@ class TemporalSampler:
 
     Args:
         graph: The interactions; may grow between calls.
-        k: Interactions a node.
-        how: Which.
+        k: Interactions per node.
+        how: ``recent`` or ``uniform``.
         seed: Of uniform draws.
     """
 
@@ -111,7 +107,7 @@ class TemporalSampler:
         """Distinct ids in order of first appearance, and the place of every id among them.
 
         Args:
-            ids: Integer arrays of any shape; negative entries stand for nothing and get place 0.
+            ids: Integer arrays of any shape; negative entries are missing and get place 0.
 
         Returns:
             int64 (n,), and for each array its places, int64 of its shape.
@@ -122,9 +118,8 @@ class TemporalSampler:
             nodes = max(highest + 1, len(self._place) * 5 // 4, self.graph.num_nodes)
             self._place = np.full(nodes + 1, -1, np.int32)
             self._place[-1] = 0
-        found: Int64 = np.empty(
-            sum(len(array) for array in flat) + 1, np.int64
-        )  # a step writes before it knows
+        # one more, because a step writes an id before it knows whether the id is new
+        found: Int64 = np.empty(sum(len(array) for array in flat) + 1, np.int64)
         places = [np.empty(len(array), np.int64) for array in flat]
         size = 0
         for array, place in zip(flat, places, strict=True):
@@ -142,8 +137,7 @@ class TemporalSampler:
             draw: Distinguishes uniform draws.
 
         Returns:
-            From the targets down. The nodes whose inputs are needed are those of ``distinct`` below the last, as
-            ``below`` gives them.
+            From the targets down. The nodes below the last layer, whose inputs are needed, are in ``below``.
         """
         found = []
         for depth in range(layers):
@@ -157,10 +151,10 @@ class TemporalSampler:
         return found
 
 
-# Rows, entries and places lie anywhere in memory. A loop that goes node by node waits for one miss after the other, and
-# each branch on what it found there is a guess. So every step is made for a whole block before the next: its loads don't
-# wait for each other, and the steps that have to branch find everything in the cache. Indices are unsigned where they
-# may be: a signed one is checked for being negative at every access.
+# Rows, entries and places lie anywhere in memory. A loop node by node would wait for one cache miss after the other, with
+# an unpredictable branch on each value. So every step is made for a whole block before the next: its loads do not wait for
+# each other, and steps with branches find their data in the cache. Indices are unsigned where possible: a signed one is
+# checked for being negative at every access.
 
 
 @njit(cache=True, nogil=True)
@@ -172,9 +166,8 @@ def _sample(graph, queries, draw, out):  # type: ignore[no-untyped-def]  # compi
     k = out[0].shape[1]
     first = np.empty(BLOCK, np.int64)
     seen = np.empty(BLOCK, np.int64)
-    drawn = np.empty(
-        (k if uniform else 0, BLOCK + LINE), np.int64
-    )  # rows that fall into different sets of the cache
+    # the extra line lets its rows fall into different sets of the cache
+    drawn = np.empty((k if uniform else 0, BLOCK + LINE), np.int64)
     touched = np.int64(0)
     for begin in range(0, len(nodes), BLOCK):
         size = min(BLOCK, len(nodes) - begin)
@@ -201,7 +194,7 @@ def _sample(graph, queries, draw, out):  # type: ignore[no-untyped-def]  # compi
                     touched += entry[np.uint64(newest - j), 0]
                 touched += entry[np.uint64(newest + 1 - count), 0]
         _copy(entry, (first, seen, begin, size), out)
-    return touched  # or the loads would be left out
+    return touched  # otherwise the compiler would drop the loads
 
 
 @njit(cache=True, nogil=True)
@@ -214,7 +207,7 @@ def _touch(entry, first, drawn):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, nogil=True)
 def _count_before(entry, first, seen, before):  # type: ignore[no-untyped-def]  # compiled
-    """Make ``seen`` the number of entries strictly before, by binary search; its steps have no branch."""
+    """Set ``seen`` to the number of entries strictly before, by binary search without branches."""
     for i in range(len(first)):
         begin, left, limit = first[i], seen[i], before[i]
         if left == 0 or entry[np.uint64(begin + left - 1), 0] < limit:
@@ -227,52 +220,50 @@ def _count_before(entry, first, seen, before):  # type: ignore[no-untyped-def]  
         seen[i] = low - begin + (entry[np.uint64(low), 0] < limit)
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _put(entry, at, out, row, k):  # type: ignore[no-untyped-def]  # compiled
+    """Fill column ``k`` of a row from an entry."""
+    node, event, time, _ = out
+    node[row, k] = entry[at, 1] & ((np.int64(1) << NODE_BITS) - 1)
+    event[row, k] = entry[at, 1] >> NODE_BITS
+    time[row, k] = entry[at, 0]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _clear(out, row, count):  # type: ignore[no-untyped-def]  # compiled
+    """Mark the columns of a row from ``count`` on as empty."""
+    node, event, time, _ = out
+    node[row, count:] = -1
+    event[row, count:] = -1
+    time[row, count:] = 0
+
+
 @njit(cache=True, nogil=True)
 def _copy(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
     first, seen, begin, size = found
-    out_node, out_event, out_time, _ = out
-    k = out_node.shape[1]
-    rest = (np.int64(1) << NODE_BITS) - 1
     for i in range(size):
-        count = min(seen[i], k)
-        node, event, time = out_node[begin + i], out_event[begin + i], out_time[begin + i]
+        count = min(seen[i], out[0].shape[1])
         newest = first[i] + seen[i] - 1
-        for j in range(count):
-            at = np.uint64(newest - j)
-            node[j] = entry[at, 1] & rest
-            event[j] = entry[at, 1] >> NODE_BITS
-            time[j] = entry[at, 0]
-        for j in range(count, k):
-            node[j] = -1
-            event[j] = -1
-            time[j] = 0
+        for k in range(count):
+            _put(entry, np.uint64(newest - k), out, begin + i, k)
+        _clear(out, begin + i, count)
 
 
 @njit(cache=True, nogil=True)
 def _copy_drawn(entry, found, out):  # type: ignore[no-untyped-def]  # compiled
     first, seen, drawn, begin, size = found
-    out_node, out_event, out_time, _ = out
-    k = out_node.shape[1]
-    rest = (np.int64(1) << NODE_BITS) - 1
     for i in range(size):
-        count = min(seen[i], k)
-        node, event, time = out_node[begin + i], out_event[begin + i], out_time[begin + i]
-        for j in range(count):
-            at = np.uint64(first[i] + drawn[j, np.uint64(i)])
-            node[j] = entry[at, 1] & rest
-            event[j] = entry[at, 1] >> NODE_BITS
-            time[j] = entry[at, 0]
-        for j in range(count, k):
-            node[j] = -1
-            event[j] = -1
-            time[j] = 0
+        count = min(seen[i], out[0].shape[1])
+        for k in range(count):
+            _put(entry, np.uint64(first[i] + drawn[k, np.uint64(i)]), out, begin + i, k)
+        _clear(out, begin + i, count)
 
 
 @njit(cache=True, nogil=True)
 def _distinct(ids, place, found, size, out):  # type: ignore[no-untyped-def]  # compiled
-    """Give ids that have no place yet the next ones, in order of first appearance; returns how many have one.
+    """Give new ids the next places, in order of first appearance; returns the number of places.
 
-    ``place`` is −1 where there is none; its last element, 0, stands for all negative ids.
+    ``place`` is −1 for new ids; its last element, 0, stands for all negative ids.
     """
     nothing = np.uint32(len(place) - 1)  # as unsigned numbers negative ids are larger than all others
     for i in range(len(ids) - 1, -1, -1):

@@ -1,6 +1,6 @@
 """Views of the store for training: events of the newest snapshot, or the last snapshots as graphs.
 
-Nodes are numbers of remembered nodes everywhere; as long as none was forgotten, those are the stream's dense ids.
+Nodes are numbers of remembered nodes, which are the stream's dense ids until a node is forgotten.
 """
 
 from typing import Protocol
@@ -28,6 +28,15 @@ class EventsView(Protocol):
         """Edge events in log order."""
         ...
 
+    def advance(self, manifest: LaneManifest) -> None:
+        """Make ``manifest`` the newest snapshot."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held."""
+        ...
+
 
 class GraphView(EventsView, Protocol):
     """The same snapshots as graphs."""
@@ -49,30 +58,9 @@ class GraphView(EventsView, Protocol):
         ...
 
     def shared(self) -> Bool:
-        """Nodes that are in more than one part after the newest snapshot, bool (num_nodes,); vertex lanes have none."""
+        """Nodes in more than one part after the newest snapshot, bool (num_nodes,); none in vertex lanes."""
         ...
 
     def event_parts(self, tau: int) -> Int32 | None:
         """Edge lanes: the part of every edge event, −1 for discarded ones and deletes; None in vertex lanes."""
         ...
-
-
-class Advances(Protocol):
-    """A view that moves on with the lane."""
-
-    def advance(self, manifest: LaneManifest) -> None:
-        """Make ``manifest`` the newest snapshot."""
-        ...
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes held."""
-        ...
-
-
-class AdvancingEvents(EventsView, Advances, Protocol):
-    """An ``EventsView`` that moves on."""
-
-
-class AdvancingGraph(GraphView, Advances, Protocol):
-    """A ``GraphView`` that moves on."""

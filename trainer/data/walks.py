@@ -1,4 +1,4 @@
-"""How many recent walks join two nodes: sketches of temporal walk matrices (Lu et al. 2024, TPNet, section 3)."""
+"""Numbers of recent walks between two nodes: sketches of temporal walk matrices (Lu et al. 2024, TPNet, section 3)."""
 
 import numpy as np
 from numba import njit
@@ -7,24 +7,24 @@ from stream.arrays.kinds import Float32, Float64, Int32, Int64
 from trainer.data.neighbours import mix64
 
 SCALES_S: tuple[float, ...] = (6 * 3600.0, 14 * 86_400.0)
-"""A step of a walk counts exp(−age / scale): one sketch for the day's rhythm, one for months."""
+"""A step of a walk counts exp(−age / scale): one sketch for daily rhythms, one for months."""
 STEPS = 2
 """Longest walk of a sketch; the product of two sketches counts walks of twice the length."""
 WIDTH = 96
-"""Of a sketch: the error of a product falls with its root."""
+"""Width of a sketch: the error of a product falls with its root."""
 
 
 def walk_width() -> int:
-    """Numbers that ``WalkSketches.features`` gives a pair."""
+    """Width of ``WalkSketches.features``."""
     return len(SCALES_S) * ((STEPS + 1) ** 2 - 1 + 2 * STEPS)
 
 
 class WalkSketches:
     """For each node, random projections of the walks that end in it, decaying with age.
 
-    With P a random ±1/√WIDTH vector a node, sketch 0 of u is P(u), and after an event (u, v, t) sketch l of u gains
-    sketch l − 1 of v, and the other way round. So ⟨sketch i of u, sketch j of v⟩ is in expectation the sum over walks of
-    i + j steps between u and v, each weighted by the decays of its steps. Nothing is learned.
+    With P(u) a random ±1/√WIDTH vector per node, sketch 0 of u is P(u), and after an event (u, v, t) sketch l of u gains
+    sketch l − 1 of v, and vice versa. So ⟨sketch i of u, sketch j of v⟩ is in expectation the sum over walks of i + j
+    steps between u and v, each weighted by the decays of its steps. Nothing is learned.
 
     Attributes:
         sketch: float32 (nodes, scales, STEPS, WIDTH), as of each node's own time.
@@ -37,7 +37,7 @@ class WalkSketches:
         self.time_us: Int64 = np.zeros(0, np.int64)
 
     def reserve(self, num_nodes: int) -> None:
-        """Have rows for ids below ``num_nodes``."""
+        """Make rows for ids below ``num_nodes``."""
         more = num_nodes - len(self.time_us)
         if more > 0:
             more = max(more, len(self.time_us) // 4)
@@ -45,13 +45,13 @@ class WalkSketches:
             self.time_us = np.concatenate([self.time_us, np.zeros(more, np.int64)])
 
     def add(self, src: Int64, dst: Int64, time_us: Int64, rows: tuple[Int64, Int64] | None = None) -> None:
-        """Take in events one after the other, in order of time.
+        """Take in events in order of time.
 
         Args:
             src: int64 (E,).
             dst: int64 (E,).
             time_us: int64 (E,).
-            rows: Where the sketches of ``src`` and of ``dst`` are; None: at their ids.
+            rows: Places of the sketches of ``src`` and of ``dst``; None: their ids.
         """
         at = (src, dst) if rows is None else rows
         _add(self.sketch, self.time_us, (src, dst, time_us), at, np.array(SCALES_S), self._seed)
@@ -65,12 +65,12 @@ class WalkSketches:
             src: int64 (q,).
             dst: int64 (q,).
             time_us: int64 (q,), not before the nodes' latest events.
-            rows: Where the sketches of ``src`` and of ``dst`` are; None: at their ids. A node without a row, or whose
-                row is −1, has no walks.
+            rows: Places of the sketches of ``src`` and of ``dst``; None: their ids. A node without a row, or with row −1,
+                has no walks.
 
         Returns:
-            float32 (q, walk_width()), log(1 + walks): for each scale, walks of i + j steps for i, j ≤ STEPS, then
-            how many lead from u, and from v, back to itself.
+            float32 (q, walk_width()), log(1 + walks): for each scale, walks of i + j steps for i, j ≤ STEPS, then walks
+            from u, and from v, back to itself.
         """
         at = (src, dst) if rows is None else rows
         out = np.empty((len(src), walk_width()), np.float32)
@@ -78,9 +78,9 @@ class WalkSketches:
         return out
 
     def packed(self, rows: Int64) -> Int32:
-        """Sketches and times of rows int64 (n,) as one table (n, …) of the bits of both, zeros where a row is −1.
+        """Sketches and times of rows int64 (n,) as one table (n, …) of the bits of both, zeros for row −1.
 
-        So they cross in one exchange, and sums over ranks of which one has a row are that row.
+        So they cross in one exchange, and the sum over ranks, of which one has a row, is that row.
         """
         there, width = rows >= 0, int(np.prod(self.sketch.shape[1:]))
         table = np.zeros((len(rows), width + 2), np.int32)
@@ -89,20 +89,20 @@ class WalkSketches:
         return table
 
     def unpacked(self, table: Int32) -> "WalkSketches":
-        """Sketches of the same nodes' signatures in the rows of a table that ``packed`` made, maybe on another rank."""
+        """Sketches with the same signatures from a table of ``packed``, maybe of another rank."""
         sketch = np.ascontiguousarray(table[:, :-2]).view(np.float32)
         time_us = np.ascontiguousarray(table[:, -2:]).view(np.int64)[:, 0]
         return self.of(sketch.reshape(-1, *self.sketch.shape[1:]), time_us)
 
     def of(self, sketch: Float32, time_us: Int64) -> "WalkSketches":
-        """Sketches of the same nodes' signatures in other tables, which are changed in place."""
+        """Sketches with the same signatures in other tables, which are changed in place."""
         other = WalkSketches.__new__(WalkSketches)
         other._seed, other.sketch, other.time_us = self._seed, sketch, time_us
         return other
 
     @staticmethod
     def decayed(sketch: Float32, seconds: Float64) -> Float32:
-        """Sketches (n, scales, STEPS, WIDTH) as they are ``seconds`` (n,) later, if nothing happens."""
+        """Sketches (n, scales, STEPS, WIDTH) after ``seconds`` (n,) without events."""
         steps = np.arange(1, STEPS + 1)
         rate = steps[None, None, :] / np.array(SCALES_S)[None, :, None]
         later: Float32 = sketch * np.exp(-seconds[:, None, None] * rate)[..., None].astype(np.float32)
@@ -118,7 +118,7 @@ def _signature(node, seed, out):  # type: ignore[no-untyped-def]  # compiled
     for begin in range(0, len(out), 64):
         state += golden
         bits = mix64(state)
-        for j in range(min(64, len(out) - begin)):  # each bit by itself, so that many are taken at once
+        for j in range(min(64, len(out) - begin)):  # independent bits, so that many are processed at once
             out[begin + j] = unit if (bits >> np.uint64(j)) & np.uint64(1) else -unit
 
 
@@ -180,9 +180,7 @@ def _features(walks, queries, rows, scales, seed, out):  # type: ignore[no-untyp
     theirs = np.empty((len(scales), steps + 1, width), np.float32)
     each = (steps + 1) ** 2 - 1 + 2 * steps
     for i in range(len(src)):
-        again = (
-            i > 0 and src[i] == src[i - 1] and times[i] == times[i - 1]
-        )  # as candidates of one event have it
+        again = i > 0 and src[i] == src[i - 1] and times[i] == times[i - 1]  # as for candidates of one event
         if not again:
             _all_now(walks, src[i], rows_src[i], times[i], scales, seed, ours)
         _all_now(walks, dst[i], rows_dst[i], times[i], scales, seed, theirs)

@@ -10,13 +10,13 @@ from stream.snapshots.delta import Csr
 from stream.store.lane.reader import LaneReader
 from stream.store.log.event_columns import EventColumns, event_columns
 from trainer.data.node_names import NodeNames
-from trainer.data.views import AdvancingEvents, AdvancingGraph
+from trainer.data.views import EventsView, GraphView
 
 
 class LogWindow:
-    """One snapshot's events and nothing of its graph: no file of the lane is read but its records.
+    """One snapshot's events without its graph: of the lane's files only the records are read.
 
-    A ``WindowView`` holds every live pair of the lane, which on a stream without deletes are all that ever were.
+    A ``WindowView`` holds every live pair of the lane: on a stream without deletes, all pairs that ever met.
 
     Args:
         lane: The lane to follow.
@@ -28,7 +28,7 @@ class LogWindow:
         self._events: EventColumns | None = None
 
     def advance(self, manifest: LaneManifest) -> None:
-        """See ``Advances.advance``."""
+        """See ``EventsView.advance``."""
         self._manifest, self._events = manifest, None
 
     @property
@@ -54,24 +54,24 @@ class LogWindow:
 
 
 class NamedEvents:
-    """A view whose nodes are the numbers of remembered ones; the newest snapshot gives numbers to its nodes.
+    """A view over numbers of remembered nodes; the newest snapshot gives numbers to its nodes.
 
     Args:
         view: By dense ids of the stream.
-        names: Moved on with the view.
-        labels: Whether events keep their labels; not where the task asks for them.
+        names: Advanced with the view.
+        labels: Whether events keep their labels; no if the task asks for them.
     """
 
-    def __init__(self, view: AdvancingEvents, names: NodeNames, *, labels: bool = True) -> None:
+    def __init__(self, view: EventsView, names: NodeNames, *, labels: bool = True) -> None:
         self._view = view
         self._names = names
         self._labels = labels
 
     def advance(self, manifest: LaneManifest) -> None:
-        """See ``Advances.advance``."""
+        """See ``EventsView.advance``."""
         self._view.advance(manifest)
         self._names.meet(manifest.num_nodes)
-        named(self._view.events(manifest.tau), self._names)  # who came back gets a number
+        named(self._view.events(manifest.tau), self._names)  # returning nodes get a number
 
     @property
     def taus(self) -> list[int]:
@@ -95,15 +95,9 @@ class NamedEvents:
 
 
 class NamedGraph(NamedEvents):
-    """As ``NamedEvents``, of a view of graphs.
+    """As ``NamedEvents``, over a view of graphs."""
 
-    Args:
-        view: By dense ids of the stream.
-        names: Moved on with the view.
-        labels: See ``NamedEvents``.
-    """
-
-    def __init__(self, view: AdvancingGraph, names: NodeNames, *, labels: bool = True) -> None:
+    def __init__(self, view: GraphView, names: NodeNames, *, labels: bool = True) -> None:
         super().__init__(view, names, labels=labels)
         self._graphs = view
 
@@ -151,14 +145,14 @@ def edge_events(lane: LaneReader, tau: int) -> EventColumns:
 
 
 def named(events: EventColumns, names: NodeNames) -> EventColumns:
-    """The same events between numbers of remembered nodes; ends that were forgotten come back as new ones."""
+    """The same events between numbers of remembered nodes; forgotten ends return as new nodes."""
     ends = np.stack([events.src, events.dst], axis=1).ravel()
     numbers = names.numbers(ends)
     return events if numbers is ends else replace(events, src=numbers[0::2], dst=numbers[1::2])
 
 
 def without_labels(events: EventColumns) -> EventColumns:
-    """The same events without labels: event models take them for inputs where there are any."""
+    """The same events without labels, which event models would otherwise take as inputs."""
     none = np.zeros(len(events), np.int32)
     return replace(events, label=none, has_label=none.astype(np.bool_))
 

@@ -1,10 +1,10 @@
-"""Dynamic node classification: what a node's state says of the label of its next event, by AUROC.
+"""Dynamic node classification: how well a node's state predicts the label of its next event, by AUROC.
 
 The protocol of TGN's line of work (Rossi et al. 2020, section 5.2; Kumar et al. 2019, section 4.5): the model is
-first trained on links, without labels, and then frozen. From the first event on it goes along the stream once more, and
-the source of each event is embedded at the event's time from what is strictly earlier: neither the event itself nor any
-label is seen. A small perceptron learns the labels of the training events; the epoch is chosen by the AUROC of the
-validation events, and the AUROC of the test events is told.
+first trained on links, without labels, and then frozen. It passes over the stream once more from the first event, and
+the source of each event is embedded at the event's time from strictly earlier events: it sees neither the event itself nor
+any label. A small perceptron learns the labels of the training events; the epoch is chosen by the AUROC of the validation
+events, and the AUROC of the test events is reported.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from schemas.trainer_config import Classifier
-from stream.arrays.kinds import Bool, Int64
+from stream.arrays.kinds import Int64
 from stream.service.failure import Failure
 from stream.store.lane.reader import LaneReader
 from trainer.data.history import Encounter
@@ -32,26 +32,21 @@ log = structlog.get_logger()
 
 
 def event_labels(lane: LaneReader) -> dict[int, Int64]:
-    """Labels of the insert events of each snapshot, −1 where an event has none.
+    """Labels of the insert events of each snapshot, −1 for events without.
 
     Raises:
-        Failure: There is none at all, or one that is neither 0 nor 1.
+        Failure: No event has a label, or a label is neither 0 nor 1.
     """
     found = {snapshot.tau: labels_of(lane, snapshot.tau) for snapshot in lane.log.snapshots}
     if not any((labels >= 0).any() for labels in found.values()):
         raise Failure(
-            "task node-classification needs labels, and no event has one: give a column label of 0 and 1"
+            "task node-classification needs labels, and no event has one. Give a column label of 0 and 1"
         )
     return found
 
 
 def require_both_kinds(label: Int64, time_us: Int64, split: Split) -> None:
-    """Check that there is something to learn and to judge by.
-
-    Args:
-        label: int64 (n,), 0, 1 or −1 for none.
-        time_us: int64 (n,).
-        split: By time.
+    """Check that training and test have labels of both kinds, given labels int64 (n,), −1 for none, and times.
 
     Raises:
         Failure: The training or the test events have labels of one kind only, or none.
@@ -60,8 +55,8 @@ def require_both_kinds(label: Int64, time_us: Int64, split: Split) -> None:
         ones, zeros = (int((label[part(time_us)] == kind).sum()) for kind in (1, 0))
         if not ones or not zeros:
             raise Failure(
-                f"task node-classification needs labels 0 and 1 among the {name} events, found {ones} of 1 and {zeros} of 0: "
-                "choose other shares with --split, or data with labels there"
+                f"task node-classification needs labels 0 and 1 among the {name} events, found {ones} of 1 and {zeros} of 0. "
+                "Choose other shares with --split, or data with labels there"
             )
 
 
@@ -71,7 +66,7 @@ class LabelledEvents:
 
     Attributes:
         embeddings: (n, width) of the source just before each event, for each model.
-        encounters: float32 (n, len(Encounter)), just before it.
+        encounters: float32 (n, len(Encounter)), just before each event.
         label: int64 (n,), 0 or 1.
         time_us: int64 (n,).
     """
@@ -85,16 +80,16 @@ class LabelledEvents:
 def embedded_sources(
     session: Session, models: Sequence[Model], snapshots: Iterable[Any], labels: dict[int, Int64]
 ) -> LabelledEvents:
-    """Go along the stream once with frozen models, and embed the source of every labelled event; a collective.
+    """Pass over the stream once with frozen models, and embed the source of every labelled event; a collective.
 
     Args:
         session: Its strategy is rewound.
-        models: As many as are compared.
+        models: Those to compare.
         snapshots: Lessons of every snapshot, this rank's.
         labels: Of every snapshot's inserts, −1 for none.
 
     Returns:
-        On rank 0: of all ranks. Elsewhere this rank's.
+        On rank 0 the events of all ranks, elsewhere this rank's.
     """
     embeddings: list[list[Tensor]] = [[] for _ in models]
     encounters, found, times = [], [], []
@@ -127,11 +122,11 @@ def classify(
         which: The model.
         split: By time.
         settings: Of the classifier.
-        history: Whether it looks at encounters.
+        history: Whether it sees encounters.
         seed: Of weights, order and dropout.
 
     Returns:
-        ``auroc`` and ``validation_auroc``, which is absent where the validation events have labels of one kind only.
+        ``auroc`` and ``validation_auroc``, which is absent if the validation events have labels of one kind only.
     """
     z, label = events.embeddings[which], torch.from_numpy(events.label).float()
     train = np.flatnonzero(split.train(events.time_us))
@@ -167,7 +162,7 @@ def classify(
 
 
 def activity_auroc(events: LabelledEvents, split: Split) -> float | None:
-    """The floor that learns nothing: a source is the likelier labelled, the fewer events it has had."""
+    """The floor that learns nothing: the fewer events a source has had, the likelier it is labelled."""
     had = events.encounters[:, [Encounter.SRC_OUT_COUNT, Encounter.SRC_IN_COUNT]].sum(dim=1).numpy()
     return auroc(-had.astype(np.float64), events.label, split.test(events.time_us))
 
@@ -180,19 +175,19 @@ def node_figures(
     settings: Classifier,
     seed: int,
 ) -> dict[str, float]:
-    """Figures of a trained model and of the floors.
+    """Figures of a session's trained model and of the floors.
 
     Args:
-        session: Its model and the one with random weights are compared.
-        snapshots: Begins with the first snapshot.
+        session: Has the model, and the same model with random weights.
+        snapshots: Begins a pass from the first snapshot.
         labels: Of ``event_labels``.
         split: By time.
         settings: Of the classifier.
         seed: Of the classifier.
 
     Returns:
-        ``auroc``, ``validation_auroc``, ``random_auroc``, ``activity_auroc`` on rank 0; one that cannot be computed is
-        absent.
+        On rank 0 ``auroc``, ``validation_auroc``, ``random_auroc`` and ``activity_auroc``, without those that cannot be
+        computed.
     """
     models = {"model": session.model, "random": session.floor}
     session.strategy.rewind()
@@ -210,10 +205,7 @@ def node_figures(
     floor = activity_auroc(events, split)
     if floor is not None:
         figures["activity_auroc"] = floor
-    counts = {name: int(events.label[part(events.time_us)].sum()) for name, part in _parts(split)}
+    parts = {"train": split.train, "validation": split.validate, "test": split.test}
+    counts = {name: int(events.label[part(events.time_us)].sum()) for name, part in parts.items()}
     log.info("labels", events=len(events.label), **counts)
     return figures
-
-
-def _parts(split: Split) -> Sequence[tuple[str, Callable[[Int64], Bool]]]:
-    return ("train", split.train), ("validation", split.validate), ("test", split.test)

@@ -14,11 +14,9 @@ from trainer.wire.traffic import Traffic
 
 
 def work(reports: Sequence[StepReport], ranks: Ranks) -> dict[str, Any]:
-    """Seconds and bytes of all ranks together; a collective.
+    """Seconds and bytes of all ranks together, from this rank's reports; a collective.
 
-    Args:
-        reports: Of what this rank learned.
-        ranks: All ranks, which learned the same snapshots.
+    All ranks learned the same snapshots.
     """
     traffic = Traffic.sum(report.traffic for report in reports)
     purposes = sorted(traffic.begun)  # the same on all ranks, though some may have sent nothing
@@ -38,7 +36,7 @@ def work(reports: Sequence[StepReport], ranks: Ranks) -> dict[str, Any]:
 
 
 def costs_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of runs with several seeds by purpose, if anything crossed ranks: bytes of all, mean seconds."""
+    """Bytes of all runs and mean seconds by purpose, if anything crossed ranks."""
     sent = sum((Counter(run["sent_bytes"]) for run in runs), Counter())
     waited: Counter[str] = Counter()
     for run in runs:

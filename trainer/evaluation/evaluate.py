@@ -1,4 +1,4 @@
-"""Offline evaluation on a file or a store: train, pick by validation, test, as the TGN line of work does."""
+"""Offline evaluation on a file or a store: train, choose an epoch by validation, test, as in the TGN line of work."""
 
 import copy
 import time
@@ -41,12 +41,12 @@ from trainer.workable import require_evaluable
 log = structlog.get_logger()
 
 WARMED = 32
-"""Events of a snapshot that are used before seconds are counted."""
+"""Events of a snapshot used before seconds are counted."""
 
 NODE_FIGURES = ("auroc", "validation_auroc", "random_auroc", "activity_auroc")
 
 NONE = float("-inf")
-"""In the place of a figure that cannot be computed, where ranks agree on one."""
+"""In place of a figure that cannot be computed."""
 
 TABLE = {
     "ap": ("ap", "all", "model"),
@@ -63,7 +63,7 @@ TABLE = {
     **{f"{scorer}_mse".removeprefix("model_"): ("mse", "all", scorer) for scorer in SCORERS},
 }
 METRICS = {metric for metric, _, _ in TABLE.values()}
-"""Of tasks of ours; of a task from elsewhere every figure is told."""
+"""Metrics of the built-in tasks; every figure of other tasks is reported."""
 
 ABOUT_RUN = (
     "seed", "best_epoch", "discarded", "train_s", "wait_s", "comm_seconds", "sent_bytes", "epoch_s",
@@ -87,40 +87,38 @@ def evaluate(
 
     The file becomes a store in a temporary folder, with one lane by the algorithm that ``lane`` names. Every epoch
     passes over the training events in log order and then predicts the validation events; the weights of the best
-    epoch predict the test events. Negatives are uniform over the file's destinations, those to learn from over the
-    training split's.
+    epoch predict the test events. Negatives are uniform over the file's destinations; those to learn from, over the
+    destinations of the training split.
 
     Args:
         config: ``interval_s``, ``parts``, ``model``, ``optimisation`` … as for training.
-        data: Parquet, CSV or TSV; or a store's folder or address, whose events up to ``as_of`` are taken as a file's: late
-            ones stand where their time is.
+        data: Parquet, CSV or TSV; or a store's folder or address, whose events up to ``as_of`` are read like a file's, with
+            late ones at their own time.
         ranks: All ranks, on one machine; None: this process is the only one.
-        shares: Of training, validation and test in quantiles of the events' times; where nodes are asked about, of the
-            snapshots'.
+        shares: Of training, validation and test in quantiles of the events' times; for tasks about nodes, of the snapshots'
+            times.
         seeds: Repetitions with seeds ``seed``, ``seed`` + 1 …
-        as_of: A moment of the store; None: all that is sealed.
-        negatives: A file of negatives to be judged by, in all repetitions; made, from ``seed``, where it is missing.
+        as_of: A moment of the store; None: all sealed snapshots.
+        negatives: A file of negatives for the figures of all repetitions; created from ``seed`` if it is missing.
         scores: A file of another model's scores for the test events and these negatives: it is judged, on one rank,
             and nothing is trained.
-        columns: The file's names of an event's columns, as the option ``--columns`` takes it; None: the same.
+        columns: The file's names of an event's columns, as in the option ``--columns``; None: the standard names.
 
     Returns:
-        On rank 0: the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more
-        than one seed, and ``runs``, one entry a seed. A figure that cannot be computed is absent. Elsewhere None.
+        On rank 0 the keys of docs/cli.md, means over seeds, ``<figure>_spread`` (standard deviation) with more than one
+        seed, and ``runs``, one entry per seed, without figures that cannot be computed. Elsewhere None.
     """
     ranks = ranks or Ranks()
     require_evaluable(config, ranks.size)  # before a large file is partitioned
-    if scores is not None and (negatives is None or ranks.size > 1):
-        raise Failure(
-            "--scores needs --negatives FILE, whose negatives were scored"
-            if negatives is None
-            else "--scores trains nothing: leave --ranks out"
-        )
+    if scores is not None and negatives is None:
+        raise Failure("--scores needs --negatives FILE, whose negatives were scored")
+    if scores is not None and ranks.size > 1:
+        raise Failure("--scores trains nothing. Leave --ranks out")
     task = TASKS.find(config.task)
     if negatives is not None and task.asks != "pairs":
         raise Failure(f"--negatives is about pairs, but task {config.task} asks about nodes. Leave it out")
     parts = config.parts or ranks.size
-    with ExitStack() as stack:  # mapped files stay readable for ranks that are not yet done
+    with ExitStack() as stack:  # mapped files stay readable for ranks that have not finished
         made = str(stack.enter_context(scratch_folder("evaluate"))) if ranks.rank == 0 else ""
         folder = ranks.text_from_first(made)
         if not build_store_of(config, data, as_of, folder, parts, ranks, columns):
@@ -128,7 +126,7 @@ def evaluate(
         lane = LaneReader(folder, config.lane)
         labels = event_labels(lane) if issubclass(task, NodeLabels) else None
         inserts = all_inserts(lane)
-        # nodes are asked about in every snapshot, however many events it has
+        # tasks about nodes have questions in every snapshot, whatever its number of events
         split = (
             split_by_time(snapshot_ends(lane), shares, "snapshots")
             if task.asks == "nodes"
@@ -138,12 +136,8 @@ def evaluate(
             require_both_kinds(np.concatenate(list(labels.values())), inserts.visible_us, split)
         stored = _stored(negatives, lane, inserts, split, config.seed, ranks) if negatives else None
         if scores is not None:
-            found = judge(
-                ForeignScores(scores),
-                OfflineProtocol(lane, inserts, split, 0, stored, config.history_moment),
-                ranks,
-            )
-            return _foreign(scores, found, lane, inserts)
+            protocol = OfflineProtocol(lane, inserts, split, 0, stored, config.history_moment)
+            return _foreign(scores, judge(ForeignScores(scores), protocol, ranks), lane, inserts)
         runs = []
         for seed in range(config.seed, config.seed + seeds):
             links = (
@@ -156,7 +150,7 @@ def evaluate(
         return None
     if not any(key in run for run in runs for key in ("random_ap", "random_mse", "random_auroc")):
         log.warning(
-            "no score: there is nothing to judge by; negatives are other destinations, of which training needs two",
+            "no score, because there are no negatives: they are other destinations, and training needs at least two",
             data=str(data),
         )
     return {
@@ -186,23 +180,18 @@ class _Run:
         links: OfflineProtocol | None,
         labels: dict[int, NDArray[np.int64]] | None,
     ) -> None:
-        self.labels = labels
         self.config, self.lane, self.ranks = config, lane, ranks
-        self.split, self.seed = split, seed
-        make = TASKS.find(config.task)
-        task = OfflineLinks(config, lane, links, make) if links is not None else None
+        self.split, self.seed, self.labels = split, seed, labels
+        task = OfflineLinks(config, lane, links, TASKS.find(config.task)) if links is not None else None
         self.session = Session(config, lane, ranks, seed=seed, task=task)
         self.metric, self.sign = self.session.task.picks
         self.reports: list[StepReport] = []
         self.progress = Progress(
-            told=ranks.rank == 0,
-            seed=seed,
-            epochs=config.optimisation.passes,
-            snapshots=len(lane.manifests),
+            shown=ranks.rank == 0, seed=seed, epochs=config.optimisation.passes, snapshots=len(lane.manifests)
         )
 
     def figures(self) -> dict[str, Any]:
-        """Train, pick, test; figures of the test, seconds an epoch and peak memory of this rank."""
+        """Train, choose, test: figures of the test, seconds per epoch and peak memory of this rank."""
         best, chosen, seconds = NONE, 0, []
         weights, state = self._copy()
         self._warm_up()
@@ -213,9 +202,9 @@ class _Run:
             seconds.append(time.perf_counter() - began)
             score = self._agree(validation)
             if self.ranks.rank == 0:
-                told = self._validated(score)
-                log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, discarded=discarded, **told)
-            if score > best or best == NONE:  # without a figure to pick by, the last epoch
+                shown = self._validated(score)
+                log.info("epoch", seed=self.seed, epoch=epoch, loss=loss, discarded=discarded, **shown)
+            if score > best or best == NONE:  # without a validation figure, the last epoch
                 best, chosen = score, epoch
                 weights, state = self._copy()
         self._put_back(weights, state)
@@ -241,17 +230,17 @@ class _Run:
         )
 
     def _validated(self, score: float) -> dict[str, float]:
-        """The figure that validation picks by, by its name; nothing without one."""
+        """The figure of validation by its name; empty without one."""
         return {} if score == NONE else {f"validation_{self.metric}": self.sign * score}
 
     def _rest(self) -> Iterator[Lesson]:
-        """Every snapshot once more, when all epochs are over."""
+        """Every snapshot once more, after all epochs."""
         return self._lessons(float("inf"), self.config.optimisation.passes)
 
     def _warm_up(self) -> None:
-        """Use on a few events of the first snapshots what is compiled at its first use; random numbers stay.
+        """Compile kernels by learning a few events of the first snapshots; random generators are put back.
 
-        Whoever calls undoes it. Snapshots after the first have something to look back at.
+        The caller undoes the learning. Three snapshots are used because only later ones have a past.
         """
         devices = [self.ranks.device] if self.ranks.device.type == "cuda" else []
         warmed = 0
@@ -267,7 +256,7 @@ class _Run:
                     return
 
     def _copy(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Weights, and what goes with them: a memory replayed through other weights is another memory."""
+        """Weights with the strategy's state: a memory replayed through other weights differs."""
         session = self.session
         return copy.deepcopy(session.model.state_dict()), copy.deepcopy(session.strategy.state())
 
@@ -276,7 +265,7 @@ class _Run:
         self.session.strategy.restore(state)
 
     def _epoch(self, epoch: int) -> tuple[Figures, float, int]:
-        """Figures of the validation, mean loss, and events that no rank could learn."""
+        """Figures of the validation, mean loss, and number of events that no rank could learn."""
         losses, learned, discarded, validation = 0.0, 0, 0, []
         self.session.strategy.rewind()
         learning = Lessons(self.session)
@@ -301,7 +290,7 @@ class _Run:
         return self._figures(found)
 
     def _judge(self, lesson: Any, *, floor: bool) -> Judged | None:
-        """Predict; without the floor only what validation picks by."""
+        """Predict; without the floor only the figures for validation."""
         session = self.session
         asked = lesson if floor else lesson.only_random() if isinstance(lesson, Examples) else lesson
         return session.task.judge(
@@ -313,7 +302,7 @@ class _Run:
         return self.session.task.join(found).figures() if found else {}
 
     def _lessons(self, until_us: float, epoch: int) -> Iterator[Lesson]:
-        """Every snapshot that begins by ``until_us``, from the first on."""
+        """Every snapshot that begins by ``until_us``, from the first one."""
         self.session.reopen()
         for at, manifest in enumerate(self.lane.manifests):
             if manifest.tau * self.lane.header.interval_us > until_us:
@@ -323,7 +312,7 @@ class _Run:
             self.progress.at(epoch, at)
 
     def _agree(self, figures: Figures) -> float:
-        """Rank 0's figure to pick by, more is better, on every rank; ``NONE`` where there is none."""
+        """Rank 0's validation figure, larger is better, on every rank; ``NONE`` without one."""
         found = figures.get((self.metric, "all", "model"))
         own = 0.0 if self.ranks.rank else NONE if found is None else self.sign * found
         return self.ranks.total([own])[0]
@@ -332,7 +321,7 @@ class _Run:
 def _stored(
     path: str, lane: LaneReader, inserts: Inserts, split: Split, seed: int, ranks: Ranks
 ) -> StoredNegatives:
-    """The negatives of a file, which rank 0 makes first where it is missing; a collective."""
+    """The negatives of a file, which rank 0 first creates if it is missing; a collective."""
     refused = ""
     if ranks.rank == 0 and not Path(path).exists():
         try:
@@ -340,7 +329,7 @@ def _stored(
             write_negatives(path, lane, inserts, split, drawn, {"seed": seed, "events": len(inserts)})
             log.info("negatives written", file=path, seed=seed)
         except OSError as error:
-            refused = f"--negatives {path} cannot be written: {error}"
+            refused = f"--negatives {path} cannot be written: {error}. Give another path"
     refused = ranks.text_from_first(refused).strip()
     if refused:
         raise Failure(refused)
@@ -361,12 +350,12 @@ def _foreign(path: str, found: Predictions, lane: LaneReader, inserts: Inserts) 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     summary = {}
-    told = dict.fromkeys((*TABLE, *NODE_FIGURES))
-    told |= {key: None for run in runs for key in run if key not in ABOUT_RUN and "validation" not in key}
-    for key in (*told, "discarded", "epoch_s", "train_s", "wait_s", "peak_mib"):
+    figures = dict.fromkeys((*TABLE, *NODE_FIGURES))
+    figures |= {key: None for run in runs for key in run if key not in ABOUT_RUN and "validation" not in key}
+    for key in (*figures, "discarded", "epoch_s", "train_s", "wait_s", "peak_mib"):
         values = [run[key] for run in runs if key in run]
         if values:
             summary[key] = max(values) if key == "peak_mib" else float(np.mean(values))
-        if len(values) > 1 and key in told:
+        if len(values) > 1 and key in figures:
             summary[f"{key}_spread"] = float(np.std(values, ddof=1))
     return {**summary, **costs_of(runs)}

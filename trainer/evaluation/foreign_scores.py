@@ -1,4 +1,4 @@
-"""A model of somebody else, judged by its scores: the same events, negatives, figures and floors as for ours."""
+"""A model of another program, judged by its scores: with the same events, negatives, figures and floors."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ class ForeignScores:
         path: Parquet, or CSV (``candidate_scores`` as numbers between spaces), with the columns of docs/training.md.
 
     Raises:
-        Failure: It cannot be read, lacks a column, has something else than numbers, or an event twice.
+        Failure: It cannot be read, lacks a column, has values that are not numbers, or has an event twice.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -45,7 +45,7 @@ class ForeignScores:
         self._lists: pa.ChunkedArray | None = None
         if "candidate_scores" in table.column_names:
             self._require_lists(table["candidate_scores"].type)
-            # Arrow's until they are asked for: about 2,000 events are ranked, and the file may have tens of millions.
+            # converted on demand: about 2,000 events are ranked, and the file may have tens of millions
             self._lists, self._row = table["candidate_scores"], order
             self._chunk_begins = np.cumsum([0, *(len(chunk) for chunk in self._lists.chunks)])
 
@@ -60,21 +60,17 @@ class ForeignScores:
         return "historical_score" in self._scores
 
     def of(self, name: str, events: Int64) -> Float64:
-        """The scores of some events.
-
-        Args:
-            name: The column.
-            events: By number.
+        """The scores of some events, by number, in a column.
 
         Raises:
-            Failure: An event is not there, or has no number.
+            Failure: An event is missing, or has no number.
         """
         at = np.searchsorted(self.event, events)
         there = np.append(self.event, -1)[at] == events
         if not there.all():
             raise Failure(
                 f"--scores {self.path} lacks {int((~there).sum())} of {len(events)} test events, the first is event "
-                f"{events[~there][0]}: score every row of the negatives' file whose part is test"
+                f"{events[~there][0]}. Score every row of the negatives' file whose part is test"
             )
         found = self._scores[name][at]
         self._require_numbers(name, np.isnan(found), events)
@@ -84,7 +80,7 @@ class ForeignScores:
         """Scores (r, count) of the candidates of ranked events.
 
         Raises:
-            Failure: An event has none, or another number.
+            Failure: An event has none, or another number of scores.
         """
         found = np.empty((len(events), count))
         for row, event in enumerate(events.tolist()):
@@ -101,7 +97,7 @@ class ForeignScores:
     def _require_numbers(self, name: str, absent: Bool, events: Int64) -> None:
         if absent.any():
             raise Failure(
-                f"--scores {self.path}: {name} is no number for {int(absent.sum())} test events, the first is event "
+                f"--scores {self.path}: {name} is not a number for {int(absent.sum())} test events, the first is event "
                 f"{events[absent][0]}"
             )
 
@@ -127,7 +123,7 @@ class ForeignScores:
         return numbers
 
     def _list(self, event: int) -> Float64:
-        """The scores of an event's candidates; none where the file has none."""
+        """The scores of an event's candidates; empty if the file has none."""
         at = int(np.searchsorted(self.event, event))
         if self._lists is None or at == len(self.event) or self.event[at] != event:
             return np.empty(0)
@@ -145,8 +141,8 @@ class ForeignScores:
 def judge(scores: ForeignScores, protocol: OfflineProtocol, ranks: Ranks) -> Predictions:
     """Predictions of the test events by a file's scores, beside the floors.
 
-    The column of random weights is NaN: its figures are absent. So are those of historical negatives and of ranks,
-    where the file has no scores of these.
+    The column of random weights is NaN, so its figures are absent. So are those of historical negatives and of ranks if the
+    file has no scores of these.
 
     Raises:
         Failure: The file lacks an event or a number, or has another number of candidates.
@@ -168,7 +164,7 @@ def _judged(
     positive, random, historical, candidates = asked
     if not len(random):
         raise Failure(
-            f"--scores {scores.path}: the negatives' file has no random negatives, so there is nothing to judge; the data "
+            f"--scores {scores.path}: the negatives' file has no random negatives, so there is nothing to judge. The data "
             "needs at least two destinations"
         )
     count = max(1, examples.num_candidates)

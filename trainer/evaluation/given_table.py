@@ -1,4 +1,4 @@
-"""A table in a file that the command line names: read with its columns checked, every fault told in a sentence."""
+"""A table in a file that the command line names: read with checked columns, and a sentence for every fault."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +13,14 @@ from stream.service.failure import Failure
 def read_given(
     path: Path, option: str, required: Sequence[str], optional: Sequence[str] = (), *, csv: bool = False
 ) -> pa.Table:
-    """Read the columns that are asked for; others are passed over.
+    """Read the named columns; others are ignored.
 
     Args:
         path: Parquet.
-        option: Which option of the command line names it, such as ``--scores``: begins every sentence.
-        required: Columns that must be there.
-        optional: Columns that may be.
-        csv: Whether a file that ends in ``.csv`` is taken too.
+        option: The option of the command line, such as ``--scores``, which begins every sentence.
+        required: Columns that must exist.
+        optional: Columns that may exist.
+        csv: Whether a file that ends in ``.csv`` is accepted too.
 
     Raises:
         Failure: It cannot be read, lacks a required column, or has a column twice.
@@ -29,25 +29,18 @@ def read_given(
     try:
         if csv and path.suffix.lower() == ".csv":
             table = pyarrow.csv.read_csv(path)
-            names = _wanted(named, table.column_names, required, optional)
-            return table.select(names)
+            return table.select(_wanted(named, table.column_names, required, optional))
         with pq.ParquetFile(path) as file:
-            names = _wanted(named, file.schema_arrow.names, required, optional)
-            return file.read(columns=names)
+            return file.read(columns=_wanted(named, file.schema_arrow.names, required, optional))
     except (OSError, pa.ArrowException) as error:
         raise Failure(f"{named} cannot be read: {' '.join(str(error).split())}") from None
 
 
 def whole_numbers(table: pa.Table, name: str, option: str) -> pa.ChunkedArray:
-    """A column as int64.
-
-    Args:
-        table: Has it.
-        name: The column.
-        option: Which option named the file, and the file.
+    """A column as int64; ``option``, with the file, begins every sentence.
 
     Raises:
-        Failure: A value is missing, or is no whole number.
+        Failure: A value is missing, or is not a whole number.
     """
     column = table[name]
     try:
@@ -62,7 +55,7 @@ def whole_numbers(table: pa.Table, name: str, option: str) -> pa.ChunkedArray:
 def _wanted(named: str, there: list[str], required: Sequence[str], optional: Sequence[str]) -> list[str]:
     missing = [name for name in required if name not in there]
     if missing:
-        raise Failure(f"{named} has no column {', '.join(missing)}: docs/training.md lists them")
+        raise Failure(f"{named} has no column {', '.join(missing)}. docs/training.md lists the columns")
     names = [*required, *(name for name in optional if name in there)]
     twice = [name for name in names if there.count(name) > 1]
     if twice:

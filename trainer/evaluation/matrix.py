@@ -1,7 +1,7 @@
-"""A matrix of evaluations into one Parquet file: cells that are done are skipped, so a run that was killed goes on.
+"""A matrix of evaluations into one Parquet file: finished cells are skipped, so a killed run resumes.
 
-A cell is a process of its own (``freshet-trainer evaluate``): one that fails or is killed for its memory leaves the
-others alone, and peak memory is its own. After each cell the file is written anew, whole, and renamed.
+A cell is a process of its own (``freshet-trainer evaluate``): one that fails or is killed for its memory does not affect
+the others, and peak memory is its own. After each cell the whole file is written again and renamed.
 """
 
 import hashlib
@@ -10,11 +10,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ IDENTITY = {
     "data_hash": pa.string(),
     "config_hash": pa.string(),
 }
-"""What tells cells apart. Hashes are sha256, hex."""
+"""Columns that identify a cell. Hashes are sha256, hex."""
 
 ABOUT = {
     "config": pa.string(),
@@ -66,10 +67,10 @@ ABOUT = {
 }
 
 SETTLED = {"model", "strategy", "ranks", "seeds", "runs"}
-"""Keys of an evaluation's result that a row has otherwise."""
+"""Keys of an evaluation's result that a row holds in another form."""
 
 NOT_COMPARED = ("metrics", "store", "checkpoint", "checkpoint_every", "keep_checkpoints", "exports", "seed")
-"""Keys of a configuration that an evaluation doesn't look at, or that a row has otherwise."""
+"""Keys of a configuration that an evaluation ignores, or that a row holds in another form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class Cell:
     Attributes:
         model: Its name in the matrix.
         config: With the cell's seed.
-        ranks: How many.
-        source: The file, and what goes with it.
+        ranks: Number of ranks.
+        source: The file, its columns and its negatives.
         data_hash: sha256 of the file's content.
         split: As on the command line.
     """
@@ -99,13 +100,13 @@ class Cell:
 
     @property
     def compared(self) -> dict[str, Any]:
-        """What of the configuration decides the result."""
+        """The part of the configuration that decides the result."""
         whole = self.config.model_dump(mode="json")
         return {key: value for key, value in whole.items() if key not in NOT_COMPARED}
 
     @property
     def config_hash(self) -> str:
-        """Of configuration, split, columns, and which negatives are judged by."""
+        """Hash of configuration, split, columns and the kind of negatives."""
         said = {**self.compared, "split": self.split, "negatives": self.source.negatives is not None}
         if self.source.columns is not None:
             said["columns"] = self.source.columns
@@ -121,48 +122,49 @@ class Cell:
 
 
 def cells(matrix: Matrix) -> list[Cell]:
-    """All cells, each with a configuration that holds.
+    """All cells, each with a valid configuration.
 
     Raises:
-        Failure: A file can't be read, or a cell's configuration is wrong; the sentence names the cell.
+        Failure: A file cannot be read, or a cell's configuration is wrong; the sentence names the cell.
     """
     parse_shares(matrix.split)
+    digests = {data.file: file_hash(data.file) for data in matrix.data}
     found = []
-    for data in matrix.data:
-        digest = file_hash(data.file)
-        for model in matrix.models:
-            for lane in matrix.lanes:
-                for ranks in matrix.ranks:
-                    for seed in matrix.seeds:
-                        keys = {**matrix.config, **data.config, **model.config, **lane.config}
-                        where = f"model {model.name} on lane {lane.lane} of {data.file}"
-                        config = validated(TrainerConfig, {**keys, "lane": lane.lane, "seed": seed}, where)
-                        _require_evaluable(config, ranks, where)
-                        found.append(Cell(model.name, config, ranks, data, digest, matrix.split))
+    for data, model, lane, ranks, seed in product(
+        matrix.data, matrix.models, matrix.lanes, matrix.ranks, matrix.seeds
+    ):
+        keys = {
+            **matrix.config,
+            **data.config,
+            **model.config,
+            **lane.config,
+            "lane": lane.lane,
+            "seed": seed,
+        }
+        where = f"model {model.name} on lane {lane.lane} of {data.file}"
+        config = validated(TrainerConfig, keys, where)
+        try:
+            require_evaluable(config, ranks)
+        except (Failure, PartitionError) as error:
+            raise Failure(f"{where}: {error}") from None
+        found.append(Cell(model.name, config, ranks, data, digests[data.file], matrix.split))
     return found
 
 
-def _require_evaluable(config: TrainerConfig, ranks: int, where: str) -> None:
-    try:
-        require_evaluable(config, ranks)
-    except (Failure, PartitionError) as error:
-        raise Failure(f"{where}: {error}") from None
-
-
 def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> dict[str, Any]:
-    """Run all cells that the file of results doesn't have; those that failed are tried again.
+    """Run all cells that the file of results does not have, and those that failed before.
 
     Args:
         matrix: The cells.
         out: Parquet; rows of other cells stay.
-        figure: What ``results`` sums up; None: AP or, for labels, AUROC.
+        figure: The figure in ``results``; None: AP or, for labels, AUROC.
 
     Returns:
-        ``file, cells, run, skipped, failed, seconds``, and ``results``: of all cells, each model on each data set
+        ``file, cells, run, skipped, failed, seconds``, and ``results`` of all cells: each model on each data set
         (``matrix_table.Entry``).
 
     Raises:
-        Failure: The matrix is wrong, or the file of results is none.
+        Failure: The matrix is wrong, or ``out`` is not a file of results.
         LaneBusyError: Another run writes the same results.
     """
     path, began = Path(out), time.monotonic()
@@ -204,17 +206,12 @@ def run_matrix(matrix: Matrix, out: str | Path, figure: str | None = None) -> di
     }
 
 
-def _show(status: Status, *told: str) -> None:
-    status.update(Text(", ".join(told)))
+def _show(status: Status, *parts: str) -> None:
+    status.update(Text(", ".join(parts)))
 
 
 def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
-    """A cell's row: what its process printed, or the sentence with which it ended.
-
-    Args:
-        cell: What to evaluate.
-        progress: Told how far it is, for people.
-    """
+    """A cell's row: the result that its process printed, or its last error; ``progress`` gets sentences for people."""
     began, negatives = time.monotonic(), cell.source.negatives
     with scratch_folder("matrix") as folder:
         config = folder / "trainer.yaml"
@@ -235,7 +232,7 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
             assert process.stdout is not None and process.stderr is not None
             followed = LogFollower(process.stderr, progress)
             try:
-                printed, told = process.stdout.read(), followed.text()
+                printed, logged = process.stdout.read(), followed.text()
             except BaseException:
                 process.kill()
                 raise
@@ -251,16 +248,16 @@ def evaluated(cell: Cell, progress: Callable[[str], None]) -> dict[str, Any]:
     }
     if process.returncode != 0:
         ended = f"the evaluation ended with exit code {process.returncode}"
-        return {**row, "error": last_error(told) or ended}
+        return {**row, "error": last_error(logged) or ended}
     figures = {key: value for key, value in json.loads(printed).items() if key not in SETTLED}
     return {**row, **{key: float(value) for key, value in figures.items() if isinstance(value, int | float)}}
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file of results; none where there is no file.
+    """Rows of a file of results; empty without a file.
 
     Raises:
-        Failure: It is something else.
+        Failure: It is not a file of results.
     """
     if not path.exists():
         return []
@@ -276,7 +273,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def write_results(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write all rows, a column for every figure that some row has; the file is the old one or the new one, whole."""
+    """Write all rows, with a column for every figure of any row; the file is always whole, the old one or the new one."""
     figures = sorted({key for row in rows for key in row} - IDENTITY.keys() - ABOUT.keys())
     schema = pa.schema([*IDENTITY.items(), *((name, pa.float64()) for name in figures), *ABOUT.items()])
     temporary = path.with_name(path.name + ".tmp")
@@ -290,21 +287,13 @@ def file_hash(path: str | Path) -> str:
     """sha256 of a file's content, hex.
 
     Raises:
-        Failure: It can't be read.
+        Failure: It cannot be read.
     """
-    digest = hashlib.sha256()
     try:
-        for block in _blocks(Path(path)):
-            digest.update(block)
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise Failure(f"{path} cannot be read: {error.strerror}") from None
-    return digest.hexdigest()
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            yield block
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from stream.service.failure import Failure
 Format = Literal["text", "markdown", "latex"]
 
 FIGURES = ("ap", "auroc", "mse")
-"""What is shown unless another figure is named: the first that a cell has."""
+"""Default figures: the first that a cell has."""
 
 _NO_FIGURES = {"model", "lane", "ranks", "seed", "data", "seconds"}
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -43,7 +43,7 @@ class Entry:
     failed: int
 
     def shown(self) -> str:
-        """For people: ``0.9123 ± 0.0012``, and what is missing from it."""
+        """For people: ``0.9123 ± 0.0012``, and the number of failed cells."""
         if self.mean is None:
             return "failed" if self.failed else "–"
         spread = "" if self.sd is None else f" ± {self.sd:.4f}"
@@ -54,7 +54,7 @@ def entries(rows: Sequence[Mapping[str, Any]], figure: str | None) -> list[Entry
     """Summarise cells over their seeds, in the order of the cells.
 
     Args:
-        rows: One a cell, as the file of results has them.
+        rows: One per cell, as in the file of results.
         figure: Its column; None: the first of ``FIGURES`` that a cell has.
 
     Raises:
@@ -90,19 +90,15 @@ def as_dicts(found: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def render(found: Sequence[Entry], form: Format) -> str:
-    """The table: a row a model (with lane and ranks where there are several), a column a data set.
+    """The table of one figure: a row per model (with lane and ranks if there are several), a column per data set.
 
-    Args:
-        found: Of one figure.
-        form: text for a terminal, markdown, or latex (a tabular with the rules of booktabs).
+    ``form`` is text for a terminal, markdown, or latex (a tabular with the rules of booktabs).
     """
     data = _short([entry.data for entry in found])
     several = [name for name in ("lane", "ranks") if len({getattr(entry, name) for entry in found}) > 1]
     rows: dict[str, dict[str, Entry]] = {}
     for entry in found:
-        more = [
-            f"{getattr(entry, name)}" if name == "lane" else _counted(entry.ranks, "rank") for name in several
-        ]
+        more = [entry.lane if name == "lane" else _counted(entry.ranks, "rank") for name in several]
         rows.setdefault(", ".join([entry.model, *more]), {})[entry.data] = entry
     header = ["model", *data.values()]
     lines = [
@@ -130,7 +126,7 @@ def render(found: Sequence[Entry], form: Format) -> str:
 
 
 def caption(found: Sequence[Entry]) -> str:
-    """What the table shows."""
+    """A sentence about the table."""
     seeds = sorted({entry.seeds for entry in found if entry.seeds} or {0})
     most = _counted(seeds[-1], "seed")
     counted = most if len(seeds) == 1 else f"{seeds[0]} to {most}"
@@ -142,7 +138,7 @@ def _counted(number: int, of: str) -> str:
 
 
 def _short(files: Sequence[str]) -> dict[str, str]:
-    """Names of files without folder and ending, where that still tells them apart."""
+    """Names of files without folder and ending, if they are still distinct."""
     names = {file: Path(file).name.split(".")[0] for file in files}
     return names if len(set(names.values())) == len(names) else {file: file for file in names}
 

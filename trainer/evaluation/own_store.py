@@ -1,4 +1,4 @@
-"""What an offline evaluation works on: a store of its own, made of a file or of another store's events."""
+"""The store of an offline evaluation, made of a file or of another store's events."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from stream.store.log.event_columns import event_columns
 from stream.store.log.reader import LogReader
 from stream.store.store_events import is_store, read_source
 from trainer.data.examples import insert_events
-from trainer.data.history import Inserts
+from trainer.data.history import NO_EVENTS, Inserts
 from trainer.ranks import Ranks
 
 
@@ -32,14 +32,14 @@ def build_store_of(
     Args:
         config: Its ``lane`` is the algorithm of the store's one lane.
         data: Parquet, CSV or TSV; or a store's folder or address.
-        as_of: A moment of the store; None: all that is sealed.
-        folder: Where to.
+        as_of: A moment of the store; None: all sealed snapshots.
+        folder: Of the new store.
         parts: Of the lane.
         ranks: All ranks.
-        columns: The file's names of an event's columns, as the option takes it; None: the same.
+        columns: The file's names of an event's columns, as in the option; None: the standard names.
 
     Returns:
-        False on ranks that wait in vain: rank 0 raises why.
+        False on other ranks if rank 0 failed, which raises the error.
     """
     lane = Lane(
         name=config.lane,
@@ -72,13 +72,9 @@ def all_inserts(lane: LaneReader) -> Inserts:
         insert_events(event_columns(lane.log.events(snapshot.tau), snapshot.tau, lane.header.interval_us, 0))
         for snapshot in lane.log.snapshots
     ]
-    empty = np.empty(0, np.int64)
-    return Inserts(
-        np.concatenate([*(part.src for part in parts), empty]),
-        np.concatenate([*(part.dst for part in parts), empty]),
-        np.concatenate([*(part.visible_us for part in parts), empty]),
-        np.concatenate([*(part.late for part in parts), empty.astype(np.bool_)]),
-    )
+    columns = ("src", "dst", "visible_us", "late")
+    parts.append(NO_EVENTS)  # so that an empty log has columns of the right types
+    return Inserts(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
 
 def snapshot_ends(lane: LaneReader) -> NDArray[np.int64]:

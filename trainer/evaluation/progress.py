@@ -1,4 +1,4 @@
-"""How far an evaluation is: told in its log now and then, and read from there by the matrix that runs it."""
+"""Progress of an evaluation: logged now and then, and read from the log by the matrix that runs it."""
 
 import json
 import threading
@@ -8,8 +8,8 @@ from typing import IO, Any
 
 import structlog
 
-TOLD_EVERY_S = 5.0
-"""A person wants to see that it goes on, and a log wants few lines."""
+SHOWN_EVERY_S = 5.0
+"""Often enough for a person, and few lines for a log."""
 
 EVENT = "progress"
 
@@ -17,32 +17,24 @@ log = structlog.get_logger()
 
 
 class Progress:
-    """Logs epoch and snapshot every ``TOLD_EVERY_S``; the first snapshots of a run at once.
+    """Logs epoch and snapshot every ``SHOWN_EVERY_S``; the first snapshots of a run at once.
 
     Args:
-        told: Whether this rank tells.
+        shown: Whether this rank logs.
         seed: Of the run.
-        epochs: How many it has; the test comes after them.
-        snapshots: How many a pass over the file has.
+        epochs: Of the run; the test follows.
+        snapshots: Of a pass over the file.
     """
 
-    def __init__(self, *, told: bool, seed: int, epochs: int, snapshots: int) -> None:
-        self._told, self._seed, self._epochs, self._snapshots = told, seed, epochs, snapshots
+    def __init__(self, *, shown: bool, seed: int, epochs: int, snapshots: int) -> None:
+        self._shown, self._about = shown, {"seed": seed, "epochs": epochs, "snapshots": snapshots}
         self._next_s = time.monotonic()
 
     def at(self, epoch: int, snapshot: int) -> None:
         """A snapshot of an epoch is done; both count from 0, and epoch ``epochs`` is the test."""
-        if not self._told or time.monotonic() < self._next_s:
-            return
-        self._next_s = time.monotonic() + TOLD_EVERY_S
-        log.info(
-            EVENT,
-            seed=self._seed,
-            epoch=epoch,
-            epochs=self._epochs,
-            snapshot=snapshot + 1,
-            snapshots=self._snapshots,
-        )
+        if self._shown and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + SHOWN_EVERY_S
+            log.info(EVENT, epoch=epoch, snapshot=snapshot + 1, **self._about)
 
 
 def shown(line: dict[str, Any]) -> str:
@@ -53,21 +45,21 @@ def shown(line: dict[str, Any]) -> str:
 
 
 class LogFollower:
-    """Reads the log of an evaluation to its end on a thread of its own, and passes progress on.
+    """Reads the log of an evaluation to its end on a thread of its own, and reports progress.
 
     Args:
         lines: Standard error of the evaluation.
-        told: Told of progress, for people.
+        report: Gets sentences about progress, for people.
     """
 
-    def __init__(self, lines: IO[str], told: Callable[[str], None]) -> None:
-        self._lines, self._told = lines, told
+    def __init__(self, lines: IO[str], report: Callable[[str], None]) -> None:
+        self._lines, self._report = lines, report
         self._read: list[str] = []
         self._thread = threading.Thread(target=self._follow, name="progress", daemon=True)
         self._thread.start()
 
     def text(self) -> str:
-        """All that was read, once there is no more."""
+        """All other text, after the end of the log."""
         self._thread.join()
         return "".join(self._read)
 
@@ -81,6 +73,6 @@ class LogFollower:
             except ValueError:
                 found = {}
             if found.get("event") == EVENT:
-                self._told(shown(found))
+                self._report(shown(found))
             else:
                 self._read.append(line)

@@ -1,4 +1,4 @@
-"""The offline protocol, whatever is judged by it: which events, which negatives, what is known before each."""
+"""The offline protocol: the events, their negatives, and the knowledge before each event."""
 
 from collections.abc import Iterator
 
@@ -19,23 +19,23 @@ from trainer.tasks.interface import Answers, Reduction, Shares
 from trainer.tasks.link_prediction import LinkPrediction, examples_of
 
 RANKED = 2000
-"""Test events that are ranked among candidates, about as many in every snapshot: each costs 50 predictions."""
+"""Test events that are ranked among candidates, about equally many per snapshot: each costs 50 predictions."""
 
 
 class OfflineProtocol:
-    """How one repetition of an evaluation goes along the events of a lane.
+    """One repetition of an evaluation over the events of a lane.
 
     Args:
-        lane: Of the store that was made of the data.
+        lane: Of the store of the evaluation.
         inserts: All of its insert events, in log order.
         split: By time.
         seed: Of the negatives.
-        stored: Negatives to be judged by; None: they are drawn.
-        moment: As of which moment the history is known, see ``History``.
+        stored: Negatives for figures; None: they are drawn.
+        moment: See ``History``.
 
     Attributes:
         split: By time.
-        test_span_s: How long EdgeBank with a window remembers: as long as the test, as its authors have it.
+        test_span_s: Memory of EdgeBank with a window: the length of the test, as its authors have it.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class OfflineProtocol:
         self._trained_nodes = np.unique(np.concatenate([inserts.src[trained], inserts.dst[trained]]))
 
     def history(self) -> History:
-        """What is known before the first event: nothing."""
+        """The empty history before the first event."""
         return History(self._moment, across=True)
 
     def examples(self, view: EventsView, strategy: Shares, history: History, epoch: int) -> Examples:
-        """The newest snapshot of a view, as it is judged and learned."""
+        """Examples of a view's newest snapshot."""
         known = np.isin(np.arange(view.num_nodes), self._trained_nodes)
         stored = self._stored.of(view.taus[-1]) if self._stored is not None else None
         return examples_of(view, strategy, history, known, self._sampling, epoch, stored)
 
     def every_snapshot(self) -> Iterator[Examples]:
-        """Examples of all snapshots and all events, where nothing is learned."""
+        """Examples of all snapshots and all events, without learning."""
         history, view = self.history(), LogWindow(self._lane)
         for manifest in self._lane.manifests:
             view.advance(manifest)
@@ -80,13 +80,9 @@ class OfflineProtocol:
 
 
 class OfflineLinks(LinkPrediction):
-    """Link prediction by the offline protocol: its negatives, and what is known, are those of its split.
+    """Link prediction by the offline protocol, with the loss, head and use of labels of the configured task ``of``.
 
-    Args:
-        config: As of a ``LinkPrediction``.
-        lane: Of the store that was made of the data.
-        protocol: The protocol.
-        of: The configured task, whose loss, head and use of labels it has.
+    Its negatives and known nodes are those of the protocol's split.
     """
 
     def __init__(
@@ -112,7 +108,7 @@ class OfflineLinks(LinkPrediction):
 
 
 class _Everything:
-    """Owns every node: where nothing is learned there is one rank."""
+    """Owns every node: without learning there is one rank."""
 
     def owned(self, num_nodes: int) -> Bool:
         return np.ones(num_nodes, np.bool_)

@@ -49,12 +49,12 @@ def parse_shares(text: str) -> tuple[float, float, float]:
 
 
 def split_by_time(t: Int64, shares: tuple[float, float, float], what: str = "insert events") -> Split:
-    """Borders at the time quantiles of the shares; equal times are never parted.
+    """Borders at the time quantiles of the shares; equal times stay together.
 
     Args:
         t: int64 (n,) times, microseconds.
         shares: Of training, validation and test.
-        what: The times' owners, for messages.
+        what: The times' owners, for sentences.
 
     Raises:
         Failure: A part would be empty.

@@ -1,7 +1,7 @@
-"""Negatives in a file: drawn once, read again, so that every model and every tool is judged by the same ones.
+"""Negatives in a file: drawn once and read again, so that every model and every tool is judged by the same ones.
 
-The file is Parquet, a row for each validation and test event in order of time; docs/training.md lists its columns. It
-is read only for the data and the split it was made for: every row must be the event it says.
+The file is Parquet, with a row for each validation and test event in order of time; docs/training.md lists its columns.
+It is valid only for the data and the split that it was made for: every row must match its event.
 """
 
 import json
@@ -37,13 +37,7 @@ class StoredNegatives:
     """
 
     def __init__(self, path: str | Path, lane: LaneReader, inserts: Inserts, split: Split) -> None:
-        """Read a file and check that it is about these events.
-
-        Args:
-            path: Parquet.
-            lane: Gives ids and snapshots.
-            inserts: All insert events, in log order.
-            split: Which of them are for validation and test.
+        """Read a file and check that it is about these events, all inserts in log order.
 
         Raises:
             Failure: It cannot be read, has other columns, or was made for other events; the sentence names the first.
@@ -59,21 +53,19 @@ class StoredNegatives:
             raise Failure(f"--negatives {path}: event {same} has its own destination as random negative")
         if (random == NONE).any() and (random != NONE).any():
             without = judged[np.flatnonzero(random == NONE)[0]]
-            raise Failure(
-                f"--negatives {path}: event {without} has no random negative, every one must have one"
-            )
+            raise Failure(f"--negatives {path}: event {without} has no random negative. Give every event one")
         old_src, old_dst = ids.dense(table, "historical_src"), ids.dense(table, "historical_dst")
         if ((old_src == NONE) != (old_dst == NONE)).any():
             half = judged[np.flatnonzero((old_src == NONE) != (old_dst == NONE))[0]]
             raise Failure(
-                f"--negatives {path}: event {half} has half a historical pair, give both ends or neither"
+                f"--negatives {path}: event {half} has half a historical pair. Give both ends or neither"
             )
         lists = table["candidates"].combine_chunks()
         ranked = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
         widths = np.unique(lists.drop_null().value_lengths().to_numpy(zero_copy_only=False))
         if len(widths) > 1:
             raise Failure(
-                f"--negatives {path}: events have {widths[0]} to {widths[-1]} candidates, all must have as many"
+                f"--negatives {path}: events have {widths[0]} to {widths[-1]} candidates. Give all the same number"
             )
         self.num_candidates = int(widths[0]) if len(widths) else 0
         flat = ids.dense(pa.table({"candidates": lists.drop_null().flatten()}), "candidates")
@@ -115,12 +107,12 @@ def write_negatives(
     """Write the negatives of all validation and test events; the file appears whole.
 
     Args:
-        path: Where to.
+        path: Of the file.
         lane: Gives ids.
         inserts: All insert events, in log order.
         split: By time.
         snapshots: Examples of every snapshot, of all events.
-        about: Goes into the file's metadata, for people.
+        about: Further metadata of the file, for people.
 
     Raises:
         OSError: The disk refuses.
@@ -198,7 +190,7 @@ def _format_of(metadata: bytes) -> Any:
 
 
 def _require_same(path: Path, table: pa.Table, judged: Int64, inserts: Inserts, external: pa.Array) -> None:
-    """Check that the rows are the judged events, each as it is in the data."""
+    """Check that the rows are the judged events, each equal to the data."""
     there = table["event"].to_numpy()
     if not np.array_equal(there, judged):
         absent, other = np.setdiff1d(judged, there), np.setdiff1d(there, judged)
@@ -244,7 +236,7 @@ class _Ids:
         if pc.any(unknown).as_py():
             first = column.filter(unknown)[0].as_py()
             raise Failure(
-                f"--negatives {self._path}: column {name} names {first}, which is no node of the data"
+                f"--negatives {self._path}: column {name} names {first}, which is not a node of the data"
             )
         dense: Int64 = found.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
         return dense

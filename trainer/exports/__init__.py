@@ -1,1 +1,1 @@
-"""What training leaves for others: embeddings, predictions, and a model to ask."""
+"""Results of training for other programs: embeddings, predictions, and a trained model for questions."""

@@ -1,4 +1,4 @@
-"""The newest embedding of every node, from what was exported."""
+"""The newest embedding of every node, from all exports."""
 
 import numpy as np
 import pyarrow as pa
@@ -10,15 +10,15 @@ from stream.store.places.place import Place
 
 
 def load_embeddings(store: str | Place, name: str) -> pa.Table:
-    """Put exports together: of each node the newest embedding that the newest model made.
+    """Combine exports: for each node the newest embedding of the newest model.
 
     Args:
         store: Folder or address of the store.
         name: Of the exports: ``exports.name``, by default the lane's name.
 
     Returns:
-        The columns of an export's embeddings (docs/exports.md), each node once, newest exports first. Nodes whose
-        exports are no longer kept are missing.
+        The columns of an export's embeddings (docs/exports.md), each node once, newest exports first, without nodes whose
+        exports are no longer kept.
 
     Raises:
         Failure: No embeddings are exported under this name.
@@ -32,7 +32,7 @@ def load_embeddings(store: str | Place, name: str) -> pa.Table:
         try:
             table = reader.table(commit, "embeddings")
         except RetainedError:
-            continue  # removed this moment, as those before it were
+            continue  # just removed, like those before it
         if table is None or model not in (None, commit.model):
             continue
         model = commit.model

@@ -1,4 +1,4 @@
-"""What each snapshot leaves for others: embeddings of touched nodes, and the predictions of its events."""
+"""Exports of each snapshot: embeddings of touched nodes, and predictions of its events."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 NODES_AT_ONCE = 1 << 18
-"""Nodes embedded and written as one record batch: bounds memory."""
+"""Nodes embedded and written as one record batch, which bounds memory."""
 
 NO_NUMBERS = "an embedding is not a number"
 
@@ -45,15 +45,10 @@ class Touched:
 
 
 class Exporter:
-    """Makes one export a snapshot; every method is a collective, rank 0 writes.
+    """Makes one export per snapshot; every method is a collective, and rank 0 writes.
 
-    Embeddings are those of all nodes touched since the last export, so that whoever applies all exports in order has
-    each node's newest one, whatever was held back, skipped or cut off in between.
-
-    Args:
-        config: What is exported, and under which name.
-        lane: This rank's reader.
-        ranks: All ranks.
+    Embeddings are those of all nodes touched since the last export. So a program that applies all exports in order has each
+    node's newest embedding, even if exports in between were held back, skipped or cut off.
     """
 
     def __init__(self, config: TrainerConfig, lane: LaneReader, ranks: Ranks) -> None:
@@ -73,14 +68,14 @@ class Exporter:
         """Export a snapshot that was learned, unless that is done already.
 
         Args:
-            session: Its embeddings are those after the snapshot; nodes that were touched and forgotten since the last
-                export are left out.
+            session: Its embeddings are those after the snapshot, without nodes that were touched and forgotten since the last
+                export.
             manifest: The snapshot.
-            judged: Predictions of its events, before they were learned; on rank 0.
-            scores_version: ``version_of`` the weights that made them.
+            judged: On rank 0 the predictions of its events, before they were learned.
+            scores_version: ``version_of`` the weights of the predictions.
 
         Returns:
-            On rank 0: why nothing was exported; None: it was, or had been.
+            On rank 0 the reason if nothing was exported; None if the export exists.
         """
         wanted = self._config.exports
         strategy, names = session.strategy, session.names
@@ -132,14 +127,14 @@ class Exporter:
         return None
 
     def _before(self, sequence: int, version: str) -> int:
-        """Rank 0: the snapshot up to which embeddings were exported; ``sequence`` itself where it is done."""
+        """Rank 0: the snapshot up to which embeddings were exported; ``sequence`` itself if its export exists."""
         if self._writer is None:
             return 0
         for commit in reversed(self._writer.reader.commits):
             if commit.lane != self._lane.header.lane:
                 raise Failure(
                     f"{self._writer.reader.root} has exports of lane {commit.lane}, this trainer's lane is "
-                    f"{self._lane.header.lane}: give one of them a name of its own in the key exports.name"
+                    f"{self._lane.header.lane}. Give one of them a name of its own in the key exports.name"
                 )
             if commit.sequence == sequence and commit.model_version == version:
                 return sequence
@@ -149,14 +144,14 @@ class Exporter:
 
 
 class _Written:
-    """What was written to a file."""
+    """Writes a file; counts its rows and checks its embeddings."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.finite = True
 
     def write(self, sink: Any, batches: Any) -> None:
-        """Write record batches of one schema, the first of which is always there, as an Arrow IPC file."""
+        """Write record batches of one schema, at least one, as an Arrow IPC file."""
         writer = None
         for batch in batches:
             if writer is None:
@@ -170,7 +165,7 @@ class _Written:
 
 
 def version_of(model: Model) -> str:
-    """The model's name and the xxh64 of its weights: what is equal was made by the same weights, bit for bit."""
+    """The model's name and the xxh64 of its weights: equal versions have the same weights, bit for bit."""
     digest = xxhash.xxh64()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -199,7 +194,7 @@ def touched_nodes(log_reader: LogReader, manifests: list[LaneManifest]) -> Touch
 def embedded(
     strategy: Strategy, touched: Touched, names: NodeNames, lane: LaneReader, ranks: Ranks, version: str
 ) -> Iterator[pa.RecordBatch]:
-    """Embeddings of nodes, some at a time; a collective at each step, whose batches are whole on rank 0.
+    """Embeddings of nodes, some at a time; a collective at each step, with complete batches on rank 0.
 
     Columns: ``id`` (the producer's), ``node`` (dense), ``t`` (when it was last touched, UTC), ``model_version``,
     ``embedding`` (float32, of one length).
@@ -207,28 +202,30 @@ def embedded(
     every = names.find(touched.nodes)
     remembered = every >= 0
     every, ids, times = every[remembered], touched.nodes[remembered], touched.time_us[remembered]
-    total, mine = len(every), strategy.owned(len(names))
-    for begin in range(0, max(total, 1), NODES_AT_ONCE):
-        here = slice(begin, min(begin + NODES_AT_ONCE, total))
-        nodes = every[here]
+    mine = strategy.owned(len(names))
+    for begin in range(0, max(len(every), 1), NODES_AT_ONCE):
+        nodes = every[begin : begin + NODES_AT_ONCE]
         owned = mine[nodes]
         rows = _on_first(strategy.embeddings(nodes[owned]).float(), np.flatnonzero(owned), ranks)
-        flat = pa.array(rows.ravel())
-        count = len(rows)
+        here = slice(begin, begin + len(rows))
         yield pa.RecordBatch.from_arrays(
             [
-                lane.log.external_ids().take(pa.array(ids[here][:count])),
-                pa.array(ids[here][:count]),
-                pa.array(times[here][:count]).cast(pa.timestamp("us", "UTC")),
-                pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([version])),
-                pa.FixedSizeListArray.from_arrays(flat, rows.shape[1]),
+                lane.log.external_ids().take(pa.array(ids[here])),
+                pa.array(ids[here]),
+                pa.array(times[here]).cast(pa.timestamp("us", "UTC")),
+                _repeated(version, len(rows)),
+                pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1]),
             ],
             names=["id", "node", "t", "model_version", "embedding"],
         )
 
 
+def _repeated(version: str, count: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([version]))
+
+
 def _on_first(rows: torch.Tensor, place: Int64, ranks: Ranks) -> Float32:
-    """All ranks' rows on rank 0, each at its place; none elsewhere."""
+    """On rank 0 all ranks' rows, each at its place; elsewhere none."""
     sent = [len(rows), *[0] * (ranks.size - 1)]
     received = ranks.exchange_sizes(sent)
     places = ranks.exchange_array(place, sent, received, "exports")
@@ -242,7 +239,7 @@ def score_table(log_reader: LogReader, tau: int, predictions: Predictions | None
     """The predictions of a snapshot's events, by rows of the log's events.
 
     Columns: ``row`` (of the snapshot's ``events.arrow``), ``event_id`` (the producer's, null without one), ``src``,
-    ``dst``, ``t``, ``model_version``, ``score`` (the logit: log-odds that it happens rather than its negative),
+    ``dst``, ``t``, ``model_version``, ``score`` (the logit: log-odds of the event against its negative),
     ``negative_score`` (of the same source and a random destination).
     """
     events = log_reader.events(tau)
@@ -259,9 +256,7 @@ def score_table(log_reader: LogReader, tau: int, predictions: Predictions | None
             "src": found["src"],
             "dst": found["dst"],
             "t": found["t"].cast(pa.timestamp("us", "UTC")),
-            "model_version": pa.DictionaryArray.from_arrays(
-                pa.array(np.zeros(len(rows), np.int32)), pa.array([version])
-            ),
+            "model_version": _repeated(version, len(rows)),
             "score": pa.array(scores.astype(np.float32)),
             "negative_score": pa.array(against.astype(np.float32)),
         }

@@ -1,4 +1,4 @@
-"""Whether an export is let out: not while the model predicts worse than its floor, or much worse than it did."""
+"""Release of exports: held back while the model predicts worse than its floor, or much worse than before."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -12,16 +12,16 @@ HELD = "held"
 
 
 class ExportGate:
-    """Judges the task's figure of each snapshot. One that has none has the judgement of the one before.
+    """Judges the task's figure of each snapshot. A snapshot without one has the judgement of the one before.
 
-    A drop is one from the mean over the last ``over`` snapshots let out, each weighted by its events: before there are
-    so many, one lucky snapshot of few events would hold back all that come after it.
+    A drop is relative to the mean over the last ``over`` released snapshots, each weighted by its events. With fewer, one
+    lucky snapshot of few events would hold back all later ones.
 
     Args:
-        hold: What holds exports back.
+        hold: When exports are held back.
         picks: See ``Task.picks``.
         floor: See ``Task.floor``.
-        lines: Those of the score file so far, so that a restart judges as if there had been none.
+        lines: Those of the score file so far, so that a restart does not change judgements.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class ExportGate:
             self._remember(line.get(self._metric), line.get("scored", 0), line.get(HELD))
 
     def judge(self, figures: Figures, scored: int) -> str | None:
-        """Why the snapshot's export is held back; None: it is let out.
+        """The reason to hold back a snapshot's export; None: it is released.
 
         Args:
             figures: Of the predictions of the snapshot, before it was learned.
-            scored: How many items were predicted.
+            scored: Number of predicted items.
         """
         if not self._gated:
             return None

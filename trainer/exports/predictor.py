@@ -1,4 +1,4 @@
-"""A trained model for whoever has a question: embeddings of nodes, and which candidates a node meets next."""
+"""A trained model for questions: embeddings of nodes, and the likeliest next encounters of a node."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,13 +25,13 @@ from trainer.strategies.interface import Forgets
 from trainer.tasks.link_prediction import LinkPrediction
 
 _FAR_US = 2.0**62
-"""Times beyond are none: differences of two have to fit."""
+"""Larger times are rejected, so that the difference of two fits int64."""
 
 
 class Predictor:
-    """The newest checkpoint of a configuration, read only: a trainer may keep running beside it.
+    """The newest checkpoint of a configuration, read only: a trainer may keep running.
 
-    It knows the stream up to the checkpoint's snapshot; make a new one to know more.
+    It knows the stream up to the checkpoint's snapshot. Make a new predictor to know more.
 
     Attributes:
         checkpoint: The file.
@@ -41,19 +41,19 @@ class Predictor:
     """
 
     def __init__(self, config: TrainerConfig | str | Path) -> None:
-        """Load a checkpoint on this process alone, whatever number of ranks made it.
+        """Load a checkpoint, of any number of ranks, into this process alone.
 
         Args:
             config: The trainer's configuration, or its file.
 
         Raises:
-            Failure: There is no store or checkpoint, or they don't go together.
-            StoreError: The store can't be read.
+            Failure: There is no store or checkpoint, or they do not go together.
+            StoreError: The store cannot be read.
         """
         if not isinstance(config, TrainerConfig):
             config = load_config(TrainerConfig, Path(config))
         if config.store is None:
-            raise Failure("key store is missing: a checkpoint is read with the store that it was trained on")
+            raise Failure("key store is missing. A checkpoint is read with the store that it was trained on")
         lane = LaneReader(config.store, config.lane)
         ranks = Ranks.from_environment(config.device)
         self._session = Session(config, lane, ranks)
@@ -70,7 +70,7 @@ class Predictor:
         self.version = version_of(self._session.model)
         self._ids = lane.log.external_ids().slice(0, manifest.num_nodes)
         self._after_us = lane.log.snapshots[self.sequence].max_t_us + 1
-        if not isinstance(self._session.strategy, Forgets):  # which remembers what it needs
+        if not isinstance(self._session.strategy, Forgets):  # those have the stream in their memory
             self._session.advance(manifest)
 
     def embeddings(self, nodes: Sequence[Any] | pa.Array | None = None) -> pa.Table:
@@ -101,21 +101,21 @@ class Predictor:
         prefix: str | None = None,
         t: float | None = None,
     ) -> list[tuple[Any, float]]:
-        """Which candidates a node meets next, the likeliest first.
+        """The likeliest next encounters of a node among candidates, best first.
 
         Args:
             node: The source, by the producer's id.
-            candidates: Destinations, by theirs; or give ``prefix``.
-            top: How many are returned at most.
-            prefix: All nodes that the model remembers and whose id begins so, as ``merchant:``.
-            t: When, in seconds; None: right after the newest event that the model has seen. An earlier time is taken
-                for that.
+            candidates: Destinations, by the producer's ids; or give ``prefix``.
+            top: Largest number of results.
+            prefix: Take all nodes that the model remembers and whose id begins with this, such as ``merchant:``.
+            t: Time of the encounter, in seconds; None, or an earlier time: right after the newest event that the model has
+                seen.
 
         Returns:
             Pairs of a candidate and its score, the logit: log-odds against a random destination.
 
         Raises:
-            Failure: The node or a candidate is unknown, or ``t``, ``top`` or ``prefix`` cannot be.
+            Failure: The node or a candidate is unknown, or ``t``, ``top`` or ``prefix`` is invalid.
         """
         if (candidates is None) == (prefix is None):
             raise Failure(
@@ -123,7 +123,7 @@ class Predictor:
             )
         if not isinstance(self._session.task, LinkPrediction):
             raise Failure(
-                f"rank is about who meets whom, but the model was trained for {self._session.task.name}"
+                f"rank predicts encounters, but the model was trained for {self._session.task.name}"
             )
         if top < 1:
             raise Failure(f"top must be at least 1, found {top}")
@@ -142,7 +142,7 @@ class Predictor:
     @torch.no_grad()
     def _scores(self, src: Int64, dst: Int64, time_us: int) -> Float32:
         session = self._session
-        assert isinstance(session.task, LinkPrediction), "told before"
+        assert isinstance(session.task, LinkPrediction), "checked by rank"
         encounters = session.task.history.look(src, dst, time_us)
         when = np.full(len(src), time_us)
         queries = Queries(np.zeros(len(src), np.int64), src, dst, encounters, when, when)
@@ -155,7 +155,7 @@ class Predictor:
         return found
 
     def _beginning_with(self, prefix: str) -> pa.Array:
-        """Ids that the model remembers and that begin so."""
+        """Remembered ids that begin with a prefix."""
         if not pa.types.is_string(self._ids.type):
             raise Failure(
                 f"prefix is for string ids, and nodes of this store have {self._ids.type} ids. Give candidates, a list"
@@ -170,7 +170,7 @@ class Predictor:
         return self._ids.take(pa.array(dense))
 
     def _known(self, ids: Sequence[Any] | pa.Array | pa.ChunkedArray) -> tuple[Int64, Int64]:
-        """Dense ids, and the numbers under which the model has them."""
+        """Dense ids, and the model's numbers of these nodes."""
         try:
             asked = pa.chunked_array(ids) if isinstance(ids, pa.ChunkedArray) else pa.array(ids)
             found = pc.index_in(asked.cast(self._ids.type), self._ids)

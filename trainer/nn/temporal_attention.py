@@ -80,8 +80,8 @@ class TemporalAttention(nn.Module):
         attend = self._on_host if kernels_fit(states) else self._anywhere
         merged = attend(states, now, (own, place, edge, age_s, there), time, kept, halved)
         for layer in self.merge if isinstance(self.merge, nn.Sequential) else [self.merge]:
-            linear = isinstance(layer, nn.Linear)
-            merged = dense(merged, layer.weight, layer.bias) if linear else layer(merged)
+            linear = layer if isinstance(layer, nn.Linear) else None
+            merged = dense(merged, linear.weight, linear.bias) if linear is not None else layer(merged)
         return merged
 
     def _on_host(

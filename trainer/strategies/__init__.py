@@ -1,1 +1,1 @@
-"""Strategies: ways for ranks to share the work."""
+"""Strategies: ways of ranks to share the work."""

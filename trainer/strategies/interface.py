@@ -16,7 +16,6 @@ from stream.service.failure import Failure
 from stream.store.log.event_columns import EventColumns
 from trainer.data.examples import Queries, Share
 from trainer.data.history import Inserts
-from trainer.data.views import EventsView, GraphView
 from trainer.learning.step import Learner
 from trainer.models.interface import MODELS, Kind, Model, ModelShape
 from trainer.parameters import check_parameters
@@ -34,12 +33,12 @@ class Setting:
 
     Attributes:
         model: On the ranks' device and equal on all of them.
-        task: What is learned.
+        task: The learned task.
         lane: Header of the lane.
         ranks: All ranks.
         optimisation: How a snapshot is learned.
-        seed: The run's.
-        horizon: H, snapshots to pass over, for strategies that hold whole ones; None: the model's window.
+        seed: Of the run.
+        horizon: H, snapshots of a pass, for strategies that hold whole ones; None: the model's window.
         smoothing: Of every snapshot, for the same strategies.
     """
 
@@ -58,11 +57,11 @@ class Needs:
     """The part of the lane that a strategy reads.
 
     Attributes:
-        view: ``events``: of the newest snapshot only, so that nothing of the lane's graph is read; ``graph``: the last
-            snapshots with their edges; ``timeline``: the last snapshots whole, and what each changed.
-        snapshots: How many it looks back over.
+        view: ``events``: those of the newest snapshot, without reading the lane's graph; ``graph``: the last snapshots with
+            their edges; ``timeline``: the last snapshots whole, with the changes of each.
+        snapshots: Number of snapshots that it looks back over.
         parts: Of the graph: this rank's ``own``, or ``all``.
-        lessons: Of how many snapshots, the newest included, it learns at once.
+        lessons: Number of snapshots, the newest included, that it learns at once.
     """
 
     view: Literal["events", "graph", "timeline"]
@@ -79,17 +78,17 @@ class StepReport:
         steps: Optimiser steps.
         events: Distinct events (or nodes, for tasks about nodes) learned from.
         loss: Mean loss per query, of the task's kind; None without any.
-        discarded: Events that no rank could learn from, because no rank has both ends.
+        discarded: Events that no rank could learn, because none has both ends.
         replayed: Old events learned again.
         nonfinite: Steps left out because loss or gradient was not finite.
         seconds: Wall time by phase, of this rank.
         traffic: Bytes that this rank sent and seconds that it waited in collectives, by purpose.
-        balance: How evenly ranks worked, of strategies that schedule: (``imbalance`` or ``efficiency``, ``predicted`` or
+        balance: Balance of ranks, of strategies that schedule: (``imbalance`` or ``efficiency``, ``predicted`` or
             ``measured``), (``error``, ``predicted``) of groups' seconds, and (``gap``, ``predicted``) of the schedule.
         batches: Of strategies that learn hybrid batches.
-        transfer_bytes: From the host to the device since the report before, by kind and mode, of this rank.
-        cache_rows: Rows of other ranks' nodes since the report before, by outcome: hit, miss, evicted; of this rank.
-        halo: Its ``ratio`` of nodes to those of this rank, and its ``age`` in snapshots; nothing without one.
+        transfer_bytes: From the host to the device since the last report, by kind and mode, of this rank.
+        cache_rows: Rows of other ranks' nodes since the last report, by outcome: hit, miss, evicted; of this rank.
+        halo: Its ``ratio`` of nodes to those of this rank, and its ``age`` in snapshots; empty without a halo.
     """
 
     steps: int = 0
@@ -107,7 +106,7 @@ class StepReport:
     batches: list[Batches] = field(default_factory=list)
 
     def phases(self) -> dict[str, float]:
-        """Seconds by the names that metrics have for phases inside of training."""
+        """Seconds by the metrics' names of phases inside training."""
         return {f"train_{phase}": seconds for phase, seconds in self.seconds.items() if phase != "train"}
 
 
@@ -124,17 +123,17 @@ class Stateful(Protocol):
 
 
 class Strategy(Stateful, Protocol):
-    """A way for ranks to share predicting and training; made whole by its constructor, ``(setting, options)``.
+    """A way of ranks to share predicting and training; complete after its constructor, ``(setting, options)``.
 
-    All methods but ``owned``, ``share``, ``close`` and the properties are collectives: all ranks call them.
+    All methods except ``owned``, ``share``, ``close`` and the properties are collectives: all ranks call them.
 
     Attributes:
         name: Key in the registry and in configurations.
         trains: Kind of models.
-        answers: What may be asked.
-        replays: Whether old events can be learned again beside the new ones.
-        reads_timeline: Whether it passes over whole snapshots, so that keys horizon and smoothing are about it; those from
-            elsewhere need not say that they do not.
+        answers: Kinds of questions.
+        replays: Whether it can learn old events again beside the new ones.
+        reads_timeline: Whether it passes over whole snapshots, so that the keys horizon and smoothing apply; no by default
+            for strategies of other packages.
         Options: Its own parameters, a dataclass of keywords with defaults, which refuses values out of range.
         learner: Takes its steps.
     """
@@ -149,12 +148,9 @@ class Strategy(Stateful, Protocol):
 
     @classmethod
     def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
-        """The sentence that says why it cannot train a model on a lane with so many ranks; None: it can.
+        """The reason, a sentence, why it cannot train a model of its kind on a lane with so many ranks; None: it can.
 
-        Args:
-            model: Of a kind that it trains.
-            lane: None: not known yet.
-            ranks: How many.
+        ``lane`` is None while it is unknown.
         """
         ...
 
@@ -164,37 +160,31 @@ class Strategy(Stateful, Protocol):
         ...
 
     def take_in(self, view: Any) -> None:
-        """Take in the newest snapshot of a view, ``GraphView`` or ``EventsView``: it is predicted and learned from now on."""
+        """Take in the newest snapshot of a view, ``GraphView`` or ``EventsView``, to be predicted and learned next."""
         ...
 
     def remember(self, tau: int, events: EventColumns, num_nodes: int) -> None:
-        """Take in a snapshot that is left out: it is neither predicted nor learned, but it has happened.
-
-        Args:
-            tau: Snapshot.
-            events: Its edge events.
-            num_nodes: Nodes after it.
-        """
+        """Take in a snapshot, with its edge events and the nodes after it, that is neither predicted nor learned."""
         ...
 
     def rewind(self) -> None:
-        """Forget the stream, not what was learned: the next snapshot is the first again, as in a new epoch."""
+        """Forget the stream, but not what was learned: the next snapshot is the first again, as in a new epoch."""
         ...
 
     def owned(self, num_nodes: int) -> Bool:
-        """Nodes whose events as a source, or whose targets, are this rank's, bool (num_nodes,); each is owned once."""
+        """Nodes whose events as a source, or whose targets, belong to this rank, bool (num_nodes,); each has one owner."""
         ...
 
     def share(self, tau: int, inserts: Inserts) -> Share | None:
-        """The events of snapshot ``tau`` that this rank learns from; None: those it owns."""
+        """The events of snapshot ``tau`` that this rank learns; None: those that it owns."""
         ...
 
     def answer(self, model: Any, asked: Sequence[Asked]) -> list[Float32]:
-        """Answers about the newest snapshot, seen from the snapshots before it.
+        """Answers about the newest snapshot from the snapshots before it.
 
         Args:
             model: The trained model or one of its kind (a floor).
-            asked: Any number of sets, of a kind in ``answers``; other ranks bring as many.
+            asked: Any number of sets of questions, of a kind in ``answers``; the same number on all ranks.
         """
         ...
 
@@ -207,7 +197,7 @@ class Strategy(Stateful, Protocol):
         ...
 
     def undo(self) -> None:
-        """Take back what training the newest snapshot left in memory; weights are put back by the caller."""
+        """Undo the effect of training the newest snapshot on memory; the caller puts weights back."""
         ...
 
     def embeddings(self, nodes: Int64) -> Tensor:
@@ -222,12 +212,12 @@ class Strategy(Stateful, Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what outlives the object, such as threads; doing so twice is harmless."""
+        """Release threads and other resources; a second call is harmless."""
         ...
 
     @property
     def step_events(self) -> int:
-        """Events of all ranks that a step learns from, at most."""
+        """Largest number of events of all ranks in a step."""
         ...
 
     @property
@@ -238,18 +228,18 @@ class Strategy(Stateful, Protocol):
 
 @runtime_checkable
 class Forgets(Protocol):
-    """A strategy that remembers the stream by itself, and can forget."""
+    """A strategy with a memory of the stream, which can forget."""
 
     @property
     def event_times(self) -> Int64:
-        """Times of the events that are remembered, int64, microseconds, not decreasing."""
+        """Times of the remembered events, int64, microseconds, not decreasing."""
         ...
 
     def forget(self, kept: Int64, first: int) -> int:
-        """Forget nodes with all that is remembered of them, and the oldest events; not a collective.
+        """Forget nodes with their memory, and the oldest events; not a collective.
 
-        From now on nodes have new numbers: those that stay, in their order. What was done last about the newest
-        snapshot stays done. An event that is not yet in the memory is not forgotten for its age.
+        Kept nodes are renumbered in their order. Training of the newest snapshot can no longer be undone. An event that is
+        not yet in the memory is not forgotten for its age.
 
         Args:
             kept: int64, ascending numbers of the nodes that stay.
@@ -263,10 +253,10 @@ class Forgets(Protocol):
 
 @runtime_checkable
 class Resizes(Protocol):
-    """A strategy whose steps may have another size from one snapshot to the next."""
+    """A strategy whose step size may change from one snapshot to the next."""
 
     def resize(self, batch: int) -> None:
-        """Make steps of so many events from now on, as ``optimisation.batch_size`` has it."""
+        """Set the events per step from now on, as ``optimisation.batch_size`` does."""
         ...
 
 
@@ -307,10 +297,10 @@ def strategy_options(name: str, params: dict[str, Any]) -> Any:
 
 
 def strategies_for(model: str) -> list[str]:
-    """Strategies that train a model with its defaults, on a lane that suits them; none where it cannot be made so."""
+    """Strategies that train a model with its defaults, on a suitable lane; empty if it has no valid defaults."""
     try:
         made = MODELS.find(model)(ModelShape(0, 4))
-    except Exception as error:  # noqa: BLE001  a module of others may raise anything
+    except Exception as error:  # noqa: BLE001  other packages may raise anything
         _log.warning("model %s cannot be made with its defaults: %r", model, error)
         return []
     return [
@@ -323,23 +313,15 @@ def strategies_for(model: str) -> list[str]:
 def require_together(
     name: str, model: Model, task: Task, optimisation: Optimisation, lane: LaneHeader | None, ranks: int
 ) -> None:
-    """Check that a strategy can train a model for a task.
-
-    Args:
-        name: Of the strategy.
-        model: With the weights of any seed.
-        task: The task.
-        optimisation: How snapshots are learned.
-        lane: None: it is not known yet.
-        ranks: How many.
+    """Check that a strategy can train a model for a task; ``lane`` is None while it is unknown.
 
     Raises:
-        Failure: It cannot; the sentence names what does not go together, and a remedy.
+        Failure: It cannot; the sentence names the conflict and a remedy.
     """
     strategy = STRATEGIES.find(name)
     if model.kind != strategy.trains:
         raise Failure(
-            f"strategy {name} trains {strategy.trains}-based models, but model {model.name} is {model.kind}-based; "
+            f"strategy {name} trains {strategy.trains}-based models, but model {model.name} is {model.kind}-based. "
             "freshet-trainer models lists which go together"
         )
     if task.asks not in strategy.answers:
@@ -357,22 +339,3 @@ def require_together(
     refused = strategy.refuses(model, lane, ranks)
     if refused is not None:
         raise Failure(refused)
-
-
-__all__ = [
-    "STRATEGIES",
-    "Asked",
-    "EventsView",
-    "Forgets",
-    "GraphView",
-    "Lesson",
-    "Needs",
-    "Resizes",
-    "Setting",
-    "Stateful",
-    "StepReport",
-    "Strategy",
-    "require_together",
-    "strategies_for",
-    "strategy_options",
-]

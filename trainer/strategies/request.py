@@ -1,4 +1,4 @@
-"""One exchange of rows by key: asked for once each, answered in bulk."""
+"""One exchange of rows by key: each is requested once, and all are answered in bulk."""
 
 from typing import TypeVar
 
@@ -14,15 +14,15 @@ T = TypeVar("T", bound=np.generic)
 
 
 class Request:
-    """One exchange of keys: what this rank wants from every owner, and what every rank wants from this one.
+    """One exchange of keys: those that this rank wants from owners, and those that other ranks want from it.
 
     Args:
         keys: int64 (n,), distinct.
-        homes: Rank that owns each key; −1: nobody, its row is zero.
+        homes: Rank that owns each key; −1: without an owner, its row is zero.
         ranks: All ranks make a request together.
 
     Attributes:
-        asked: int64 keys this rank has to answer, with repetitions where several ranks want one.
+        asked: int64 keys that this rank has to answer, repeated if several ranks want one.
     """
 
     def __init__(self, keys: Int64, homes: Int32, ranks: Ranks) -> None:
@@ -41,7 +41,7 @@ class Request:
         self.asked = ranks.exchange_array(wanted, self._sent, self._received, "ids")
 
     def tell(self, values: NDArray[T]) -> NDArray[T]:
-        """Say something about every key to whoever answers it: (n, …) becomes (asked, …), in the order of ``asked``."""
+        """Send a value for every key to its owner: (n, …) becomes (asked, …), in the order of ``asked``."""
         return self._ranks.exchange_array(values[self._order], self._sent, self._received, "ids")
 
     def answer_runs(self, values: NDArray[T], lengths: Int64, expected: Int64, purpose: str) -> NDArray[T]:
@@ -50,8 +50,8 @@ class Request:
         Args:
             values: (Σ lengths,), the runs of ``asked`` one after the other.
             lengths: int64 (asked,).
-            expected: int64 (n,), lengths of the runs to come, known here; 0 for keys without an owner.
-            purpose: Under which bytes are counted.
+            expected: int64 (n,), known lengths of the wanted runs; 0 for keys without an owner.
+            purpose: Label of the counted bytes.
 
         Returns:
             (Σ expected,), runs in the order of the keys.
@@ -72,11 +72,11 @@ class Request:
         return answered
 
     def answer(self, rows: Tensor, purpose: str) -> Tensor:
-        """Send the rows of ``asked`` and get those of the keys.
+        """Send the rows of ``asked`` and receive those of the keys.
 
         Args:
             rows: (asked, d); a gradient travels back to it.
-            purpose: Under which bytes are counted.
+            purpose: Label of the counted bytes.
 
         Returns:
             (n, d), zero rows for keys without an owner.
@@ -96,6 +96,6 @@ def runs(starts: Int64, lengths: Int64) -> Int64:
 
 
 def _by_rank(lengths: Int64, keys: list[int]) -> list[int]:
-    """Values for each rank, given the length of each key's run and how many keys each rank has."""
+    """Values for each rank, given the length of each key's run and the number of keys of each rank."""
     ends = np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(keys)])]
     return np.diff(ends).tolist()

@@ -40,7 +40,7 @@ class TimelineView(NamedGraph):
         self.timeline = TimelineGraph(snapshots + 1, smoothing, lane.header.edge_life, self.pairs)
 
     def advance(self, manifest: LaneManifest) -> None:
-        """See ``Advances.advance``; the timeline also takes in snapshots that were left out."""
+        """See ``EventsView.advance``; the timeline also takes in snapshots that were left out."""
         super().advance(manifest)
         manifests, taus = self._lane.manifests, self._window.taus
         known, newest = self.timeline.snapshots, manifest.sequence

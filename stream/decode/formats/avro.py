@@ -10,6 +10,7 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from schemas.config import Kafka, SchemaRegistry, Topic
+from schemas.errors import one_line
 from schemas.events import IdKind, event_schema
 from schemas.fields import PathKeys
 from stream.arrays.kinds import Int64, UInt8
@@ -103,7 +104,7 @@ class AvroReader:
                 )
             try:
                 found = AvroSchema.of(self.client.schema(number), self._paths)
-            except UnknownSchemaError as error:  # which may be known later
+            except UnknownSchemaError as error:  # may be known later
                 raise RefusedError(UNKNOWN_SCHEMA, str(error)) from error
             except RefusedError as error:
                 found = error
@@ -134,9 +135,8 @@ class AvroReader:
                 record = schemaless_reader(value, writer, reader)
                 left = len(texts[i]) - value.tell()
                 problem = f"has {left} bytes after its value" if left else None
-            except Exception as error:  # noqa: BLE001  whatever wrong bytes make fastavro raise
-                told = " ".join(str(error).split())[:100] or type(error).__name__
-                problem = f"is no value of its Avro schema: {told}"
+            except Exception as error:  # noqa: BLE001  wrong bytes make fastavro raise anything
+                problem = f"is no value of its Avro schema: {one_line(error)[:100]}"
             if problem is None:
                 good.append(i)
                 records.append(record)
@@ -183,7 +183,7 @@ class AvroFormat(MessageFormat):
         for messages, batch in read:
             try:
                 rows.append(event_rows(batch, messages, self.ids, self.unit, self.mapping))
-            except RefusedError as error:  # a fault of the schema, which they share
+            except RefusedError as error:  # a fault of their schema
                 refused.append(refused_alike(messages, error.reason, str(error)))
         return Read(in_order(rows), refused, len(values))
 

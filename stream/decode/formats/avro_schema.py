@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 from fastavro import parse_schema
 
+from schemas.errors import one_line
 from schemas.events import Reason
 from schemas.fields import PathKeys
 from stream.decode.reading import RefusedError
@@ -64,11 +65,10 @@ class AvroSchema:
         try:
             for schema in schemas:
                 top = parse_schema(schema, named)
-        except (
-            Exception
-        ) as error:  # fastavro raises its own, and KeyError and TypeError for what is no schema
-            told = " ".join(str(error).split())[:200]
-            raise RefusedError(UNKNOWN_SCHEMA, f"its Avro schema cannot be read: {told}") from error
+        except Exception as error:  # fastavro's own, and KeyError and TypeError
+            raise RefusedError(
+                UNKNOWN_SCHEMA, f"its Avro schema cannot be read: {one_line(error)[:200]}"
+            ) from error
         wanted: Wanted = {}
         for keys in paths:
             level = wanted

@@ -178,7 +178,7 @@ class DebeziumFormat(Envelope):
         rest = np.setdiff1d(np.arange(len(values)), gone, assume_unique=True)
         words = dict.fromkeys(INSERTS, Op.INSERT) | {DELETED: Op.DELETE}
         inserted, refused = self._pass(values, rest, AFTER, words)
-        # A deletion without its row has no row after either: what the first look says is nearer to the cause.
+        # A deletion without its row has no row after either: the first pass names the cause.
         refused = _preferred(not_deleted, refused, unless=Reason.UNKNOWN_OP)
         there = np.concatenate([np.empty(0, np.int64), *(rows.messages for rows in inserted)])
         may_move = np.intersect1d(_may_hold(values, UPDATED), there, assume_unique=True)
@@ -279,7 +279,7 @@ class DebeziumAvroFormat(Envelope):
         for columns in read:
             try:
                 self._split(columns, inserted, deleted, replaced, refused)
-            except RefusedError as error:  # a fault of the schema, which they share
+            except RefusedError as error:  # a fault of their schema
                 refused.append(refused_alike(columns[0], error.reason, str(error)))
         return Images(in_order(inserted), in_order(deleted), in_order(replaced)), refused
 
@@ -327,7 +327,7 @@ class DebeziumAvroFormat(Envelope):
             ]
         rows = event_rows(batch, messages, self.ids, self.unit, replace(mapping, paths=tuple(paths)))
         is_of_edges = self.topic.fields is not None and self.topic.fields.src is not None
-        # Without dst a row of columns is a node event, where the topic does not say that it has edges.
+        # Without dst a row of columns is a node event, unless the topic declares edges.
         return _with_op(rows, Op.INSERT) if is_of_edges else rows
 
     def encode(self, events: pa.RecordBatch) -> Iterator[tuple[bytes, int | None]]:

@@ -99,10 +99,10 @@ def refuses_columns(topic: Topic) -> str | None:
     """Why messages that are read as columns cannot have a topic's fields; None: they can."""
     if topic.fields is not None:
         if topic.fields.node is not None and topic.fields.src is not None:
-            return "a row of columns is a node event where dst is null. Name src and dst in fields, or node"
+            return "a row of columns is a node event if dst is null. Name src and dst in fields, or node"
         if topic.fields.values is not None and topic.fields.features is not None:
             return (
-                "a row of columns has one column of features, which is whole where offset is null. "
+                "a row of columns has one column of features, which is whole if offset is null. "
                 "Name features in fields, or offset and values"
             )
     return None

@@ -1,4 +1,4 @@
-"""The base of edge partitioners that may copy any node: they discard nothing, and do not limit copies."""
+"""Edge partitioners that may copy any node: they discard nothing, and do not limit copies."""
 
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from stream.partition.edge.copying_kernels import RECORD_PARTS, assign_masks, as
 from stream.partition.edge.load_planes import PLANE_PARTS
 from stream.partition.edge.part_sets import gains
 from stream.partition.edge.quality import Placed
-from stream.partition.interface import Assignment, Why
+from stream.partition.interface import Assignment, PartitionError, Why, register
 from stream.snapshots.delta import SnapshotDelta
 
 _COUNT_SHIFT = np.uint64(32)
@@ -105,3 +105,47 @@ class CopyingPartitioner(EdgePartitioner):
         self._records = grown(self._records, num_nodes)
         if self.parts > RECORD_PARTS:
             self._counts = grown(self._counts, num_nodes)
+
+
+@register
+class Hdrf(CopyingPartitioner):
+    """The part with the largest ``C_REP + λ·C_BAL``, by degrees so far.
+
+    HDRF (Petroni and others 2015): high degrees are copied first. SPEED section III describes its limit, which SEP removes:
+    any node may be copied.
+
+    Args:
+        parts: P.
+        seed: Seed of the draws that break ties.
+        window: Unused.
+        balance_weight: λ > 0; above 1, balance may take precedence over copies.
+    """
+
+    name: ClassVar[str] = "hdrf"
+    greedy: ClassVar[bool] = False
+
+    def __init__(self, *, parts: int, seed: int = 0, window: int = 4, balance_weight: float = 1.0) -> None:
+        if not balance_weight > 0:
+            raise PartitionError(f"{self.name} takes a positive balance_weight (λ), found {balance_weight}")
+        super().__init__(parts=parts, seed=seed, window=window)
+        self.balance_weight = balance_weight
+
+
+@register
+class PowergraphGreedy(CopyingPartitioner):
+    """The least loaded part that both ends are in, or else of the end with more edges left, or else of all.
+
+    PowerGraph's greedy vertex cut (Gonzalez and others, OSDI 2012, section 5.1).
+
+    1. A part that both ends are in. 2. If both are in parts without a common one: a part of the end with more unassigned edges.
+    3. If one is in parts: one of them. 4. Otherwise any part. Among several, the least loaded. Unassigned edges are those left
+    in the sealed snapshot; if both ends have equally many, the parts of both count.
+
+    Args:
+        parts: P.
+        seed: Seed of the draws that break ties.
+        window: Unused.
+    """
+
+    name: ClassVar[str] = "powergraph-greedy"
+    greedy: ClassVar[bool] = True

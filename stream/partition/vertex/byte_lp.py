@@ -20,10 +20,9 @@ from stream.partition.vertex.base import VertexPartitioner
 from stream.partition.vertex.byte_lp_kernels import shed, traffic
 from stream.partition.vertex.ldg import place_new
 from stream.partition.vertex.live_rows import live_rows
-from stream.partition.vertex.metis import NEW_NODE_SLACK, metis_of_live
+from stream.partition.vertex.metis import NEW_NODE_SLACK, metis_of_live, relabel
 from stream.partition.vertex.metis_library import metis
 from stream.partition.vertex.quality import DEFAULT_FANOUT, sampled_share
-from stream.partition.vertex.relabel import relabel
 from stream.snapshots.delta import Rows, SnapshotDelta
 
 _SLACK = 1.05

@@ -250,7 +250,9 @@ class DistDy(VertexPartitioner):
                 self._least_utility = min(self._least_utility, utility / int(self._stored.sum() + load.sum()))
             price = self._prices(self._capacity_used, load, self._base_price(utility, load))
             self._reward = np.maximum(log * (utility / self.parts - price * load) / live, 0.0)
-        self._stored = _shift(self._stored, load)
+        self._stored = np.concatenate([self._stored, load[None]])[
+            1:
+        ]  # of the last w − 1 snapshots, oldest first
 
     def _first_sweep(self, delta: SnapshotDelta, placed: Int64, live: int) -> Int64:
         """Nodes of the first sweep, int64, ascending."""
@@ -343,8 +345,3 @@ def _capacities(capacity: int | Sequence[int] | None, parts: int) -> Int64 | Non
     if len(given) not in (1, parts) or (given < 1).any():
         raise PartitionError(f"distdy takes one capacity or {parts}, each at least 1 byte, found {capacity}")
     return np.broadcast_to(given, parts).copy()
-
-
-def _shift(stored: Int64, newest: Int64) -> Int64:
-    """History of the last w − 1 snapshots, oldest first."""
-    return np.concatenate([stored, newest[None]])[1:] if len(stored) else stored

@@ -11,7 +11,6 @@ from stream.partition.vertex.base import VertexPartitioner
 from stream.partition.vertex.ldg import place_new
 from stream.partition.vertex.live_rows import live_rows
 from stream.partition.vertex.metis_library import metis
-from stream.partition.vertex.relabel import relabel
 from stream.snapshots.adjacency import build_adjacency
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.pairs import pair_keys
@@ -24,6 +23,28 @@ def metis_of_live(delta: SnapshotDelta, parts: int, seed: int, tries: int = 1) -
     """METIS on a snapshot's live graph, the best of some tries: int32, one part per live node."""
     starts, neighbours = live_rows(delta.graph.indptr, delta.graph.indices, delta.live)
     return metis(starts, neighbours, parts, seed, tries=tries)
+
+
+def relabel(before: Int32, after: Int32, parts: int) -> Int32:
+    """Rename the parts of ``after`` so that as few nodes as possible move (Hungarian method).
+
+    Args:
+        before: int32 (n,), −1 for nodes without a part.
+        after: int32 (n,) in [0, K).
+        parts: K.
+
+    Returns:
+        ``after`` under the best renaming, int32 (n,).
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    old = before >= 0
+    shared = np.bincount(after[old].astype(np.int64) * parts + before[old], minlength=parts * parts)
+    name = np.empty(parts, np.int32)
+    rows, columns = linear_sum_assignment(shared.reshape(parts, parts), maximize=True)
+    name[rows] = columns
+    renamed: Int32 = name[after]
+    return renamed
 
 
 class _NewToNeighbours(VertexPartitioner):

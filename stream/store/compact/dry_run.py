@@ -1,12 +1,11 @@
 """Foresee a compaction by reading: nothing is written, locked or removed."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from stream.store.compact.lane import droppable_before, lane_files_before
 from stream.store.compact.log import commits_with_rejects, folded_commits, log_files_before
 from stream.store.compact.retention import Keep
 from stream.store.compact.store import ALL, Compacted, require_lane
-from stream.store.files.sweep import length
 from stream.store.lane.layout import lane_folder, lane_names
 from stream.store.lane.reader import LaneReader
 from stream.store.log.reader import LogReader
@@ -36,7 +35,9 @@ def _foresee(store: str | Place, keep: Keep, remove: Collection[str]) -> Compact
     log = LogReader(store)
     for name in remove:
         require_lane(store, name)
-    done = Compacted(removed=list(remove), freed_bytes=length(lane_folder(store, name) for name in remove))
+    done = Compacted(
+        removed=list(remove), freed_bytes=sum(lane_folder(store, name).length() for name in remove)
+    )
     if not log.snapshots:
         return done
     lanes = [LaneReader(store, name) for name in lane_names(store) if name not in remove]
@@ -49,7 +50,7 @@ def _foresee(store: str | Place, keep: Keep, remove: Collection[str]) -> Compact
             done.held_by.append(lane.header.lane)
         if kept:
             done.indexed.append(lane.header.lane)
-            done.freed_bytes += sum(map(length, lane_files_before(lane.root, kept[first].tau)))
+            done.freed_bytes += _length(lane_files_before(lane.root, kept[first].tau))
     first = max(log.snapshots.first, min(bound, len(log.snapshots) - 1))
     done.dropped, done.first = first - log.snapshots.first, log.snapshots[first].tau
     done.indexed.append("log")
@@ -57,5 +58,9 @@ def _foresee(store: str | Place, keep: Keep, remove: Collection[str]) -> Compact
     with_rejects = commits_with_rejects(log.root, log, first, done.first)
     folded = folded_commits(log.root, log.last.n, with_rejects)
     done.folded = len(folded)
-    done.freed_bytes += sum(map(length, log_files_before(log.root, done.first, folded)))
+    done.freed_bytes += _length(log_files_before(log.root, done.first, folded))
     return done
+
+
+def _length(files: Iterable[Iterable[Place]]) -> int:
+    return sum(path.length() for some in files for path in some)

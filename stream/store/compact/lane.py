@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from schemas.store import FileRef, LaneIndex, LaneManifest
 from stream.store.compact.index_files import next_number, replaced
 from stream.store.crash import crash_point
-from stream.store.files.data import Staging, stage
 from stream.store.files.records import put_record
-from stream.store.files.sweep import number_in, outdated, present, remove
+from stream.store.files.sweep import number_in, present, remove
 from stream.store.lane.diff import segment_width
 from stream.store.lane.index import manifest_rows
 from stream.store.lane.layout import COMMITS, INDEX, SNAPSHOTS, STATE, index_base_name, manifest_name
@@ -19,6 +18,7 @@ from stream.store.log.index import COPIES
 from stream.store.log.layout import index_name, index_rows_name
 from stream.store.places.names import last_step
 from stream.store.places.place import Place
+from stream.store.places.staging import Staging
 from stream.store.window.held import HeldParts
 
 
@@ -47,7 +47,7 @@ def index_lane(lane: LaneReader, first: int) -> int:
     first = max(manifests.first, min(first, len(manifests) - 1))
     number = next_number(root / INDEX)
     kept = manifests[first:]
-    with stage(root) as staging:
+    with root.stage() as staging:
         base = lane.index.base if lane.index is not None and lane.index.first == first else None
         if first > manifests.first:
             base = _stage_base(staging, lane, first)
@@ -82,7 +82,7 @@ def sweep_lane_index(root: Place, oldest: int, number: int, base: FileRef | None
     freed = sum(remove(paths) for paths in lane_files_before(root, oldest))
     crash_point("compact.dropped")
     left = replaced(root / INDEX, number, set() if base is None else {base.path})
-    freed += remove(outdated(left, root / index_name(number)))
+    freed += remove((root / index_name(number)).outdated(left))
     for changed in (root / COMMITS, root / SNAPSHOTS, root / INDEX):
         changed.sync()
     return freed

@@ -10,9 +10,8 @@ from schemas.events import node_schema
 from schemas.store import CommitRecord, Dropped, FileRef, LogIndex
 from stream.store.compact.index_files import next_number, replaced
 from stream.store.crash import crash_point
-from stream.store.files.data import Staging, stage
 from stream.store.files.records import put_record, read_record
-from stream.store.files.sweep import number_in, outdated, present, remove
+from stream.store.files.sweep import number_in, present, remove
 from stream.store.log.base import fold
 from stream.store.log.canonical import canonical_batches
 from stream.store.log.commits import numbers
@@ -33,6 +32,7 @@ from stream.store.log.sealed import batch_rows
 from stream.store.log.tail import absorbed_from
 from stream.store.places.names import last_step, plain
 from stream.store.places.place import Place
+from stream.store.places.staging import Staging
 
 _IDS = re.compile(r".*/ids-(\d+)-(\d+)\.arrow")
 
@@ -75,7 +75,7 @@ def index_log(log: LogReader, first: int, known: Callable[[], bool] = lambda: Tr
         inserts=log.dropped.inserts + sum(s.num_inserts for s in gone),
         deletes=log.dropped.deletes + sum(s.num_deletes for s in gone),
     )
-    with stage(root) as staging:
+    with root.stage() as staging:
         ids = _stage_ids(staging, log, before.ids if before is not None else [])
         base = before.base if before is not None else None
         if gone:
@@ -123,7 +123,7 @@ def sweep_log_index(root: Place, index: LogIndex, oldest: int) -> Freed:
     crash_point("compact.dropped")
     named = {reference.path for reference in (*index.ids, *([index.base] if index.base else []))}
     number = index.number - COPIES + 1
-    freed += remove(outdated(replaced(root / INDEX, number, named), root / index_name(number)))
+    freed += remove((root / index_name(number)).outdated(replaced(root / INDEX, number, named)))
     for changed in (COMMITS, SNAPSHOTS, INDEX, *([REJECTS] if (root / REJECTS).is_dir() else [])):
         (root / changed).sync()
     return Freed(commits=len(folded), bytes=freed)

@@ -17,10 +17,10 @@ from stream.store.crash import crash_point
 from stream.store.exports.layout import FILES, commit_name, file_name, file_number
 from stream.store.exports.reader import ExportReader
 from stream.store.files.clean_up import CleanUp
-from stream.store.files.data import Staging, Write, stage
 from stream.store.files.records import put_record
 from stream.store.files.sweep import remove
 from stream.store.places.place import Place
+from stream.store.places.staging import Staging, Write
 
 
 class ExportWriter:
@@ -121,7 +121,7 @@ class Export:
     def __init__(self, root: Place, number: int) -> None:
         self.number = number
         self._named = False
-        self._staging: Staging = stage(root)
+        self._staging: Staging = root.stage()
         self._token = secrets.token_hex(6)
 
     def add(self, kind: ExportKind, write: Write) -> FileRef:

@@ -10,48 +10,8 @@ import xxhash
 from schemas.store import FileRef
 from stream.store.errors import RESTORE, CorruptError, MissingError
 from stream.store.files.arrow_bounds import open_bounded, require_whole
-from stream.store.files.records import put_record, read_record
 from stream.store.places.names import inside
 from stream.store.places.place import Place, place_of
-from stream.store.places.staging import Staging, Write
-
-__all__ = [
-    "Staging",
-    "Write",
-    "checksum",
-    "open_table",
-    "put_record",
-    "read_record",
-    "read_table",
-    "stage",
-    "write_file",
-    "write_table",
-]
-
-
-def stage(root: Path | Place, token: str | None = None) -> Staging:
-    """See ``Place.stage``: the data files of one commit of a log or lane, a context manager."""
-    return place_of(root).stage(token)
-
-
-def write_file(root: Path | Place, relative: str, write: Write) -> FileRef:
-    """Write one durable file: temporary name, fsync, rename, fsync of the folder.
-
-    Raises:
-        OSError: The disk refuses; nothing is left behind.
-    """
-    with stage(root, token="") as staging:
-        reference = staging.add(relative, write)
-        staging.finish()
-    return reference
-
-
-def write_table(root: Path | Place, relative: str, table: pa.Table | list[pa.RecordBatch]) -> FileRef:
-    """Write a table, or record batches of one schema, as one durable Arrow IPC file."""
-    with stage(root, token="") as staging:
-        reference = staging.add_table(relative, table)
-        staging.finish()
-    return reference
 
 
 def checksum(path: Path) -> str:

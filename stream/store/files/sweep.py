@@ -1,12 +1,11 @@
 """Remove files that no record names: remains of a crash."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable
 
 from stream.store.errors import CorruptError
 from stream.store.places.names import TEMPORARY, plain
-from stream.store.places.place import Place, place_of
+from stream.store.places.place import Place
 
 NUMBERED = re.compile(r"\d+\.arrow")
 TAU = re.compile(r"-?\d+")
@@ -32,32 +31,28 @@ def require_own_folders(root: Place, names: Iterable[str]) -> None:
             )
 
 
-def _entries(folder: Path | Place, chosen: Callable[[list[str]], Iterable[str]]) -> list[Place]:
-    return list(place_of(folder).entries(chosen))
-
-
-def present(folder: Path | Place, names: Collection[str]) -> list[Place]:
+def present(folder: Place, names: Collection[str]) -> list[Place]:
     """The existing entries among ``names``, in their order; in a bucket with sizes and times from the listing."""
 
     def chosen(listed: list[str]) -> Iterable[str]:
         there = set(listed)
         return (name for name in names if name in there)
 
-    return _entries(folder, chosen)
+    return folder.entries(chosen)
 
 
-def temporary(folder: Path | Place) -> list[Place]:
+def temporary(folder: Place) -> list[Place]:
     """Unfinished writes in a folder."""
-    return _entries(folder, lambda names: (name for name in names if name.endswith(TEMPORARY)))
+    return folder.entries(lambda names: (name for name in names if name.endswith(TEMPORARY)))
 
 
-def unnamed(folder: Path | Place, named: set[str], ours: re.Pattern[str]) -> list[Place]:
+def unnamed(folder: Place, named: set[str], ours: re.Pattern[str]) -> list[Place]:
     """Entries of a folder whose names match ``ours``, Freshet's, and that no record names."""
-    return _entries(folder, lambda names: (name for name in set(names) - named if _is_ours(name, ours)))
+    return folder.entries(lambda names: (name for name in set(names) - named if _is_ours(name, ours)))
 
 
 def superseded(
-    folder: Path | Place,
+    folder: Place,
     kept: Collection[int],
     named: Callable[[int], str],
     ours: re.Pattern[str],
@@ -92,24 +87,14 @@ def superseded(
                 left.extend(name for name in several if name != named(number))
         return left
 
-    return _entries(folder, chosen)
+    return folder.entries(chosen)
 
 
 def _is_ours(name: str, ours: re.Pattern[str]) -> bool:
     return ours.fullmatch(plain(name.removesuffix(TEMPORARY))) is not None
 
 
-def outdated(paths: Iterable[Place], record: Path | Place) -> Iterator[Place]:
-    """See ``Place.outdated``; ``record`` is the newest one read before ``paths`` were listed."""
-    return place_of(record).outdated(paths)
-
-
-def remove(paths: Iterable[Path | Place]) -> int:
+def remove(paths: Iterable[Place]) -> int:
     """See ``Place.remove``: remove files and folders of one store; returns bytes."""
-    places = [place_of(path) for path in paths]
+    places = list(paths)
     return places[0].remove(places) if places else 0
-
-
-def length(paths: Iterable[Path | Place]) -> int:
-    """The bytes that ``remove`` would free."""
-    return sum(place_of(path).length() for path in paths)

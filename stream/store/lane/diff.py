@@ -59,7 +59,7 @@ class WholePairs:
 
 
 @dataclass(frozen=True, slots=True)
-class PairChanges:
+class PairRows:
     """Edge changes by part: rows offsets[k]:offsets[k + 1] are part k's, ascending by (op, src, dst).
 
     ``op`` int8: 1 the pair enters the part, −1 it leaves the part, 0 it stays with a new weight. ``weight`` is 0 where op
@@ -80,7 +80,7 @@ class PairChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentChanges:
+class SegmentRows:
     """Feature changes by part: rows offsets[k]:offsets[k + 1] are part k's, ascending by (node, segment).
 
     ``values`` is float32 (n, W), W = ceil(F / S); shorter segments are padded with zeros.
@@ -102,8 +102,8 @@ class Stored:
     node: Int64
     part: Int32
     why: Int8
-    pairs: PairChanges
-    segments: SegmentChanges
+    pairs: PairRows
+    segments: SegmentRows
     whole_pairs: bool = False
 
 
@@ -112,7 +112,7 @@ def segment_width(features: int, segments: int) -> int:
     return -(-features // segments)
 
 
-def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairChanges:
+def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairRows:
     """Difference of two snapshots' stored pairs by part; O(pairs) by one merge of sorted arrays.
 
     Args:
@@ -131,7 +131,7 @@ def pair_changes(before: WholePairs, after: WholePairs, batches: int) -> PairCha
     return by_part(part, op, keys, weight, batches)
 
 
-def is_smaller_whole(changes: PairChanges, pairs: int) -> bool:
+def is_smaller_whole(changes: PairRows, pairs: int) -> bool:
     """Whether a list of all pairs takes fewer bytes in a file than the changes, estimated from counts.
 
     Rows of both cost the same except for weights: those of leaving pairs are zeros, and equal weights cost nothing.
@@ -148,13 +148,13 @@ def is_smaller_whole(changes: PairChanges, pairs: int) -> bool:
     return pairs * (ENDS_BYTES + each) < len(changes.op) * ENDS_BYTES + len(weight) * each
 
 
-def by_part(part: Int32, op: Int8, keys: Int64, weight: Float32, batches: int) -> PairChanges:
+def by_part(part: Int32, op: Int8, keys: Int64, weight: Float32, batches: int) -> PairRows:
     """Order rows of pair changes by part, op and key: similar rows together take a fifth less when compressed."""
     order = np.argsort(keys)  # a key has one row per part, so this need not be stable
     kind = np.int16 if 3 * batches < 1 << 15 else np.int32  # 16 bits are sorted by counting
     group = (3 * part + op + 1).astype(kind)
     order = order[np.argsort(group[order], kind="stable")]
-    return PairChanges(_offsets(part, batches), op[order], keys[order], weight[order])
+    return PairRows(_offsets(part, batches), op[order], keys[order], weight[order])
 
 
 def full_rows(
@@ -189,16 +189,14 @@ def cut_segments(vectors: Float32, segments: int) -> Float32:
     return cut
 
 
-def segment_changes(
-    rows: list[tuple[Int32, Int64, Int32, Float32]], parts: int, width: int
-) -> SegmentChanges:
+def segment_changes(rows: list[tuple[Int32, Int64, Int32, Float32]], parts: int, width: int) -> SegmentRows:
     """Order rows (part, node, segment, values) by part, node and segment."""
     part = np.concatenate([np.empty(0, np.int32), *(r[0] for r in rows)])
     node = np.concatenate([np.empty(0, np.int64), *(r[1] for r in rows)])
     segment = np.concatenate([np.empty(0, np.int32), *(r[2] for r in rows)])
     values = np.concatenate([np.empty((0, width), np.float32), *(r[3] for r in rows)])
     order = np.lexsort((segment, node, part))
-    return SegmentChanges(_offsets(part, parts), node[order], segment[order], values[order])
+    return SegmentRows(_offsets(part, parts), node[order], segment[order], values[order])
 
 
 def _offsets(part: Int32, batches: int) -> Int64:

@@ -9,7 +9,7 @@ import numpy as np
 from schemas.store import LaneHeader, PartSummary
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Int64
-from stream.snapshots.distinct import distinct
+from stream.kernels.node_sets import distinct
 from stream.snapshots.graph import LiveGraph
 from stream.store.lane.diff import Stored, segment_width
 from stream.store.lane.placement import Placement, Transition

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from schemas.store import LaneHeader, PartSummary
+from schemas.config import Lane
+from schemas.store import LaneHeader, LogHeader, PartSummary
 from stream.arrays.kinds import Int8, Int32, Int64
-from stream.partition.interface import OnlinePartitioner, Why, create
+from stream.partition.interface import OnlinePartitioner, Why, algorithms, create
 from stream.partition.vertex.foreign_rows import ForeignRows
 from stream.snapshots.delta import SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.store.lane.diff import (
-    PairChanges,
-    SegmentChanges,
+    PairRows,
+    SegmentRows,
     Stored,
     WholePairs,
     cut_segments,
@@ -127,7 +128,8 @@ class LaneState:
         if from_nothing:
             stored = self.whole()
         else:
-            pairs, whole = self._smaller(pairs)
+            whole = is_smaller_whole(pairs, int(self._pairs.count.sum()))
+            pairs = self._all_pairs() if whole else pairs
             stored = Stored(
                 assignment.node,
                 assignment.part,
@@ -179,7 +181,7 @@ class LaneState:
         self._totals.after(self.placement, transition, nodes, self.graph)
         self._pairs.restore(tables["pair_parts"]["part"].to_numpy())
 
-    def _all_pairs(self) -> PairChanges:
+    def _all_pairs(self) -> PairRows:
         return pair_changes(WholePairs.empty(), self._pairs.whole(), self.batches)
 
     def _placed(self) -> tuple[Int64, Int32, Int8]:
@@ -188,13 +190,7 @@ class LaneState:
         home = self.placement.home[node] == part
         return node, part, np.where(home, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8)
 
-    def _smaller(self, changes: PairChanges) -> tuple[PairChanges, bool]:
-        """The pair changes, or all pairs if those take fewer bytes; and which of the two."""
-        if is_smaller_whole(changes, int(self._pairs.count.sum())):
-            return self._all_pairs(), True
-        return changes, False
-
-    def _segment_changes(self, transition: Transition) -> SegmentChanges:
+    def _segment_changes(self, transition: Transition) -> SegmentRows:
         parts = self.header.parts
         if self.width == 0:
             return segment_changes([], parts, 0)
@@ -208,6 +204,31 @@ class LaneState:
         values = cut_segments(self.graph.features(node), self.header.segments)[row, segment]
         rows.append((part[row], node[row], segment.astype(np.int32), values))
         return segment_changes(rows, parts, self.width)
+
+
+def lane_header(lane: Lane, log: LogHeader) -> LaneHeader:
+    """The header of a lane that follows a log.
+
+    Raises:
+        PartitionError: Unknown algorithm, or parameters it doesn't take.
+    """
+    create(lane.algorithm, lane.params, parts=lane.parts, seed=lane.seed, window=lane.window)
+    return LaneHeader(
+        lane=lane.name,
+        algorithm=lane.algorithm,
+        kind=algorithms()[lane.algorithm].kind,  # type: ignore[attr-defined]  # a class with the attribute
+        parts=lane.parts,
+        window=lane.window,
+        edge_life=lane.edge_life,
+        seed=lane.seed,
+        base_every=lane.base_every,
+        params=lane.params,
+        graph=log.graph,
+        interval_us=log.interval_us,
+        node_features=log.node_features,
+        edge_features=log.edge_features,
+        segments=log.segments,
+    )
 
 
 def new_partitioner(header: LaneHeader) -> OnlinePartitioner:

@@ -12,12 +12,11 @@ from numba import njit
 from stream.arrays.growing import Growing
 from stream.arrays.kinds import Float32, Int8, Int32, Int64
 from stream.partition.interface import Assignment, PartitionError
-from stream.snapshots.delta import SnapshotDelta
+from stream.snapshots.delta import Rows, SnapshotDelta
 from stream.snapshots.graph import LiveGraph
 from stream.snapshots.pair_index import HIGH, LOW, SEEN, WEIGHT, find
 from stream.snapshots.pairs import Change, pair_keys
-from stream.snapshots.rows import Rows
-from stream.store.lane.diff import NOWHERE, PairChanges, WholePairs, by_part, pair_change
+from stream.store.lane.diff import NOWHERE, PairRows, WholePairs, by_part, pair_change
 from stream.store.lane.placement import Placement, Transition
 
 _RECORD = np.int64(0xFFFFFFFF)
@@ -34,7 +33,7 @@ class StoredPairs(Protocol):
 
     count: Int64
 
-    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairChanges:
+    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairRows:
         """The changes of a snapshot, in order; O(changed pairs, and pairs of nodes with another owner).
 
         Args:
@@ -64,7 +63,7 @@ class OwnedPairs:
         self._before = Growing(NOWHERE, np.int32)  # owners before the snapshot
         self.count: Int64 = np.zeros(placement.parts, np.int64)
 
-    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairChanges:
+    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairRows:
         """See ``StoredPairs.advance``."""
         home, before = self._placement.home, self._before.grow(delta.num_nodes)
         self._refuse_homeless(delta, transition)
@@ -113,7 +112,7 @@ class AssignedPairs:
         self._part = Growing(NOWHERE, np.int32)  # by slot
         self.count: Int64 = np.zeros(parts + 1, np.int64)
 
-    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairChanges:
+    def advance(self, delta: SnapshotDelta, assignment: Assignment, transition: Transition) -> PairRows:
         """See ``StoredPairs.advance``."""
         event_part = assignment.event_part
         if event_part is None or len(event_part) != len(delta.op):

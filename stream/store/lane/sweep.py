@@ -9,7 +9,6 @@ from stream.store.files.numbered import Numbered
 from stream.store.files.records import read_record
 from stream.store.files.sweep import (
     TAU,
-    outdated,
     remove,
     require_own_folders,
     superseded,
@@ -45,7 +44,7 @@ def sweep_lane(root: Place, reader: LaneReader) -> None:
         *temporary(root / COMMITS),
     ]
     newest = reader.manifests[-1].tau if reader.manifests else 0
-    remove(outdated(left, root / manifest_name(newest)))
+    remove((root / manifest_name(newest)).outdated(left))
 
 
 def newest_states(manifests: Numbered[LaneManifest]) -> list[LaneManifest]:

@@ -14,7 +14,7 @@ from stream.snapshots.pairs import pair_keys, split_keys
 from stream.store.errors import RESTORE, CorruptError
 from stream.store.files.arrow_bounds import open_bounded, require_whole
 from stream.store.files.data import open_table
-from stream.store.lane.diff import PairChanges, SegmentChanges
+from stream.store.lane.diff import PairRows, SegmentRows
 from stream.store.places.place import Place
 
 ASSIGNMENT_SCHEMA = pa.schema(
@@ -47,7 +47,7 @@ class LaneChanges:
         node: int64 (a,), rows of the assignment, of all parts.
         part: int32 (a,).
         why: int8 (a,).
-        op: int8 (e,), pair changes of the selected parts, part after part (see ``PairChanges``).
+        op: int8 (e,), pair changes of the selected parts, part after part (see ``PairRows``).
         keys: int64 (e,).
         weight: float32 (e,).
         segment_node: int64 (s,), feature changes of the selected parts, part after part.
@@ -113,7 +113,7 @@ def assignment_batches(node: Int64, part: Int32, why: Int8) -> list[pa.RecordBat
     return [pa.record_batch([pa.array(node), pa.array(part), pa.array(why)], schema=ASSIGNMENT_SCHEMA)]
 
 
-def edge_batches(changes: PairChanges) -> list[pa.RecordBatch]:
+def edge_batches(changes: PairRows) -> list[pa.RecordBatch]:
     """Record batches of ``edges.arrow``, one per part (and one of discarded pairs in edge lanes)."""
     src, dst = split_keys(changes.keys)
     columns = [pa.array(column) for column in (changes.op, src, dst, changes.weight)]
@@ -121,7 +121,7 @@ def edge_batches(changes: PairChanges) -> list[pa.RecordBatch]:
     return _by_part(whole, changes.offsets)
 
 
-def segment_batches(changes: SegmentChanges, width: int) -> list[pa.RecordBatch]:
+def segment_batches(changes: SegmentRows, width: int) -> list[pa.RecordBatch]:
     """Record batches of ``segments.arrow``, one per part."""
     schema = segments_schema(width)
     values = pa.FixedSizeListArray.from_arrays(

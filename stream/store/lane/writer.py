@@ -13,13 +13,12 @@ from schemas.store import FileRef, LaneManifest, QualityRecord, SealedSnapshot
 from stream.store.crash import crash_point
 from stream.store.errors import CorruptError, LaneBusyError, RetainedError, StoreError
 from stream.store.files.clean_up import CleanUp
-from stream.store.files.data import Staging, put_record, stage
 from stream.store.files.headers import put_or_agree
 from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
-from stream.store.files.sweep import outdated, remove
+from stream.store.files.records import put_record
+from stream.store.files.sweep import remove
 from stream.store.lane.diff import Stored
-from stream.store.lane.header import lane_header
 from stream.store.lane.index import LaneTotals
 from stream.store.lane.layout import (
     COMMITS,
@@ -33,7 +32,7 @@ from stream.store.lane.layout import (
 )
 from stream.store.lane.reader import LaneReader, manifest_taus
 from stream.store.lane.sizes import VALUE
-from stream.store.lane.state import LaneState, LaneStep
+from stream.store.lane.state import LaneState, LaneStep, lane_header
 from stream.store.lane.sweep import newest_states, old_states, sweep_lane
 from stream.store.lane.tables import (
     assignment_batches,
@@ -47,6 +46,7 @@ from stream.store.log.layout import COMMITS as LOG_COMMITS
 from stream.store.log.layout import log_folder
 from stream.store.log.reader import LogReader
 from stream.store.places.place import Place
+from stream.store.places.staging import Staging
 
 LaneObserver = Callable[[LaneManifest], None]
 """Called with every manifest right after its commit."""
@@ -208,7 +208,7 @@ class LaneWriter:
         sequence = len(self.manifests)
         self._lock.require()
         crash_point("commit.begun")
-        with stage(self.root) as staging:
+        with self.root.stage() as staging:
             files = self._stage(staging, state, step, sequence, snapshot.num_events)
             staging.finish()
         record = LaneManifest(
@@ -254,7 +254,7 @@ class LaneWriter:
     def _remove_old_states(self) -> None:
         self._reader.refresh()
         newest = self.root / manifest_name(self.manifests[-1].tau)
-        remove(outdated(old_states(self.root, self.manifests), newest))
+        remove(newest.outdated(old_states(self.root, self.manifests)))
 
     def _stage(
         self, staging: Staging, state: LaneState, step: LaneStep, sequence: int, num_events: int

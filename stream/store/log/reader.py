@@ -19,10 +19,11 @@ from schemas.store import (
 )
 from stream.store.as_of import AsOf
 from stream.store.errors import ConfigMissingError, CorruptError, MissingError, RetainedError
-from stream.store.files.data import read_record, read_table
+from stream.store.files.data import read_table
 from stream.store.files.follow import follow
 from stream.store.files.headers import lost_header
 from stream.store.files.numbered import Numbered
+from stream.store.files.records import read_record
 from stream.store.log.base import base_schema
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import read_history

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from schemas.events import REJECT_SCHEMA
 from schemas.store import CommitRecord
 from stream.store.errors import ConfigMissingError, MissingError
-from stream.store.files.data import read_record, read_table
+from stream.store.files.data import read_table
+from stream.store.files.records import read_record
 from stream.store.log.layout import commit_name
 from stream.store.log.reader import LogReader
 

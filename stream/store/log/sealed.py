@@ -10,9 +10,9 @@ from schemas.events import MAX_ID_BYTES, Op, event_schema, log_event_schema, nod
 from schemas.store import LogHeader, SealedSnapshot
 from stream.arrays.kinds import Int64
 from stream.snapshots.dictionary import IdDictionary
-from stream.store.files.data import Staging
 from stream.store.log.canonical import canonical_batches
 from stream.store.log.layout import events_name, nodes_name
+from stream.store.places.staging import Staging
 
 MAX_BATCH_ROWS = 1 << 22
 _BESIDE_ROWS = 1 << 16

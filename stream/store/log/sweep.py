@@ -6,7 +6,6 @@ from stream.store.files.records import read_record
 from stream.store.files.sweep import (
     NUMBERED,
     TAU,
-    outdated,
     remove,
     require_own_folders,
     superseded,
@@ -56,6 +55,6 @@ def sweep(root: Place, chain: CommitChain) -> list[Place]:
         *temporary(root),
         *temporary(root / COMMITS),
     ]
-    removed = list(outdated(left, root / commit_name(chain.next_n - 1)))
+    removed = list((root / commit_name(chain.next_n - 1)).outdated(left))
     remove(removed)
     return removed

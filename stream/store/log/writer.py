@@ -14,9 +14,10 @@ from stream.snapshots.event_time import Key
 from stream.store.crash import crash_point
 from stream.store.errors import LaneBusyError, MissingError, StoreError
 from stream.store.files.clean_up import CleanUp
-from stream.store.files.data import Staging, put_record, read_record, read_table, stage
+from stream.store.files.data import read_table
 from stream.store.files.lock import lock_folder, new_writer_id
 from stream.store.files.numbered import Numbered
+from stream.store.files.records import put_record, read_record
 from stream.store.log.commits import CommitChain
 from stream.store.log.header import agreed_header
 from stream.store.log.history import put_history, read_history
@@ -38,6 +39,7 @@ from stream.store.log.tail import (
 )
 from stream.store.places.place import Place
 from stream.store.places.promises import Lock
+from stream.store.places.staging import Staging
 
 
 class LogWriter:
@@ -232,7 +234,7 @@ class LogWriter:
         ordered = Timed(sealable(seal, self.sealed_through))
         started = time.perf_counter()
         try:
-            with stage(self._root) as staging:
+            with self._root.stage() as staging:
                 sealed = [
                     stage_snapshot(staging, self.header, self._dictionary, tau, table)
                     for tau, table in ordered

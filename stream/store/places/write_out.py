@@ -49,7 +49,8 @@ class WriteOut:
             self.bytes += len(piece)
             if self.bytes - self._sent >= _PIECE:
                 self._file.flush()
-                _begin_write_out(self._file.fileno())
+                if _WRITE_OUT is not None:
+                    _WRITE_OUT(self._file.fileno())
                 self._sent = self.bytes
         return len(view)
 
@@ -99,8 +100,3 @@ def _linux_write_out() -> Callable[[int], object] | None:
 
 
 _WRITE_OUT = _linux_write_out()
-
-
-def _begin_write_out(descriptor: int) -> None:
-    if _WRITE_OUT is not None:
-        _WRITE_OUT(descriptor)

@@ -1,20 +1,50 @@
-"""Results of a check of a log, a lane or a whole store."""
+"""Results of a check of a log, a lane or a whole store, and its repetition beside compaction or removal."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 from stream.store.places.place import Place
+from stream.store.undisturbed import Mark, mark
+
+MOST_LOOKS = 100
+"""Most repetitions of a check; each ends at the first problem, and checks the oldest snapshots first."""
 
 
 class DoubtError(Exception):
     """Something seems wrong, but compaction has dropped files since the check began, which may explain it."""
 
 
-class Doubt(Protocol):
-    """Decides whether a problem may come from a concurrent compaction."""
+class Compaction:
+    """Compaction of some folders during a check.
+
+    A new index precedes every drop. So a problem without a new index is real, and so is one that recurs in a check that began
+    with the new index.
+
+    Args:
+        folders: The log's and, when a lane is checked, the lane's.
+    """
+
+    def __init__(self, *folders: Place) -> None:
+        self._folders = folders
+        self._doubted: set[str] = set()
+        self._damaged = False
+        self.begin()
+
+    def begin(self) -> None:
+        """A check begins."""
+        self._indexes = self._now()
 
     def doubts(self, problems: tuple[str, ...]) -> bool:
-        """Whether these may."""
+        """Whether compaction may explain the problems; never after one has recurred, so that all damage is reported."""
+        self._damaged |= not self._doubted.isdisjoint(problems)
+        if self._damaged or self._now() == self._indexes:
+            return False
+        self._doubted.update(problems)
+        return True
+
+    def _now(self) -> list[Mark]:
+        return [mark(folder) for folder in self._folders]
 
 
 @dataclass(slots=True)
@@ -31,11 +61,11 @@ class Check:
     problems: list[str] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
-    doubt: Doubt | None = field(default=None, repr=False)
+    doubt: Compaction | None = field(default=None, repr=False)
     listed: dict[str, int] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def begun(cls, root: Place, doubt: Doubt | None = None) -> Self:
+    def begun(cls, root: Place, doubt: Compaction | None = None) -> Self:
         """An empty check of everything below a folder.
 
         A bucket is listed once, a thousand objects per request: a request for each length would take as long as reading.
@@ -74,3 +104,19 @@ class Check:
         self.report(*other.problems)
         self.files += other.files
         self.bytes += other.bytes
+
+
+def settled(look: Callable[[Compaction | None], Check], *folders: Place) -> Check:
+    """Check until compaction can't explain any problem.
+
+    Args:
+        look: One check; raises ``DoubtError`` if it has to start again.
+        folders: Folders whose compaction matters.
+    """
+    compaction = Compaction(*folders)
+    for _ in range(MOST_LOOKS):
+        try:
+            return look(compaction)
+        except DoubtError:
+            compaction.begin()
+    return look(None)

@@ -26,7 +26,7 @@ from stream.store.log.reader import LogReader
 from stream.store.places.names import plain
 from stream.store.places.place import Place
 from stream.store.verify.ahead import files_ahead, records_ahead
-from stream.store.verify.check import Check, Doubt
+from stream.store.verify.check import Check, Compaction
 from stream.store.verify.index import readable_indexes
 from stream.store.verify.rebuild import StoredLane
 
@@ -34,7 +34,9 @@ FILES = ("assignment", "edges", "segments", "event_parts", "base")
 """Keys of a manifest that name files, except its state."""
 
 
-def verify_lane(store: str | Place, lane: str, doubt: Doubt | None = None, *, against_log: bool) -> Check:
+def verify_lane(
+    store: str | Place, lane: str, doubt: Compaction | None = None, *, against_log: bool
+) -> Check:
     """Check a lane: header, manifests and their chain, files, and every snapshot against the log.
 
     Reads every file; may run beside a writer, whose later commits aren't checked.

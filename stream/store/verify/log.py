@@ -15,7 +15,8 @@ from schemas.store import CommitRecord, FileRef, History, LogHeader, LogIndex, S
 from stream.snapshots.border import HISTORY as HISTORY_KEY
 from stream.snapshots.dictionary import new_dictionary
 from stream.store.errors import ConfigMissingError, CorruptError, FormatVersionError, StoreError
-from stream.store.files.data import read_record, read_table
+from stream.store.files.data import read_table
+from stream.store.files.records import read_record
 from stream.store.lane.layout import lane_names
 from stream.store.log.commits import CommitChain, numbers
 from stream.store.log.history import rows_read
@@ -24,13 +25,13 @@ from stream.store.log.tail import tail_schema
 from stream.store.places.names import token_of
 from stream.store.places.place import Place
 from stream.store.verify.ahead import files_ahead, records_ahead
-from stream.store.verify.check import Check, Doubt
+from stream.store.verify.check import Check, Compaction
 from stream.store.verify.index import Indexed, verify_indexes
 from stream.store.verify.offsets import TailOffsets, positions_of, rejected_again, taken_again
 from stream.store.verify.rows import wrong_rows
 
 
-def verify_log(store: str | Place, doubt: Doubt | None = None) -> Check:
+def verify_log(store: str | Place, doubt: Compaction | None = None) -> Check:
     """Check a store's log: records and their chain, files, order, dense ids, times, counts and totals.
 
     Reads every file once; may run beside a writer, whose later commits aren't checked.

@@ -6,8 +6,7 @@ from stream.store.exports.layout import EXPORTS
 from stream.store.lane.layout import FOLDER, REMOVED, lane_folder
 from stream.store.log.layout import log_folder
 from stream.store.places.place import Place, place_of
-from stream.store.verify.check import Check
-from stream.store.verify.compacted import settled
+from stream.store.verify.check import Check, settled
 from stream.store.verify.exports import verify_exports
 from stream.store.verify.lane import verify_lane
 from stream.store.verify.log import verify_log

@@ -5,7 +5,7 @@ import numpy as np
 from schemas.store import FileRef, LaneHeader, LaneManifest
 from stream.arrays.kinds import Int64
 from stream.partition.interface import Why
-from stream.store.lane.diff import PairChanges, Stored, full_rows, segment_changes, segment_width
+from stream.store.lane.diff import PairRows, Stored, full_rows, segment_changes, segment_width
 from stream.store.lane.placement import Placement
 from stream.store.lane.reader import selection
 from stream.store.lane.state import edge_batch_count
@@ -77,7 +77,7 @@ class HeldParts:
             node,
             part,
             np.where(home, int(Why.NEW), int(Why.REPLICATED)).astype(np.int8),
-            PairChanges(
+            PairRows(
                 offsets, np.ones(len(keys), np.int8), keys, np.concatenate([weight for _, weight in held])
             ),
             segment_changes(rows, self._header.parts, width),

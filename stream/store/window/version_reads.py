@@ -1,11 +1,15 @@
 """Kernel of ``FeatureVersions`` that gathers rows at an earlier snapshot."""
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
 from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from stream.kernels.bits import count_bits, lowest_bit
 from stream.snapshots.prefetch import prefetch
-from stream.store.window.move import move
 from stream.store.window.version_kernels import MASK, NUMBER, SMALL, START, WORD
 
 _BLOCK = 64
@@ -21,6 +25,27 @@ mispredicted branch."""
 
 TO, AT, LENGTH = 0, 1, 2
 """Columns of a copy: its place in the result and in the source, and the number of values (a whole segment if absent)."""
+
+
+@intrinsic
+def _move(_typing: Any, target: Any, at: Any, source: Any, start: Any, count: Any) -> Any:
+    """Compiled ``target[at : at + count] = source[start : start + count]``.
+
+    1-d contiguous arrays of one type, without bounds checks. A copy of slices would make two arrays first, and a loop checks
+    every index for being negative, which prevents vector moves.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        to, at_index, given, start_index, length = arguments
+        pointers = [
+            builder.gep(context.make_array(kind)(context, builder, array).data, [index])
+            for kind, array, index in ((target, to, at_index), (source, given, start_index))
+        ]
+        size = context.get_abi_sizeof(context.get_data_type(target.dtype))
+        cgutils.raw_memcpy(builder, *pointers, builder.sext(length, ir.IntType(64)), size)
+        return context.get_dummy_value()
+
+    return types.void(target, at, source, start, count), generate
 
 
 @njit(cache=True, nogil=True)
@@ -164,7 +189,7 @@ def read(slots, since, begin, runs, bounds, table, values, small, out):  # type:
 @njit(cache=True, nogil=True)
 def _copy_ranges(copies, source, target):  # type: ignore[no-untyped-def]  # compiled
     for k in range(len(copies)):
-        move(target, copies[k, TO], source, copies[k, AT], copies[k, LENGTH])
+        _move(target, copies[k, TO], source, copies[k, AT], copies[k, LENGTH])
 
 
 @njit(cache=True, nogil=True)
@@ -172,13 +197,13 @@ def _copy_segments(copies, source, width, target):  # type: ignore[no-untyped-de
     """Copy segments of one width; a constant width is copied without a call."""
     if width == 4:
         for k in range(len(copies)):
-            move(target, copies[k, TO], source, copies[k, AT], 4)
+            _move(target, copies[k, TO], source, copies[k, AT], 4)
     elif width == 32:
         for k in range(len(copies)):
-            move(target, copies[k, TO], source, copies[k, AT], 32)
+            _move(target, copies[k, TO], source, copies[k, AT], 32)
     else:
         for k in range(len(copies)):
-            move(target, copies[k, TO], source, copies[k, AT], width)
+            _move(target, copies[k, TO], source, copies[k, AT], width)
 
 
 @njit(cache=True, nogil=True)

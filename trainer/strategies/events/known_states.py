@@ -1,4 +1,4 @@
-"""States that were computed already, kept while neither weights nor mails change them."""
+"""Computed states, kept while neither weights nor mails change."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ NONE, ASKED = -1, -2
 
 
 class KnownStates:
-    """Each node's state, computed when it is first asked for and again after new mail.
+    """Each node's state, computed on first use and again after new mail.
 
-    Predictions of a snapshot are made batch after batch with the same weights, and most of what a batch asks about was
-    asked about by the batch before.
+    Predictions of a snapshot are made batch after batch with the same weights, and most nodes of a batch were in the batch
+    before.
 
     Args:
         none: (0, d), of the type and where states are.
@@ -31,7 +31,7 @@ class KnownStates:
 
         Args:
             nodes: int64 (n,), distinct.
-            soon: int64 (m,), distinct nodes that are asked for next; if something has to be computed, they are computed with it.
+            soon: int64 (m,), distinct nodes of the next question; if any state has to be computed, theirs are computed with it.
             compute: Makes the states (k, d) of distinct nodes.
         """
         highest = max(int(nodes.max(initial=-1)), int(soon.max(initial=-1)))

@@ -1,4 +1,4 @@
-"""What a batch of event queries is answered from: mails, sampled neighbours, and which pairs were asked about."""
+"""The inputs of answers to a batch of event queries: mails, sampled neighbours, and pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from trainer.models.memory.messages import Mail
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Pairs among embeddings, and what else is known of them.
+    """Pairs among embeddings, and further inputs of them.
 
     Attributes:
         at_src: int64 (q,), place of u.
@@ -29,12 +29,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Queries, and all that their answers are made of besides weights.
+    """Queries, and all inputs of their answers except weights.
 
     Attributes:
         states: (n, d), of the distinct nodes below the last hop.
-        hops: From what is embedded down to the states.
-        asked: Pairs among what is embedded.
+        hops: From the embedded rows down to the states.
+        asked: Pairs among the embedded rows.
     """
 
     states: Tensor
@@ -42,12 +42,12 @@ class Question:
     asked: Asked
 
     def __len__(self) -> int:
-        """Rows that are embedded."""
+        """Number of embedded rows."""
         return len(self.hops[0].own)
 
     @classmethod
     def join(cls, questions: "Sequence[Question]") -> "Question":
-        """Several questions as one; each keeps its own rows, so whose states or times differ stay apart."""
+        """Several questions as one; each keeps its own rows, so differing states or times stay apart."""
         if len(questions) == 1:
             return questions[0]
         layers = list(zip(*(question.hops for question in questions), strict=True))
@@ -68,7 +68,7 @@ class Question:
 
 
 def _joined(hops: Sequence[Hop], below: list[int]) -> Hop:
-    """Hops side by side, of which each points at so many rows below."""
+    """Hops side by side, each over so many rows below."""
     return Hop(
         own=_moved([hop.own for hop in hops], below),
         place=_moved([hop.place for hop in hops], below),
@@ -89,10 +89,10 @@ def _moved(places: Sequence[Tensor], rows: list[int]) -> Tensor:
 
 @dataclass(slots=True)
 class LookedUp:
-    """Told by a stream whose attribute ``looked_up`` it is; the last of each kind stays.
+    """A recorder: while it is a stream's ``looked_up``, it keeps the last value of each kind that the stream looked up.
 
     Attributes:
-        states: How many nodes' states were looked up, int64 which of them had mail, and the mails.
+        states: Number of nodes whose states were looked up, int64 those with mail, and the mails.
         hops: Sampled neighbours.
         asked: Pairs.
     """

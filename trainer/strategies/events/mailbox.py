@@ -1,4 +1,4 @@
-"""The mails of nodes, and how to go back to what they were."""
+"""The mails of nodes, and the way back to earlier ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +19,12 @@ NEVER = -1
 _AT_ONCE = 1 << 16
 
 LARGEST_MAIL = 1e6
-"""Mails are cut off there, and what is no number is zero: one hostile event must not be passed on for ever."""
+"""Mails are clipped to this and NaN becomes 0, so that one hostile event cannot spread through the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a mailbox holds of n nodes.
+    """The content of a mailbox for n nodes.
 
     Attributes:
         nodes: int64 (n,), distinct.
@@ -45,7 +45,7 @@ class Rows:
 
 @dataclass(slots=True)
 class _Journal:
-    """Rows and times as they were at a mark; each saved once."""
+    """Rows and times at a mark, each saved once."""
 
     saved: Bool
     rows: list[Rows]
@@ -53,20 +53,20 @@ class _Journal:
 
 
 class Mailbox:
-    """One mail a node: what its latest group of events left.
+    """One mail per node, from its latest group of events.
 
     Args:
         memory: d, width of states.
         edges: Width of edge inputs.
         dtype: Of mails.
-        device: Where mails live; times stay on the host, which decides by them what to look up.
-        walks: Sketches that go back with the mails; None without.
-        partial: Whether only some nodes have a row, as on one of several ranks. Times are known of all nodes anyway.
+        device: Of mails; times stay on the host, which uses them to choose look-ups.
+        walks: Sketches that are put back with the mails; None without.
+        partial: Whether only some nodes have a row, as on one of several ranks. Times of all nodes are always known.
 
     Attributes:
-        mail: (rows, 2 · memory + edges): own, other, edge; a row a node, unless ``partial``.
+        mail: (rows, 2 · memory + edges): own, other, edge; a row per node, unless ``partial``.
         event_us: int64 (nodes,), time of the latest event, −1 without one.
-        former_us: int64 (nodes,), time of the node's latest event in an earlier group; of this one if there is none.
+        former_us: int64 (nodes,), time of the node's latest event in an earlier group, or else in this one.
         places: The rows of nodes; None unless ``partial``.
     """
 
@@ -94,7 +94,7 @@ class Mailbox:
         return self.mail[:, : self._memory]
 
     def reserve(self, num_nodes: int) -> None:
-        """Know ids below ``num_nodes``; they have rows, unless ``partial``."""
+        """Make room for ids below ``num_nodes``, with rows unless ``partial``."""
         more = num_nodes - len(self.event_us)
         if more <= 0:
             return
@@ -115,7 +115,7 @@ class Mailbox:
         return np.where(nodes < len(self.event_us), nodes, -1)
 
     def hold(self, nodes: Int64) -> None:
-        """Have rows for some distinct nodes; new ones are empty."""
+        """Give rows to some distinct nodes; new rows are empty."""
         if self.places is None:
             return
         fresh = self.places.hold(nodes)
@@ -129,12 +129,12 @@ class Mailbox:
             self.walks.time_us[fresh] = 0
 
     def release(self, nodes: Int64) -> None:
-        """Give up the rows of some distinct nodes; their times stay."""
+        """Drop the rows of some distinct nodes; their times stay."""
         assert self.places is not None
         self.places.release(nodes)
 
     def put(self, nodes: Int64, mails: Tensor, time_us: Int64) -> None:
-        """Leave a mail for each of some distinct nodes.
+        """Put a mail for each of some distinct nodes.
 
         Args:
             nodes: int64 (n,).
@@ -148,14 +148,14 @@ class Mailbox:
         self.mail.index_copy_(0, to_device(rows, self.mail.device), sound)
 
     def see(self, nodes: Int64, time_us: Int64) -> None:
-        """Note the latest events of some distinct nodes, whose mails somebody else has."""
+        """Note the latest events of some distinct nodes whose mails are elsewhere."""
         self._keep(nodes)
         former = self.event_us[nodes]
         self.former_us[nodes] = np.where(former == NEVER, time_us, former)
         self.event_us[nodes] = time_us
 
     def take(self, nodes: Int64) -> tuple[Int64, Mail]:
-        """The mails of nodes: int64 (m,), which of ``nodes`` have one here, and those."""
+        """The present mails of nodes: int64 (m,), places in ``nodes`` of those with one, and the mails."""
         there, row = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
         gap_s = np.empty(len(nodes), str(self.mail.dtype).removeprefix("torch."))
         count = mails_there(
@@ -175,7 +175,7 @@ class Mailbox:
         return np.where(last == NEVER, 0, np.maximum(time_us - last, 0))
 
     def rows(self, nodes: Int64) -> Rows:
-        """Copies of what is held of some distinct nodes, all of which have a row."""
+        """Copies of the content for some distinct nodes, all of which have a row."""
         at = nodes if self.places is None else self.places.of(nodes)
         walks = self.walks
         return Rows(
@@ -188,7 +188,7 @@ class Mailbox:
         )
 
     def write(self, rows: Rows) -> None:
-        """Make nodes hold this, as it is; those without a row get one."""
+        """Set the content of nodes; those without a row get one."""
         self.hold(rows.nodes)
         self._keep(rows.nodes)
         self._set(rows)
@@ -199,17 +199,17 @@ class Mailbox:
         self._set(rows)
 
     def set_times(self, nodes: Int64, event_us: Int64, former_us: Int64) -> None:
-        """Make these the times of some distinct nodes."""
+        """Set the times of some distinct nodes."""
         self._keep(nodes)
         self.event_us[nodes] = event_us
         self.former_us[nodes] = former_us
 
     def mark(self) -> None:
-        """From here on, remember what is overwritten, until ``back``, ``fold`` or ``forget``."""
+        """From now on remember overwritten content, until ``back``, ``fold`` or ``forget``."""
         self._marks.append(_Journal(np.zeros(len(self.event_us), np.bool_), [], []))
 
     def back(self) -> None:
-        """Everything as it was at the newest mark, which is gone then; rows given up since stay away."""
+        """Put back everything since the newest mark, and remove the mark; rows dropped since stay dropped."""
         mark = self._marks.pop()
         for rows in mark.rows:
             self._set(rows)
@@ -218,7 +218,7 @@ class Mailbox:
             self.former_us[nodes] = former_us
 
     def fold(self) -> None:
-        """Forget the newest mark but not the one before: going back there undoes both."""
+        """Merge the newest mark into the one before: going back there undoes both."""
         newest = self._marks.pop()
         if not self._marks:
             return
@@ -232,11 +232,11 @@ class Mailbox:
         mark.saved |= newest.saved
 
     def forget(self) -> None:
-        """Forget all marks: what is, stays."""
+        """Remove all marks; the present content stays."""
         self._marks.clear()
 
     def keep(self, kept: Int64) -> None:
-        """Forget all nodes but these, ascending; they are numbered anew, in their order. There is no mark."""
+        """Forget all nodes except these, ascending, which are renumbered in their order. There must be no mark."""
         assert not self._marks
         kept = kept[kept < len(self.event_us)]
         for times in (self.event_us, self.former_us):
@@ -260,7 +260,7 @@ class Mailbox:
         return np.concatenate([*parts, np.empty(0, np.int64)])
 
     def state(self) -> dict[str, Any]:
-        """Everything, as tensors and arrays."""
+        """The state that ``restore`` continues from, as tensors and arrays."""
         times = {"event_us": self.event_us, "former_us": self.former_us}
         if self.places is not None:
             rows = self.rows(self.places.held())
@@ -274,7 +274,7 @@ class Mailbox:
 
         Args:
             state: Of this mailbox, or, if it is ``partial``, of any part of the nodes.
-            held: bool (nodes,), if it is ``partial``: which of them to hold here.
+            held: bool (nodes,), if it is ``partial``: the nodes to hold here.
         """
         self.forget()
         self.event_us = np.asarray(state["event_us"]).copy()

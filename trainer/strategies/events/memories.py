@@ -1,4 +1,4 @@
-"""The events so far, and the memory of every model that goes along them: what strategies for event models have."""
+"""The state of strategies for event models: the events so far, and the memory of every model along them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ RestoreStream = Callable[[MemoryStream, dict[str, Any]], None]
 
 
 class Memories:
-    """A feed of events and a cursor per model: the trained one's first, then those that are predicted beside it.
+    """A feed of events and a cursor per model: first the trained one, then those predicted beside it.
 
     Args:
         model: The trained one.
@@ -29,7 +29,7 @@ class Memories:
         edge_features: Width of an edge's feature vector.
 
     Attributes:
-        feed: All events that are remembered.
+        feed: All remembered events.
         tau: The newest snapshot; None before the first.
         num_nodes: Nodes after it.
     """
@@ -43,11 +43,11 @@ class Memories:
         self._resumed: list[MemoryCursor] = []  # of other models, in the order in which they came before
 
     def has(self, tau: int) -> bool:
-        """Whether a snapshot was taken in already: a checkpoint was made after it."""
+        """Whether a snapshot was already taken in, because the checkpoint was made after it."""
         return self.tau is not None and tau <= self.tau
 
     def take_in(self, tau: int, events: EventColumns, num_nodes: int) -> None:
-        """Append a snapshot's events; what was done last about the one before stays done."""
+        """Append a snapshot's events; the last pass over the one before becomes final."""
         for cursor in self._cursors:
             cursor.settle()
         self.feed.append(events, num_nodes)
@@ -120,15 +120,15 @@ class Memories:
 def batch_loss(
     task: Task, stream: MemoryStream, examples: Examples, here: slice, *, batch: int, draw: int
 ) -> Tensor:
-    """Mean loss of consecutive events and their negatives, seen from what is strictly before the first.
+    """Mean loss of consecutive events and their negatives, from events strictly before the first.
 
     Args:
         task: Has the loss.
         stream: Of the trained model.
-        examples: What is learned.
-        here: Which events.
-        batch: Events whose mails are delivered together on the way.
-        draw: Distinguishes the neighbours that are drawn.
+        examples: The lesson.
+        here: Its events.
+        batch: Events whose mails are delivered together before.
+        draw: Distinguishes draws of neighbours.
     """
     positive, negative = examples.learned, examples.training
     before_us = int(positive.time_us[here.start])

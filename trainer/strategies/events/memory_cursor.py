@@ -1,4 +1,4 @@
-"""One model's way through a snapshot: where its memory stood before it, and the logits of queries."""
+"""One model's position in a snapshot: its memory before the snapshot, and the logits of queries."""
 
 from dataclasses import dataclass
 
@@ -17,20 +17,20 @@ from trainer.strategies.events.memory_stream import MemoryStream
 
 @dataclass(slots=True)
 class MemoryCursor:
-    """A model's stream, and where it stood before the newest snapshot."""
+    """A model's stream, with its position before the newest snapshot."""
 
     model: MemoryModel
     stream: MemoryStream
     marked: int | None = None
 
     def restart(self) -> None:
-        """Back to before the newest snapshot: whatever is done about it begins there."""
+        """Return to the position before the newest snapshot, where every pass over it begins."""
         if self.marked is not None:
             self.stream.back(self.marked)
         self.marked = self.stream.mark()
 
     def settle(self) -> None:
-        """What was done last about the newest snapshot stays done."""
+        """Make the last pass over the newest snapshot final."""
         self.stream.mailbox.forget()
         self.marked = None
 
@@ -50,7 +50,7 @@ def answered(model: MemoryModel, question: Question) -> Tensor:
 
 
 def on_host(parts: list[Tensor]) -> NDArray[np.float32]:
-    """Logits that were found one part after the other, fetched at once: the host waits for the device only here."""
+    """Logits of several parts, fetched at once: the host waits for the device only here."""
     if not parts:
         return np.empty(0, np.float32)
     found: NDArray[np.float32] = torch.cat(parts).float().cpu().numpy()
@@ -63,7 +63,7 @@ def score(model: MemoryModel, z: Tensor, asked: Asked) -> Tensor:
 
 
 def looked(stream: MemoryStream, queries: Queries, here: slice, before_us: int) -> Question:
-    """What some queries are answered from: states and neighbours as they are now, and the pairs."""
+    """The inputs of answers to some queries: present states and neighbours, and the pairs."""
     src, dst, event, time_us = (getattr(queries, name)[here] for name in ("src", "dst", "event", "time_us"))
     if stream.model.once_a_batch:
         nodes, place = stream.distinct(np.concatenate([src, dst]))

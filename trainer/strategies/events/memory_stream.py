@@ -1,4 +1,4 @@
-"""A memory model's way along the events: mails delivered in groups, embeddings asked for in between."""
+"""A memory model along the events: mails are delivered in groups, with embeddings in between."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,15 +22,15 @@ from trainer.strategies.events.looked_up import LookedUp
 from trainer.strategies.events.mailbox import Mailbox
 
 ROWS_AT_ONCE = 8192
-"""Rows embedded at once without gradient: bounds memory."""
+"""Rows embedded at once without gradient, which bounds memory."""
 
 
 class MemoryStream:
     """The mails of one model, as of ``position`` events.
 
     Events are delivered in groups of at most ``group``, in log order. All mails of a group are made of states and
-    embeddings before the group; a node keeps the aggregate of its mails. What is embedded sees the events delivered
-    before, and never one of its own time: whoever asks delivers up to a time first.
+    embeddings before the group; a node keeps the aggregate of its mails. Embeddings see the events delivered before, and
+    never one of their own time: the caller first delivers up to a time.
 
     Args:
         model: Its weights may change between calls.
@@ -41,8 +41,8 @@ class MemoryStream:
 
     Attributes:
         position: Events delivered so far.
-        mailbox: What they left.
-        looked_up: If there is one, it is told what is looked up.
+        mailbox: Their mails.
+        looked_up: A recorder of look-ups, or None.
         batch: Number of the batch being learned; 0: none. Uniform neighbours follow from it and from ``place``.
     """
 
@@ -73,7 +73,7 @@ class MemoryStream:
 
     @property
     def place(self) -> int:
-        """How many events it has come past, also where ``position`` doesn't move."""
+        """Number of events that it has passed, even if ``position`` does not move."""
         return self.position
 
     def deliver_before(self, before_us: int, group: int | None = None) -> None:
@@ -81,7 +81,7 @@ class MemoryStream:
 
         Args:
             before_us: Microseconds.
-            group: Events delivered at once; None: as the stream was made with.
+            group: Events delivered at once; None: the stream's own.
         """
         self.mailbox.reserve(self._feed.graph.num_nodes)
         self._deliver_until(self.position + self._ahead(before_us), group or self._group)
@@ -103,10 +103,10 @@ class MemoryStream:
 
     @contextmanager
     def unchanged(self, before_us: int) -> Iterator[None]:
-        """Within it weights stay as they are, so each state is computed once until its node gets mail; no gradients.
+        """A context without gradients in which weights do not change, so each state is computed once until new mail.
 
         Args:
-            before_us: Until which time, exclusively, events will be delivered.
+            before_us: Time until which, exclusively, events will be delivered.
         """
         self._until = self.position + self._ahead(before_us)
         self._known = KnownStates(self.mailbox.mail.new_empty(0, self.model.width))
@@ -116,15 +116,15 @@ class MemoryStream:
             self._known = None
 
     def look(self, nodes: Int64, time_us: Int64, before_us: int) -> tuple[Tensor, list[Hop]]:
-        """What embeddings of nodes at times are made of: states, with gradient to the model, and hops down to them.
+        """The inputs of embeddings of nodes at times: states, with gradient to the model, and hops down to them.
 
         Args:
             nodes: int64 (R,), any dense ids.
             time_us: int64 (R,), at least ``before_us``.
-            before_us: Up to which time, exclusively, events are seen; ``deliver_before`` it was called.
+            before_us: Time until which, exclusively, events are seen; after ``deliver_before`` of it.
 
         Returns:
-            States (n, d), and what ``MemoryModel.embed`` takes with them.
+            States (n, d) and hops for ``MemoryModel.embed``.
         """
         return self._look(nodes, time_us, before_us, self.model.layers)
 
@@ -152,12 +152,12 @@ class MemoryStream:
         return to_device(features, self._device).to(self.mailbox.own.dtype)
 
     def mark(self) -> int:
-        """Remember what is overwritten from here on; returns the position, for ``back``."""
+        """From now on remember overwritten content; returns the position, for ``back``."""
         self.mailbox.mark()
         return self.position
 
     def back(self, position: int) -> None:
-        """Go back to the newest ``mark``, which is gone then."""
+        """Go back to the newest ``mark``, and remove it."""
         self.mailbox.back()
         self.position = position
 
@@ -173,7 +173,7 @@ class MemoryStream:
         self.position = int(before[self.position])
 
     def state(self) -> dict[str, Any]:
-        """Everything, as tensors and arrays."""
+        """The state that ``restore`` continues from, as tensors and arrays."""
         return {"position": self.position, **self.mailbox.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -226,13 +226,13 @@ class MemoryStream:
             self.mailbox.walks.add(feed.born(src), feed.born(dst), time_us, rows)
 
     def _mails(self, own: Tensor, own_at: Int64, told: Tensor, told_at: Int64, event: Int64) -> Tensor:
-        """Mails (m, width) from what ends of events are and what the other ends tell, rows of two tables."""
+        """Mails (m, width) from the own vectors of ends and the vectors sent by the other ends, rows of two tables."""
         mine = own.index_select(0, to_device(own_at, self._device))
         other = told.index_select(0, to_device(told_at, self._device))
         return torch.cat([mine, other, self._edges(event)], dim=1)
 
     def _tell(self, ends: Int64, time_us: Int64, before_us: int) -> Tensor:
-        """What ends of events tell the other ends (m, d), where that is more than their states."""
+        """Vectors (m, d) that ends of events send to the other ends, if these are more than their states."""
         if self.model.training:
             self.model.eval()
         states, hops = self._look(ends, time_us, before_us, self.model.mail_layers)
@@ -275,7 +275,7 @@ class MemoryStream:
         return int(np.searchsorted(self._feed.time_us[first:], before_us))
 
     def _there(self, layer: Layer) -> Bool:
-        """Which sampled interactions are looked at, bool (n, k)."""
+        """Whether sampled interactions are used, bool (n, k)."""
         return layer.sampled.event >= 0
 
     def _states(self, nodes: Int64) -> Tensor:
@@ -283,13 +283,13 @@ class MemoryStream:
         return self._made(nodes) if self._known is None else self._known.of(nodes, self._soon(), self._made)
 
     def _soon(self) -> Int64:
-        """Distinct ends of the events that are delivered next."""
+        """Distinct ends of the next events."""
         here = slice(self.position, min(self.position + self._group, self._until))
         nodes, _ = self._sampler.distinct(self._feed.src[here], self._feed.dst[here])
         return nodes
 
     def _made(self, nodes: Int64) -> Tensor:
-        """States (n, d) of distinct nodes; only those with mail go through the updater."""
+        """States (n, d) of distinct nodes; only those with mail pass through the updater."""
         there, mail = self.mailbox.take(nodes)
         if self.looked_up is not None:
             self.looked_up.states = len(nodes), to_device(there, self._device), mail

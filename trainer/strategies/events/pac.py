@@ -31,7 +31,7 @@ from trainer.strategies.events.shared_copies import SYNCHRONISE, SharedCopies, S
 from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 
 GATHERED_AT_ONCE = 65_536
-"""Rows a rank sends at once for a checkpoint: bounds what the first rank must take at once."""
+"""Rows that a rank sends at once for a checkpoint, which bounds the memory of the first rank."""
 
 _ROUNDS = 1 << 32
 """Shuffles of one pass over a stream, at most."""
@@ -42,10 +42,10 @@ class PacOptions(EventOptions):
     """Options of ``pac``.
 
     Attributes:
-        synchronise: What becomes of a shared node's copies: ``latest`` or ``mean``.
+        synchronise: Merge of a shared node's copies: ``latest`` or ``mean``.
         shuffle_every: Snapshots between shuffles of the parts; ``evaluate`` also shuffles at every epoch.
-        batch: Whose ``batch_size`` is: ``divided``, that of all ranks together, so that any number of them makes as
-            many steps as one; ``each``, every rank's, with fewer steps the more ranks.
+        batch: Meaning of ``batch_size``: ``divided``, events of all ranks together, so that any number of ranks takes as
+            many steps as one; ``each``, events of every rank, with fewer steps the more ranks there are.
     """
 
     synchronise: str = "latest"
@@ -69,7 +69,7 @@ class PacStrategy(RememberingStrategy):
     - Each rank has the memory of its nodes, and learns the events of its sub-graph batch after batch, alone. Gradients
       are summed, each query weighted alike.
     - A rank with fewer batches begins again, from the memory before the snapshot, until the longest rank is done. Then it
-      goes back to the memory at the end of its last whole cycle, and the copies of shared nodes become one again.
+      returns to the memory at the end of its last whole cycle, and the copies of shared nodes are merged.
     - An event is learned by one rank, or, if no rank has both ends, by none.
     - Predictions are those of one rank: for them a rank borrows what it lacks, and no event is left out.
     - One rank does what ``sequential`` does, bit for bit.
@@ -93,13 +93,13 @@ class PacStrategy(RememberingStrategy):
         """See ``Strategy.refuses``."""
         if lane is not None and lane.parts < ranks:
             return (
-                f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks: start at most {lane.parts} ranks"
+                f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks. Start at most {lane.parts} ranks"
             )
         return None
 
     @property
     def needs(self) -> Needs:
-        """See ``Strategy.needs``: who owns which node in the newest snapshot, but nothing of its edges and features."""
+        """See ``Strategy.needs``: the owners of nodes in the newest snapshot, without its edges and features."""
         return Needs("graph")
 
     def rewind(self) -> None:
@@ -113,7 +113,7 @@ class PacStrategy(RememberingStrategy):
         self._memories = Memories(self._model, self._stream, self._setting.lane.edge_features)
 
     def take_in(self, view: GraphView) -> None:
-        """See ``Strategy.take_in``: parts are shuffled if it is time, and memory goes where its nodes are now."""
+        """See ``Strategy.take_in``: parts are shuffled when due, and memory moves to the new owners of its nodes."""
         tau = view.taus[-1]
         if self._memories.has(tau):
             return
@@ -143,14 +143,14 @@ class PacStrategy(RememberingStrategy):
         return self._groups.owners(np.arange(num_nodes)) == self._ranks.rank
 
     def share(self, tau: int, inserts: Inserts) -> Share | None:
-        """See ``Strategy.share``: events with both ends here, and negatives that are here."""
+        """See ``Strategy.share``: events with both ends on this rank, and negatives on this rank."""
         mine = self._mine()
         if tau != self._memories.tau or len(mine) != len(inserts):
             mine = np.zeros(len(inserts), np.bool_)  # it was before a checkpoint, and is not learned again
         return Share(mine, self._groups.weigh)
 
     def learn(self, lessons: Sequence[Examples], epoch: int) -> StepReport:
-        """See ``Strategy.learn``: every rank its sub-graph, in the order of the log."""
+        """See ``Strategy.learn``: every rank learns its sub-graph, in the order of the log."""
         began = time.perf_counter()
         (lesson,) = lessons
         ranks, batch, learned = self._ranks, self._batch, lesson.learned
@@ -223,7 +223,7 @@ class PacStrategy(RememberingStrategy):
         return {**state, "streams": {place: self._gathered(own) for place, own in state["streams"].items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """See ``Strategy.restore``; the number of ranks may be another one."""
+        """See ``Strategy.restore``; the number of ranks may differ."""
         self.learner.restore(state)
         self.rewind()
         self._passes, self._snapshots = state["passes"], state["snapshots"]
@@ -250,7 +250,7 @@ class PacStrategy(RememberingStrategy):
 
     @property
     def held_bytes(self) -> dict[str, int]:
-        """See ``Strategy.held_bytes``: events with their graph, memories, and who has what."""
+        """See ``Strategy.held_bytes``: events with their graph, memories, and owners."""
         return {
             **self._memories.memory_bytes,
             "parts": self._groups.memory_bytes + self._learner.nbytes,
@@ -288,7 +288,7 @@ class PacStrategy(RememberingStrategy):
 
 
 class _Cycle:
-    """One rank's way over its events again and again, until all ranks have been over theirs once (Algorithm 2)."""
+    """One rank's repeated passes over its events, until all ranks have passed over theirs once (Algorithm 2)."""
 
     def __init__(self, stream: ShardedStream, groups: PartGroups, ranks: Ranks, numbers: Int64) -> None:
         self._stream, self._groups, self._ranks = stream, groups, ranks
@@ -305,7 +305,7 @@ class _Cycle:
         stream.part(self._numbers)
 
     def wrap(self, *, keep: bool) -> None:
-        """Begin anew, from the memory before; ``keep``: this was the last whole cycle."""
+        """Begin again from the memory before; ``keep``: this was the last whole cycle."""
         mailbox = self._stream.mailbox
         if keep:
             self._backup = mailbox.rows(mailbox.changed()), self._stream.delivered
@@ -314,7 +314,7 @@ class _Cycle:
         self._stream.part(self._numbers)
 
     def end(self, *, whole: bool) -> None:
-        """The longest rank is done; unless this one ends with a ``whole`` cycle, back to the end of its last one."""
+        """The longest rank is done: return to the end of the last whole cycle, unless this one ends with a ``whole`` cycle."""
         if whole:
             return
         assert self._backup is not None
@@ -329,7 +329,7 @@ class _Cycle:
 
         Args:
             until_us: Microseconds.
-            how: What becomes of copies.
+            how: Merge of copies.
             first: Number of the newest snapshot's first event.
             learner: int32, rank of each of its events.
         """
@@ -346,7 +346,7 @@ class _Cycle:
         mailbox.fold()
 
     def _tell_times(self, nodes: Int64) -> None:
-        """Owners know when their nodes had their latest events; everybody must."""
+        """Send the times of nodes' latest events from their owners to all ranks."""
         if not len(nodes):
             return
         mailbox = self._stream.mailbox

@@ -1,4 +1,4 @@
-"""Which rank has which parts, nodes and events: parts shuffled and combined (SPEED section II-C)."""
+"""Distribution of parts, nodes and events over ranks: parts shuffled and combined (SPEED section II-C)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,10 @@ def combine(parts: int, ranks: int, seed: int, round_number: int) -> Int32:
     """The rank of every part: parts in a random order, dealt out evenly.
 
     Args:
-        parts: K, at least ``ranks``. As many parts as ranks need no shuffling: part k goes to rank k.
-        ranks: How many.
-        seed: The run's.
-        round_number: Which shuffle.
+        parts: K, at least ``ranks``. If equal, they are not shuffled: part k goes to rank k.
+        ranks: Number of ranks.
+        seed: Of the run.
+        round_number: Number of the shuffle.
 
     Returns:
         int32 (K,), the same on every rank.
@@ -36,7 +36,7 @@ class PartGroups:
 
     Attributes:
         rank: This rank.
-        ranks: How many there are.
+        ranks: Number of ranks.
         owner: int32 (nodes,), rank of each node.
         shared: bool (nodes,).
     """
@@ -53,14 +53,14 @@ class PartGroups:
         Args:
             home: int32 (nodes,), part of each node; −1: none.
             shared: bool (nodes,).
-            round_number: Which shuffle.
+            round_number: Number of the shuffle.
         """
         self._home, self.shared, self.round_number = home, shared, round_number
         self._dealt = combine(self._parts, self.ranks, self._seed, round_number)
         self.owner = self._owners()
 
     def grow(self, num_nodes: int) -> None:
-        """Know ids below ``num_nodes``; new ones have no home yet."""
+        """Make room for ids below ``num_nodes``; new ones have no home yet."""
         more = num_nodes - len(self._home)
         if more > 0:
             self._home = np.concatenate([self._home, np.full(more, NOBODY, np.int32)])
@@ -68,7 +68,7 @@ class PartGroups:
             self.owner = self._owners()
 
     def keep(self, kept: Int64) -> None:
-        """Forget all nodes but these, ascending; they are numbered anew, in their order, and keep their owners."""
+        """Forget all nodes except these, ascending, which are renumbered in their order and keep their owners."""
         homes = np.where(self._home >= 0, self._home, np.arange(len(self._home)) % self._parts)
         self._home, self.shared = homes.astype(np.int32)[kept], self.shared[kept]
         self.owner = self._owners()
@@ -87,16 +87,16 @@ class PartGroups:
         return (self.owner == self.rank) | self.shared
 
     def weigh(self, nodes: Int64) -> Int64:
-        """How often this rank's negatives have each node, so that those of all ranks are uniform.
+        """Relative frequency of each node among this rank's negatives, so that those of all ranks are uniform.
 
-        A node of one rank may stand for a negative there only, a shared one on every rank. Ids that are not known yet
-        are dealt out like all others: were they everywhere, most negatives would be told by having no past.
+        A node of one rank can be a negative there only, a shared one on every rank. Unknown ids are dealt out like all
+        others: if every rank had them, most negatives would be recognised by their missing past.
 
         Args:
             nodes: int64 (n,), any ids.
 
         Returns:
-            int64 (n,): the number of ranks, 1 for shared nodes, 0 for those that are not here.
+            int64 (n,): the number of ranks for own nodes, 1 for shared nodes, 0 for nodes of other ranks.
         """
         owner, shared = self.owners(nodes), np.zeros(len(nodes), np.bool_)
         known = owner != NOBODY
@@ -107,8 +107,7 @@ class PartGroups:
     def learners(self, src: Int64, dst: Int64, part: Int32) -> Int32:
         """The one rank that learns each event: it has both ends.
 
-        Where one end is shared it is the other's; where both are, that of the part the event was assigned to, else
-        the source's.
+        If one end is shared, it is the other's rank. If both are, it is that of the event's part, or else the source's.
 
         Args:
             src: int64 (E,).

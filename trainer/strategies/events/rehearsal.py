@@ -1,4 +1,4 @@
-"""Old batches learned again: what they were predicted from is kept, so they are as they were when they were new."""
+"""Replay of old batches. A batch keeps all inputs of its prediction, so replay repeats the original computation."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -21,18 +21,18 @@ _FIRST_STRETCH_US = 1_000_000
 
 @dataclass(slots=True)
 class PastBatch:
-    """All that the logits of a batch follow from, beside the weights: mails, sampled neighbours, encounters.
+    """All inputs of a batch's logits, except weights: mails, sampled neighbours, encounters.
 
-    No node is named in it, so it outlives whatever is forgotten or overwritten since, and nothing of its future is in
-    it. About 2 KiB an event with ten neighbours.
+    It names no node, so later forgetting and overwriting do not affect it, and it has nothing of its future. It takes
+    about 2 KiB per event with ten neighbours.
 
     Attributes:
         nodes: Distinct nodes whose states are looked up.
-        there: int64, which of them had mail.
+        there: int64, those that had mail.
         mail: Their mails.
         hops: Sampled neighbours.
         asked: Pairs, positive ones first.
-        positives: How many those are.
+        positives: Number of positive ones.
         time_us: Of its first event.
     """
 
@@ -45,7 +45,7 @@ class PastBatch:
     time_us: int
 
     def loss(self, model: MemoryModel, task: Task) -> Tensor:
-        """Mean loss of a task under the weights as they are now."""
+        """Mean loss of a task under the present weights."""
         states = self.mail.gap_s.new_zeros(self.nodes, model.width)
         if len(self.there):
             states = states.index_copy(0, self.there, model.states(self.mail))
@@ -91,15 +91,15 @@ class PastBatch:
 
 
 class Rehearsal:
-    """A bounded sample of the past, and when it is learned from.
+    """A bounded sample of the past, and the schedule of its replay.
 
     ``reservoir`` (Vitter's algorithm R): each batch so far is equally likely to be kept. ``time``: stretches of time of
     equal length, one batch of each, equally likely among its batches; when there are more stretches than room, they
-    double. All draws follow from the seed and the number of batches, so a resumed run replays what it would have.
+    double. All draws follow from the seed and the number of batches, so a resumed run replays the same batches.
 
     Args:
-        config: How much, and which sample.
-        seed: The run's.
+        config: Amount and kind of the sample.
+        seed: Of the run.
     """
 
     def __init__(self, config: Replay, seed: int) -> None:
@@ -112,7 +112,7 @@ class Rehearsal:
         self._stretch_us = _FIRST_STRETCH_US
 
     def place_for(self, time_us: int) -> int | None:
-        """Where the batch that begins at a time is to be kept; None: it is not."""
+        """The place to keep the batch that begins at a time; None: it is not kept."""
         if not self._config.ratio:
             return None
         draw = np.random.default_rng([self._seed, _OFFER, self._offered])
@@ -135,7 +135,7 @@ class Rehearsal:
         self._held[place] = batch
 
     def due(self, events: int) -> list[PastBatch]:
-        """After so many new events were learned: the old batches to be learned now, often none."""
+        """The old batches to learn after so many new events, often none."""
         self._credit += events * self._config.ratio
         found: list[PastBatch] = []
         while self._held and self._credit > 0:
@@ -170,7 +170,7 @@ class Rehearsal:
         return sum(batch.memory_bytes for batch in self._held.values())
 
     def _widen(self, draw: np.random.Generator) -> None:
-        """Stretches of twice the length: of two batches one stays, each with the weight of its stretch."""
+        """Double the stretches: of two batches one stays, each with the weight of its stretch."""
         held: dict[int, PastBatch] = {}
         counts: dict[int, int] = {}
         for place in sorted(self._counts):

@@ -1,4 +1,4 @@
-"""The base of strategies for event models: memories that go along the events, and how they answer."""
+"""The base of strategies for event models: memories along the events, and their answers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from trainer.strategies.interface import Setting
 from trainer.tasks.interface import Asks
 
 ANSWERED_AT_ONCE = 2048
-"""Rows after which questions of several moments are answered together. What they are answered from is looked up
-moment by moment; the arithmetic has no order, and takes less time in few large steps than in many small ones."""
+"""Rows after which questions of several moments are answered together. Their inputs are looked up moment by moment; the
+arithmetic has no order, and takes less time in few large steps than in many small ones."""
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -50,7 +50,7 @@ class EventOptions:
 
 
 class RememberingStrategy:
-    """A strategy that has memories; a subclass makes them, and says how they learn.
+    """A strategy with memories; a subclass makes them, and says how they learn.
 
     Args:
         setting: See ``Strategy``.
@@ -141,7 +141,7 @@ def _moments(queries: Queries, ranks: Ranks) -> list[tuple[slice, int]]:
 
     Args:
         queries: Ordered by their moments.
-        ranks: All ranks. What is delivered together depends on where anybody looks in between.
+        ranks: All ranks. The groups of delivered events depend on the moments of all ranks in between.
     """
     moments = ranks.union(np.unique(queries.before_us))
     ends = np.searchsorted(queries.before_us, moments + 1)
@@ -151,7 +151,7 @@ def _moments(queries: Queries, ranks: Ranks) -> list[tuple[slice, int]]:
 
 
 def _nodes(moments: list[tuple[slice, int]], *ends: Int64) -> Iterator[tuple[int, Int64]]:
-    """Each moment, and the nodes that are asked about there."""
+    """Each moment, and its asked nodes."""
     for here, before_us in moments:
         yield before_us, np.concatenate([nodes[here] for nodes in ends])
 

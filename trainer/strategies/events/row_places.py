@@ -1,4 +1,4 @@
-"""Which row of a table each node has, where a rank holds rows for some nodes only."""
+"""Rows of a table by node, for a rank that holds rows of some nodes only."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from stream.arrays.kinds import Int64
 
 
 class RowPlaces:
-    """Rows of nodes; those given back are given out again.
+    """Rows of nodes; returned rows are used again.
 
     Attributes:
-        end: Rows that the table must have.
+        end: Number of rows of the table.
     """
 
     def __init__(self) -> None:
@@ -18,13 +18,13 @@ class RowPlaces:
         self._free: Int64 = np.empty(0, np.int64)
 
     def grow(self, num_nodes: int) -> None:
-        """Know ids below ``num_nodes``."""
+        """Make room for ids below ``num_nodes``."""
         more = num_nodes - len(self._at)
         if more > 0:
             self._at = np.concatenate([self._at, np.full(more, -1, np.int32)])
 
     def of(self, nodes: Int64) -> Int64:
-        """int64 (n,) rows of nodes; −1 for those without one, ids beyond all known ones included."""
+        """int64 (n,) rows of nodes; −1 for nodes without one, and for unknown ids."""
         if len(nodes) and int(nodes.max()) >= len(self._at):
             inside = nodes < len(self._at)
             rows = np.full(len(nodes), -1, np.int64)
@@ -33,7 +33,7 @@ class RowPlaces:
         return self._at[nodes].astype(np.int64)
 
     def hold(self, nodes: Int64) -> Int64:
-        """Give rows to those of some distinct, known nodes that have none; returns these new rows."""
+        """Give rows to those of some distinct, known nodes that have none; returns the new rows."""
         bare = nodes[self._at[nodes] < 0]
         again = min(len(bare), len(self._free))
         rows = np.concatenate(
@@ -51,7 +51,7 @@ class RowPlaces:
         self._at[nodes[rows >= 0]] = -1
 
     def keep(self, kept: Int64) -> None:
-        """Forget all nodes but these, ascending; they are numbered anew, in their order, and keep their rows."""
+        """Forget all nodes except these, ascending, which are renumbered in their order and keep their rows."""
         gone = self._at >= 0
         gone[kept] = False
         self.release(np.flatnonzero(gone))

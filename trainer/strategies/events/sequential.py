@@ -29,8 +29,8 @@ from trainer.strategies.interface import STRATEGIES, Needs, Setting, StepReport
 class SequentialStrategy(RememberingStrategy):
     """One rank, batches of consecutive events: deliver what is strictly earlier than the batch, predict, learn.
 
-    Predicting and learning a snapshot both begin with the memory as it was before it, and the memory goes on from
-    what was done last, so a second pass over a snapshot doesn't see its events twice. The lane's parts don't matter.
+    Predicting and learning a snapshot both begin with the memory before it, and the memory continues from the last pass.
+    So a second pass over a snapshot does not see its events twice. The lane's parts do not matter.
     """
 
     name: ClassVar[str] = "sequential"
@@ -149,7 +149,7 @@ class SequentialStrategy(RememberingStrategy):
         return MemoryStream(model, feed, self._ranks.device, self._options.group)
 
     def _new(self, stream: MemoryStream, lesson: Examples, here: slice, *, keep: bool) -> Tensor:
-        """Mean loss of a new batch, which is kept if it is to be learned again."""
+        """Mean loss of a new batch, which is kept if it will be replayed."""
         time_us = int(lesson.learned.time_us[here.start])
         place = self._rehearsal.place_for(time_us) if keep else None
         draw = self.learner.steps + 1

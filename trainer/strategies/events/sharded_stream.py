@@ -39,7 +39,7 @@ class ShardedStream(MemoryStream):
         feed: The events, all of them on every rank.
         ranks: All ranks.
         group: As of a ``MemoryStream``.
-        groups: Who owns which node; may change between calls.
+        groups: Owners of nodes; may change between calls.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Copies of shared nodes on every rank while it learns, and one memory made of them afterwards (SPEED section II-C)."""
+"""Copies of shared nodes on every rank while it learns, and their merge into one memory (SPEED section II-C)."""
 
 from typing import Literal
 
@@ -19,16 +19,16 @@ _ABSENT = NEVER - 1
 
 
 class SharedCopies:
-    """What the shared nodes had when ranks went on alone, on every rank; a collective to make, and to merge.
+    """The shared nodes' content at the beginning of separate learning, on every rank; made and merged by collectives.
 
-    ``latest``: a node's mail is that of the copy with the latest event, of equal times the lowest rank's, with its
-    times. ``mean``: the mean of the mails of all copies that had events, with the latest one's times. Walks add up: a
-    sketch is a sum over events, and every event is one rank's, so what each copy gained belongs to the whole.
+    ``latest``: a node gets the mail and times of the copy with the latest event, for equal times of the lowest rank.
+    ``mean``: the mean of the mails of all copies that had events, with the latest one's times. Walks add up: a sketch is a
+    sum over events, and every event belongs to one rank, so the gains of all copies are summed.
 
     Args:
         stream: This rank's, with rows of its own nodes.
         shared: int64 (n,), shared nodes, ascending.
-        mine: bool (n,), which of them this rank owns.
+        mine: bool (n,), those that this rank owns.
         ranks: All ranks.
     """
 
@@ -54,7 +54,7 @@ class SharedCopies:
         )
 
     def merge(self, how: Synchronise, ours: Int64, touched: Bool) -> None:
-        """Make one memory of all copies, give it to the owners, and let the copies go.
+        """Merge all copies into one memory, send it to the owners, and drop the copies.
 
         Args:
             how: ``latest`` or ``mean``.
@@ -98,7 +98,7 @@ class SharedCopies:
         mailbox.set_times(nodes[~mine], event_us[~mine], former_us[~mine])
 
     def _walks(self, nodes: Int64, touched: Bool, here: Bool) -> tuple[Float32 | None, Int64 | None]:
-        """What the sketches were, plus what each copy gained, all as of the latest copy's time."""
+        """The former sketches plus the gains of all copies, as of the latest copy's time."""
         if self._before is None or self._before_us is None:
             return None, None
         before = np.zeros((len(nodes), *self._before.shape[1:]), np.float32)

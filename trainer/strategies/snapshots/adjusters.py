@@ -1,4 +1,4 @@
-"""Who chooses the size of the next batches: fixed and random, or by what was learned in a second (DynaHB section 5.1)."""
+"""Choice of the size of the next batches: fixed, random, or by the progress per second (DynaHB section 5.1)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ FORGET = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What batches of one size came to.
+    """The outcome of batches of one size.
 
     Attributes:
         action: Number of the size.
-        fall: By how much the loss fell a step, against held-out questions.
-        seconds: A step.
+        fall: Fall of the loss of held-out questions per step.
+        seconds: Per step.
     """
 
     action: int
@@ -28,10 +28,10 @@ class Tried:
 
 
 class Adjuster(Protocol):
-    """Chooses sizes; rank 0's choices are everyone's.
+    """Chooses sizes; all ranks follow rank 0's choices.
 
     Attributes:
-        judges: Whether it must be told what batches came to.
+        judges: Whether it needs the outcome of batches.
         reward: The last one; 0 before any.
     """
 
@@ -40,7 +40,7 @@ class Adjuster(Protocol):
 
     @property
     def epsilon(self) -> float:
-        """Probability of a random choice; 0 where there is no such."""
+        """Probability of a random choice; 0 if it makes none."""
         ...
 
     def choose(self) -> int:
@@ -48,11 +48,11 @@ class Adjuster(Protocol):
         ...
 
     def told(self, tried: Tried) -> None:
-        """Learn from what batches of a size came to."""
+        """Learn from the outcome of batches of a size."""
         ...
 
     def begin(self) -> None:
-        """Another snapshot: falls of the loss before it say nothing about those after it."""
+        """Begin a snapshot: earlier falls of the loss cannot be compared with later ones."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Fixed:
 
 
 class Random(Fixed):
-    """Any size, each as likely: the baseline of the paper's table 10.
+    """Any size, each equally likely: the baseline of the paper's table 10.
 
     Args:
         sizes: Shares.
@@ -135,7 +135,7 @@ class Random(Fixed):
 
 
 class Bandit(Random):
-    """Thompson sampling on the fall of the loss in a second: each size's is taken to be normal, and earlier ones fade.
+    """Thompson sampling on the fall of the loss per second, normal for each size; earlier measurements fade.
 
     Args:
         sizes: Shares.
@@ -211,7 +211,7 @@ class DqnAdjuster:
         return self._network.choose(0.0 if self._last is None else self._last.fall)
 
     def told(self, tried: Tried) -> None:
-        """See ``Adjuster.told``: the first of a snapshot only sets what the next is compared with."""
+        """See ``Adjuster.told``: the first outcome of a snapshot is only the reference of the next."""
         last, self._last = self._last, tried
         if last is None:
             return

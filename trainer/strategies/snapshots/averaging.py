@@ -1,4 +1,4 @@
-"""Averages of ranks that learn apart: when, and what becomes of the steps that are taken meanwhile (DynaHB, algorithm 2)."""
+"""Averages of separately learning ranks: when, and the use of steps taken meanwhile (DynaHB, algorithm 2)."""
 
 import time
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ AVERAGES = ("every_steps", "every_s", "delayed")
 
 
 class Averager:
-    """Brings weights and Adam's moments of all ranks to their means, each weighted by the questions it learned since.
+    """Sets weights and Adam's moments of all ranks to their means, each weighted by the questions it learned since.
 
-    ``every_steps`` and ``every_s`` wait for it. ``delayed`` lets it travel while the next steps are taken: these are added to
-    the means when they come, so a rank's weights are the means as of one period ago and its own steps since.
+    ``every_steps`` and ``every_s`` wait for the average. ``delayed`` takes the next steps meanwhile and adds them to the
+    means on arrival, so a rank's weights are the means of one period ago and its own steps since.
 
     Args:
         learner: Takes steps by itself.
@@ -26,7 +26,7 @@ class Averager:
         every: Steps, or with ``every_s`` seconds, between averages.
 
     Attributes:
-        count: Averages so far, since ``since_last``.
+        count: Averages since ``since_last``.
         divergence: The largest ‖x − x̄‖ / ‖x̄‖ of this rank's weights before one of them.
     """
 
@@ -46,7 +46,7 @@ class Averager:
         self._steps, self._queries, self._began_s = 0, 0, time.perf_counter()
 
     def stepped(self, queries: int) -> bool:
-        """Take note of a step; whether the period is over for this rank."""
+        """Count a step; returns whether the period is over for this rank."""
         self._steps, self._queries = self._steps + 1, self._queries + queries
         if self._kind == "every_s":
             return time.perf_counter() - self._began_s >= self._every
@@ -77,7 +77,7 @@ class Averager:
         return found
 
     def _weight(self) -> float:
-        """Ranks that learned nothing count next to nothing, and if none has, all count alike."""
+        """Ranks that learned nothing have next to no weight; if none has learned, all weigh the same."""
         return max(float(self._queries), 1e-6)
 
     def _arrive(self) -> None:
@@ -86,7 +86,7 @@ class Averager:
         (handle, began), self._flight = self._flight, None
         means, tables = handle.wait(), self._learner.tables()
         self._note(began, means)
-        # moments that there were not yet when it set out stay this rank's own until the next
+        # moments that did not exist when the average began stay this rank's own until the next one
         _set(tables, [mean + (now - then) for mean, now, then in zip(means, tables, began, strict=False)])
 
     def _note(self, before: Sequence[Tensor], means: Sequence[Tensor]) -> None:

@@ -23,10 +23,10 @@ Shares = Sequence[tuple[float, float]]
 
 
 class BatchMaker:
-    """Makes batches from the last snapshots of a view, in any thread, as long as the view does not move.
+    """Makes batches from the last snapshots of a view, in any thread, while the view does not move.
 
     Args:
-        model: Encodes inputs, and says by its stages what is needed.
+        model: Encodes inputs; its stages decide the closure.
         sizes: Shares of snapshots and of vertices of each size.
         seed: Of this rank's draws.
     """
@@ -45,7 +45,7 @@ class BatchMaker:
         )  # of generators, never of training
 
     def take_in(self, view: TimelineView) -> None:
-        """Take in the newest snapshots of a view; what is known of the others stays."""
+        """Take in the newest snapshots of a view; data of the others stay."""
         host = view.timeline
         if view is not self._view:
             self._view, self._graphs, self._loads = view, {}, {}
@@ -56,11 +56,7 @@ class BatchMaker:
         self._loads = {tau: loads for tau, loads in self._loads.items() if tau in taus}
 
     def open(self, lessons: Sequence[tuple[Lesson, Int64]]) -> None:
-        """Take in the lessons that are learned from now on.
-
-        Args:
-            lessons: Each with those of its items that are learned, int64, ascending; the newest last.
-        """
+        """Take in the next lessons, each with its items to learn, int64, ascending; the newest last."""
         taus = list(self._graphs)
         self._asked, self._windows = {}, {}
         for lesson, items in lessons:
@@ -74,7 +70,7 @@ class BatchMaker:
         self._newest = taus[-1]
 
     def make(self, recipe: Recipe) -> HybridBatch:
-        """The batch of a recipe: the same whenever it is made."""
+        """The batch of a recipe, the same at any time."""
         taus = self._window(recipe.first, recipe.length)
         window = self._lesson_window(taus)
         share = self._sizes[recipe.size][1]
@@ -115,7 +111,7 @@ class BatchMaker:
 
     @property
     def taus(self) -> list[int]:
-        """Interval indices of the snapshots that are there, the newest included."""
+        """Interval indices of the present snapshots, the newest included."""
         return list(self._graphs)
 
     @property
@@ -140,7 +136,7 @@ class BatchMaker:
 
 
 def host_graph(view: TimelineView, tau: int) -> HostGraph:
-    """The adjacency of a snapshot as strategies that hold whole ones see it, smoothing included."""
+    """The adjacency of a snapshot for strategies that hold whole ones, smoothing included."""
     host = view.timeline
     place = host.place(tau)
     entries = host.whole(place, directed=False)

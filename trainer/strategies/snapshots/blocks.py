@@ -15,7 +15,7 @@ class BlockLayout(Layout, Protocol):
     """The layout of a block."""
 
     def tie(self) -> Tensor:
-        """Zero, with a gradient of zero to whatever crossed ranks: its way back is taken on every rank or on none."""
+        """Zero, with a gradient of zero to all rows that crossed ranks, so that all ranks take their way back."""
         ...
 
 
@@ -27,8 +27,8 @@ class Blocks:
         stages: Of the model.
         ranges: Places of the snapshots of each block.
         layout: Makes the layout of a block.
-        leave: Told of each block that is passed, to give up what only its layout needs.
-        last: Whether only the newest snapshot's rows are wanted of the last block, and none of the others.
+        leave: Called after each block, to release data that only its layout needs.
+        last: Whether only the newest snapshot's rows are wanted.
     """
 
     stages: Sequence[Stage]
@@ -46,8 +46,8 @@ class Blocks:
     def backward(self, loss: Callable[[int, Tensor], Tensor]) -> Tensor:
         """Add the gradient of the sum of all blocks' losses to the weights.
 
-        Forwards only what a block takes over from the one before is kept. Then, from the last block to the first, the block
-        is run again with a gradient, and what its loss and the later blocks want of the carry is handed on.
+        The forward pass keeps only the carries between blocks. Then, from the last block to the first, each block is run
+        again with a gradient, and the gradient of its carry by its loss and later blocks is handed on.
 
         Args:
             loss: From the number of a block and its rows, a scalar.
@@ -77,7 +77,7 @@ class Blocks:
 
     @torch.no_grad()
     def _carries(self) -> list[list[Carry] | None]:
-        """What each block takes over from the one before."""
+        """The carry of each block from the one before."""
         carries: list[list[Carry] | None] = [None]
         for block in self.ranges[:-1]:
             _, after = self._unrolled(self.layout(block), carries[-1])
@@ -89,7 +89,7 @@ class Blocks:
         return unroll(self.stages, layout, before, last=self.last)
 
     def begun(self, before: list[Carry] | None) -> list[Carry] | None:
-        """A carry that a gradient reaches, from the first stage on that a weight has a part in."""
+        """A carry as leaves of a gradient, from the first stage with weights on."""
         if before is None:
             return None
         learned, begun = False, []
@@ -100,12 +100,12 @@ class Blocks:
 
 
 def compact(carries: list[Carry]) -> list[Carry]:
-    """Carries without the rest of what they are views of."""
+    """Carries that hold no larger storage of which they are views."""
     return [_mapped(carry, _compact) for carry in carries]
 
 
 def carried_bytes(carries: Any) -> int:
-    """Bytes of what a block takes over."""
+    """Bytes of carries."""
     return sum(each.untyped_storage().nbytes() for each in _tensors(carries))
 
 
@@ -115,7 +115,6 @@ def _leaf(tensor: Tensor, learned: bool) -> Tensor:
 
 
 def _compact(tensor: Tensor) -> Tensor:
-    """The tensor without the rest of what it is a view of."""
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 

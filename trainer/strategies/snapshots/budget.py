@@ -1,4 +1,4 @@
-"""How many checkpoint blocks a device's memory asks for, measured (ESDG section 3.1)."""
+"""The number of checkpoint blocks for a device's memory, by measurement (ESDG section 3.1)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from trainer.timeline.horizon import Horizon
 
 MIB = 1 << 20
 LOOSE = 1.25
-"""What was measured serves as long as what it says of other horizons is at most so much more than they can need."""
+"""A measurement serves while its bound for other horizons is at most this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured on a horizon.
+    """A measurement on a horizon.
 
     Attributes:
-        saved: Bytes that a block of one snapshot of each rank saves, at most.
-        carried: Bytes that a block takes over, at most.
+        saved: Most bytes that a block of one snapshot of each rank saves.
+        carried: Most bytes of a block's carry.
         nodes: Of the horizon.
-        fewest: The least share of nodes with an edge in so many consecutive snapshots.
+        fewest: The smallest share of nodes with an edge in so many consecutive snapshots.
         most: The largest.
     """
 
@@ -39,20 +39,20 @@ class Measured:
     most: float
 
     def scale(self, nodes: int, fewest: float, most: float) -> float:
-        """How many times as much other horizons of as many snapshots can need.
+        """The factor by which other horizons of as many snapshots can need more.
 
-        All bytes are of rows, of two kinds: with an edge, and without. With the same shares of both they grow as nodes do.
-        A share that was not measured, farther out by δ, adds δ rows of the larger kind, of which half were measured.
+        All bytes belong to rows of two kinds, with an edge and without. With the same shares they grow as nodes do. A share
+        beyond the measured ones by δ adds δ rows of the larger kind, of which half were measured.
         """
         further = max(0.0, self.fewest - fewest, most - self.most)
         return max(1.0, nodes / max(1, self.nodes)) * (1 + 2 * further)
 
 
 class Budget:
-    """Finds the fewest blocks whose saved tensors and carries fit; all ranks have equally many.
+    """Finds the smallest number of blocks, equal on all ranks, whose saved tensors and carries fit.
 
-    A snapshot is run once where most nodes have an edge, and once where fewest have: what a block saves lies between, for
-    every node has a row in each snapshot, crossing or not. That serves until horizons are quite different.
+    A snapshot is run once where most nodes have an edge, and once where fewest have. Other blocks save an amount between,
+    because every node has a row in each snapshot, crossing or not. The measurement serves until horizons differ much.
 
     Args:
         ranks: All ranks.
@@ -67,7 +67,7 @@ class Budget:
     def to_learn(
         self, model: SnapshotModel, horizon: Horizon, pass_in: Callable[[list[range]], Blocks]
     ) -> int:
-        """Blocks of a pass whose gradient is wanted; a collective.
+        """Blocks of a pass with a gradient; a collective.
 
         Args:
             model: Trained.
@@ -75,7 +75,7 @@ class Budget:
             pass_in: A pass in given blocks.
 
         Raises:
-            Failure: One snapshot per rank and block is too much.
+            Failure: Even one snapshot per rank and block is too large.
         """
         steps, size = len(horizon.taus), self._groups
         shares = self._shares(horizon)
@@ -98,14 +98,14 @@ class Budget:
         )
 
     def to_predict(self, model: SnapshotModel, horizon: Horizon) -> int:
-        """Blocks of a pass without a gradient, of which rows of two stages are there at a time."""
+        """Blocks of a pass without a gradient, which holds rows of two stages at a time."""
         steps = len(horizon.taus)
         each = next(model.parameters()).element_size() * len(horizon.nodes)
         rows = -(-steps // self._groups) * 2 * (model.inputs + 4 * model.width)
         return max(1, min(steps, -(-each * rows // self._bytes)))  # no node, no bytes
 
     def _shares(self, horizon: Horizon) -> NDArray[np.float64]:
-        """Of each row of consecutive snapshots, one of each rank: the share of nodes that have an edge."""
+        """The share of nodes with an edge in each run of consecutive snapshots, one of each rank."""
         length, nodes = min(self._groups, len(horizon.taus)), max(1, len(horizon.nodes))
         counts = np.array([horizon.active(at).sum() for at in range(len(horizon.taus))])
         return np.convolve(counts, np.ones(length), "valid") / (length * nodes)
@@ -118,13 +118,13 @@ class Budget:
         pass_in: Callable[[list[range]], Blocks],
         shares: NDArray[np.float64],
     ) -> tuple[int, int]:
-        """Bytes that a block of one snapshot of each rank saves, and those that a block takes over, at most."""
+        """Most bytes that a block of one snapshot of each rank saves, and most bytes of a carry."""
         length = min(self._groups, len(horizon.taus))
         most = [0, 0]
         for first in sorted({int(shares.argmin()), int(shares.argmax())}):
             blocks, before = pass_in([range(first, first + length)]), None
             found: list[list[int]] = []
-            # without a carry, then with those of more and more blocks, which may grow for a while
+            # first without a carry, then with those of more and more blocks, which may grow for a while
             while len(found) < 2 or (
                 len(found) <= len(horizon.taus) and self._ranks.any(found[-1] != found[-2])[0]
             ):

@@ -1,4 +1,4 @@
-"""A hybrid batch: some nodes in some consecutive snapshots, with all that their embeddings are made of (DynaHB, definition 3)."""
+"""A hybrid batch: some nodes in some consecutive snapshots, with all inputs of their embeddings (DynaHB, definition 3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,16 +17,16 @@ class Level:
     """The edges of one graph stage: block-diagonal over the snapshots, targets and sources snapshot after snapshot.
 
     Attributes:
-        starts: int32 (n + 1,), where each target's edges begin.
+        starts: int32 (n + 1,), the first edge of each target.
         sources: int32 (edges,), places among the rows of the level below.
         own: int32 (n,), the targets' own rows there.
         back_starts: int32 (m + 1,), the same edges by source.
         back_targets: int32 (edges,).
         values: float32 (edges,); None: all are 1.
-        back_values: Likewise by source.
+        back_values: The same by source.
         scaled: float32 (edges,), values of the normalised operator; None: no stage looks along it.
-        back_scaled: Likewise by source.
-        scale: float32 (n,), of the targets; None: likewise.
+        back_scaled: The same by source.
+        scale: float32 (n,), of the targets; None: no stage looks along it.
         there: bool (n,): the target had come by its snapshot.
         targets_of: Targets of each snapshot.
         sources_of: Rows of the level below of each snapshot.
@@ -56,12 +56,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """The rows and edges that embeddings of some nodes are made of.
+    """The rows and edges for the embeddings of some nodes.
 
     Attributes:
-        nodes: int64 (n,), ascending: whose embeddings.
-        levels: One a graph stage, in the stages' order.
-        lowest: int64 (m,), the nodes of the rows that the first stage takes, snapshot after snapshot.
+        nodes: int64 (n,), ascending: the embedded nodes.
+        levels: One per graph stage, in the stages' order.
+        lowest: int64 (m,), the nodes of the first stage's rows, snapshot after snapshot.
         lowest_of: Rows of each snapshot.
         there: bool (m,): the row's node had come by its snapshot.
     """
@@ -74,7 +74,7 @@ class Closure:
 
     @property
     def edges(self) -> int:
-        """Edges that are aggregated, of all levels."""
+        """Edges of all levels."""
         return sum(len(level.sources) for level in self.levels)
 
     @property
@@ -85,13 +85,13 @@ class Closure:
 
 @dataclass(frozen=True, slots=True)
 class HybridBatch:
-    """A closure with its inputs, and the questions that are learned by it.
+    """A closure with its inputs and questions.
 
     Attributes:
         closure: Of the nodes that the questions are about.
-        inputs: float (m, d), on the host: what the model makes of the inputs of ``closure.lowest``.
-        asked: Place of the snapshot after which it is asked, questions and true answers, by snapshot that has some.
-        items: Of the newest lesson, int64: which of them it learns.
+        inputs: float (m, d), on the host: the encoded inputs of ``closure.lowest``.
+        asked: For each snapshot with questions: the place of the snapshot before them, questions and true answers.
+        items: int64, its items of the newest lesson.
         targets: Nodes that were drawn.
         size: Number of its size.
     """
@@ -105,7 +105,7 @@ class HybridBatch:
 
     @property
     def snapshots(self) -> int:
-        """Snapshots that it has."""
+        """Number of its snapshots."""
         return len(self.closure.lowest_of)
 
     @property
@@ -122,10 +122,9 @@ class HybridBatch:
 
 
 def close(graphs: Sequence[HostGraph], stages: Sequence[Stage], nodes: Int64, num_nodes: int) -> Closure:
-    """Everything that embeddings of nodes in some snapshots are made of; exact for the state that begins with them.
+    """The closure of nodes in some snapshots; exact for a state that begins with these snapshots.
 
-    Rows below a time stage are needed in all the snapshots, whatever snapshot they are a neighbour's in; other rows only in
-    their own.
+    Rows below a time stage are needed in all snapshots, even if they are a neighbour in one; other rows only in their own.
 
     Args:
         graphs: Of the snapshots, oldest first.
@@ -158,7 +157,7 @@ def _below(
     uniform: bool,
     normalised: bool,
 ) -> tuple[Level, list[Int64]]:
-    """The level that makes some rows, and the rows below it, of each snapshot; all the same if ``uniform``."""
+    """The level that makes some rows, and the rows below it, of each snapshot; all equal if ``uniform``."""
     found, below, count = [], [], 0
     if uniform:
         same = all(each is rows[0] for each in rows)

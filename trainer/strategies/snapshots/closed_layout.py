@@ -1,4 +1,4 @@
-"""The layout of a closure: every stage has the rows that the stages above it need, and no others."""
+"""The layout of a closure: every stage has exactly the rows that the stages above it need."""
 
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from trainer.strategies.snapshots.closed_batch import Closure, Level
 
 
 class BlockGraph(CSRGraph):
-    """Edges of a level, or of one of its snapshots, with what a host thread made of them beforehand.
+    """Edges of a level, or of one of its snapshots, with tables that a host thread prepared.
 
     Args:
         level: The edges.
@@ -58,7 +58,7 @@ class BlockGraph(CSRGraph):
 
     @cached_property
     def transpose(self) -> CSRGraph:
-        """See ``CSRGraph.transpose``; it is there already."""
+        """See ``CSRGraph.transpose``; it is already made."""
         return self._turned(self._level.back_values)
 
     def _turned(self, values: NDArray[Any] | None) -> CSRGraph:
@@ -88,7 +88,7 @@ class ClosedLayout:
     """Rows of some nodes in every snapshot of a batch, computed by one rank alone.
 
     Args:
-        closure: Whose rows.
+        closure: Of the nodes.
         inputs: (m, d), encoded inputs of its lowest rows.
         device: Where rows live.
 
@@ -99,7 +99,7 @@ class ClosedLayout:
     def __init__(self, closure: Closure, inputs: Tensor, device: torch.device) -> None:
         self.steps = len(closure.lowest_of)
         self._present, self._device = self.steps, device
-        # A signature needs no store: without this a node would have one before it has come.
+        # A signature follows from the id: without this a node would have one before it has come.
         self._there = to_device(closure.there, device)
         self._inputs = inputs * self._there.unsqueeze(1)
         self._levels = iter(closure.levels)
@@ -128,7 +128,7 @@ class ClosedLayout:
         return torch.cat(found)
 
     def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
-        """Not possible: a snapshot's other rows are not here."""
+        """Not possible: the snapshot's other rows are missing."""
         raise AssertionError(f"{type(stage).__name__} was not refused")
 
     def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:

@@ -1,7 +1,7 @@
-"""What a few nodes look at, hop by hop: the edges and rows that an L-layer network needs for them, and no others.
+"""The reach of a few nodes, hop by hop: exactly the edges and rows that an L-layer network needs for them.
 
-Rows are numbered as they are met: a level's targets first where it has one set of rows for all snapshots. Kernels leave the
-interpreter, so a thread of its own can make the next batch while this one is learned.
+Rows are numbered as they are found: a level's targets first if it has one set of rows for all snapshots. Kernels release
+the interpreter's lock, so another thread can make the next batch during training.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class HostGraph:
         tau: Interval index.
         num_nodes: Dense ids in use.
         starts: int64 (k + 1,), k at most ``num_nodes``: nodes from k on have no edge.
-        neighbours: int32 (edges,), ascending within a row; every pair is there both ways.
+        neighbours: int32 (edges,), ascending within a row; every pair occurs in both directions.
         values: float32 (edges,); None: all are 1.
         scale: float32 (k + 1,), 1 / √(1 + strength); the last one, 1, is that of every node from k on.
     """
@@ -95,7 +95,7 @@ def walk_loads(starts, neighbours, hops):  # type: ignore[no-untyped-def]  # com
 
 @njit(cache=True, nogil=True)
 def enter(nodes, place, order, count):  # type: ignore[no-untyped-def]  # compiled
-    """Number nodes that have no number yet, from ``count`` on; returns how many there are then.
+    """Number new nodes from ``count`` on; returns the number of numbered nodes.
 
     Args:
         nodes: int64 (n,).
@@ -113,19 +113,19 @@ def enter(nodes, place, order, count):  # type: ignore[no-untyped-def]  # compil
 
 @njit(cache=True, nogil=True)
 def expand(starts, neighbours, targets, place, order, count):  # type: ignore[no-untyped-def]  # compiled
-    """The neighbours of targets in one snapshot, numbered as they are met.
+    """The neighbours of targets in one snapshot, numbered as they are found.
 
     Args:
         starts: Of the snapshot.
-        neighbours: Likewise.
+        neighbours: Of the snapshot.
         targets: int64 (n,).
         place: See ``enter``.
         order: See ``enter``.
         count: See ``enter``.
 
     Returns:
-        int32 (n + 1,) where each target's edges begin, int32 the number of each edge's source, int64 where each edge stands in
-        the snapshot, and how many are numbered then.
+        int32 (n + 1,) the first edge of each target, int32 the number of each edge's source, int64 the place of each edge in
+        the snapshot, and the number of numbered nodes.
     """
     known = len(starts) - 1
     begins = np.zeros(len(targets) + 1, np.int32)
@@ -161,7 +161,7 @@ def turned(starts, sources, num_sources):  # type: ignore[no-untyped-def]  # com
         num_sources: m.
 
     Returns:
-        int32 (m + 1,) where each source's edges begin, int32 (edges,) their targets, ascending, and int64 where each stood.
+        int32 (m + 1,) the first edge of each source, int32 (edges,) their targets, ascending, and int64 their former places.
     """
     begins = np.zeros(num_sources + 1, np.int32)
     for source in sources:
@@ -188,7 +188,7 @@ def scaled(starts, sources, of_targets, of_sources, values):  # type: ignore[no-
         starts: int32 (n + 1,).
         sources: int32 (edges,).
         of_targets: float32 (n,), 1 / √(1 + strength) in the whole graph.
-        of_sources: float32 (m,), likewise.
+        of_sources: float32 (m,), the same.
         values: float32 (edges,), or (0,): all are 1.
     """
     found = np.empty(len(sources), np.float32)

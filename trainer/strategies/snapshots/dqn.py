@@ -1,4 +1,4 @@
-"""DynaHB's deep Q-network (definitions 4 to 6, algorithm 2, and what of it only the authors' code says)."""
+"""DynaHB's deep Q-network (definitions 4 to 6, algorithm 2, and details from the authors' code)."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ DISCOUNT, DECAY, LEAST, RATE = 0.99, 0.95, 0.1, 0.005
 """γ; ε falls by DECAY from 1 to LEAST; learning rate (section 5.1, table 10)."""
 
 WIDTH, MEMORY, BATCH, SOFT = 16, 1000, 5, 0.01
-"""Of the hidden layer; transitions kept, and learned at once; by how much the target moves (the authors' code)."""
+"""Width of the hidden layer; transitions kept, and learned at once; step of the target (the authors' code)."""
 
 BOUND = 10.0
-"""Of either part of a reward, which divides by what may be next to nothing."""
+"""Bound of either part of a reward, whose denominator may be next to zero."""
 
 
 class Dqn:
-    """A perceptron 1-16-n of the fall of the loss, with replay, a target that follows softly, and Adam.
+    """A perceptron 1-16-n of the fall of the loss, with replay, a slowly following target network, and Adam.
 
     Args:
         actions: n.
@@ -51,7 +51,7 @@ class Dqn:
         return int(np.argmax(self._values(self._q, np.array([state]))[0]))
 
     def learn(self, state: float, action: int, reward: float, after: float) -> None:
-        """Remember a transition, and follow the gradient of the squared error of a few that are remembered."""
+        """Remember a transition, and follow the gradient of the squared error of a few remembered ones."""
         self._replay = np.concatenate([self._replay, [[state, action, reward, after]]])[-MEMORY:]
         if len(self._replay) < BATCH:
             return
@@ -118,9 +118,9 @@ class Dqn:
 def cleaned_reward(
     seconds: tuple[float, float], falls: tuple[float, float], sizes: tuple[Size, Size]
 ) -> float:
-    """R = (t_l − t_c) / t_l + (Δ_c − Δ_l) / Δ_c (equation 3), by the rules of the authors' code where it would mislead.
+    """R = (t_l − t_c) / t_l + (Δ_c − Δ_l) / Δ_c (equation 3), corrected by the rules of the authors' code.
 
-    No penalty for time where both sizes shrank, none for the loss where both grew; where the loss rose, both parts are
+    There is no penalty for time if both sizes shrank, and none for the loss if both grew. If the loss rose, both parts are
     penalties. Each part is bounded.
 
     Args:

@@ -1,4 +1,4 @@
-"""The loss of a block's lessons where its embeddings are: whose question is whose, and which rows of others it needs."""
+"""The loss of a block's lessons on the ranks with its embeddings: the owner of each question, and rows from other ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -21,7 +21,7 @@ class Questions:
     """Questions about one snapshot, the same on all ranks.
 
     Attributes:
-        at: Which embeddings answer them: those after so many snapshots of the horizon.
+        at: Number of snapshots of the horizon before the embeddings that answer them.
         asked: The questions.
         truth: float32 (Q,), their true answers.
         ends: int64 (Q,) compact numbers of each of ``asked.ends``.
@@ -43,13 +43,13 @@ class Questions:
 
 
 class Loss:
-    """The loss of questions by rows of embeddings (t, n, d), whoever has them.
+    """The loss of questions from rows of embeddings (t, n, d) that are distributed over ranks.
 
     Args:
         task: Has the loss.
         head: Of the model.
         mesh: All ranks.
-        nodes: How many have a compact number.
+        nodes: Number of compact numbers.
     """
 
     def __init__(self, task: Task, head: nn.Module, mesh: Mesh, nodes: int) -> None:
@@ -57,12 +57,12 @@ class Loss:
         self._ranks, self._within = mesh.ranks, mesh.within
 
     def by_snapshot(self, z: Tensor, first: int, questions: Sequence[Questions]) -> Tensor:
-        """The sum over questions about snapshots that this rank has whole; of a group each has those of some first ends.
+        """The sum over questions about this rank's whole snapshots; ranks of a group share them by their first ends.
 
         Args:
             z: (t, n, d).
-            first: ``at`` of the first of them.
-            questions: Of all ranks; the others' are left to them.
+            first: ``at`` of the first row.
+            questions: Of all ranks.
         """
         losses = [z[:0].sum()]
         for asked in questions:
@@ -75,13 +75,13 @@ class Loss:
         return torch.stack(losses).sum()
 
     def by_node(self, z: Tensor, first: int, questions: Sequence[Questions]) -> Tensor:
-        """The sum over questions whose first end this rank has, in all snapshots; rows of other ends come from theirs.
+        """The sum over questions whose first end is this rank's, in all snapshots; other ends' rows come from their ranks.
 
-        Which rows go where follows from the questions, so nobody asks for them.
+        The rows to exchange follow from the questions, so no rank asks for them.
 
         Args:
             z: (t, own nodes, d).
-            first: ``at`` of the first of them.
+            first: ``at`` of the first row.
             questions: Of all ranks, about these snapshots only.
         """
         ranks, n = self._ranks, self._nodes
@@ -112,12 +112,12 @@ class Loss:
         return torch.stack(losses).sum()
 
     def _others(self, questions: Sequence[Questions], first: int) -> Int64:
-        """Keys, snapshot · n + node, of the ends but the first; ascending and distinct."""
+        """Keys, snapshot · n + node, of all ends except the first; ascending and distinct."""
         found = [(each.at - first) * self._nodes + end for each in questions for end in each.ends[1:]]
         return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
     def _place(self, keys: Int64, width: int) -> Int64:
-        """Places of keys in the (t, own nodes) table of whoever has them."""
+        """Places of keys in the (t, own nodes) table of their owner."""
         at, node = np.divmod(keys, self._nodes)
         return at * width + node // self._ranks.size
 

@@ -32,7 +32,7 @@ from trainer.timeline.transfer import MODES
 from trainer.timeline.view import TimelineView
 
 WINDOWS = 4
-"""Windows that the horizon has, where none is configured."""
+"""Windows of the horizon by default."""
 
 log = structlog.get_logger()
 
@@ -42,14 +42,14 @@ class GroupOptions:
     """Options of ``group``.
 
     Attributes:
-        composition: ``fixed``: which groups make a step follows from their sizes, and neither ranks nor timing change a bit
-            of what is learned; ``schedule``: the schedule decides, as in the paper.
-        algorithm: Of the schedule, as ``freshet-trainer schedule`` has them; ``fixed`` has the longest first.
+        composition: ``fixed``: the groups of a step follow from their sizes, and results are equal to the bit for any ranks
+            and timing; ``schedule``: the schedule decides, as in the paper.
+        algorithm: Of the schedule, see ``freshet-trainer schedule``; ``fixed`` takes the longest first.
         groups_per_step: Groups of an optimiser step under ``fixed``.
-        groups_per_rank: L, groups of a rank in one step under ``schedule``, at most.
+        groups_per_rank: L, most groups of a rank in one step under ``schedule``.
         alpha_s: α, seconds of the all-reduce that ends a step, for the schedule.
         reproducible: Whether gradients are summed in the order of groups, and by one thread per rank on the CPU.
-        transfer: How a snapshot is told to the device, see ``whole``.
+        transfer: See ``whole``.
     """
 
     composition: str = "fixed"
@@ -87,7 +87,7 @@ class Group:
     """A window of snapshots with the questions about the next one.
 
     Attributes:
-        tau: The next one.
+        tau: The next snapshot.
         before: Interval indices of the window's snapshots, at most w, oldest first.
         asked: Questions.
         truth: float32 (Q,), their true answers.
@@ -101,7 +101,7 @@ class Group:
 
 @STRATEGIES.register
 class GroupStrategy(WholeStrategy):
-    """Groups are independent samples: a rank trains whole ones, and only gradients cross.
+    """Groups are independent samples: a rank trains whole groups, and only gradients cross ranks.
 
     Every rank follows the whole lane and has all lessons, so any rank can train any group. A pass takes every group of the
     horizon once.
@@ -135,7 +135,7 @@ class GroupStrategy(WholeStrategy):
 
     @classmethod
     def refuses(cls, model: Model, lane: LaneHeader | None, ranks: int) -> str | None:
-        """See ``Strategy.refuses``: a group needs nobody else's rows, whatever its stages look along."""
+        """See ``Strategy.refuses``: a group needs no rows of other ranks, for any stages."""
         return None
 
     @property
@@ -145,12 +145,12 @@ class GroupStrategy(WholeStrategy):
         return Needs("timeline", self._horizon, parts="all", lessons=lessons)
 
     def owned(self, num_nodes: int) -> Bool:
-        """See ``Strategy.owned``: of predictions; lessons are everyone's."""
+        """See ``Strategy.owned``: for predictions; every rank has all lessons."""
         mine: Bool = np.arange(num_nodes) % self._ranks.size == self._ranks.rank
         return mine
 
     def embed_before(self, model: Any, nodes: Int64) -> Tensor:
-        """See ``WindowedStrategy.embed_before``; by the last group."""
+        """See ``WindowedStrategy.embed_before``: from the last group."""
         return self._embedded(model, self._view.timeline.taus[:-1][-self._window :], nodes)
 
     @torch.no_grad()
@@ -190,22 +190,12 @@ class GroupStrategy(WholeStrategy):
         measured_s = self._ranks.sum_array(measured_s, "control")
         self._profile.measured(names, sizes, measured_s)
         profiling_s = time.perf_counter() - at
-        return self._report(
-            groups,
-            plan,
-            ended,
-            measured_s,
-            lessons[-1],
-            {
-                "train": time.perf_counter() - began,
-                **self.learner.seconds(),
-                "schedule": solving_s,
-                "profile": profiling_s,
-            },
-        )
+        seconds = {"train": time.perf_counter() - began, **self.learner.seconds()}
+        seconds |= {"schedule": solving_s, "profile": profiling_s}
+        return self._report(groups, plan, ended, measured_s, lessons[-1], seconds)
 
     def state(self) -> dict[str, Any]:
-        """See ``Strategy.state``; times that were measured, too: they never change what ``fixed`` learns."""
+        """See ``Strategy.state``; measured times, too, which never change the results of ``fixed``."""
         return {**super().state(), "profile": self._profile.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -241,13 +231,9 @@ class GroupStrategy(WholeStrategy):
                 known = group.before, live, sum(edges)
             kept[group.tau] = known
         self._live = kept
-        return np.array(
-            [
-                (len(live) * len(before), edges, len(before))
-                for before, live, edges in (kept[group.tau] for group in groups)
-            ],
-            np.float64,
-        )
+        found = (kept[group.tau] for group in groups)
+        sizes = [(len(live) * len(before), edges, len(before)) for before, live, edges in found]
+        return np.array(sizes, np.float64)
 
     def _plan(self, sizes: Float64, times_s: Float64, seed: list[int]) -> PassPlan:
         """Rank 0's plan, on every rank."""
@@ -283,7 +269,7 @@ class GroupStrategy(WholeStrategy):
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
-        """On the CPU, products by one thread: how many there are changes the order of sums."""
+        """On the CPU, use one thread for products: their number changes the order of sums."""
         if not self._chosen.reproducible or self._device.type != "cpu":
             yield
             return
@@ -305,29 +291,21 @@ class GroupStrategy(WholeStrategy):
     ) -> StepReport:
         """The report of a pass over all groups."""
         steps = plan.schedule.iterations()
-        taken = [
-            group
-            for of_rank, (_, left_out) in zip(steps, ended, strict=True)
-            for of in of_rank
-            for group in of
-            if not left_out
-        ]
+        learned = [of_rank for of_rank, (_, left_out) in zip(steps, ended, strict=True) if not left_out]
+        taken = [group for of_rank in learned for of in of_rank for group in of]
         queries = sum(len(groups[group].truth) for group in taken)
         losses = np.zeros(len(groups))
         for group, loss_of_group in self._steps.losses().items():
             losses[group] = loss_of_group
-        # By group: whoever trained it, the sum is the same.
+        # Summed by group, so the sum does not depend on the ranks that trained them.
         loss = float(self._ranks.sum_array(losses, "control")[sorted(taken)].sum())
-        learned = any(groups[group].tau == newest.tau for group in taken)
+        has_newest = any(groups[group].tau == newest.tau for group in taken)
         return StepReport(
             steps=len(steps),
-            events=len(newest) if learned else 0,
+            events=len(newest) if has_newest else 0,
             loss=loss / queries if queries else None,
             nonfinite=sum(left_out for _, left_out in ended),
             seconds=seconds,
             transfer_bytes=self._timeline.transfer.since_last(),
             balance=plan.balance(measured_s, self._profile.error),
         )
-
-
-__all__ = ["GroupOptions", "GroupStrategy"]

@@ -1,4 +1,4 @@
-"""One optimiser step over several groups: the gradient of each by itself, summed in the order of their numbers."""
+"""One optimiser step over several groups, whose separate gradients are summed in order of the groups' numbers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ from trainer.ranks import Ranks
 
 
 class GroupSteps:
-    """Takes a learner's steps over groups, and tells how long each took.
+    """Takes a learner's steps over groups, and measures the seconds of each.
 
     Args:
         weights: Of the model.
         learner: Steps.
         ranks: All ranks.
-        ordered: Whether gradients are summed in the order of groups, so that the sum is the same to the bit on any number of
-            ranks; otherwise each rank adds up its own and an all-reduce the ranks'.
+        ordered: Whether gradients are summed in the order of groups, so that the sum is equal to the bit on any number of
+            ranks; otherwise each rank sums its own, and an all-reduce sums those of ranks.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class GroupSteps:
 
         Args:
             loss: Of a group, a scalar; its forward pass.
-            groups: Numbers of this rank's, maybe none.
+            groups: Numbers of this rank's groups, maybe none.
             weight: Of every loss in the sum.
         """
 
@@ -45,7 +45,7 @@ class GroupSteps:
             for group in groups:
                 end = _begun(self._ranks.device)
                 found = loss(group)
-                if found.requires_grad:  # not before the first snapshot, under a head without weights
+                if found.requires_grad:  # no, before the first snapshot and under a head without weights
                     (found * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
                 losses.append(found.detach())
                 self._losses[group] = found.detach()
@@ -67,7 +67,7 @@ class GroupSteps:
         return {group: ended() for group, ended in lasted.items()}
 
     def losses(self) -> dict[int, float]:
-        """The loss of each group since the last call, asked of the device once."""
+        """The loss of each group since the last call, read from the device at once."""
         found, self._losses = self._losses, {}
         if not found:
             return {}
@@ -91,9 +91,9 @@ class GroupSteps:
 
 
 def _begun(device: torch.device) -> Callable[[], Callable[[], float]]:
-    """Begin a time; to end it, call what is returned, which gives what tells the seconds. The host waits for no GPU meanwhile."""
+    """Begin a measurement. Call the result to end it; that returns a function for the seconds. The host never waits for a GPU."""
     if device.type != "cuda":
-        # One thread does all the work of a group, so its processor time is the group's, whatever else the machine does.
+        # One thread does all the work of a group, so its processor time is the group's, on a busy machine, too.
         clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
         began_s = clock()
 

@@ -1,7 +1,7 @@
-"""The halo: edges of nodes that other ranks own, as far from this rank's nodes as its model looks (DynaHB section 4.1).
+"""The halo: edges of other ranks' nodes within the reach of the model from this rank's nodes (DynaHB section 4.1).
 
 With them and the inputs of their neighbours, a rank draws samples and computes rows of its nodes alone, and only gradients
-cross ranks. A sealed snapshot never changes, so a new one is completed by what it does not share with the one before.
+cross ranks. A sealed snapshot never changes, so for a new one only the differences from the one before are fetched.
 """
 
 import numpy as np
@@ -21,8 +21,8 @@ MIB = 1 << 20
 class Halo:
     """Edges and inputs of the closure of this rank's nodes in every snapshot of the window.
 
-    Nodes that other ranks own and that are fewer than ``hops`` away have their edges here, and those up to ``hops`` away
-    their inputs. What questions about other nodes need is fetched when they come, and kept as long as its snapshot.
+    It has the edges of other ranks' nodes that are fewer than ``hops`` away, and the inputs of those up to ``hops`` away.
+    Data for questions about other nodes are fetched on demand, and kept as long as their snapshot.
 
     Args:
         ranks: All ranks; methods that take a ``GraphView`` are collectives.
@@ -50,7 +50,7 @@ class Halo:
         return sum(edges.held_bytes for edges in self.edges.values())
 
     def figures(self, past: Past) -> dict[str, float]:
-        """Its ``ratio``, and ``age``: by how many snapshots any edge or input is older than its snapshot, at most."""
+        """Its ``ratio``, and ``age``: the most snapshots by which an edge or input is older than its snapshot."""
         ages = [
             s.number - min(self.edges[s.tau].oldest, self._inputs.cache.oldest(s.tau, s.number))
             for s in past.snapshots
@@ -66,7 +66,7 @@ class Halo:
             own: int64, ascending: this rank's nodes in the newest snapshot.
 
         Raises:
-            Failure: It takes more than the budget, on any rank (raised on all of them).
+            Failure: It exceeds the budget on any rank (raised on all ranks).
         """
         self.edges = {s.tau: self.edges[s.tau] for s in past.snapshots if s.tau in self.edges}
         reached, needed = self._reach(view, past, own)
@@ -82,16 +82,16 @@ class Halo:
             )
 
     def cover(self, view: GraphView, past: Past, nodes: Int64) -> None:
-        """Have what questions about any nodes, ascending, need."""
+        """Fetch the data for questions about any nodes, ascending."""
         _, needed = self._reach(view, past, nodes)
         self._inputs.rows(view, past, needed)
 
     def local(self, past: Past) -> tuple[Past, Ranks]:
-        """The same window as a rank by itself has it that owns all nodes; right where it was covered."""
+        """The same window as of a single rank that owns all nodes; valid where it was covered."""
         return Past([self.edges[s.tau].alone for s in past.snapshots], past.length), self._alone
 
     def _reach(self, view: GraphView, past: Past, roots: Int64) -> tuple[Int64, Int64]:
-        """Keys of other ranks' nodes within the closure of roots: whose edges it has, and whose inputs."""
+        """Keys of other ranks' nodes in the closure of roots: those with edges, and those with inputs."""
         for snapshot in past.snapshots:
             if snapshot.tau not in self.edges:
                 self.edges[snapshot.tau] = HeldEdges(snapshot, self._ranks.rank)
@@ -110,7 +110,7 @@ class Halo:
         return keys[(homes >= 0) & (homes != self._ranks.rank)]
 
     def _hold(self, past: Past, keys: Int64) -> None:
-        """Have the edges of other ranks' nodes: those that are missing are asked for, if they changed."""
+        """Complete the edges of other ranks' nodes: missing ones are fetched if they changed."""
         missing = np.zeros(len(keys), np.bool_)
         for place, (snapshot, here, nodes) in enumerate(past.by_snapshot(keys)):
             edges = self.edges[snapshot.tau]
@@ -140,7 +140,7 @@ class Halo:
             edges.add(nodes[~same], expected[here][~same], arrived[begin:end], snapshot.number)
 
     def _had(self, past: Past, wanted: Int64, homes: Int32) -> Bool:
-        """Which edges are here, or will be, as of the snapshot before, with the same owner."""
+        """Whether edges of the snapshot before, with the same owner, are or will be present."""
         same = (wanted >= STRIDE) & (past.homes(np.maximum(wanted - STRIDE, 0)) == homes)
         had = np.isin(wanted - STRIDE, wanted, assume_unique=True)
         for place, (_, here, nodes) in enumerate(past.by_snapshot(wanted)):

@@ -1,9 +1,9 @@
-"""Edges of one snapshot as a rank has them: its own nodes', and those of other ranks' nodes that it was sent."""
+"""Edges of one snapshot on a rank: those of its own nodes, and received ones of other ranks' nodes."""
 
 import numpy as np
 
 from stream.arrays.kinds import Bool, Int32, Int64
-from stream.snapshots.rows import Rows
+from stream.snapshots.delta import Rows
 from trainer.strategies.request import runs
 from trainer.strategies.snapshots.past import STRIDE, Past, PastSnapshot
 
@@ -16,8 +16,8 @@ class HeldEdges:
         rank: This rank.
 
     Attributes:
-        held: bool (nodes,): other ranks' nodes whose edges are here.
-        born: int64 (nodes,): the number of the snapshot that their edges are of.
+        held: bool (nodes,): other ranks' nodes with edges on this rank.
+        born: int64 (nodes,): the number of the snapshot of these edges.
     """
 
     def __init__(self, snapshot: PastSnapshot, rank: int) -> None:
@@ -42,16 +42,16 @@ class HeldEdges:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of edges and of what is kept a node."""
+        """Bytes of edges and of the tables by node."""
         return self._indices.nbytes + len(self.held) * (3 * 8 + 3 + 4)
 
     def exact(self, nodes: Int64) -> Bool:
-        """Whose edges are here and are those of this snapshot, bool of the shape of ``nodes``."""
+        """Whether nodes have present edges of this snapshot, bool of the shape of ``nodes``."""
         return self.held[nodes] & (self.born[nodes] == self._snapshot.number)
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest snapshot that any of them is of."""
+        """The number of the oldest snapshot of any held edge."""
         return int(self.born.min(initial=self._snapshot.number, where=self.held))
 
     def bytes_of(self, nodes: Int64) -> int:
@@ -59,13 +59,13 @@ class HeldEdges:
         return int((self._end[nodes] - self._start[nodes]).sum()) * self._indices.itemsize
 
     def add(self, nodes: Int64, lengths: Int64, neighbours: Int32, born: int | Int64) -> None:
-        """Have edges of nodes that are not held.
+        """Add edges of nodes that are not held.
 
         Args:
             nodes: int64 (n,), distinct.
-            lengths: int64 (n,), how many neighbours each has.
+            lengths: int64 (n,), number of neighbours of each.
             neighbours: Of one node after the other.
-            born: Number of the snapshot that they are of.
+            born: Number of their snapshot.
         """
         ends = len(self._indices) + np.cumsum(lengths)
         self._start[nodes], self._end[nodes] = ends - lengths, ends
@@ -73,13 +73,13 @@ class HeldEdges:
         self.born[nodes], self.held[nodes] = born, True
 
     def take_over(self, before: "HeldEdges", nodes: Int64, since: int, *, as_new: bool = False) -> None:
-        """Have edges as they were in another snapshot.
+        """Take over edges from another snapshot.
 
         Args:
             before: Of that snapshot.
-            nodes: int64, ascending, not held here; those that it does not hold are left out.
-            since: Nor are those that are of a snapshot before this number.
-            as_new: They are known to be the same in this snapshot.
+            nodes: int64, ascending, not held here; those that the other does not hold are left out.
+            since: Edges of snapshots before this number are left out, too.
+            as_new: Whether they are known to be the same in this snapshot.
         """
         if not as_new:
             nodes = nodes[nodes < len(before.held)]
@@ -89,14 +89,14 @@ class HeldEdges:
         self.add(nodes, lengths, before._indices[runs(starts, lengths)], born)
 
     def settle(self, closure: Int64, needed: Int64) -> Int64:
-        """Drop what was in the closure of this rank's nodes and is no more.
+        """Drop edges and inputs that are no longer in the closure of this rank's nodes.
 
         Args:
-            closure: int64: other ranks' nodes whose edges it has.
-            needed: int64: other ranks' nodes whose inputs it has.
+            closure: int64: other ranks' nodes with edges in the closure.
+            needed: int64: other ranks' nodes with inputs in the closure.
 
         Returns:
-            int64, nodes whose inputs it does not have any more, ascending.
+            int64, ascending nodes whose inputs are no longer in the closure.
         """
         kept, wanted = np.zeros_like(self._closure), np.zeros_like(self._needed)
         kept[closure], wanted[needed] = True, True
@@ -105,7 +105,7 @@ class HeldEdges:
         self._start[dropped] = self._end[dropped] = 0
         self.held[dropped] = False
         lengths = self._end - self._start
-        if 2 * lengths.sum() < len(self._indices):  # what was dropped takes more room than what is left
+        if 2 * lengths.sum() < len(self._indices):  # dropped edges take more room than the others
             self._indices = self._indices[runs(self._start, lengths)]
             self._end = np.cumsum(lengths)
             self._start = self._end - lengths
@@ -113,15 +113,15 @@ class HeldEdges:
 
 
 def changed_edges(past: Past, asked: Int64, had: Bool) -> tuple[Int32, Int32]:
-    """Edges of nodes of this rank that somebody asks for.
+    """Edges of this rank's nodes for other ranks.
 
     Args:
         past: The window.
         asked: int64 (n,), keys, in any order.
-        had: bool (n,), whether the asker has the edges of the snapshot before.
+        had: bool (n,), whether the asking rank has the edges of the snapshot before.
 
     Returns:
-        int32 (n,), how many neighbours follow for each, −1 where they are as they were; and the neighbours.
+        int32 (n,), number of neighbours that follow for each, −1 if unchanged; and the neighbours.
     """
     places, nodes = np.divmod(asked, STRIDE)
     lengths = np.zeros(len(asked), np.int64)
@@ -144,7 +144,7 @@ def changed_edges(past: Past, asked: Int64, had: Bool) -> tuple[Int32, Int32]:
 
 
 def _equal_rows(one: Rows, other: Rows, nodes: Int64) -> Bool:
-    """Which nodes have the same neighbours in both, bool (n,)."""
+    """Whether nodes have the same neighbours in both, bool (n,)."""
     lengths = one.end[nodes] - one.start[nodes]
     equal = lengths == other.end[nodes] - other.start[nodes]
     some = np.flatnonzero(equal)

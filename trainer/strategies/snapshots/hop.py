@@ -1,4 +1,4 @@
-"""One hop of a neighbour sample: which rows a graph stage makes of which, over all snapshots of a window."""
+"""One hop of a neighbour sample: targets and sources of a graph stage, over all snapshots of a window."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from trainer.strategies.snapshots.past import Past
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Targets and the neighbours that were drawn for them.
+    """Targets and their drawn neighbours.
 
     Attributes:
         targets: int64 (t,), keys, ascending.
@@ -41,7 +41,7 @@ class Hop:
         )
 
     def of(self, targets: Int64) -> tuple["Hop", Int64]:
-        """The same for some of the targets, sorted and distinct; and where its sources stand among these."""
+        """The hop of some of the targets, sorted and distinct; and the places of its sources among those of this one."""
         chosen = np.searchsorted(self.targets, targets)
         indptr, neighbours, own, used = _restrict(
             self.indptr, self.neighbours, self.own, chosen, len(self.sources)

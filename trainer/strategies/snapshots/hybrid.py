@@ -37,7 +37,7 @@ from trainer.tasks.interface import Lesson
 from trainer.timeline.view import TimelineView
 
 WINDOWS = 4
-"""Windows that the horizon has, where none is configured."""
+"""Windows of the horizon by default."""
 
 HELD_OUT, MOST_HELD = 10, 512
 """One of so many items of the newest lesson is held out for the adjuster, and never more than so many."""
@@ -52,8 +52,8 @@ class HybridOptions:
 
     Attributes:
         snapshots: Shares of the horizon that a batch may have, in (0, 1]; with ``vertices`` they are the sizes to choose from.
-        vertices: Shares of the nodes that are asked about, likewise.
-        adjuster: Who chooses the size: ``fixed`` (fewest snapshots, most vertices), ``random``, ``bandit``, ``dqn``.
+        vertices: Shares of the nodes with questions, in (0, 1].
+        adjuster: Choice of the size: ``fixed`` (fewest snapshots, most vertices), ``random``, ``bandit``, ``dqn``.
         steps: Optimiser steps a pass over a snapshot, of each rank. 0: until ``seconds_per_snapshot`` have passed.
         seconds_per_snapshot: A pass ends after so many seconds, if ``steps`` are not taken before. 0: never.
         average: When ranks average their weights: ``every_steps``, ``every_s`` (as published), or ``delayed``: every so many
@@ -61,9 +61,9 @@ class HybridOptions:
         every_steps: Steps between averages, and between choices of a size.
         every_s: Seconds between them, under ``every_s``.
         newest_share: Of batches that must contain the newest lesson, in 0 … 1.
-        reservoir_mib: Batches that are kept, MiB; what has no room is made again.
+        reservoir_mib: Memory of kept batches, MiB; others are made again.
         refresh: Share of former batches that a snapshot drops, in 0 … 1.
-        threads: That make batches.
+        threads: Number of threads that make batches.
         inference_nodes: Nodes embedded at once when predicting: bounds memory.
     """
 
@@ -114,9 +114,9 @@ class HybridOptions:
 class HybridStrategy(WindowedStrategy):
     """Each rank learns hybrid batches of the nodes that it owns, and weights are averaged.
 
-    A rank follows the whole lane, as under ``group``, so that a batch has everything that its embeddings are made of and
-    nothing crosses ranks but weights. A batch is some consecutive snapshots of the horizon, and questions after each of them
-    about some of the rank's nodes, which are drawn by load.
+    A rank follows the whole lane, as under ``group``, so that a batch has all inputs of its embeddings and only weights
+    cross ranks. A batch has some consecutive snapshots of the horizon, and questions after each of them about some of the
+    rank's nodes, which are drawn by load.
     """
 
     name: ClassVar[str] = "hybrid"
@@ -261,7 +261,7 @@ class HybridStrategy(WindowedStrategy):
         return {"timeline": self._maker.held_bytes, "reservoir": self._generator.held_bytes}
 
     def _first(self, lesson: Lesson, began: float) -> StepReport:
-        """A pass over the first snapshot, before which nothing is known: one step over all of it."""
+        """A pass over the first snapshot, without a past: one step over all of it."""
         items = self._own(lesson)
         batch = replace(self._maker.batch([], [(0, *lesson.part(items))]), items=items, targets=len(items))
         self._averager.begin()

@@ -19,7 +19,7 @@ from trainer.strategies.snapshots.reservoir import BatchGenerator, Recipe, Reser
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Who takes part in a pass.
+    """The parts of a strategy in a pass.
 
     Attributes:
         ranks: All ranks.
@@ -28,7 +28,7 @@ class Crew:
         adjuster: Chooses sizes, on rank 0.
         reservoir: Of recipes.
         generator: Of batches.
-        ahead: Batches that are planned before their use; as many as a period has, where that is known.
+        ahead: Batches planned before their use; as many as a period has, if that is known.
     """
 
     ranks: Ranks
@@ -42,7 +42,7 @@ class Crew:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """When a pass ends: after so many steps (0: no matter), or at a time of ``time.perf_counter`` (None: no matter)."""
+    """When a pass ends: after so many steps (0: no limit), or at a time of ``time.perf_counter`` (None: no limit)."""
 
     steps: int
     at_s: float | None
@@ -58,10 +58,10 @@ class HybridPass:
     """A pass; all ranks run it.
 
     Attributes:
-        crew: Who takes part.
+        crew: Parts of the strategy.
         taus: Interval indices, the newest lesson's last.
         draws: Draws batches, equal on all ranks.
-        action: Size of the batches that are planned next.
+        action: Size of the next planned batches.
         loss: A batch's sum of losses.
         exam: The mean loss of held-out questions of all ranks, a collective; None: there are none.
         learned: Batches that were learned, in order.
@@ -80,7 +80,7 @@ class HybridPass:
     def run(self, until: Until) -> None:
         """Learn; weights are equal on all ranks afterwards.
 
-        Where time ends a period or the pass, ranks take different numbers of steps; who has taken all of them goes on taking
+        If time ends a period or the pass, ranks take different numbers of steps. A rank that has finished continues to take
         part in averages until the last one has.
         """
         crew, over = self.crew, False
@@ -123,7 +123,7 @@ class HybridPass:
         self._planned += 1
 
     def _adjust(self, before: float | None, seconds: float, steps: int) -> float | None:
-        """Tell the adjuster what came of a period, and have it choose; the loss to compare the next one with."""
+        """Report a period to the adjuster, and let it choose; returns the loss to compare the next period with."""
         crew, after = self.crew, None
         if crew.adjuster.judges:
             after = self.exam()

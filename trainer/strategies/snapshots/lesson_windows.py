@@ -1,4 +1,4 @@
-"""The questions of some consecutive snapshots by the node that is asked about: what targets of hybrid batches are drawn from."""
+"""The questions of some consecutive snapshots by the node of each question: the candidates of hybrid batches' targets."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from trainer.tasks.interface import Asked, Lesson
 
 
 class AskedNodes:
-    """One lesson's items by the node that is asked about, its source, and what they load a batch with.
+    """One lesson's items by the node of the question, its source, and the load that they add to a batch.
 
     Args:
         lesson: This rank's.
@@ -48,10 +48,10 @@ class AskedNodes:
 
 
 class LessonWindow:
-    """Questions after each of some consecutive snapshots, and a sampler over all nodes that are asked about.
+    """Questions after each of some consecutive snapshots, and a sampler over all nodes with questions.
 
     Args:
-        asked: By place of the snapshot after which it is asked.
+        asked: By place of the snapshot before the questions.
     """
 
     def __init__(self, asked: Mapping[int, AskedNodes]) -> None:
@@ -65,7 +65,7 @@ class LessonWindow:
         self.sampler = LoadBalancedSampler(load)
 
     def questions(self, targets: Int64) -> tuple[list[tuple[int, Asked, Float32]], dict[int, Int64]]:
-        """Questions about targets, int64 ascending, by place, and which items they are; places without any are left out."""
+        """Questions about targets, int64 ascending, by place, and their items; places without questions are left out."""
         items = {place: each.items_of(targets) for place, each in self._asked.items()}
         items = {place: chosen for place, chosen in items.items() if len(chosen)}
         return [(place, *self._asked[place].lesson.part(chosen)) for place, chosen in items.items()], items

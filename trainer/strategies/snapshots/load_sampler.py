@@ -1,4 +1,4 @@
-"""Targets of a batch by load: equally many from each of several groups of like load (DynaHB section 4.2)."""
+"""Targets of a batch by load: equal numbers from each of several groups of similar load (DynaHB section 4.2)."""
 
 import numpy as np
 
@@ -25,12 +25,7 @@ class LoadBalancedSampler:
         self._begins: Int64 = numbers * (self._size // groups) + np.minimum(numbers, self._size % groups)
 
     def draw(self, count: int, generator: np.random.Generator) -> Int64:
-        """Distinct candidates, int64 (min(count, n),), ascending: count / N_bg of each group; those left over of drawn groups.
-
-        Args:
-            count: How many.
-            generator: Draws.
-        """
+        """Distinct candidates, int64 (min(count, n),), ascending: count / N_bg of each group, the rest of drawn groups."""
         count = min(count, self._size)
         quotas = self._quotas(count, generator)
         group = np.repeat(np.arange(len(quotas)), quotas)

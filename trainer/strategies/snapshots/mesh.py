@@ -1,4 +1,4 @@
-"""Ranks as a mesh: groups that share snapshots, and in each group the ranks that share the nodes of one snapshot."""
+"""Ranks as a mesh: groups that divide the snapshots, and in each group ranks that divide the nodes of one snapshot."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class Mesh:
     """S groups of V ranks, group after group: rank s · V + v.
 
     Snapshots are divided among groups. In its group's snapshots rank v has the rows of every V-th node from the v-th on.
-    Over time it has every (S · V)-th node from its own number on, so what goes from snapshots to nodes stays among the S
-    ranks with one v.
+    Over time it has every (S · V)-th node from its own number on, so rows that turn from snapshots to nodes stay among the
+    S ranks with one v.
 
     Attributes:
         ranks: All.
@@ -38,7 +38,7 @@ class Mesh:
 
     @classmethod
     def of(cls, ranks: Ranks, sides: Sequence[int]) -> "Mesh":
-        """A mesh with sides S and V; without sides every rank is a group; a collective.
+        """A mesh with sides S and V, or by default with every rank as a group; a collective.
 
         Raises:
             Failure: S · V is not the number of ranks.
@@ -72,15 +72,11 @@ class Snapshots:
         mesh: Of ranks.
         graphs: Of the snapshots, square.
         active: Of each, bool (n,): the nodes with an edge.
-        ties: Gets of rows that came from other ranks what has their way back.
+        ties: Collects empty tensors with the way back of rows from other ranks.
     """
 
     def __init__(
-        self,
-        mesh: Mesh,
-        graphs: Sequence[CSRGraph],
-        active: Callable[[int], Bool],
-        ties: list[Tensor],
+        self, mesh: Mesh, graphs: Sequence[CSRGraph], active: Callable[[int], Bool], ties: list[Tensor]
     ) -> None:
         self._within, self._graphs, self._active, self._ties = mesh.within, graphs, active, ties
 
@@ -157,7 +153,7 @@ class Snapshots:
 
 
 def tied(ties: list[Tensor], arrived: Tensor) -> Tensor:
-    """Rows that have crossed; a list gets nothing of them but their way back, if there is one."""
+    """Arrived rows, whose way back, if there is one, is added to a list as an empty tensor."""
     if arrived.requires_grad:
         ties.append(arrived[:0])
     return arrived

@@ -1,12 +1,13 @@
-"""The snapshots a prediction may look at, as one rank sees them."""
+"""The snapshots before a prediction, as one rank sees them."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from schemas.events import Op
 from stream.arrays.kinds import Float32, Int32, Int64
-from stream.snapshots.rows import Rows
-from trainer.data.activity import activity_of
+from stream.snapshots.delta import Rows
+from stream.store.log.event_columns import EventColumns
 from trainer.data.neighbours import sample_neighbours
 from trainer.data.views import GraphView
 
@@ -20,7 +21,7 @@ class PastSnapshot:
 
     Attributes:
         tau: Interval index.
-        number: Of the snapshot among those that came; it tells how many lie between two.
+        number: Of the snapshot in the stream; the distance of two snapshots is that of their numbers.
         graph: Adjacency; complete for the nodes this rank owns.
         home: int32 (dense ids of τ,): the rank that computes each node's rows.
         activity: float32 (dense ids of τ, 2): log(1 + inserts of τ as source, as destination).
@@ -37,7 +38,7 @@ class Past:
     """Snapshots before the one to be predicted, oldest first; nodes in them are named by one int64 *key*.
 
     A key is place · ``STRIDE`` + node, so a window is one large graph of disjoint snapshots: sampled, fetched and
-    multiplied at once. Nodes that a snapshot does not have may be named: nobody owns them.
+    multiplied at once. Keys may name nodes that a snapshot does not have: they have no owner.
 
     Attributes:
         snapshots: At most ``length``, oldest first.
@@ -54,7 +55,7 @@ class Past:
         return places[:, None] * STRIDE + nodes
 
     def homes(self, keys: Int64) -> Int32:
-        """Rank that owns each key, −1 for none."""
+        """The rank that owns each key; −1 without an owner."""
         out = np.full(len(keys), -1, np.int32)
         for snapshot, here, nodes in self.by_snapshot(keys):
             inside = nodes < len(snapshot.home)
@@ -79,7 +80,7 @@ class Past:
         return np.concatenate(starts), np.concatenate([*found, np.empty(0, np.int64)])
 
     def by_snapshot(self, keys: Int64) -> list[tuple[PastSnapshot, slice, Int64]]:
-        """Sorted keys apart: for each snapshot, where its keys stand and their nodes."""
+        """Sorted keys by snapshot: the places of its keys, and their nodes."""
         borders = np.searchsorted(keys, np.arange(len(self.snapshots) + 1) * STRIDE)
         return [
             (snapshot, slice(begin, end), keys[begin:end] - place * STRIDE)
@@ -90,7 +91,7 @@ class Past:
 
 
 class PastBuilder:
-    """Makes the ``Past`` of each new snapshot, reusing what it knows of older ones.
+    """Makes the ``Past`` of each new snapshot, and reuses older snapshots.
 
     Args:
         length: Snapshots the model wants.
@@ -104,11 +105,11 @@ class PastBuilder:
         self._next = 0
 
     def before_latest(self, window: GraphView) -> Past:
-        """The snapshots before the window's newest one: what predicting the newest may look at."""
+        """The snapshots before the window's newest one, for its prediction."""
         return self._past(window, window.taus[:-1])
 
     def through_latest(self, window: GraphView) -> Past:
-        """The newest snapshot and those before it: what the next prediction will look at."""
+        """The newest snapshot and those before it, for the next prediction."""
         return self._past(window, window.taus)
 
     def _past(self, window: GraphView, taus: list[int]) -> Past:
@@ -122,8 +123,15 @@ class PastBuilder:
 
     def _snapshot(self, window: GraphView, tau: int, number: int) -> PastSnapshot:
         owner = window.owner(tau)
-        # A node without an edge has no owner; its row needs nobody else's.
+        # A node without an edge has no owner; its row needs no other row.
         home = (np.where(owner >= 0, owner, np.arange(len(owner))) % self._ranks).astype(np.int32)
         return PastSnapshot(
             tau, number, window.csr(tau).rows, home, activity_of(window.events(tau), len(owner))
         )
+
+
+def activity_of(events: EventColumns, num_nodes: int) -> Float32:
+    """Log(1 + inserts as source, as destination) of every node, float32 (num_nodes, 2)."""
+    inserts = events.op == int(Op.INSERT)
+    counts = [np.bincount(ids[inserts], minlength=num_nodes) for ids in (events.src, events.dst)]
+    return np.log1p(np.stack(counts, axis=1)).astype(np.float32)

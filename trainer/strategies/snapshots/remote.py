@@ -1,4 +1,4 @@
-"""Inputs of nodes that other ranks own: of what a rank has already, only segments that changed are sent, and rows are kept."""
+"""Inputs of other ranks' nodes: rows are kept, and for rows that a rank already has only changed segments are sent."""
 
 import numpy as np
 
@@ -15,13 +15,13 @@ class InputRows:
     """Stored inputs of nodes: features and log(1 + degree), from this rank's parts or from their owner.
 
     A snapshot in the window never changes, so a row of another rank is kept while its snapshot is in the window and the
-    budget allows. A row that is wanted of the next snapshot, too, travels as what changed since.
+    budget allows. A row that is also wanted of the next snapshot travels as its changes.
 
     Args:
         ranks: All ranks ask together.
         features: F.
-        segments: In which features are compared.
-        budget_bytes: Of rows that are kept; None: no bound.
+        segments: Of features, which are compared one by one.
+        budget_bytes: Of kept rows; None: no bound.
         refresh: Snapshots by which a row of another rank may be older than its snapshot.
 
     Attributes:
@@ -63,7 +63,7 @@ class InputRows:
         return out
 
     def _find(self, past: Past, place: int, keys: Int64, missing: Bool, out: Float32) -> None:
-        """Take what is held of a snapshot, or of the one before where that is recent enough."""
+        """Take held rows of a snapshot, or of the one before if they are recent enough."""
         snapshot, here, nodes = past.by_snapshot(keys)[place]
         remote = here.start + np.flatnonzero(missing[here])
         there, rows, _ = self.cache.find(snapshot.tau, keys[remote] % STRIDE)
@@ -90,7 +90,7 @@ class InputRows:
         missing: Bool,
         out: Float32,
     ) -> None:
-        """Ask owners for rows that are missing: whole, or what changed since the snapshot before."""
+        """Fetch missing rows from their owners, whole or as changes since the snapshot before."""
         wanted = keys[missing]
         self.cache.counts["miss"] += len(wanted)
         request = Request(wanted, homes[missing], self._ranks)
@@ -111,7 +111,7 @@ class InputRows:
         out[missing] = fetched
 
     def _had(self, past: Past, wanted: Int64, homes: Int32) -> tuple[Bool, Float32]:
-        """Which rows are here, or will be, as of the snapshot before, with the same owner; and those that are."""
+        """Whether rows of the snapshot before, with the same owner, are or will be present; and the present ones."""
         same = (wanted >= STRIDE) & (past.homes(np.maximum(wanted - STRIDE, 0)) == homes)
         had = same & np.isin(wanted - STRIDE, wanted, assume_unique=True)
         before = np.zeros((len(wanted), self._width), np.float32)
@@ -127,7 +127,7 @@ class InputRows:
         return had, before
 
     def _changed(self, window: GraphView, past: Past, asked: Int64, had: Bool) -> tuple[Bool, Int64, Float32]:
-        """Segments of the asked rows that differ from what the asker has, bool (asked, S + 1); values of each row; values."""
+        """Segments of asked rows that differ from the asking rank's, bool (asked, S + 1); lengths by row; values."""
         now = self._stored_any(window, past, asked)
         then = np.zeros_like(now)
         then[had] = self._stored_any(window, past, asked[had] - STRIDE)

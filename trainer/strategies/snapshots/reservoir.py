@@ -1,7 +1,7 @@
-"""The reservoir of hybrid batches: which are used again, which are made anew, and the threads that make them (DynaHB, 5.2).
+"""The reservoir of hybrid batches: used again or made again, and the threads that make them (DynaHB, 5.2).
 
-What is drawn never depends on time: a ``Reservoir`` knows recipes only, from which a batch follows. A ``BatchGenerator``
-keeps what its bytes allow of the batches themselves, and makes the others ahead of their use.
+Draws never depend on time: a ``Reservoir`` knows recipes only, from which a batch follows. A ``BatchGenerator`` keeps as
+many batches as its budget of bytes allows, and makes the others ahead of their use.
 """
 
 import time
@@ -18,12 +18,12 @@ from stream.service.heartbeat import beat
 from trainer.strategies.snapshots.closed_batch import HybridBatch
 
 LOOK_S = 1.0
-"""A wait looks up so often, to tell that the process lives."""
+"""Interval of heartbeats during a wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that a batch follows from, beside lessons and snapshots.
+    """Everything that determines a batch, beside lessons and snapshots.
 
     Attributes:
         size: Number of the size of batches.
@@ -43,8 +43,8 @@ class Recipe:
 class Reservoir:
     """Recipes by size; a batch is used again with probability (batches of its size) / capacity, equation 4.
 
-    A share of the batches is to contain the newest lesson; those have recipes of their own, which go with the snapshot, since
-    its lesson is another one afterwards (all of it, and nothing held out).
+    A share of the batches contains the newest lesson. Their recipes are dropped with the snapshot, because its lesson
+    changes afterwards (it is then whole, with nothing held out).
 
     Args:
         sizes: Shares of snapshots and of vertices of each size.
@@ -63,9 +63,9 @@ class Reservoir:
         self._pools = {(size, newest): [] for size in range(len(self._sizes)) for newest in (False, True)}
 
     def slide(self, taus: Sequence[int], generator: np.random.Generator) -> None:
-        """Go on to other snapshots, the newest lesson's last: what is older than they are goes, and a share of the rest.
+        """Move to other snapshots, the newest lesson's last: drop older recipes, and a share of the rest.
 
-        What had the newest lesson before goes, too.
+        Recipes with the former newest lesson are dropped, too.
         """
         for (_, newest), pool in self._pools.items():
             pool[:] = (
@@ -83,7 +83,7 @@ class Reservoir:
             generator: Draws.
 
         Returns:
-            Its recipe, and whether it was there before.
+            Its recipe, and whether it is a former one.
         """
         newest = bool(generator.random() < self._newest_share)
         pool, again = self._pools[size, newest], generator.random()
@@ -109,7 +109,7 @@ class Reservoir:
         }
 
     def state(self) -> dict[str, Any]:
-        """The state that ``restore`` continues from; that of rank 0 serves all, unless time decided how many were drawn."""
+        """The state that ``restore`` continues from; that of rank 0 serves all, unless draws were limited by time."""
         rows = [(*astuple(each), int(newest)) for (_, newest), pool in self._pools.items() for each in pool]
         return {"drawn": self._drawn, "recipes": np.array(rows, np.int64).reshape(len(rows), 6)}
 
@@ -129,9 +129,9 @@ class Reservoir:
 
 
 class BatchGenerator:
-    """Makes batches beside training, and keeps them within bytes.
+    """Makes batches beside training, and keeps them within a budget of bytes.
 
-    Only the thread that trains touches what is kept; a batch is handed over by its future, and no lock is held meanwhile.
+    Only the training thread touches kept batches; a batch is handed over by its future, without a lock.
 
     Args:
         make: Makes a batch, in any thread.
@@ -159,7 +159,7 @@ class BatchGenerator:
         return self._kept_bytes + sum(each.result().nbytes for each in ready)
 
     def want(self, recipe: Recipe) -> None:
-        """Begin to make a batch that will be taken, if there is room for it."""
+        """Begin to make a planned batch, if there is room for it."""
         if recipe in self._kept or recipe in self._futures:
             return
         if self._room() >= self._largest or not self._futures:
@@ -200,12 +200,12 @@ class BatchGenerator:
         return found
 
     def retain(self, recipes: set[Recipe]) -> None:
-        """Give up all batches but those of some recipes."""
+        """Drop all batches except those of some recipes."""
         for recipe in [each for each in self._kept if each not in recipes]:
             self._kept_bytes -= self._kept.pop(recipe).nbytes
 
     def drain(self) -> None:
-        """Give up what is not taken, and wait for what is being made: afterwards no thread reads anything."""
+        """Drop batches that were not taken, and wait for those in the making: then no thread reads anything."""
         for future in self._futures.values():
             future.cancel()
         for future in self._futures.values():
@@ -214,7 +214,7 @@ class BatchGenerator:
         self._futures.clear()
 
     def close(self) -> None:
-        """End the threads; doing so twice is harmless."""
+        """End the threads; a second call is harmless."""
         self.drain()
         if self._pool is not None:
             self._pool.shutdown()

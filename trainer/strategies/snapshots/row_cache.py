@@ -1,4 +1,4 @@
-"""Rows of other ranks' nodes in bounded memory: the block of rows that was used longest ago goes first."""
+"""Rows of other ranks' nodes in bounded memory: the least recently used block of rows is dropped first."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ import numpy as np
 from stream.arrays.kinds import Bool, Float32, Int64
 
 BLOCK = 256
-"""Rows that come and go together."""
+"""Rows that are added and dropped together."""
 BESIDE = 20
-"""Bytes a row beside its values: node, slot, and the snapshot that it is of."""
+"""Bytes per row beside its values: node, slot, and number of its snapshot."""
 
 
 class RowCache:
@@ -18,10 +18,10 @@ class RowCache:
 
     Args:
         width: Of a row.
-        budget_bytes: Held at most, but never less than one block; None: no bound.
+        budget_bytes: Most bytes held, but never less than one block; None: no bound.
 
     Attributes:
-        counts: Rows that were found (``hit``), asked for in vain (``miss``) and dropped for others (``evicted``).
+        counts: Rows found (``hit``), not found (``miss``) and dropped for others (``evicted``).
     """
 
     def __init__(self, width: int, budget_bytes: int | None = None) -> None:
@@ -46,11 +46,11 @@ class RowCache:
         return counts
 
     def nodes(self, tau: int) -> Int64:
-        """Nodes whose rows are held of a snapshot, ascending."""
+        """Nodes with held rows of a snapshot, ascending."""
         return self._kept[tau].nodes if tau in self._kept else np.empty(0, np.int64)
 
     def oldest(self, tau: int, none: int) -> int:
-        """The number of the oldest snapshot that a row of a snapshot is as of; ``none`` without rows."""
+        """The smallest snapshot number of a snapshot's held rows; ``none`` without rows."""
         return int(self._kept[tau].born.min(initial=none)) if tau in self._kept else none
 
     def find(self, tau: int, nodes: Int64) -> tuple[Bool, Float32, Int64]:
@@ -61,7 +61,7 @@ class RowCache:
             nodes: int64 (n,), ascending.
 
         Returns:
-            bool (n,), whether a row is held; those that are, float32 (held, width); and what they are as of, int64 (held,).
+            bool (n,), whether a row is held; the held rows, float32 (held, width); and their snapshot numbers, int64 (held,).
         """
         self._clock += 1
         kept = self._kept.get(tau)
@@ -81,7 +81,7 @@ class RowCache:
             tau: Snapshot.
             nodes: int64 (n,), ascending.
             rows: float32 (n, width).
-            born: int64 (n,), the number of the snapshot that a row is as of.
+            born: int64 (n,), the number of each row's snapshot.
         """
         if self._most is not None:
             nodes = nodes[: self._most * BLOCK]
@@ -97,12 +97,12 @@ class RowCache:
         kept.add(nodes, slots, born[: len(nodes)])
 
     def keep(self, taus: Iterable[int]) -> None:
-        """Drop all snapshots but some."""
+        """Drop all other snapshots."""
         for tau in set(self._kept) - set(taus):
             self._drop(tau)
 
     def retain(self, tau: int, nodes: Int64) -> None:
-        """Drop what is held of a snapshot but these nodes, ascending."""
+        """Drop all rows of a snapshot except those of these nodes, ascending."""
         if tau not in self._kept or len(np.setdiff1d(self.nodes(tau), nodes, assume_unique=True)) == 0:
             return
         left = np.intersect1d(self.nodes(tau), nodes, assume_unique=True)
@@ -135,7 +135,7 @@ class RowCache:
 
 
 class _Kept:
-    """Which nodes of a snapshot have which slots."""
+    """The slots of a snapshot's nodes."""
 
     def __init__(self) -> None:
         self.nodes, self.slots, self.born = (np.empty(0, np.int64) for _ in range(3))

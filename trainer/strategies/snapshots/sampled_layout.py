@@ -1,11 +1,10 @@
 """A window whose rows are spread over ranks by node: each (node, snapshot, layer) is computed by the node's owner.
 
-DistDy section 3.1 has the owner of a training node sample its neighbours, fetch the features of those that other
-workers store, and gather the node's structural embeddings of earlier snapshots from the workers that stored it
-then. With more than one layer a neighbour's own neighbours are with the neighbour's owner, so here every layer's
-row is computed by its owner and sent to whoever asks: features of remote neighbours at the lowest layer,
-embeddings above. Nothing is computed twice, edges never travel, and with equal samples the result is that of one
-rank, whatever the partition.
+In DistDy section 3.1 the owner of a training node samples its neighbours, fetches the features of those that other
+workers store, and gathers the node's structural embeddings of earlier snapshots from the workers that stored it then.
+With several layers the owner of a neighbour has that neighbour's own neighbours. So here every layer's row is computed
+by its owner and sent on request: features of remote neighbours at the lowest layer, embeddings above. Nothing is
+computed twice, edges never travel, and with equal samples the result is that of one rank for any partition.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,12 +28,12 @@ Encode = Callable[[Int64], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A sample and its inputs, which steps over parts of its nodes share.
+    """A sample and its inputs, shared by steps over parts of its nodes.
 
     Attributes:
         hops: One per graph stage, in order.
         inputs: Rows of the lowest hop's sources; of its targets, if the lowest stage gathers.
-        gathered: (targets, d₀), see ``GraphStage.gather``; None: it does not.
+        gathered: (targets, d₀), see ``GraphStage.gather``; None: the stage does not gather.
     """
 
     hops: list[Hop]
@@ -47,9 +46,9 @@ class _Level:
     """One graph stage, as this rank computes it.
 
     Attributes:
-        request: Who wants which of its rows.
+        request: The exchange of its rows.
         hop: Its targets and their sources; None: of a shared sample, which has gathered.
-        answered: int64, the target of each row that is wanted; None: each is wanted once, in order.
+        answered: int64, the target of each wanted row; None: each is wanted once, in order.
     """
 
     request: Request
@@ -67,7 +66,7 @@ class SampledLayout:
         encode: Input rows (m, d₀) of sorted, distinct keys; a collective.
         ranks: All ranks make a layout together.
         seed: Of the neighbour samples; equal on all ranks.
-        shared: What a layout with the same seed shares, whose nodes include these.
+        shared: Shared data of a layout with the same seed, whose nodes include these.
 
     Attributes:
         steps: Snapshots.
@@ -118,14 +117,14 @@ class SampledLayout:
         return self._shared.inputs.index_select(0, self._places(self._used))
 
     def share(self, stage: GraphStage) -> Shared:
-        """What layouts of some of these nodes can share, without a gradient; the lowest stage gathers, if it can."""
+        """Data for layouts of some of these nodes, without a gradient; the lowest stage gathers, if it can."""
         hops = [level.hop for level in reversed(self._levels) if level.hop is not None]
         x = self.inputs()
         gathered = stage.gather(self._graph(hops[0]), x)
         return Shared(hops, x if gathered is None else x.index_select(0, self._places(hops[0].own)), gathered)
 
     def along_graph(self, stage: GraphStage, weights: list[Any], x: Tensor) -> Tensor:
-        """See ``Layout.along_graph``: all snapshots in one product, whose weights are the same."""
+        """See ``Layout.along_graph``: all snapshots, with the same weights, in one product."""
         level = self._levels.pop()
         if level.hop is not None:
             own = x.index_select(0, self._places(level.hop.own))
@@ -140,11 +139,11 @@ class SampledLayout:
         return level.request.answer(rows, "embeddings")
 
     def summaries(self, stage: GraphStage, x: Tensor) -> list[Tensor]:
-        """Not possible: a snapshot's other rows are elsewhere."""
+        """Not possible: other rows of a snapshot are on other ranks."""
         raise AssertionError(f"{type(stage).__name__} was not refused")
 
     def along_both(self, stage: CellStage, x: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """Not possible: the rows of a cell's neighbours are elsewhere."""
+        """Not possible: the rows of a cell's neighbours are on other ranks."""
         raise AssertionError(f"{type(stage).__name__} was not refused")
 
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,7 +151,7 @@ class SampledLayout:
         return x.view(self.steps, self._nodes, x.shape[1]), self._there
 
     def to_snapshots(self, rows: Tensor) -> Tensor:
-        """Not possible: the rows of neighbours are not there."""
+        """Not possible: the rows of neighbours are missing."""
         raise AssertionError("a graph stage after a time stage was not refused")
 
     def embeddings(self, x: Tensor) -> Tensor:

@@ -5,19 +5,12 @@ from torch import Tensor, nn
 
 
 class SavedBytes:
-    """A context that counts the storages saved for backward within it, each once; those of weights are there anyway.
-
-    Args:
-        weights: Of the model.
-
-    Attributes:
-        bytes: So far.
-    """
+    """A context that counts the bytes of storages saved for backward, each once, without those of the model's weights."""
 
     def __init__(self, weights: list[nn.Parameter]) -> None:
         self.bytes = 0
         self._seen = {weight.untyped_storage().data_ptr() for weight in weights}
-        self._held: list[Tensor] = []  # so that no storage gets the place of another
+        self._held: list[Tensor] = []  # so that no storage gets the address of another
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._saved, _same)
 
     def __enter__(self) -> "SavedBytes":
@@ -36,7 +29,7 @@ class SavedBytes:
             self._seen.add(storage.data_ptr())
             self.bytes += storage.nbytes()
             self._held.append(tensor.detach())
-        # What an operation made would hold its own graph, and be held by it, for ever.
+        # An operation's result and its graph would refer to each other for ever.
         return tensor.detach()
 
 

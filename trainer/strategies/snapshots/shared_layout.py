@@ -23,18 +23,18 @@ from trainer.wire.exchange import Handle
 Sent = Literal["all", "active"]
 
 PIECES = 4
-"""Of a block's rows, at most: what is exposed is about one of them."""
+"""Most pieces of a block's rows: about one of them is not hidden."""
 PIECE_CELLS = 4096
-"""Of all ranks; smaller pieces cost more than they hide."""
+"""Smallest piece, over all ranks; smaller ones cost more than they hide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Rows between graph stages, which are made when they are waited for.
+    """Rows between graph stages, computed on demand.
 
     Attributes:
         pieces: (own snapshots of the piece, own nodes, d) each.
-        alone: (cells, d), rows of this rank's nodes over time where they have no edge; None where all rows cross.
+        alone: (cells, d), rows of this rank's nodes over time in snapshots without an edge of theirs; None if all rows cross.
         every: As ``pieces`` with all nodes, if every rank has those.
     """
 
@@ -44,22 +44,22 @@ class Held:
 
 
 class SharedLayout:
-    """The layout of ranks among which a block's snapshots are divided; its nodes are, too, for time stages.
+    """The layout of ranks that divide a block's snapshots and, for time stages, its nodes.
 
-    The snapshots go to ranks in order, the nodes by their number modulo the ranks. Where a time stage follows a graph stage,
-    rows cross from those who have the snapshot to those who have the node, and back where another graph stage follows. After
-    the last stage they stay where they are. The graph stages of a node without an edge look at its own row only, so with
-    ``active`` rows whoever has the node computes them, and only the others cross.
+    Ranks get snapshots in order, and nodes by their number modulo the ranks. Between a graph stage and a time stage, rows
+    cross from the rank with the snapshot to the rank with the node; before another graph stage they cross back. After the
+    last stage they stay. The graph stages of a node without an edge read its own row only, so with ``active`` rows the rank
+    with the node computes them, and only the others cross.
 
-    Rows cross in pieces of a few snapshots. While one is under way, a graph stage computes another: the one after, on the
-    way to nodes, and the one before, on the way back.
+    Rows cross in pieces of a few snapshots. While one crosses, a graph stage computes another: the next one on the way to
+    nodes, and the previous one on the way back.
 
     Args:
         horizon: All snapshots.
         model: Its stages.
         block: Places of the snapshots of this block, at least one.
         mesh: All ranks make a layout together.
-        sent: Which rows cross.
+        sent: Rows that cross.
         overlap: Whether a piece is computed while another crosses; otherwise each is waited for at once.
 
     Attributes:
@@ -75,7 +75,7 @@ class SharedLayout:
         self._horizon, self._model, self._block = horizon, model, block
         self._mesh, self._overlap = mesh, overlap
         along = [stage.along for stage in model.stages]
-        # Operators made of several graphs have other edges than the snapshot, and rows of a last graph stage are all wanted.
+        # Combined operators have other edges than the snapshot, and all rows of a last graph stage are wanted.
         self._active = sent == "active" and "time" in along and along[-1] == "time"
         self._active = self._active and not combines(model, horizon.there)
         there = horizon.there[block.start : block.stop]
@@ -100,7 +100,7 @@ class SharedLayout:
             self._of_nodes, self._filled = to_device(order, device), to_device(np.argsort(order), device)
 
     def inputs(self) -> Held:
-        """See ``Layout.inputs``: whole snapshots from the store, and what this rank's nodes have alone."""
+        """See ``Layout.inputs``: whole snapshots from the store, and rows of this rank's nodes without edges."""
         every = [Handle(partial(self._inputs, piece)) for piece in self._pieces]
         alone = Handle(self._inputs_alone) if self._active else None
         if self._mesh.within.size == 1:
@@ -123,16 +123,15 @@ class SharedLayout:
         each = len(none)
         own = [stage.summary(graph, of_one) for graph, of_one in zip(self._graphs, rows, strict=True)]
         table = torch.cat([none[:0], *own])
-        if (
-            torch.is_grad_enabled() and not table.requires_grad
-        ):  # no snapshot here: other ranks' have a gradient
+        # without a snapshot on this rank: other ranks' tables have a gradient
+        if torch.is_grad_enabled() and not table.requires_grad:
             table = table.detach().requires_grad_()
         sizes = [each * len(share) for share in divided(self.steps, self._mesh.across.size)]
         every = tied(self._ties, self._mesh.across.gather_rows(table, sizes, "summaries"))
         return list(torch.split(every, each))
 
     def along_both(self, stage: CellStage, x: Held, carry: Carry) -> tuple[Held, Carry]:
-        """Not possible: the state of a snapshot is made of that of the one before."""
+        """Not possible: the state of a snapshot depends on the one before."""
         raise AssertionError(f"{type(stage).__name__} was not refused")
 
     def to_nodes(self, x: Held) -> tuple[Tensor, Tensor]:
@@ -192,12 +191,10 @@ class SharedLayout:
         return torch.cat(found)
 
     def _convolved(self, stage: GraphStage, weights: list[Any], x: Held, number: int) -> Tensor:
-        rows = x.pieces[number].wait()  # wanted or not: what crosses is waited for
+        rows = x.pieces[number].wait()  # every crossing is waited for, even if its rows are not wanted
         first = self.steps - len(weights)
         newest = [at for at in self._pieces[number] if at >= first]
-        if (
-            not newest
-        ):  # nobody's rows, which the weights have made all the same: ranks agree on what has a gradient
+        if not newest:  # empty rows, but of these weights, so that they have a gradient on all ranks
             none = stage.alone(rows.new_zeros(0, rows.shape[2]), weights[0])
             return none.reshape(0, rows.shape[1], none.shape[-1])
         own = [weights[at - first] for at in newest]

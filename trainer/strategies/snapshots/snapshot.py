@@ -40,9 +40,9 @@ class SnapshotOptions(WholeOptions):
     """Options of ``snapshot``, besides those of ``whole``.
 
     Attributes:
-        blocks: Into how many blocks the horizon is divided; ``auto``: as few as ``device_budget_mib`` allows.
-        device_budget_mib: Of what a rank saves for the backward pass, and what blocks take over, MiB; for ``auto``.
-        rows: Which rows cross ranks: those of nodes with an edge in the snapshot (``active``), or ``all``.
+        blocks: Number of blocks of the horizon; ``auto``: as few as ``device_budget_mib`` allows.
+        device_budget_mib: Memory of a rank for saved tensors and the carries of blocks, MiB; for ``auto``.
+        rows: Rows that cross ranks: those of nodes with an edge in the snapshot (``active``), or ``all``.
         overlap: Whether stages along the graph compute one piece of a block while another crosses ranks.
         mesh: [S, V]: snapshots are divided among S groups of V ranks, which share the nodes of a snapshot; [] is [ranks, 1].
     """
@@ -70,10 +70,10 @@ class SnapshotOptions(WholeOptions):
 
 @STRATEGIES.register
 class SnapshotStrategy(WholeStrategy):
-    """Snapshots are divided among ranks for graph stages, nodes for time stages; what is learned is what ``whole`` learns.
+    """Snapshots are divided among ranks for graph stages, nodes for time stages; it learns the same as ``whole``.
 
-    Every rank follows the whole lane and knows all questions, so which rows go where is known on both sides. A question is
-    learned where its first end's embedding is.
+    Every rank follows the whole lane and knows all questions, so both sides of an exchange know the rows. A question is
+    learned by the rank with its first end's embedding.
     """
 
     name: ClassVar[str] = "snapshot"
@@ -87,7 +87,7 @@ class SnapshotStrategy(WholeStrategy):
         if self._mesh.within.size > 1 and combines(setting.model, next(setting.model.parameters())):
             raise Failure(
                 f"strategy_params of snapshot: mesh divides a snapshot's nodes among {self._mesh.within.size} ranks, but the "
-                f"operators of {setting.model.name} are made of several snapshots. Leave mesh out"
+                f"operators of {setting.model.name} combine several snapshots. Leave mesh out"
             )
         self._budget = Budget(setting.ranks, self._mesh.across.size, options.device_budget_mib)
         idle = (self._mesh.across.size - self._horizon) * self._mesh.within.size
@@ -129,9 +129,7 @@ class SnapshotStrategy(WholeStrategy):
         began = time.perf_counter()
         if not any(len(lesson) for lesson in lessons):
             return StepReport()
-        parts = self._parts(lessons, epoch)
-        ends = [ends for part in parts for asked, _ in part for ends in asked.ends]
-        horizon = self._before(np.unique(np.concatenate(ends)))
+        parts, horizon = self._parts(lessons, epoch)
         newest_only = len(lessons) == 1
         at = [sum(before < lesson.tau for before in horizon.taus) for lesson in lessons]
         self._model.train()
@@ -163,7 +161,7 @@ class SnapshotStrategy(WholeStrategy):
         by_node = self._by_node(self._model)
 
         def of_rows(first: int, rows: Tensor) -> Tensor:
-            """Of the questions that rows (t, …) answer, after so many snapshots."""
+            """The loss of the questions about rows (t, …), after ``first`` snapshots."""
             if not by_node:
                 return loss.by_snapshot(rows, first, questions)
             here = [each for each in questions if first <= each.at < first + len(rows)]
@@ -173,7 +171,7 @@ class SnapshotStrategy(WholeStrategy):
             none = self._shared(self._before_any(self._model, horizon), by_node)
             if not horizon.taus:
                 found = of_rows(0, none)
-                if found.requires_grad:  # not where no question is this rank's
+                if found.requires_grad:  # no, if this rank has no question
                     (found * weight).backward()  # type: ignore[no-untyped-call]  # torch's backward is untyped
                 return found.detach()
             blocks = self._blocks(self._model, horizon, last=newest_only)
@@ -195,7 +193,7 @@ class SnapshotStrategy(WholeStrategy):
             found = blocks.backward(of_block) / weight
             newest = blocks.ranges[-1]
             for at in self._mine(newest)[-1:]:
-                horizon.graph(newest[at])  # what the device stands at stays in the horizon when that moves on
+                horizon.graph(newest[at])  # leave the device at a snapshot that stays in the next horizon
             return found
 
         self.learner.follow(backward)
@@ -225,23 +223,20 @@ class SnapshotStrategy(WholeStrategy):
             )
 
         def pass_in(ranges: list[range]) -> Blocks:
-            # Differences that are on the device lead back to a graph; where some snapshots were told whole, graphs are kept.
+            # With differences on the device it can move back to a graph; after whole messages graphs are kept.
             moves_back = len(ranges) > 1 and self._chosen.transfer == "derived"
             leave = horizon.release if moves_back else _nothing
             return Blocks(model.stages, ranges, layout, leave, last)
 
         steps, number = len(horizon.taus), self._chosen.blocks
-        if not isinstance(number, int):
-            learning = torch.is_grad_enabled()
-            number = (
-                self._budget.to_learn(model, horizon, pass_in)
-                if learning
-                else self._budget.to_predict(model, horizon)
-            )
+        if not isinstance(number, int) and torch.is_grad_enabled():
+            number = self._budget.to_learn(model, horizon, pass_in)
+        elif not isinstance(number, int):
+            number = self._budget.to_predict(model, horizon)
         return pass_in(divided(steps, min(number, steps)))
 
     def _by_node(self, model: SnapshotModel) -> bool:
-        """Whether embeddings are held by node, and not by snapshot; one rank has them both ways."""
+        """Whether ranks hold embeddings by node instead of by snapshot; one rank has both."""
         return self._ranks.size > 1 and model.stages[-1].along == "time"
 
     def _mine(self, block: range) -> range:
@@ -249,7 +244,7 @@ class SnapshotStrategy(WholeStrategy):
         return divided(len(block), self._mesh.across.size)[self._mesh.across.rank]
 
     def _shared(self, rows: Tensor, by_node: bool) -> Tensor:
-        """Rows (n, d) that all ranks have, as this rank's (1, n', d): its nodes', or all of them in the last group."""
+        """This rank's share (1, n', d) of rows (n, d) that all ranks have: its nodes', or all in the last group."""
         if by_node:
             return rows[self._mesh.own].unsqueeze(0)
         groups = self._mesh.across

@@ -30,7 +30,7 @@ from trainer.tasks.interface import Asked, Lesson
 
 FETCH = ("owner", "halo")
 ENDS = 3
-"""Distinct nodes that an item asks about, at most: an event's two and a random destination."""
+"""Most distinct nodes of an item: an event's two and a random destination."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +38,13 @@ class VertexOptions:
     """Options of ``vertex``.
 
     Attributes:
-        inference_nodes: Nodes embedded at once when predicting, and whose inputs are prepared at once when learning:
+        inference_nodes: Nodes embedded at once when predicting, and whose inputs are prepared at once when learning, which
             bounds memory.
-        fetch: ``owner``: every row is computed by its node's owner and sent to whoever asks; ``halo``: each rank keeps the
-            edges and inputs around its nodes, and computes their rows alone.
-        cache_mib: Inputs of other ranks' nodes that are kept, MiB; what does not fit is fetched again. 0: all are kept.
-        halo_mib: Edges and inputs around a rank's own nodes, MiB: a halo that takes more is refused. 0: no bound.
-        halo_refresh: Snapshots by which what a halo has of other ranks' nodes may be older than its snapshot.
+        fetch: ``owner``: every row is computed by its node's owner and sent on request; ``halo``: each rank keeps the edges
+            and inputs around its nodes, and computes their rows alone.
+        cache_mib: Kept inputs of other ranks' nodes, MiB; others are fetched again. 0: all are kept.
+        halo_mib: Edges and inputs around a rank's own nodes, MiB: a larger halo is refused. 0: no bound.
+        halo_refresh: Snapshots by which a halo's data of other ranks' nodes may be older than their snapshot.
     """
 
     inference_nodes: int = 65_536
@@ -69,10 +69,10 @@ class VertexOptions:
 class VertexStrategy(WindowedStrategy):
     """Each rank holds its parts over the window and learns the events whose source it owns.
 
-    Part k belongs to rank k mod ranks. An event is learned by the owner of its source in the newest snapshot; a
-    source without owner falls to rank id mod ranks. Gradients are summed over ranks, each query weighted alike,
-    so a step of several ranks equals one rank's step over the union of their batches. A rank that has no events
-    left in a step takes part with an empty batch.
+    Part k belongs to rank k mod ranks. An event is learned by the owner of its source in the newest snapshot; a source
+    without an owner belongs to rank id mod ranks. Gradients are summed over ranks with equal weights for all queries, so a
+    step of several ranks equals one rank's step over the union of their batches. A rank without events in a step takes
+    part with an empty batch.
     """
 
     name: ClassVar[str] = "vertex"
@@ -216,7 +216,7 @@ class VertexStrategy(WindowedStrategy):
 
     @torch.no_grad()
     def _share(self, parts: Sequence[tuple[Asked, Float32]], draw: int) -> Shared | None:
-        """Inputs of several steps, which see one sample: they are asked for and gathered once."""
+        """Inputs of several steps with one sample: they are fetched and gathered once."""
         stages = self._graph_stages(self._model)
         if len(parts) == 1 or not stages:
             return None

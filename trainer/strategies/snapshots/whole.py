@@ -1,4 +1,4 @@
-"""``whole``: one rank, whole snapshots, every one of them at once; what all other strategies are compared with."""
+"""``whole``: one rank with all whole snapshots at once; the reference of all other strategies."""
 
 import time
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from trainer.timeline.transfer import MODES, Mode
 from trainer.timeline.view import TimelineView
 
 RATE = 5e-3
-"""Of Adam, where none is configured: one step a snapshot learns as much as four at the usual rate (decision 46)."""
+"""Adam's default rate: one step per snapshot learns as much as four at the usual rate (decision 46)."""
 
 SUPERVISE = ("newest", "horizon")
 
@@ -38,12 +38,12 @@ class WholeOptions:
     """Options of ``whole``.
 
     Attributes:
-        supervise: What a step learns from: the ``newest`` snapshot, or every snapshot of the ``horizon``, each from those
-            before it.
-        steps: Optimiser steps per pass over a snapshot, at most. Each learns an equal part of its items, and no less than
-            about ``optimisation.batch_size`` of them; each costs a pass over the whole horizon.
-        transfer: How a snapshot is told to the device: ``whole``, ``esdg``, ``derived``, ``counts``, or by ``auto`` what is
-            least.
+        supervise: Lessons of a step: the ``newest`` snapshot, or every snapshot of the ``horizon``, each from those before
+            it.
+        steps: Most optimiser steps per pass over a snapshot. Each learns an equal part of its items, and no less than about
+            ``optimisation.batch_size`` of them; each costs a pass over the whole horizon.
+        transfer: Form of a snapshot's message to the device: ``whole``, ``esdg``, ``derived``, ``counts``, or the smallest
+            by ``auto``.
     """
 
     supervise: str = "newest"
@@ -61,10 +61,10 @@ class WholeOptions:
 
 @STRATEGIES.register
 class WholeStrategy(WindowedStrategy):
-    """One rank holds the last snapshots whole, whatever the lane's partitioner, and passes over all of them at once.
+    """One rank holds the last snapshots whole, for any partitioner of the lane, and passes over all of them at once.
 
-    No neighbour is left out and nothing is sent. A step follows the gradient of a part of the queries of a snapshot, or of
-    the horizon, or of all of them.
+    No neighbour is left out and nothing is sent. A step follows the gradient of all queries of a snapshot or of the
+    horizon, or of a part of them.
     """
 
     name: ClassVar[str] = "whole"
@@ -114,13 +114,11 @@ class WholeStrategy(WindowedStrategy):
         return self._last(model, horizon)[self._places(horizon, nodes)]
 
     def learn(self, lessons: Sequence[Lesson], epoch: int) -> StepReport:
-        """See ``Strategy.learn``; the parts of a snapshot are drawn anew in each epoch."""
+        """See ``Strategy.learn``; the parts of a snapshot are drawn again in each epoch."""
         began = time.perf_counter()
         if not any(len(lesson) for lesson in lessons):
             return StepReport()
-        parts = self._parts(lessons, epoch)
-        ends = [ends for part in parts for asked, _ in part for ends in asked.ends]
-        horizon = self._before(np.unique(np.concatenate(ends)))
+        parts, horizon = self._parts(lessons, epoch)
         single = len(lessons) == 1
         at = [0 if single else sum(before < lesson.tau for before in horizon.taus) for lesson in lessons]
         self._model.train()
@@ -130,7 +128,7 @@ class WholeStrategy(WindowedStrategy):
             losses = [self._loss(z[t], horizon, *asked) for t, asked in zip(at, part, strict=True)]
             self.learner.step(torch.stack(losses).sum(), 1 / sum(len(truth) for _, truth in part))
         self._model.eval()
-        # sums of losses, queries, and items of the newest snapshot, of the steps that were taken
+        # sums of losses, queries, and items of the newest snapshot, over the taken steps
         taken = [
             (loss, sum(len(truth) for _, truth in part), len(part[-1][1]) // lessons[-1].each)
             for part, (loss, left_out) in zip(parts, self.learner.settled(), strict=True)
@@ -153,7 +151,7 @@ class WholeStrategy(WindowedStrategy):
         return self._last(self._model, horizon)[self._places(horizon, nodes)]
 
     def state(self) -> dict[str, Any]:
-        """See ``Strategy.state``: the order of rows, in which sums are taken, depends on the nodes that there were."""
+        """See ``Strategy.state``: the order of rows, and so of sums, depends on earlier nodes."""
         return {**super().state(), "nodes": self._timeline.nodes.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -172,18 +170,22 @@ class WholeStrategy(WindowedStrategy):
         """See ``Strategy.held_bytes``."""
         return {"timeline": self._timeline.memory_bytes}
 
-    def _parts(self, lessons: Sequence[Lesson], epoch: int) -> list[list[tuple[Asked, Float32]]]:
-        """Questions and true answers of each step, lesson by lesson; no step is without any."""
+    def _parts(
+        self, lessons: Sequence[Lesson], epoch: int
+    ) -> tuple[list[list[tuple[Asked, Float32]]], Horizon]:
+        """Questions and true answers of each step, lesson by lesson, at least one per step; and the snapshots before."""
         largest = max(len(lesson) for lesson in lessons)
         steps = min(self._options.steps, -(-largest // self._batch))
         shares = []
         for lesson in lessons:
             draw = np.random.default_rng([self._seed, lesson.tau % (1 << 63), epoch])
             shares.append(np.array_split(draw.permutation(len(lesson)), steps))
-        return [
+        parts = [
             [lesson.part(np.sort(share[step])) for lesson, share in zip(lessons, shares, strict=True)]
             for step in range(steps)
         ]
+        ends = [ends for part in parts for asked, _ in part for ends in asked.ends]
+        return parts, self._before(np.unique(np.concatenate(ends)))
 
     def _loss(self, z: Tensor, horizon: Horizon, asked: Asked, truth: Float32) -> Tensor:
         ends = [rows(z, self._places(horizon, ends)) for ends in asked.ends]

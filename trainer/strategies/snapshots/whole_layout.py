@@ -17,10 +17,10 @@ class WholeLayout:
     Args:
         horizon: Snapshots.
         model: Encodes their nodes.
-        block: Places of the snapshots that are passed, at least one; None: all of them.
+        block: Places of the snapshots of the pass, at least one; None: all of them.
 
     Attributes:
-        steps: Snapshots that are passed.
+        steps: Snapshots of the pass.
     """
 
     def __init__(self, horizon: Horizon, model: SnapshotModel, block: range | None = None) -> None:
@@ -30,7 +30,7 @@ class WholeLayout:
         self._there = horizon.there[block.start : block.stop]
         self._graphs = operators(horizon, model, block)
         rows = torch.stack([model.encode(horizon.inputs(at)) for at in block])
-        # A signature needs no store: without this a node would have one before it has come.
+        # A signature follows from the id: without this a node would have one before it has come.
         self._rows = rows * self._there.unsqueeze(2)
 
     def inputs(self) -> Tensor:
@@ -56,12 +56,12 @@ class WholeLayout:
         return torch.stack(found), state
 
     def to_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``Layout.to_nodes``: they are there; a stage's bias gives no row to a node that has not come."""
+        """See ``Layout.to_nodes``: the same rows, without those that a stage's bias gives to nodes that have not come."""
         there = self._there[self.steps - len(x) :]
         return x * there.unsqueeze(2), there
 
     def to_snapshots(self, rows: Tensor) -> Tensor:
-        """See ``Layout.to_snapshots``: they are there."""
+        """See ``Layout.to_snapshots``: the same rows."""
         return rows
 
     def embeddings(self, x: Tensor) -> Tensor:
@@ -74,13 +74,13 @@ class WholeLayout:
 
 
 def combines(model: SnapshotModel, like: Tensor) -> bool:
-    """Whether a model looks along operators that are made of the graphs of several snapshots."""
+    """Whether a model's operators combine the graphs of several snapshots."""
     nothing = empty_graph(like)
     return model.operators([nothing])[0] is not nothing
 
 
 def operators(horizon: Horizon, model: SnapshotModel, places: range) -> list[CSRGraph]:
-    """What a model's stages look along in some snapshots; graphs of earlier ones are made only if they are part of it."""
+    """Operators of a model's graph stages in some snapshots; earlier graphs are made only if they are part of one."""
     if not places or not combines(model, horizon.there):
         return [horizon.graph(at) for at in places]
     return model.operators([horizon.graph(at) for at in range(places.stop)])[places.start :]

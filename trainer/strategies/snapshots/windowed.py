@@ -1,4 +1,4 @@
-"""The base of strategies for snapshot models: the window is their past, so they remember nothing but the optimiser."""
+"""The base of strategies for snapshot models: the window is their past, so their only state is the optimiser."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ class WindowedStrategy:
 
     Attributes:
         learner: See ``Strategy``; made by the subclass.
-        learns_all: Whether every rank gets the items of all ranks to learn from, and not those that it owns.
+        learns_all: Whether every rank gets the items of all ranks to learn, instead of those that it owns.
     """
 
     trains: ClassVar[Kind] = "snapshot"
@@ -36,7 +36,7 @@ class WindowedStrategy:
     learner: Learner
 
     def embed_before(self, model: SnapshotModel, nodes: Int64) -> Tensor:
-        """Embeddings (n, width) of nodes, ascending, from the snapshots before the newest; a collective without gradient."""
+        """Embeddings (n, width) of ascending nodes from the snapshots before the newest; a collective without gradient."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -86,13 +86,7 @@ class WindowedStrategy:
 
 
 def lane_refusal(name: str, lane: LaneHeader | None, ranks: int) -> str | None:
-    """The sentence that says why a strategy whose nodes have one owner each cannot train on a lane; None: it can.
-
-    Args:
-        name: Of the strategy.
-        lane: None: not known yet.
-        ranks: How many.
-    """
+    """The reason why a strategy whose nodes have one owner each cannot train on a lane; None: it can, or lane is None."""
     if lane is None:
         return None
     if lane.kind != "vertex":
@@ -101,7 +95,7 @@ def lane_refusal(name: str, lane: LaneHeader | None, ranks: int) -> str | None:
             f"{lane.lane} is made by {lane.algorithm}, an edge partitioner. Name a vertex lane in the key lane"
         )
     if lane.parts < ranks:
-        return f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks: start at most {lane.parts} ranks"
+        return f"lane {lane.lane} has {lane.parts} parts for {ranks} ranks. Start at most {lane.parts} ranks"
     return None
 
 
