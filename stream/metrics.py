@@ -16,6 +16,7 @@ from schemas.events import US_PER_S, Op
 from schemas.quality import FIGURES
 from schemas.store import CommitRecord, LaneManifest, SealedSnapshot
 from stream.service.heartbeat import beat
+from stream.sink.observer import SinkObserver
 from stream.snapshots.held_back import Held, OpenEventTime
 from stream.store.lane.index import LaneTotals, manifest_rows
 from stream.store.log.refusals import Refused
@@ -40,8 +41,8 @@ class Totals:
     refused_by_reason: dict[str, Refused] = field(default_factory=dict)
 
 
-class StreamMetrics:
-    """All series of the stream, the store and its lanes; a ``SinkObserver``.
+class StreamMetrics(SinkObserver):
+    """All series of the stream, the store and its lanes.
 
     Attributes:
         registry: Content of the endpoint.

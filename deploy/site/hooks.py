@@ -58,7 +58,9 @@ def _shown(image: str) -> str:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Turn what GitHub reads into what MkDocs reads: pages outside ``docs/``, diagrams, pipes in code."""
-    markdown = DIAGRAM.sub(lambda found: _shown(get_relative_url(_image(found[1]), page.file.src_uri)), markdown)
+    markdown = DIAGRAM.sub(
+        lambda found: _shown(get_relative_url(_image(found[1]), page.file.src_uri)), markdown
+    )
     markdown = re.sub(r"\]\(((?:\.\./)*)\.\./(CONTRIBUTING|CHANGELOG)\.md", r"](\1\2.md", markdown)
     markdown = re.sub(r"\]\(((?:\.\./)*)decisions/\)", r"](\1decisions/index.md)", markdown)
     cells = re.compile(r"`[^`\n]*`")

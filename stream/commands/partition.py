@@ -111,8 +111,8 @@ def partition(
         params = parameters(param)
         if mode == "two-pass" and params.get("rule") == "need":
             raise Failure("--mode two-pass is the paper's rule: leave rule=need out, or take --mode online")
-        own = {"hubs": hubs, "time_constant": time_constant}
-        own = {name: value for name, value in own.items() if value is not None and name not in params}
+        given = {"hubs": hubs, "time_constant": time_constant}
+        own = {name: value for name, value in given.items() if value is not None and name not in params}
         cut = {"interval_s": interval, "snapshots": snapshots, "as_of": as_of, "columns": columns}
         how: dict[str, Any] = {"parts": parts, "mode": mode, "window": window, "seed": seed, "params": params}
         if algorithm == _ALL:

@@ -88,7 +88,7 @@ def test_rows_held_fall_with_ranks_and_copies_are_given_back(store: Path) -> Non
 
 def test_what_it_cannot_do_is_said_in_a_sentence(store: Path) -> None:
     lane = LaneReader(store, "sep")
-    with pytest.raises(Failure, match="lane sep has 5 parts for 6 ranks. Start at most 5 ranks"):
+    with pytest.raises(Failure, match=r"lane sep has 5 parts for 6 ranks\. Start at most 5 ranks"):
         session_on(lane, "pac", "tgn", Ranks(0, 6), STILL)
     with pytest.raises(
         Failure, match="strategy_params of pac: synchronise must be latest or mean, found 'first'"
